@@ -26,7 +26,7 @@ pub enum Damage {
     Kind {
         /// The kind of thing that was found at the path, such as "a symbolic link".
         found: &'static str,
-        /// The kind of thing that the checkpoint must have there, "a file" or "a folder".
+        /// The kind of thing that a checkpoint must have at the path, "a file" or "a folder".
         expected: &'static str,
     },
     /// The operating system refuses to read the file of the checkpoint; the field is its error.
@@ -54,7 +54,7 @@ pub enum Damage {
         /// The length in bytes of the file that does not fit into memory.
         bytes: u64,
     },
-    /// The SHA-256 of the file is not the recorded one, so its contents are not those that were written.
+    /// The SHA-256 of the file is not the recorded one, so its contents differ from those that were written.
     #[error("was changed: its SHA-256 is {}, but {} was recorded", Printable::new(found), Printable::new(expected))]
     Hash {
         /// The SHA-256 of the file on disk, in hexadecimal digits.
@@ -98,7 +98,7 @@ pub enum Damage {
         tensor: String,
         /// The name of the file in which the manifest places the tensor.
         found: String,
-        /// The name of the file in which a tensor of this name belongs.
+        /// The name of the file in which the misplaced tensor belongs.
         expected: String,
     },
     /// The size of a tensor, or of all tensors in its file, overflows or is not a whole number of bytes.

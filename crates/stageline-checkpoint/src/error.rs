@@ -170,8 +170,8 @@ pub enum CheckpointError {
         shape: Vec<usize>,
         /// The number of bytes that the tensor to save has.
         found: usize,
-        /// The number of bytes that a tensor of this type and shape takes; `None` if the number overflows or is not
-        /// whole.
+        /// The number of bytes that the elements of the tensor take, according to its type and shape; `None` if the
+        /// number overflows or is not whole.
         expected: Option<usize>,
     },
     /// A tensor has a name that the safetensors format reserves.

@@ -77,8 +77,8 @@ impl Question<'_> {
         Target { workers, micro_batches: self.log.plan.micro_batches(), schedule: self.schedule, cut }
     }
 
-    /// Returns the text of a recommendation for a model that can be split at any layer, and the most even partition of
-    /// its layers.
+    /// Returns the text of a recommendation without --hosts, and the most even partition of the layers into stages by
+    /// the measured time of a forward and backward.
     fn any_cut(&self, measured: Measured) -> Result<(String, Vec<Range<usize>>)> {
         let measured = self.flags.link.apply(measured)?;
         let workers = self.flags.stages.unwrap_or(self.log.plan.workers());
@@ -109,7 +109,8 @@ impl Question<'_> {
         Ok((text + "the best partition over these hosts:\n", cut))
     }
 
-    /// Returns the line of the recommendation that names the smallest M with an acceptable bubble.
+    /// Returns the line of the recommendation that names the smallest number of micro-batches (M) whose predicted
+    /// bubble is at most `--bubble`.
     fn micro_batches(&self, measured: &Measured, target: &Target) -> Result<String> {
         let (name, workers, Flags { bubble, most, .. }) = (self.name, target.workers, self.flags);
         let share = 100.0 * bubble;
@@ -158,8 +159,8 @@ impl Question<'_> {
         Ok(text + &self.tolerant_schedules(measured, target, with.bubble)?)
     }
 
-    /// Returns a line for each schedule that keeps more micro-batches live and has a smaller predicted bubble over the
-    /// same links.
+    /// Returns a line for each of the schedules eager-1f1b, zb-h1 and zb-h2 whose predicted bubble over the same links
+    /// is smaller than `bubble`.
     fn tolerant_schedules(&self, measured: &Measured, target: &Target, bubble: f64) -> Result<String> {
         let mut text = String::new();
         for name in ["eager-1f1b", "zb-h1", "zb-h2"].into_iter().filter(|name| *name != self.name) {
@@ -206,7 +207,7 @@ impl Question<'_> {
 }
 
 /// Formats the bubble over links (`with`), and says whether the links are too slow: whether this bubble exceeds the
-/// bubble without links (`without`) by more than 2% of the total stage time.
+/// bubble with free transfers (`without`) by more than 2% of the total stage time.
 fn verdict(without: f64, with: f64) -> String {
     let (percent, more) = (100.0 * with, with - without);
     if more > TOO_SLOW {
@@ -216,7 +217,8 @@ fn verdict(without: f64, with: f64) -> String {
     }
 }
 
-/// Returns the largest number of live micro-batches that the prediction has on a worker.
+/// Returns the predicted largest number of live micro-batches (those whose activations are kept for backwards) on any
+/// worker.
 fn most_live(prediction: &Prediction) -> usize {
     prediction.peak_live.iter().max().copied().unwrap_or(0)
 }

@@ -7,8 +7,9 @@ use anyhow::ensure;
 use clap::Args;
 use stageline_schedule::{Costs, Memory, StageCost, StageMemory, Transfers};
 
-/// The flags for the costs of stages. A list of one entry is for every stage. In a list of P entries each stage has its
-/// own entry, which is divided evenly among the chunks of the stage. In a list of P x V entries each chunk has its own.
+/// The flags for the costs of stages, which are comma-separated lists. A list of one entry is for every stage. In a
+/// list of P entries (the number of stages) each stage has its own, which is divided evenly among the V chunks of the
+/// stage. In a list of P x V entries each chunk has its own.
 #[derive(Args)]
 pub(crate) struct CostFlags {
     /// Time of a stage's forward of one micro-batch, in ms; a comma-separated list gives each stage its own
@@ -41,7 +42,8 @@ pub(crate) struct CostFlags {
     serialised: bool,
 }
 
-/// The flags for the memory of stages. Each is a list with one entry, P entries or P x V entries, as for the costs.
+/// The flags for the memory of stages. The lists have one entry for all stages, one for each of P stages, or one for
+/// each of P x V chunks, as the flags for the costs.
 #[derive(Args)]
 pub(crate) struct MemoryFlags {
     /// Bytes that a live micro-batch keeps on a stage from its forward on
@@ -57,7 +59,7 @@ pub(crate) struct MemoryFlags {
 }
 
 impl CostFlags {
-    /// Returns the costs of `workers` x `chunks` stages, from the flags.
+    /// Returns the costs of `workers` x `chunks` stages in ms, from the flags. A list of another length is an error.
     pub(crate) fn costs(&self, workers: usize, chunks: usize) -> anyhow::Result<Costs> {
         let shared = |flag, list: &[f64]| spread(flag, list, workers, chunks, chunks as f64);
         let forward = shared("--forward", &self.forward)?;
@@ -112,8 +114,8 @@ impl MemoryFlags {
     }
 }
 
-/// Expands the list of a flag to one entry for each of `workers` x `chunks` stages. An entry for a whole stage is
-/// divided by `share`.
+/// Expands the list of a flag to one entry for each of `workers` x `chunks` stages. An entry for all chunks of a stage
+/// is divided by `share`.
 fn spread(flag: &str, list: &[f64], workers: usize, chunks: usize, share: f64) -> anyhow::Result<Vec<f64>> {
     let stages = workers * chunks;
     let lengths = BTreeSet::from([1, workers, stages]);
@@ -134,7 +136,7 @@ fn spread(flag: &str, list: &[f64], workers: usize, chunks: usize, share: f64) -
 /// The largest time or size that a flag accepts, so that sums of many such numbers stay exact.
 const MOST: f64 = 1e15;
 
-/// Parses the bandwidth in a flag: a number that is large enough to divide by.
+/// Parses the bandwidth in a flag: a number from 10^-15, so that dividing by it does not overflow, to 10^15.
 pub(crate) fn rate(text: &str) -> Result<f64, String> {
     let number = amount(text)?;
     if number >= 1.0 / MOST { Ok(number) } else { Err(format!("must be at least {:e}", 1.0 / MOST)) }

@@ -30,13 +30,16 @@ pub(crate) struct Report {
     step_ms: f64,
     /// The longest time from a worker's first compute to its last, in ms.
     span_ms: f64,
-    /// The idle share of the total stage time (workers x step time).
+    /// The bubble: the idle share of the total stage time (workers x step time), from 0 to 1.
     bubble_total: f64,
-    /// The share of the longest span that is idle on the busiest worker.
+    /// The bubble by span (arXiv:2401.10241), from 0 to 1: the idle share of the busiest worker in the longest time
+    /// from a worker's first compute to its last.
     bubble_span: f64,
-    /// A lower bound on the step time of any plan for these costs, in ms.
+    /// A lower bound on the step time, in ms, of any plan with the same costs and the same placement of stages on
+    /// workers.
     bound_ms: f64,
-    /// The most live micro-batches of each worker, counted over all chunks of the worker.
+    /// The largest number of micro-batches of each worker that are live at one time, which means that the worker keeps
+    /// their activations for backwards. It is counted over all chunks of the worker.
     peak_live: Vec<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     peak_bytes: Option<Vec<f64>>,
@@ -47,11 +50,11 @@ pub(crate) struct Report {
 #[derive(Serialize)]
 struct Found {
     schedule: &'static str,
-    /// The least channel capacity, in micro-batches, at which the found plan completes.
+    /// The least number of micro-batches that channels between stages must hold so that the found plan completes.
     capacity: usize,
 }
 
-/// The idle time of a worker in the simulated step, by cause, in ms.
+/// The idle time of a worker in the simulated step, by its cause, in ms.
 #[derive(Serialize)]
 struct IdleMs {
     fill: f64,
@@ -93,7 +96,8 @@ impl Report {
         Self { found: Some(Found { schedule, capacity: checked.least_capacity() }), ..self }
     }
 
-    /// Prints the report as text or JSON, and draws or prints the timeline if the flags ask for it.
+    /// Prints the report as text or JSON, and writes the timeline to an SVG file or prints it as text if the flags ask
+    /// for it.
     pub(crate) fn give(&self, timeline: &Timeline, flags: &ReportFlags) -> anyhow::Result<()> {
         if let Some(path) = &flags.svg {
             draw(path, timeline)?;

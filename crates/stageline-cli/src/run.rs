@@ -96,9 +96,11 @@ struct Predicted<'a> {
     peak_bytes: Option<&'a [f64]>,
     /// The names of the layers of each stage in the predicted plan.
     layers: Vec<Vec<&'a str>>,
-    /// The relative error of the predicted step time, when the run itself is predicted.
+    /// The relative error of the predicted step time when the measured run itself is predicted: |predicted / measured -
+    /// 1|.
     own_step_error: f64,
-    /// The absolute error of the predicted bubble, when the run itself is predicted.
+    /// The absolute error of the predicted bubble when the measured run itself is predicted, as a share of the total
+    /// stage time.
     own_bubble_error: f64,
 }
 
@@ -153,7 +155,8 @@ fn text(predicted: &Predicted) -> String {
     )
 }
 
-/// The errors of a prediction for the run itself: relative for the step time, absolute for the bubble.
+/// The errors, without sign, of a prediction for the measured run itself: relative for the step time, absolute for the
+/// bubble.
 struct OwnError {
     step: f64,
     bubble: f64,
@@ -184,8 +187,8 @@ pub(crate) fn read(path: &Path) -> Result<RunLog> {
     Ok(log)
 }
 
-/// Returns the schedule with the given name and chunks, or the schedule and chunks of the run if no name is given.
-/// Returns the name with it.
+/// Returns the schedule with the given name and number of chunks, together with its name. Without a name, returns the
+/// schedule of the run, with the run's number of chunks unless `chunks` is given.
 pub(crate) fn schedule(log: &RunLog, name: Option<&str>, chunks: Option<usize>) -> Result<(Box<dyn Schedule>, String)> {
     if let Some(name) = name {
         return Ok((shape::schedule(name, chunks)?, name.to_owned()));
@@ -195,7 +198,7 @@ pub(crate) fn schedule(log: &RunLog, name: Option<&str>, chunks: Option<usize>) 
     Ok((schedule, name.clone()))
 }
 
-/// Returns the names of the layers of each stage, for a partition of the layers of the run's model.
+/// Returns the names of the layers of each stage. `cut` is a partition of the layers of the run's model into stages.
 pub(crate) fn layers<'a>(log: &'a RunLog, cut: &[Range<usize>]) -> Vec<Vec<&'a str>> {
     let names = |range: &Range<usize>| log.run.layers[range.clone()].iter().map(|layer| layer.name.as_str()).collect();
     cut.iter().map(names).collect()

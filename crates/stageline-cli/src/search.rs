@@ -22,8 +22,8 @@ pub(crate) struct Flags {
     /// Number of stages P, one on each worker
     #[arg(long)]
     stages: usize,
-    /// File with the log of a run, as a training writes it with `--log`, from which the costs of stages are taken: of the
-    /// most even partition of its layers into P stages
+    /// File with the log of a run, as a training writes it with `--log`, from which the costs of stages are taken: of
+    /// the most even partition of its layers into P stages
     #[arg(long, value_name = "FILE", conflicts_with_all = ["forward", "input_grad", "weight_grad", "backward", "optimizer"])]
     from: Option<PathBuf>,
     /// Number of micro-batches M in a step

@@ -47,7 +47,8 @@ fn a_plan_is_drawn_as_svg() {
     assert!(svg.starts_with("<svg ") && svg.contains("<title>7W7</title>"), "{svg}");
 }
 
-/// Compares the printed bubbles with those of the Zero Bubble paper (arXiv:2401.10241) at P = 8 and M = 24.
+/// Compares the printed bubbles with those of the Zero Bubble paper (arXiv:2401.10241) for 8 workers and 24
+/// micro-batches.
 #[test]
 fn simulated_bubbles_are_those_of_the_zero_bubble_paper() {
     for (schedule, bubble) in [("1f1b", 0.2431), ("zb-h1", 0.1585), ("zb-h2", 0.1083)] {
@@ -262,8 +263,8 @@ fn predict_advise_and_page_read_the_log_of_a_run() {
     assert!(refused.contains("2 layers cannot be cut into 3 stages"), "{refused}");
 }
 
-/// Makes the log of a run of four equal stages, which take a second for a forward, with two micro-batches and the given links. The
-/// boundaries carry 4, 1 and 4 GB.
+/// Makes the log of a run of four equal stages, which take a second for a forward, with two micro-batches and the given
+/// links. The boundaries between the stages carry 4, 1 and 4 GB for each micro-batch.
 fn log_of_four(links: &str) -> String {
     let plan = text("plan --stages 4 --micro-batches 2 --csv").replace('\n', "\\n");
     let each = |entry: &dyn Fn(usize) -> String| (0..4).map(entry).collect::<Vec<_>>().join(",");

@@ -45,7 +45,7 @@ pub enum CorpusError {
     OutOfRange {
         /// The name of the option that is out of range, such as `max_bytes`.
         name: &'static str,
-        /// The value of the option, as text.
+        /// The value of the option that is out of range, as text.
         value: String,
         /// The range of valid values for the option, in words.
         allowed: &'static str,

@@ -24,7 +24,8 @@ impl FileRange {
         self.bytes.end - self.bytes.start
     }
 
-    /// Fills `buffer` with the bytes of the range that follow its first `skip` bytes; the range must have that many.
+    /// Fills `buffer` with the bytes of the range that follow its first `skip` bytes. The range must have `skip +
+    /// buffer.len()` bytes, which is not checked.
     ///
     /// The file is open during this call only. A corpus may have more files than a process may keep open, and an open
     /// handle would not notice that another file has replaced the name.

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::error::CorpusError;
 use crate::file_range::FileRange;
 
-/// The most bytes of a file that a pass over the whole text reads at once.
+/// The largest number of bytes of a file that a pass over the whole text reads at once.
 const CHUNK: u64 = 1 << 18;
 
 /// A stream of bytes from one or more files, joined without separators.

@@ -24,7 +24,7 @@ impl Unreadable {
 /// named `target`, which contain build outputs. The name of `root` itself does not matter.
 ///
 /// # Errors
-/// Returns the first folder that cannot be listed.
+/// Returns the first folder or entry of a folder that cannot be read, with the error of the operating system.
 pub(crate) fn walk(root: &Path, extensions: Option<&[String]>) -> Result<Vec<PathBuf>, Unreadable> {
     let mut files = Vec::new();
     let mut folders = vec![root.to_path_buf()];

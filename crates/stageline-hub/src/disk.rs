@@ -12,10 +12,10 @@ use serde_json::{Map, Value};
 use crate::error::FolderError;
 use crate::refusal::Refusal;
 
-/// The most bytes of a JSON file, so that a wrong file is refused before it fills the memory.
+/// The largest length of a JSON file in bytes, so that a wrong file is refused before it fills the memory.
 const MOST_JSON: u64 = 64 << 20;
 
-/// Opens a regular file, or a link to one. `reason` says why the folder must have the file.
+/// Opens a regular file, or a link to one. `reason` says, for the error message, why the folder must have the file.
 ///
 /// Links are followed, because the cache of the hub has links in place of files. The kind of the file is checked before
 /// the file is opened, because opening a pipe blocks.
@@ -30,7 +30,8 @@ pub(crate) fn open(path: &Path, reason: &'static str) -> Result<File, FolderErro
     File::open(path).map_err(failed)
 }
 
-/// Reads a JSON file, whose contents must be an object.
+/// Reads a JSON file of at most 64 MiB, whose contents must be an object. `reason` says, for the error message, why the
+/// folder must have the file.
 pub(crate) fn read_json(path: &Path, reason: &'static str) -> Result<Map<String, Value>, FolderError> {
     let mut bytes = Vec::new();
     let mut file = open(path, reason)?.take(MOST_JSON + 1);
@@ -59,14 +60,15 @@ pub(crate) fn sync_folder(path: &Path) -> Result<(), FolderError> {
     synced.map_err(FolderError::write("sync", path))
 }
 
-/// A new file under a temporary name, which is removed unless it gets its final name.
+/// A new file under a temporary name. When the value is dropped, the file is removed unless it got its final name.
 pub(crate) struct NewFile {
     temporary: PathBuf,
     path: PathBuf,
 }
 
 impl NewFile {
-    /// Creates a file that shall replace `name` in `folder`, and writes it with `fill`, which returns its own errors.
+    /// Creates a temporary file that shall replace `name` in `folder`, lets `fill` write its contents, and syncs it to
+    /// disk. An error of `fill` is returned, and the temporary file is removed.
     pub(crate) fn write(
         folder: &Path,
         name: &str,
@@ -82,7 +84,7 @@ impl NewFile {
         Ok(new)
     }
 
-    /// Gives the file its final name. It replaces any file of that name.
+    /// Gives the temporary file its final name. It replaces any file of that name.
     pub(crate) fn publish(self) -> Result<(), FolderError> {
         fs::rename(&self.temporary, &self.path).map_err(FolderError::write("replace", &self.path))
     }
@@ -95,7 +97,7 @@ impl Drop for NewFile {
     }
 }
 
-/// Writes a value as JSON under a temporary name.
+/// Writes a value as JSON to a temporary file in `folder`, which is to be published as `name`.
 pub(crate) fn write_json(folder: &Path, name: &str, value: &impl Serialize) -> Result<NewFile, FolderError> {
     let path = folder.join(name);
     let text = serde_json::to_string_pretty(value);

@@ -10,14 +10,14 @@ use stageline_checkpoint::Printable;
 use crate::refusal::Refusal;
 use crate::shown::{hint, path as shown, shape};
 
-/// The most bytes that an error message shows of a parser's reason, which may quote the file.
+/// The largest number of bytes that an error message shows of a parser's error, which may quote the file.
 const MOST_REASON: usize = 400;
 
 /// The reason why a model folder cannot be read or written.
 ///
-/// `Display` is safe to print, whatever the folder contains: names and paths are shown as [`Printable`], and the message
-/// has at most [`MOST_BYTES`](Self::MOST_BYTES). `Debug` adds the causes to the message, under the same rules. The
-/// fields contain names and paths unchanged.
+/// `Display` is safe to print, whatever the folder contains: names and paths are shown as [`Printable`], and the
+/// message has at most [`MOST_BYTES`](Self::MOST_BYTES). `Debug` adds the causes to the message, under the same rules.
+/// The fields contain names and paths unchanged.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum FolderError {
@@ -33,26 +33,26 @@ pub enum FolderError {
         /// The path that the caller gave for the model folder.
         path: PathBuf,
     },
-    /// The folder has no weights at all.
+    /// The model folder has no weights at all.
     #[error(
         "{} has neither model.safetensors.index.json nor model.safetensors; download the weights of the model into it",
         shown(path)
     )]
     NoWeights {
-        /// The folder that was searched for weights.
+        /// The path of the model folder that was searched for weights.
         path: PathBuf,
     },
-    /// The folder has only weights that are pickled by PyTorch.
+    /// The model folder has only weights that are pickled by PyTorch.
     #[error(
         "{} has pickled weights, which are not read because a pickle can run code; convert them: load the model with \
          transformers, and call save_pretrained(FOLDER, safe_serialization=True)",
         shown(path)
     )]
     Pickled {
-        /// The file with pickled weights.
+        /// The path of the file with pickled weights.
         path: PathBuf,
     },
-    /// A file that the folder must have does not exist.
+    /// A file that the model folder must have does not exist.
     #[error("{} is missing, but {reason}; download the whole model again", shown(path))]
     MissingFile {
         /// The path at which the file is expected.
@@ -69,27 +69,27 @@ pub enum FolderError {
     /// The operating system refuses to read a file or a folder.
     #[error("cannot read {}; make it readable", shown(path))]
     Read {
-        /// The path of the file or folder.
+        /// The path of the file or folder that cannot be read.
         path: PathBuf,
-        /// The error of the operating system.
+        /// The error of the operating system when the file or folder was read.
         source: io::Error,
     },
-    /// A JSON file is longer than any such file may be.
+    /// A JSON file is longer than the limit for such files.
     #[error("{} has {found} bytes, but such a file has at most {most}; download it again", shown(path))]
     TooLong {
-        /// The path of the JSON file.
+        /// The path of the JSON file that is too long.
         path: PathBuf,
-        /// The length of the file in bytes.
+        /// The length of the JSON file in bytes.
         found: u64,
-        /// The most bytes that such a file may have.
+        /// The largest length in bytes that a JSON file may have.
         most: u64,
     },
     /// A file is not valid JSON or not valid safetensors, for example because it was cut short.
     #[error("{} is malformed: {}; download it again", shown(path), Printable::new(reason).at_most(MOST_REASON))]
     Malformed {
-        /// The path of the file.
+        /// The path of the malformed file.
         path: PathBuf,
-        /// The reason why the file is refused. It may quote the file.
+        /// The error of the parser, or another reason why the file is refused. It may quote the file.
         reason: String,
     },
     /// The index names a weights file that might lie outside the folder, or that is not in the format safetensors.
@@ -101,23 +101,23 @@ pub enum FolderError {
         Printable::new(tensor)
     )]
     FileName {
-        /// The path of the index.
+        /// The path of the index, `model.safetensors.index.json`.
         path: PathBuf,
         /// The name of the tensor whose file is refused.
         tensor: String,
-        /// The refused name of a weights file.
+        /// The name of a weights file that is refused.
         file: String,
     },
-    /// The file that the index names for a tensor does not have the tensor.
+    /// The weights file that the index names for a tensor does not have the tensor.
     #[error(
         "{} lacks the tensor `{}`, which model.safetensors.index.json lists for it; download both files again",
         shown(path),
         Printable::new(tensor)
     )]
     NotInFile {
-        /// The path of the weights file.
+        /// The path of the weights file that lacks the tensor.
         path: PathBuf,
-        /// The name of the tensor.
+        /// The name of the tensor that the weights file lacks.
         tensor: String,
     },
     /// Two weights files have a tensor of the same name.
@@ -129,23 +129,23 @@ pub enum FolderError {
         Printable::new(second)
     )]
     Twice {
-        /// The path of the model folder.
+        /// The path of the model folder with the two weights files.
         path: PathBuf,
-        /// The name of the tensor.
+        /// The name of the tensor that both weights files have.
         tensor: String,
         /// The name of one weights file with the tensor.
         first: String,
         /// The name of the other weights file with the tensor.
         second: String,
     },
-    /// No weights file has the tensor.
+    /// No weights file of the folder has the tensor that the caller asked for.
     #[error("{} has no tensor `{}`; {}", shown(path), Printable::new(tensor), hint(similar))]
     MissingTensor {
-        /// The path of the model folder.
+        /// The path of the model folder that lacks the tensor.
         path: PathBuf,
-        /// The name that was asked for.
+        /// The name of the tensor that the caller asked for.
         tensor: String,
-        /// The most similar names in the folder, at most three, the nearest first.
+        /// The names of the most similar tensors in the folder, at most three, the nearest first.
         similar: Vec<String>,
     },
     /// A tensor has another shape than the model expects.
@@ -158,25 +158,25 @@ pub enum FolderError {
         shape(expected)
     )]
     Shape {
-        /// The path of the weights file.
+        /// The path of the weights file with the tensor.
         path: PathBuf,
-        /// The name of the tensor.
+        /// The name of the tensor that has another shape.
         tensor: String,
         /// The shape of the tensor in the file.
         found: Vec<usize>,
         /// The shape that the caller expects.
         expected: Vec<usize>,
     },
-    /// A tensor has a type that is not converted from or to f32.
+    /// The elements of a tensor have a type other than F32, F16 and BF16, which is not converted to f32.
     #[error(
         "the tensor `{}` of {} has the type {dtype}; only F32, F16 and BF16 are converted, so use the bytes as they are",
         Printable::new(tensor),
         shown(path)
     )]
     Dtype {
-        /// The path of the weights file.
+        /// The path of the weights file with the tensor.
         path: PathBuf,
-        /// The name of the tensor.
+        /// The name of the tensor whose type is not converted to f32.
         tensor: String,
         /// The type of the tensor's elements in the file.
         dtype: Dtype,
@@ -192,11 +192,11 @@ pub enum FolderError {
     /// The caller of [`Layout::write`](crate::Layout::write) has no values for a tensor.
     #[error("{} is not written: no values for the tensor `{}`", shown(path), Printable::new(tensor))]
     Values {
-        /// The path of the weights file.
+        /// The path of the weights file that is not written.
         path: PathBuf,
-        /// The name of the tensor.
+        /// The name of the tensor without values.
         tensor: String,
-        /// The error that the caller returned for the tensor.
+        /// The error that the caller's function returned for the tensor.
         source: Box<dyn Error + Send + Sync>,
     },
     /// The operating system refuses to create, write, sync, rename or remove a file.
@@ -204,28 +204,30 @@ pub enum FolderError {
     Write {
         /// The operation that failed, as a verb for the message, such as "create".
         doing: &'static str,
-        /// The path of the file or folder.
+        /// The path of the file or folder on which the operation failed.
         path: PathBuf,
-        /// The error of the operating system.
+        /// The error of the operating system when the operation failed.
         source: io::Error,
     },
 }
 
 impl FolderError {
-    /// The most bytes of an error message, as `Display` and as `Debug`.
+    /// The largest length in bytes of the text that `Display` or `Debug` gives of this error.
     pub const MOST_BYTES: usize = 1_200;
 
-    /// Returns a closure for `map_err` that makes a [`FolderError::Read`] of an operating system's error.
+    /// Returns a closure for `map_err` that makes a [`FolderError::Read`] for `path` of an operating system's error.
     pub(crate) fn read(path: &Path) -> impl FnOnce(io::Error) -> Self {
         |source| Self::Read { path: path.to_path_buf(), source }
     }
 
-    /// Returns a closure for `map_err` that makes a [`FolderError::Write`] of an operating system's error.
+    /// Returns a closure for `map_err` that makes a [`FolderError::Write`] for `path` of an operating system's error.
+    /// `doing` is the operation that failed, as a verb.
     pub(crate) fn write(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Write { doing, path: path.to_path_buf(), source }
     }
 
-    /// Makes a [`FolderError::Malformed`] of a reason that may quote the file at any length.
+    /// Makes a [`FolderError::Malformed`] for the file at `path`. The reason may quote the file at any length; it is
+    /// escaped and cut.
     pub(crate) fn malformed(path: &Path, reason: impl fmt::Display) -> Self {
         let reason = Printable::new(reason.to_string()).at_most(MOST_REASON).to_string();
         Self::Malformed { path: path.to_path_buf(), reason }

@@ -20,7 +20,7 @@ use crate::weights::WeightsFile;
 pub struct ModelFolder {
     path: PathBuf,
     config: Value,
-    /// The metadata of the index; `None` for a folder without an index.
+    /// The `metadata` object of the index (`model.safetensors.index.json`); `None` for a folder without an index.
     index: Option<Map<String, Value>>,
     files: Vec<WeightsFile>,
     tensors: BTreeMap<String, Tensor>,
@@ -31,7 +31,7 @@ struct Tensor {
     info: TensorInfo,
     /// The index of the tensor's file in [`ModelFolder::files`].
     file: usize,
-    /// The place of the tensor among the bytes after the file's header.
+    /// The byte range of the tensor in its file, counted from the end of the file's header.
     offsets: Range<usize>,
 }
 
@@ -43,8 +43,8 @@ impl ModelFolder {
     ///
     /// # Errors
     /// Returns an error that names the file and the reason if a file is missing, unreadable, malformed or cut short; if
-    /// the weights are pickled; if the index names a file outside the folder, or a tensor that its file lacks; or if two
-    /// files have the same tensor.
+    /// the weights are pickled; if the index names a file outside the folder, or a tensor that its file lacks; or if
+    /// two files have the same tensor.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, FolderError> {
         let path = path.as_ref();
         require_folder(path)?;
@@ -74,7 +74,8 @@ impl ModelFolder {
         Ok(folder)
     }
 
-    /// Opens one weights file and adds its tensors.
+    /// Opens the weights file `name` of the folder and adds its tensors. A tensor that another file has is an error.
+    /// `reason` says why the folder must have the file.
     fn add(&mut self, name: &str, reason: &'static str) -> Result<(), FolderError> {
         let (file, tensors) = WeightsFile::open(&self.path, name, reason)?;
         for (tensor, info) in tensors {
@@ -97,7 +98,7 @@ impl ModelFolder {
         Ok(())
     }
 
-    /// Checks that each tensor of the index is in the file that the index names.
+    /// Checks that each tensor of the index is in the weights file that the index names for it.
     fn check(&self, index: &Index) -> Result<(), FolderError> {
         let is_there = |name: &str, file: &str| self.tensors.get(name).is_some_and(|tensor| tensor.info.file == file);
         match index.weight_map.iter().find(|(name, file)| !is_there(name, file)) {
@@ -111,17 +112,17 @@ impl ModelFolder {
         &self.path
     }
 
-    /// Returns the contents of `config.json`, which is an object.
+    /// Returns the contents of the folder's `config.json`, which is a JSON object.
     pub fn config(&self) -> &Value {
         &self.config
     }
 
-    /// Returns the names and descriptions of all tensors, ordered by name.
+    /// Returns the name of each tensor with its type, shape and file, ordered by name.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = (&str, &TensorInfo)> {
         self.tensors.iter().map(|(name, tensor)| (name.as_str(), &tensor.info))
     }
 
-    /// Returns a tensor by its name.
+    /// Returns the tensor with the name `name`.
     ///
     /// # Errors
     /// Returns [`FolderError::MissingTensor`], with the most similar names, if no file has the tensor.
@@ -135,15 +136,15 @@ impl ModelFolder {
         Ok(TensorView { name, dtype: *dtype, shape, bytes: file.bytes(&tensor.offsets), path: &file.path })
     }
 
-    /// Lets the system drop the pages of a tensor from the memory of this process, once its values have been copied. The
-    /// tensor stays readable. A name that no file has is ignored.
+    /// Lets the operating system drop the memory pages of a mapped tensor, once its values have been copied. The tensor
+    /// stays readable, from the file. The name of a tensor that does not exist is ignored.
     pub fn release(&self, name: &str) {
         if let Some(tensor) = self.tensors.get(name) {
             self.files[tensor.file].release(&tensor.offsets);
         }
     }
 
-    /// Returns a tensor by its name and checks its shape.
+    /// Returns the tensor with the name `name`, after a check that it has the shape `shape`.
     ///
     /// # Errors
     /// - [`FolderError::MissingTensor`] if no file has the tensor.
@@ -157,17 +158,19 @@ impl ModelFolder {
         Err(FolderError::Shape { path, tensor: name.to_owned(), found, expected })
     }
 
-    /// Returns the weights files in the order of their names.
+    /// Returns the weights files of the model in alphabetical order of their names.
     pub(crate) fn files(&self) -> &[WeightsFile] {
         &self.files
     }
 
-    /// Returns the metadata of the index; `None` for a folder without an index.
+    /// Returns the `metadata` object of the index (`model.safetensors.index.json`); `None` for a folder without an
+    /// index.
     pub(crate) fn index(&self) -> Option<&Map<String, Value>> {
         self.index.as_ref()
     }
 
-    /// Returns the names and descriptions of the tensors in a file, in the order of their bytes.
+    /// Returns the name of each tensor in a weights file with its type and shape, in the order of their bytes in the
+    /// file. `file` is the index of the file.
     pub(crate) fn tensors_of(&self, file: usize) -> Vec<(&str, &TensorInfo)> {
         let mut tensors: Vec<_> = self.tensors.iter().filter(|(_, tensor)| tensor.file == file).collect();
         tensors.sort_by_key(|(_, tensor)| (tensor.offsets.start, tensor.offsets.end));
@@ -197,7 +200,8 @@ fn require_folder(path: &Path) -> Result<(), FolderError> {
     }
 }
 
-/// Checks that a folder without an index has `model.safetensors`. The error tells pickled weights from none.
+/// Checks that a folder without an index has `model.safetensors`. The error says whether the folder has pickled weights
+/// or none.
 fn require_single(path: &Path) -> Result<(), FolderError> {
     if disk::has(path, SINGLE) {
         return Ok(());

@@ -10,18 +10,18 @@ use crate::disk;
 use crate::error::FolderError;
 use crate::names::is_weights_file;
 
-/// The contents of an index.
+/// The contents of the index of a model folder, `model.safetensors.index.json`.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Index {
-    /// Entries such as `total_size`, the bytes of all tensors.
+    /// The entries about the whole model, such as `total_size`, the number of bytes of all tensors.
     #[serde(default)]
     pub(crate) metadata: Map<String, Value>,
-    /// The file name of each tensor.
+    /// The name of the weights file of each tensor, by the name of the tensor.
     pub(crate) weight_map: BTreeMap<String, String>,
 }
 
 impl Index {
-    /// Reads an index, which must name only files of its own folder.
+    /// Reads the index at `path`, which must name only weights files of its own folder.
     pub(crate) fn read(path: &Path) -> Result<Self, FolderError> {
         let object = disk::read_json(path, "it is the index of the weights")?;
         let index: Self =
@@ -38,7 +38,7 @@ impl Index {
         }
     }
 
-    /// Returns the names of the weights files, in alphabetical order and each once.
+    /// Returns the names of the weights files that the index names, in alphabetical order and each once.
     pub(crate) fn files(&self) -> Vec<&str> {
         let mut files: Vec<&str> = self.weight_map.values().map(String::as_str).collect();
         files.sort_unstable();

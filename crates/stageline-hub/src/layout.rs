@@ -20,27 +20,27 @@ use crate::tensor::byte_len;
 #[derive(Clone, Debug)]
 pub struct Layout {
     pub(crate) files: Vec<FileLayout>,
-    /// The metadata of the index; `None` if the layout has no index.
+    /// The `metadata` object of the index to write; `None` if the layout has no index.
     pub(crate) index: Option<Map<String, Value>>,
-    /// The canonical path of the folder from which the layout was read.
+    /// The canonical path of the folder from which the layout was read; `None` for a new layout.
     pub(crate) source: Option<PathBuf>,
 }
 
-/// A weights file of a [`Layout`].
+/// A weights file of a [`Layout`]: its name, its tensors and the text in its header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileLayout {
-    /// The name of the file in its folder.
+    /// The name of the weights file in its folder.
     pub name: String,
-    /// The tensors in the order of their bytes in the file.
+    /// The tensors of the weights file, in the order of their bytes in the file.
     pub tensors: Vec<TensorLayout>,
     /// The text entries of the file's header, such as `format: pt`, which the Transformers library requires.
     pub metadata: BTreeMap<String, String>,
 }
 
-/// A tensor of a [`Layout`].
+/// A tensor of a [`Layout`]: its name, type and shape, without values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorLayout {
-    /// The name of the tensor.
+    /// The name of the tensor in its weights file.
     pub name: String,
     /// The type of the tensor's elements in the file.
     pub dtype: Dtype,
@@ -51,8 +51,8 @@ pub struct TensorLayout {
 impl Layout {
     /// Makes a layout with the one file `model.safetensors` and no index.
     ///
-    /// The tensors are ordered as the safetensors crate orders them: wider types first, so that all are aligned, then by
-    /// name.
+    /// The tensors are ordered as the safetensors crate orders them: wider types first, so that all are aligned, then
+    /// by name.
     ///
     /// # Errors
     /// Returns [`FolderError::Refused`] if two tensors have the same name, if a name is reserved, or if the size of a
@@ -65,7 +65,7 @@ impl Layout {
         Ok(Self { files: vec![file], index: None, source: None })
     }
 
-    /// Returns the weights files in the order in which they are written.
+    /// Returns the weights files of the layout, in the order in which they are written.
     pub fn files(&self) -> &[FileLayout] {
         &self.files
     }
@@ -75,7 +75,7 @@ impl Layout {
         self.files.iter().flat_map(|file| &file.tensors)
     }
 
-    /// Returns the bytes that the tensors of all files take, without the headers.
+    /// Returns the number of bytes that the tensors of all files take on disk, without the headers.
     pub fn total_bytes(&self) -> u64 {
         let bytes = |tensor: &TensorLayout| byte_len(tensor.dtype, &tensor.shape).map_or(0, |bytes| bytes as u64);
         self.tensors().map(bytes).fold(0, u64::saturating_add)
@@ -107,13 +107,14 @@ impl ModelFolder {
     }
 }
 
-/// Adds the format that the Transformers library requires, unless the metadata has one.
+/// Adds the entry `format: pt`, which the Transformers library requires, unless the metadata has a `format`.
 fn with_format(mut metadata: BTreeMap<String, String>) -> BTreeMap<String, String> {
     metadata.entry("format".to_owned()).or_insert_with(|| "pt".to_owned());
     metadata
 }
 
-/// Checks the names and sizes of the tensors of a file.
+/// Checks that the tensors of a file have different names, none that is reserved, and sizes in bytes that are whole and
+/// do not overflow.
 fn check(tensors: &[TensorLayout]) -> Result<(), Refusal> {
     let mut names = BTreeSet::new();
     let mut total = 0usize;

@@ -40,8 +40,8 @@
 //! ```
 //!
 //! - Pickled weights (`pytorch_model.bin`) are not read; the error says how to convert them.
-//! - A folder may have an index and a `model.safetensors` that the index does not name. This crate then reads the index,
-//!   and the Transformers library reads `model.safetensors`. [`Layout::write`] refuses to make such a folder.
+//! - A folder may have an index and a `model.safetensors` that the index does not name. This crate then reads the
+//!   index, and the Transformers library reads `model.safetensors`. [`Layout::write`] refuses to make such a folder.
 //! - Written weights files are safetensors with `format: pt` in their headers. They have the order of the layout, so a
 //!   file that the safetensors crate wrote and whose values did not change is written with the same bytes.
 //!
@@ -52,15 +52,15 @@
 //!   cache of the hub consists of links.
 //! - **Safe messages.** No error message contains characters that a terminal executes instead of showing, or more than
 //!   [`FolderError::MOST_BYTES`], whatever text the folder contains.
-//! - **Exact values.** Reading F32, F16 and BF16 as f32 is exact. Writing F32 is exact, and writing F16 and BF16 rounds to
-//!   the nearest value, ties to even. A finite value that would become infinite is an error.
+//! - **Exact values.** Reading F32, F16 and BF16 as f32 is exact. Writing F32 is exact, and writing F16 and BF16 rounds
+//!   to the nearest value, ties to even. A finite value that would become infinite is an error.
 //! - **Complete files.** A file gets its name when it is complete and synced, and the index comes last.
 //!
 //! # Limits
 //!
 //! - The weights files of an open folder must not be changed in place by other programs. A file that becomes shorter
-//!   ends the process with a bus error at the next access, because its pages are mapped. Replacing a file by renaming is
-//!   safe.
+//!   ends the process with a bus error at the next access, because its pages are mapped. Replacing a file by renaming
+//!   is safe.
 //! - Only the headers are checked, not the values: the format has no checksums.
 //! - A process that is killed while it writes leaves files named `.stageline-hub-*.tmp`, which may be deleted.
 //! - Writing takes no lock: two processes must not write into one folder at the same time.

@@ -1,14 +1,14 @@
 //! The file names of a model folder, and the rule for the names of weights files.
 
-/// The description of the model.
+/// The name of the file that describes the model.
 pub(crate) const CONFIG: &str = "config.json";
-/// The list of the weights files and their tensors, in a folder with several weights files.
+/// The name of the file that lists the weights files and their tensors, in a folder with several weights files.
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
-/// The only weights file of a folder without an index.
+/// The name of the only weights file in a folder without an index.
 pub(crate) const SINGLE: &str = "model.safetensors";
-/// The names of weights that are pickled by PyTorch, which this crate does not read.
+/// The names of files with weights that are pickled by PyTorch, which this crate does not read.
 pub(crate) const PICKLED: [&str; 2] = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
-/// The files that describe a model and its tokenizer, and do not change when the model is trained.
+/// The names of the files that describe a model and its tokenizer, and do not change when the model is trained.
 pub(crate) const COMPANIONS: [&str; 10] = [
     CONFIG,
     "generation_config.json",

@@ -13,10 +13,10 @@ use crate::shown::shape;
 #[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The folder is the one from which the layout was read, and its files are still mapped into memory.
+    /// The folder to write into is the one from which the model is read, whose files may still be mapped into memory.
     #[error("the model is read from this folder; give another folder")]
     Source,
-    /// The folder has a weights file that readers would take instead of the new ones.
+    /// The folder to write into has a weights file or an index that readers would take instead of the new weights.
     #[error(
         "the folder has `{}`, which some readers would take instead of the new weights; remove it, or give another folder",
         Printable::new(file)
@@ -25,7 +25,7 @@ pub enum Refusal {
         /// The name of the weights file or index that is in the way.
         file: String,
     },
-    /// Two tensors have the same name.
+    /// Two tensors of the layout have the same name.
     #[error("two tensors have the name `{}`; rename one of them", Printable::new(tensor))]
     Twice {
         /// The name that two tensors have.
@@ -55,12 +55,12 @@ pub enum Refusal {
     /// The header of the weights file is longer than the format allows.
     #[error("its header would have {bytes} bytes, but the limit is {most}; divide the tensors among several files")]
     Header {
-        /// The length of the header in bytes.
+        /// The length that the header would have, in bytes.
         bytes: usize,
-        /// The most bytes that a header may have.
+        /// The largest length of a header in bytes that the format allows.
         most: u64,
     },
-    /// The values for a tensor are too few or too many for its shape.
+    /// The caller returned too few or too many values for the shape of a tensor.
     #[error(
         "the tensor `{}` of shape {} takes {expected} {unit}, but got {found}; return one value for each element",
         Printable::new(tensor),
@@ -71,48 +71,48 @@ pub enum Refusal {
         tensor: String,
         /// The length of each dimension of the tensor.
         lengths: Vec<usize>,
-        /// The unit of the two numbers: "values" or "bytes".
+        /// The unit of the expected and the found number: "values" or "bytes".
         unit: &'static str,
-        /// The number that the tensor takes.
+        /// The number of values or bytes that the tensor's shape takes.
         expected: usize,
-        /// The number that the caller returned.
+        /// The number of values or bytes that the caller returned.
         found: usize,
     },
-    /// The tensor has a type to which f32 values are not converted.
+    /// The caller returned f32 values for a tensor whose type is not F32, F16 or BF16.
     #[error(
         "the tensor `{}` has the type {dtype}, to which f32 values are not converted (only to F32, F16 and BF16); \
          return its bytes instead",
         Printable::new(tensor)
     )]
     Dtype {
-        /// The name of the tensor.
+        /// The name of the tensor whose f32 values are not converted.
         tensor: String,
         /// The type of the tensor's elements in the file.
         dtype: Dtype,
     },
-    /// A finite value would become infinite in the type of the tensor.
+    /// A finite f32 value would become infinite in the type of the tensor.
     #[error(
         "the value {value:e} of the tensor `{}`, at index {index}, would be infinite in {dtype}; write the tensor in a \
          type with a larger range",
         Printable::new(tensor)
     )]
     Overflow {
-        /// The name of the tensor.
+        /// The name of the tensor with the value that is too large.
         tensor: String,
         /// The type of the tensor's elements in the file.
         dtype: Dtype,
-        /// The index of the value, in row-major order.
+        /// The index of the value that is too large, in row-major order, counted from 0.
         index: usize,
-        /// The value that is too large.
+        /// The value that is too large for the type of the tensor.
         value: f32,
     },
     /// The configuration of a model is JSON, but not an object.
     #[error("the configuration is not a JSON object; pass an object")]
     NotAnObject,
-    /// The index has no JSON form.
+    /// A file cannot be written as JSON: an index, a header of weights, or a configuration.
     #[error("it has no JSON form: {}", Printable::new(reason))]
     Json {
-        /// The reason of the JSON library.
+        /// The error message of the JSON library for the file that is not written.
         reason: String,
     },
 }

@@ -4,20 +4,21 @@ use std::path::Path;
 
 use stageline_checkpoint::Printable;
 
-/// The most bytes that an error message shows of a path.
+/// The largest number of bytes that an error message shows of a path.
 const MOST_PATH: usize = 500;
 
-/// Makes a path printable, in at most 500 bytes.
+/// Returns a path as text for an error message, escaped and cut to 500 bytes.
 pub(crate) fn path(path: &Path) -> Printable<'_> {
     Printable::new(path.to_string_lossy()).at_most(MOST_PATH)
 }
 
-/// Makes a shape printable, in at most 100 bytes, such as `[2, 3]`.
+/// Returns a tensor's shape as text for an error message, such as `[2, 3]`, cut if it is long.
 pub(crate) fn shape(shape: &[usize]) -> Printable<'static> {
     Printable::new(format!("{shape:?}"))
 }
 
-/// Returns what to do about a missing tensor, as the end of the error message.
+/// Returns the end of the error message for a missing tensor: the names of similar tensors, or else advice to check the
+/// configuration.
 pub(crate) fn hint(similar: &[String]) -> String {
     let names: Vec<String> = similar.iter().take(3).map(|name| format!("`{}`", Printable::new(name))).collect();
     match names.as_slice() {

@@ -1,15 +1,15 @@
 //! Finds names that are similar to a missing one, for its error message.
 
-/// The most similar names that are suggested.
+/// The largest number of similar names that an error message suggests.
 const MOST: usize = 3;
-/// The most bytes of a name that is compared; longer names are not suggested. The edit distance of hostile names would
-/// take too long.
+/// The largest length in bytes of a name that is compared; longer names are not suggested, because the edit distance of
+/// hostile names would take too long.
 const LONGEST: usize = 200;
-/// The most names that are compared.
+/// The largest number of names to which a missing name is compared.
 const COMPARED: usize = 20_000;
 
-/// Returns the names with the smallest edit distance to `wanted`, the nearest first, and none with a distance above half
-/// of its length.
+/// Returns at most three of `names`: those with the smallest edit distance to `wanted`, the nearest first, and none
+/// with a distance above half of the length of `wanted`.
 pub(crate) fn similar<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<String> {
     if wanted.len() > LONGEST {
         return Vec::new();

@@ -7,7 +7,7 @@ use safetensors::Dtype;
 
 use crate::error::FolderError;
 
-/// The type, the shape and the file of a tensor.
+/// The description of a tensor: its type, its shape and the file that has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
     /// The type of the tensor's elements.
@@ -21,20 +21,22 @@ pub struct TensorInfo {
 /// A tensor whose bytes are borrowed from a memory-mapped file.
 #[derive(Clone, Copy, Debug)]
 pub struct TensorView<'a> {
-    /// The name of the tensor.
+    /// The name of the tensor in its weights file.
     pub name: &'a str,
     /// The type of the tensor's elements.
     pub dtype: Dtype,
     /// The length of each dimension of the tensor.
     pub shape: &'a [usize],
-    /// The elements in row-major order, each in little-endian byte order. The bytes may be unaligned for their type.
+    /// The bytes of the elements, in row-major order, each element in little-endian byte order. They may be unaligned
+    /// for their type.
     pub bytes: &'a [u8],
-    /// The path of the weights file, for error messages.
+    /// The path of the weights file that has the tensor, for error messages.
     pub(crate) path: &'a Path,
 }
 
 impl TensorView<'_> {
-    /// Converts the elements to f32. No bit of an F32 element changes, and the conversion of F16 and BF16 is exact.
+    /// Returns the elements of the tensor as f32, in row-major order. No bit of an F32 element changes, and the
+    /// conversion of F16 and BF16 is exact.
     ///
     /// # Errors
     /// Returns [`FolderError::Dtype`] if the type is not F32, F16 or BF16.
@@ -48,12 +50,13 @@ impl TensorView<'_> {
     }
 }
 
-/// Converts each group of `N` bytes.
+/// Converts each group of `N` consecutive bytes to an f32. `convert` converts one group.
 fn converted<const N: usize>(bytes: &[u8], convert: impl Fn([u8; N]) -> f32) -> Vec<f32> {
     bytes.as_chunks().0.iter().map(|&chunk| convert(chunk)).collect()
 }
 
-/// Returns the number of bytes of a tensor; `None` if the number overflows or is not whole.
+/// Returns the number of bytes of a tensor with this type and shape; `None` if the number overflows or is not whole
+/// (with types of less than a byte).
 pub(crate) fn byte_len(dtype: Dtype, shape: &[usize]) -> Option<usize> {
     let elements = shape.iter().try_fold(1usize, |product, &length| product.checked_mul(length))?;
     let bits = elements.checked_mul(dtype.bitsize())?;

@@ -12,13 +12,14 @@ use crate::layout::TensorLayout;
 use crate::refusal::Refusal;
 use crate::tensor::{TensorView, byte_len};
 
-/// The number of values that are converted and written in one go.
+/// The number of values of a tensor that are converted and written at once.
 const CHUNK: usize = 1 << 16;
 
-/// The values of a tensor, in row-major order.
+/// The values of a tensor to write, in row-major order: f32 values, or bytes in the tensor's own type.
 #[derive(Clone, Debug)]
 pub enum Values<'a> {
-    /// Values that are converted to the type of the tensor: F32 exactly, F16 and BF16 to the nearest (ties to even).
+    /// Values that are converted to the type of the tensor: to F32 exactly, to F16 and BF16 by rounding to the nearest
+    /// value (ties to even).
     F32(Vec<f32>),
     /// Bytes that are written as they are, for example those of a tensor that is not trained, or has an integer type.
     Bytes(Cow<'a, [u8]>),
@@ -31,21 +32,21 @@ impl From<Vec<f32>> for Values<'_> {
 }
 
 impl<'a> From<TensorView<'a>> for Values<'a> {
-    /// Takes the bytes of a tensor, which is then written with the same bits.
+    /// Makes the values to write from a tensor that is read: its bytes, so that it is written with the same bits.
     fn from(tensor: TensorView<'a>) -> Self {
         Self::Bytes(Cow::Borrowed(tensor.bytes))
     }
 }
 
-/// A tensor to write, in the file at `path`.
+/// A tensor to write, and the path of its weights file.
 pub(crate) struct Target<'a> {
     pub(crate) tensor: &'a TensorLayout,
-    /// The final path of the file, for error messages.
+    /// The final path of the weights file, for error messages.
     pub(crate) path: &'a Path,
 }
 
 impl Target<'_> {
-    /// Checks the number of the values and writes them in the type of the tensor.
+    /// Checks that the number of values fits the tensor's shape, and writes them to `out` in the type of the tensor.
     pub(crate) fn write(&self, values: &Values<'_>, out: &mut impl Write) -> Result<(), FolderError> {
         let TensorLayout { dtype, shape, .. } = self.tensor;
         match values {
@@ -72,7 +73,8 @@ impl Target<'_> {
         }
     }
 
-    /// Checks a length. The number of a layout never overflows, because its tensors were checked.
+    /// Checks that the number of values or bytes found is the expected one. `unit` names them in the error. The
+    /// expected number of a layout's tensor never overflows, because the layout was checked.
     fn check(&self, unit: &'static str, expected: Option<usize>, found: usize) -> Result<(), FolderError> {
         let expected = expected.unwrap_or(usize::MAX);
         if expected == found {
@@ -82,8 +84,9 @@ impl Target<'_> {
         Err(self.refused(Refusal::Length { tensor, lengths, unit, expected, found }))
     }
 
-    /// Converts the values chunk by chunk, so that the tensor is in memory only once. `infinite` tells whether a value
-    /// is infinite in the type of the tensor.
+    /// Converts the values with `bytes` and writes them to `out`, chunk by chunk, so that the converted tensor is never
+    /// in memory as a whole. `infinite` tells whether a value is infinite in the type of the tensor; a finite value for
+    /// which it is true is an error.
     fn convert<const N: usize>(
         &self,
         values: &[f32],

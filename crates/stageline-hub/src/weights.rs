@@ -14,21 +14,21 @@ use safetensors::tensor::{Metadata, TensorInfo};
 use crate::disk;
 use crate::error::FolderError;
 
-/// The most bytes that the header may have in the safetensors format.
+/// The largest length in bytes that a header may have in the safetensors format.
 pub(crate) const MOST_HEADER: u64 = 100_000_000;
-/// The number of bytes before the header; they hold its length.
+/// The number of bytes at the start of a safetensors file that hold the length of the header.
 pub(crate) const LENGTH: usize = 8;
 
 /// A weights file that is mapped into memory, with the text entries of its header.
 pub(crate) struct WeightsFile {
-    /// The name of the file in its folder.
+    /// The name of the weights file in its folder.
     pub(crate) name: String,
-    /// The path of the file.
+    /// The path of the weights file.
     pub(crate) path: PathBuf,
-    /// The text entries of the header, such as `format: pt`.
+    /// The text entries of the file's header, such as `format: pt`.
     pub(crate) metadata: BTreeMap<String, String>,
     map: Mmap,
-    /// The offset at which the tensors begin.
+    /// The offset in the file at which the tensors begin, in bytes.
     start: usize,
 }
 
@@ -36,7 +36,8 @@ pub(crate) struct WeightsFile {
 pub(crate) type Parsed = (WeightsFile, Vec<(String, TensorInfo)>);
 
 impl WeightsFile {
-    /// Maps the file `name` of `folder` and parses its header. `reason` says why the folder must have the file.
+    /// Maps the file `name` of `folder` into memory and parses its header. `reason` says, for the error message, why
+    /// the folder must have the file.
     pub(crate) fn open(folder: &Path, name: &str, reason: &'static str) -> Result<Parsed, FolderError> {
         let path = folder.join(name);
         let file = disk::open(&path, reason)?;
@@ -50,13 +51,14 @@ impl WeightsFile {
         Ok((Self { name: name.to_owned(), path, metadata, map, start }, tensors))
     }
 
-    /// Returns the bytes of a tensor from its offsets, which must come from the header of this file.
+    /// Returns the bytes of the tensor at `offsets`, a byte range counted from the end of the header. It must come from
+    /// the header of this file.
     pub(crate) fn bytes(&self, offsets: &Range<usize>) -> &[u8] {
         &self.map[self.start..][offsets.clone()]
     }
 
-    /// Lets the system drop the pages of a tensor from this process, from its offsets in the header of this file. They
-    /// are read from the file again when they are needed.
+    /// Lets the operating system drop the memory pages of the tensor at `offsets`, which must come from the header of
+    /// this file. The pages are read from the file again when they are needed.
     pub(crate) fn release(&self, offsets: &Range<usize>) {
         #[cfg(unix)]
         {
@@ -71,7 +73,8 @@ impl WeightsFile {
     }
 }
 
-/// Returns the offset of the tensors and the header. The tensors must fill the rest of the file without gaps.
+/// Parses the bytes of a weights file. Returns the offset of the tensors in the file and the header, or the fault in
+/// words. The tensors must fill the rest of the file without gaps.
 ///
 /// `SafeTensors::read_metadata` is no alternative: its sums overflow on hostile offsets.
 fn parse(bytes: &[u8]) -> Result<(usize, Metadata), String> {
@@ -96,8 +99,8 @@ fn parse(bytes: &[u8]) -> Result<(usize, Metadata), String> {
     Ok((bytes.len() - data.len(), header))
 }
 
-/// Returns the tensors of a header in the order of their bytes. Empty tensors at the same offset are ordered by name,
-/// because the header has no order of its own.
+/// Returns the tensors of a header in the order of their bytes in the file. Empty tensors at the same offset are
+/// ordered by name, because the parsed header has no order of its own.
 fn in_order(header: &Metadata) -> Vec<(String, TensorInfo)> {
     let tensors: HashMap<String, &TensorInfo> = header.tensors();
     let mut tensors: Vec<_> = tensors.into_iter().map(|(name, info)| (name, info.clone())).collect();

@@ -14,26 +14,26 @@ use crate::names::{INDEX, SINGLE};
 use crate::refusal::Refusal;
 use crate::values::{Target, Values};
 
-/// The bytes that are collected before they are written.
+/// The number of bytes that are collected in memory before they are written to a file.
 const BUFFER: usize = 1 << 20;
 
-/// The error that a caller's function for values may return.
+/// The type of any error that the caller's function for the values of a tensor returns.
 type AnyError = Box<dyn Error + Send + Sync>;
 
 impl Layout {
     /// Writes the weights files, and the index if the layout has one, into `folder`, which is created if necessary.
     ///
-    /// `values` is called once for each tensor, in the order of [`Layout::tensors`], and only one tensor is in memory at
-    /// a time. It returns a `Vec<f32>`, which is converted to the type of the tensor, or [`Values`].
+    /// `values` is called once for each tensor, in the order of [`Layout::tensors`], and only one tensor is in memory
+    /// at a time. It returns a `Vec<f32>`, which is converted to the type of the tensor, or [`Values`].
     ///
-    /// The files have temporary names until all of them are complete and synced. Then an old index is removed, the files
-    /// replace those of the same names, and the index comes last. If the process is killed in between, the folder has no
-    /// index, so that no reader takes old and new files for one model. After an error in `values` the folder is
+    /// The files have temporary names until all of them are complete and synced. Then an old index is removed, the
+    /// files replace those of the same names, and the index comes last. If the process is killed in between, the folder
+    /// has no index, so that no reader takes old and new files for one model. After an error in `values` the folder is
     /// unchanged.
     ///
     /// # Errors
-    /// - [`FolderError::Refused`] if `folder` is the one that the layout was read from, or has weights that readers would
-    ///   take instead of the new ones; if the values do not fit the shape or the type of the tensor.
+    /// - [`FolderError::Refused`] if `folder` is the one that the layout was read from, or has weights that readers
+    ///   would take instead of the new ones; if the values do not fit the shape or the type of the tensor.
     /// - [`FolderError::Values`] if `values` returns an error, which is then the source.
     /// - [`FolderError::Write`] if the operating system refuses to write.
     pub fn write<'a, V, E>(
@@ -65,7 +65,8 @@ impl Layout {
         Ok(())
     }
 
-    /// Refuses the folder from which the layout was read, and a folder with weights that would hide the new ones.
+    /// Refuses to write into the folder from which the layout was read, or into a folder with weights that readers
+    /// would take instead of the new ones.
     fn check_target(&self, folder: &Path) -> Result<(), FolderError> {
         let canonical = fs::canonicalize(folder).map_err(FolderError::read(folder))?;
         if self.source.as_ref() == Some(&canonical) {
@@ -83,7 +84,7 @@ impl Layout {
         }
     }
 
-    /// Writes the index under a temporary name, if the layout has an index.
+    /// Writes the index to a temporary file in `folder`; returns `None` if the layout has no index.
     fn write_index(&self, folder: &Path) -> Result<Option<NewFile>, FolderError> {
         let Some(metadata) = &self.index else { return Ok(None) };
         let mut metadata = metadata.clone();
@@ -97,7 +98,8 @@ impl Layout {
     }
 }
 
-/// Writes a weights file under a temporary name.
+/// Writes a weights file to a temporary file in `folder`, with the values that the function `values` returns for each
+/// tensor.
 fn write_file<'a>(
     file: &FileLayout,
     folder: &Path,
@@ -120,7 +122,7 @@ fn write_file<'a>(
     })
 }
 
-/// Removes a file if there is one.
+/// Removes the file at `path`; does nothing if it does not exist.
 fn remove(path: &Path) -> Result<(), FolderError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(FolderError::write("remove", path)(error)),

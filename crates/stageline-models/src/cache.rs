@@ -8,7 +8,7 @@ use burn::tensor::{Bool, Int, Tensor};
 use parking_lot::Mutex;
 use stageline::nn::{AttentionHeads, causal_attention};
 
-/// The switch of the key-value cache of a model, which all of its blocks share.
+/// The switch of a model's key-value cache, which generation turns on. All blocks of the model share it.
 ///
 /// While it is off, blocks attend within each sample, as in training. While it is on, an input continues the one before
 /// it: a block attends to the keys and values that it has kept, and keeps those of the input. The blocks of a pipeline
@@ -16,40 +16,44 @@ use stageline::nn::{AttentionHeads, causal_attention};
 #[derive(Clone, Debug, Default)]
 pub struct KeyValueCache(Arc<Mutex<Generated>>);
 
-/// The state of a generation.
+/// The state of a model's key-value cache, which all blocks of the model share.
 #[derive(Debug, Default)]
 struct Generated {
-    /// The number of positions before the input; `None` while the cache is off.
+    /// The number of tokens that the blocks have seen of the text that is being generated; `None` while the cache is
+    /// off.
     position: Option<usize>,
-    /// The number of times that the cache was switched on, by which a block knows an earlier text.
+    /// The number of times that the cache was switched on, by which a block recognises that its keys and values are of
+    /// an earlier text.
     text: u64,
 }
 
-/// The keys and values that one block has kept.
+/// The key-value cache of one block, which keeps the block's keys and values while the model's cache is on.
 #[derive(Clone, Debug)]
 pub struct BlockCache {
     model: KeyValueCache,
     kept: Arc<Mutex<Option<Kept>>>,
 }
 
-/// The keys and values of all earlier positions of one text.
+/// The keys and values that one block has kept, of all earlier positions of one text.
 #[derive(Debug)]
 struct Kept {
     text: u64,
-    /// The keys, `[batch, positions, key-value heads x size]`, rotated if the model rotates them.
+    /// The keys, `[batch, positions, key-value heads x size]`, rotated if the model has a rotary embedding. Size is the
+    /// number of elements of a head.
     keys: Tensor<3>,
     values: Tensor<3>,
 }
 
 impl KeyValueCache {
-    /// Switches the cache on for a new text.
+    /// Switches the cache on for a new text, of which the blocks have seen no token.
     pub(crate) fn begin(&self) {
         let mut generated = self.0.lock();
         generated.position = Some(0);
         generated.text += 1;
     }
 
-    /// Moves on by `count` positions, after an inference of as many tokens.
+    /// Adds `count` to the position of the next input, after an inference of as many tokens. Does nothing while the
+    /// cache is off.
     pub(crate) fn advance(&self, count: usize) {
         let mut generated = self.0.lock();
         generated.position = generated.position.map(|position| position + count);
@@ -60,25 +64,27 @@ impl KeyValueCache {
         self.0.lock().position = None;
     }
 
-    /// Returns the position of the first token of an input: 0 while the cache is off.
+    /// Returns the position in the text of the next input's first token, from 0; 0 while the cache is off.
     pub(crate) fn position(&self) -> usize {
         self.0.lock().position.unwrap_or(0)
     }
 
-    /// Returns the part of the cache that one block keeps.
+    /// Returns a new, empty cache for one block, which follows this switch.
     pub(crate) fn block(&self) -> BlockCache {
         BlockCache { model: self.clone(), kept: Arc::default() }
     }
 }
 
 impl BlockCache {
-    /// Returns the position of the first token of an input: 0 while the cache is off.
+    /// Returns the position in the text of the next input's first token, from 0; 0 while the cache is off.
     pub(crate) fn position(&self) -> usize {
         self.model.position()
     }
 
-    /// Computes causal attention of an input `[batch, length, columns]`, as [`causal_attention`] does, and also attends
-    /// to the positions that are kept while the cache is on.
+    /// Computes causal attention as [`causal_attention`] does. The input is `[batch, length, columns]`: the queries,
+    /// keys and values of all heads. The output is `[batch, length, query heads x size]`, where size is the number of
+    /// elements of a head. While the cache is on, queries also attend to the keys and values of earlier inputs, and the
+    /// new keys and values are kept.
     pub(crate) fn attend(&self, query_key_value: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
         let (position, text) = {
             let generated = self.model.0.lock();
@@ -106,8 +112,8 @@ impl BlockCache {
     }
 }
 
-/// Computes the attention of queries `[batch, new, query heads x size]` at the last positions of keys and values
-/// `[batch, positions, key-value heads x size]`.
+/// Computes causal attention of queries `[batch, new, query heads x size]`, which are the last `new` positions, to keys
+/// and values `[batch, positions, key-value heads x size]` of all positions. The output has the shape of the queries.
 fn continued(queries: Tensor<3>, keys: Tensor<3>, values: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
     let ([batch, new, width], [_, positions, _]) = (queries.dims(), keys.dims());
     let (size, group) = (width / heads.query, heads.query / heads.key_value);

@@ -9,55 +9,55 @@ use stageline_hub::FolderError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
-    /// The folder or one of its files cannot be read or written.
+    /// A model folder or one of its files cannot be read or written; the field is the cause.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// The configuration cannot be read as that of its model family.
+    /// The configuration (`config.json`) cannot be read, or its fields do not fit its model family.
     #[error("{}: {reason}", path.display())]
     Config {
-        /// The path of the configuration.
+        /// The path of the configuration that is refused.
         path: PathBuf,
-        /// The reason, with the field that is missing or wrong.
+        /// The reason why the configuration is refused, with the field that is missing or wrong.
         reason: String,
     },
-    /// The configuration is of an architecture that this crate does not know.
+    /// The `model_type` of the configuration is an architecture that this crate does not know.
     #[error("{}: the model type `{found}` is not known; known are {}", path.display(), known.join(", "))]
     UnknownArchitecture {
-        /// The path of the configuration.
+        /// The path of the configuration that names the model type.
         path: PathBuf,
-        /// The model type of the configuration.
+        /// The `model_type` in the configuration.
         found: String,
-        /// The model types that are known.
+        /// The values of `model_type` that this crate knows.
         known: &'static [&'static str],
     },
-    /// The folder has tensors that the configuration does not describe.
+    /// The model folder has tensors that the configuration does not describe.
     #[error(
         "{}: the configuration does not describe the tensor `{name}` (and {more} more); are config.json and the weights of \
          one model?",
         path.display()
     )]
     UnexpectedTensor {
-        /// The path of the file with the tensor.
+        /// The path of the weights file with this tensor.
         path: PathBuf,
-        /// The name of the first tensor that is not described.
+        /// The name of the first tensor that the configuration does not describe.
         name: String,
-        /// The number of further tensors that are not described.
+        /// The number of further tensors that the configuration does not describe.
         more: usize,
     },
-    /// A tensor has a type that cannot be a parameter.
+    /// The tensor of a parameter has an element type other than F32, F16 and BF16.
     #[error("{}: the tensor `{name}` has the type {dtype}; parameters are read from F32, F16 and BF16", path.display())]
     Type {
-        /// The path of the file with the tensor.
+        /// The path of the weights file with the tensor.
         path: PathBuf,
-        /// The name of the tensor.
+        /// The name of the tensor on the hub.
         name: String,
-        /// The type of the tensor's elements.
+        /// The type of the tensor's elements, such as `I64`.
         dtype: String,
     },
-    /// The modules of a pipeline cannot be taken.
+    /// The modules of a pipeline cannot be taken as the layers of this model; the field is the cause.
     #[error(transparent)]
     Modules(#[from] ModuleError),
-    /// The pipeline has ended.
+    /// A call of the pipeline, such as a step or a snapshot, failed; the field is the cause.
     #[error(transparent)]
     Step(#[from] StepError),
 }

@@ -13,19 +13,20 @@ use crate::model::LanguageModel;
 use crate::names::{Naming, Place};
 use crate::parameters::{self, tensor_of, transposed};
 
-/// A function that reads the values of a parameter from its device, in the order of its tensor on the hub.
+/// A function that copies the values of a parameter from its device to the host's memory, in the order of the
+/// parameter's tensor on the hub.
 type Read = Box<dyn Fn() -> Vec<f32>>;
 
 impl LanguageModel {
     /// Writes the parameters of a pipeline's modules to a folder, which transformers' `from_pretrained` reads.
     ///
     /// The folder gets the files, names, shapes and types of the one that the model was opened from, and its
-    /// configuration and tokenizer. A new model is written as one file in f32. Parameters are read one after another, so
-    /// at most one of them is copied to the host's memory.
+    /// configuration and tokenizer. A new model is written as one file in f32. Parameters are read one after another,
+    /// so at most one of them is copied to the host's memory.
     ///
     /// # Errors
-    /// Returns [`ModelError`] if a module is lost, or a file cannot be written. The folder must not be the one that the
-    /// model was opened from.
+    /// Returns [`ModelError`] if a module is missing or of another type, a file cannot be written, or the folder is the
+    /// one that the model was opened from.
     pub fn export(&self, modules: Modules, folder: impl AsRef<Path>) -> Result<(), ModelError> {
         let (first, blocks, last) = self.row().join(modules)?;
         let mut gather = Gather {

@@ -12,10 +12,10 @@ use crate::names::Names;
 use crate::parameters::rows;
 use crate::{gpt2, head, llama};
 
-/// The model types of `config.json` that are known.
+/// The values of `model_type` in `config.json` that this crate knows.
 pub const KNOWN: &[&str] = &["gpt2", "llama", "mistral", "qwen2", "qwen3"];
 
-/// A model family with the configuration of a model.
+/// The family of a model, with the model's configuration.
 #[derive(Clone, Debug)]
 pub enum Family {
     Gpt2(gpt2::Config),
@@ -23,7 +23,8 @@ pub enum Family {
 }
 
 impl Family {
-    /// Reads a configuration of the model type `kind`; `None` if the type is not known.
+    /// Reads the contents of a `config.json` whose `model_type` is `kind`; `None` if this crate does not know the type,
+    /// and an error in words if a field is missing or wrong.
     pub fn read(kind: &str, config: &Value) -> Option<Result<Self, String>> {
         match kind {
             "gpt2" => Some(gpt2::Config::read(config).map(Self::Gpt2)),
@@ -32,7 +33,7 @@ impl Family {
         }
     }
 
-    /// Returns the names of the family's tensors on the hub.
+    /// Returns the names that the family's tensors have on the hub, by parameter.
     pub fn names(&self) -> &'static Names {
         match self {
             Self::Gpt2(_) => &gpt2::NAMES,
@@ -40,7 +41,8 @@ impl Family {
         }
     }
 
-    /// Whether the head's projection is the embeddings' table.
+    /// Whether the head's projection to the vocabulary is tied to the table of token embeddings: both are one
+    /// parameter.
     pub fn tied(&self) -> bool {
         match self {
             Self::Gpt2(config) => config.tied,
@@ -48,7 +50,7 @@ impl Family {
         }
     }
 
-    /// Returns the number of blocks.
+    /// Returns the number of transformer blocks of the model.
     pub fn blocks(&self) -> usize {
         match self {
             Self::Gpt2(config) => config.layers,
@@ -56,7 +58,7 @@ impl Family {
         }
     }
 
-    /// Returns the shape of the embeddings' table: the size of the vocabulary, and the width of the model.
+    /// Returns the shape of the table of token embeddings: the size of the vocabulary, and the width of the model.
     pub fn table(&self) -> [usize; 2] {
         match self {
             Self::Gpt2(config) => [config.vocabulary, config.width],
@@ -80,7 +82,7 @@ impl Family {
         }
     }
 
-    /// Returns the angles of the rotary embedding that all blocks share.
+    /// Returns the angles of the rotary embedding that all blocks share; GPT-2 has none.
     pub fn angles(&self) -> RotaryAngles {
         match self {
             Self::Gpt2(_) => RotaryAngles::new(Vec::new()),
@@ -88,7 +90,7 @@ impl Family {
         }
     }
 
-    /// Creates the first layer around a table of tokens.
+    /// Creates the first layer of the model, with `tokens` as its table of token embeddings.
     pub fn embeddings(&self, tokens: Embedding, cache: &KeyValueCache, device: &Device) -> Embeddings {
         match self {
             Self::Gpt2(config) => Embeddings::Gpt2(gpt2::Embeddings::new(config, tokens, cache, device)),
@@ -96,7 +98,7 @@ impl Family {
         }
     }
 
-    /// Creates the block with an index.
+    /// Creates the transformer block with the given index, counted from 0.
     pub fn block(&self, index: usize, angles: &RotaryAngles, cache: &KeyValueCache, device: &Device) -> Block {
         match self {
             Self::Gpt2(config) => Block::Gpt2(gpt2::Block::new(config, cache, device)),
@@ -104,7 +106,7 @@ impl Family {
         }
     }
 
-    /// Creates the last layer around the table of its projection to the vocabulary.
+    /// Creates the last layer of the model, with `output` as the table of its projection to the vocabulary.
     pub fn head(&self, output: Embedding, device: &Device) -> Head {
         match self {
             Self::Gpt2(config) => Head::Gpt2(Gpt2Head { norm: gpt2::norm(config, device), output }),
@@ -138,14 +140,14 @@ pub enum Head {
     Llama(LlamaHead),
 }
 
-/// The head of GPT-2.
+/// The head of GPT-2: the final layer norm and the projection to the vocabulary.
 #[derive(Module, Debug)]
 pub struct Gpt2Head {
     norm: gpt2::Norm,
     output: Embedding,
 }
 
-/// The head of the Llama family.
+/// The head of the Llama family: the final RMS norm and the projection to the vocabulary.
 #[derive(Module, Debug)]
 pub struct LlamaHead {
     norm: llama::Norm,

@@ -1,5 +1,5 @@
-//! Continues a text token by token ([`Generation`]), with a pipeline that stays alive and the keys and values of earlier
-//! positions.
+//! Continues a text token by token ([`Generation`]), with a pipeline that stays alive and the keys and values of
+//! earlier positions.
 
 use burn::tensor::{Device, Tensor, TensorData};
 use rand_chacha::ChaCha8Rng;
@@ -8,63 +8,64 @@ use stageline::{Pipeline, StepError};
 
 use crate::model::{LanguageModel, Logits, Tokens};
 
-/// The way in which the next token is drawn from its probabilities.
+/// The settings of sampling: how the next token is drawn from the logits of a model.
 #[derive(Clone, Copy, Debug)]
 pub struct Sampling {
-    /// The temperature by which logits are divided: below 1 it makes likely tokens likelier. 0 takes the likeliest token
-    /// (greedy).
+    /// The temperature by which logits are divided: below 1 it makes likely tokens likelier. 0 takes the likeliest
+    /// token (greedy).
     pub temperature: f64,
-    /// The number of likeliest tokens that can be drawn; `None` for all.
+    /// The number of the likeliest tokens from which one is drawn; `None` draws from all tokens.
     pub top_k: Option<usize>,
-    /// The probability that the likeliest tokens which can be drawn have together (Holtzman et al., 2020,
-    /// [arXiv:1904.09751](https://arxiv.org/abs/1904.09751)); `None` for 1.
+    /// The threshold of nucleus sampling, above 0 and at most 1 (Holtzman et al., 2020,
+    /// [arXiv:1904.09751](https://arxiv.org/abs/1904.09751)): a token is drawn from the fewest likeliest tokens whose
+    /// probabilities add up to at least this number. `None` draws from all tokens that `top_k` leaves.
     pub top_p: Option<f64>,
-    /// The seed of the draws.
+    /// The seed of the random draws of tokens.
     pub seed: u64,
 }
 
 impl Sampling {
-    /// Takes the likeliest token every time.
+    /// The sampling that takes the likeliest token every time.
     pub const GREEDY: Self = Self { temperature: 0.0, top_k: None, top_p: None, seed: 0 };
 }
 
-/// The reason why a text cannot be continued.
+/// The reason why the generation of a text cannot begin.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GenerationError {
     /// The prompt has no token.
     #[error("the prompt is empty; give at least one token")]
     Empty,
-    /// The prompt is longer than the model's sequences.
+    /// The prompt is longer than the longest sequence that the model is made for.
     #[error("the prompt has {tokens} tokens, and the model is made for {positions}; give a shorter one")]
     TooLong {
-        /// The number of tokens of the prompt.
+        /// The number of tokens in the prompt.
         tokens: usize,
-        /// The longest sequence that the model is made for.
+        /// The longest sequence that the model is made for, in tokens.
         positions: usize,
     },
     /// A token of the prompt is not in the vocabulary.
     #[error("the prompt has the token {token}, and the vocabulary has {vocabulary}; is it the model's tokenizer?")]
     Token {
-        /// The token that is too large.
+        /// The token of the prompt that is not in the vocabulary, because it is too large.
         token: u32,
-        /// The size of the vocabulary.
+        /// The size of the model's vocabulary.
         vocabulary: usize,
     },
     /// A setting of the sampling is out of its range.
     #[error("{setting} {value}: give {range}")]
     Sampling {
-        /// The name of the setting.
+        /// The name of the setting that is out of its range, such as `top_p`.
         setting: &'static str,
-        /// The value that was given.
+        /// The value that the caller gave for the setting.
         value: f64,
-        /// The range of allowed values.
+        /// The range of allowed values for the setting, in words.
         range: &'static str,
     },
 }
 
 impl LanguageModel {
-    /// Begins to continue a prompt with a pipeline of this model: an iterator over the new tokens, which ends at the
+    /// Continues a prompt with a pipeline of this model. Returns an iterator over the new tokens, which ends at the
     /// longest sequence that the model is made for.
     ///
     /// Each step runs the pipeline on the new token only, because every block keeps the keys and values of earlier
@@ -101,9 +102,9 @@ impl LanguageModel {
 pub struct Generation<'a> {
     model: &'a LanguageModel,
     pipeline: &'a mut Pipeline<Tokens, Logits, Tokens>,
-    /// The tokens that the pipeline has not seen yet.
+    /// The tokens of the text that the pipeline has not seen yet: the prompt, and later the newest token.
     input: Vec<u32>,
-    /// The number of tokens that the pipeline has seen.
+    /// The number of tokens of the text that the pipeline has seen.
     known: usize,
     sampling: Sampling,
     random: ChaCha8Rng,
@@ -151,7 +152,7 @@ fn check(sampling: &Sampling) -> Result<(), GenerationError> {
     }
 }
 
-/// Draws a token from the logits of all tokens.
+/// Draws the next token from the logits of all tokens of the vocabulary, as `sampling` says.
 fn draw(logits: Vec<f32>, sampling: &Sampling, random: &mut impl Rng) -> u32 {
     let mut ranked: Vec<_> = logits.into_iter().enumerate().collect();
     // The sort is stable, so that the first of equal tokens is the likeliest, on every machine.
@@ -186,7 +187,7 @@ fn draw(logits: Vec<f32>, sampling: &Sampling, random: &mut impl Rng) -> u32 {
 mod tests {
     use super::*;
 
-    /// Returns how often each of the tokens with these probabilities is drawn in 20,000 draws, as shares.
+    /// Returns how often each of the tokens with these probabilities is drawn in 20,000 draws, as shares from 0 to 1.
     fn shares(probabilities: &[f64], sampling: Sampling) -> Vec<f64> {
         const DRAWS: usize = 20_000;
         let logits: Vec<_> = probabilities.iter().map(|probability| probability.ln() as f32).collect();

@@ -3,8 +3,8 @@
 //!
 //! [`LanguageModel::open`] reads a folder of the hub, and [`LanguageModel::row`] gives the layers. Each stage reads its
 //! own tensors from the memory-mapped files when it is built, so the whole model is never in memory.
-//! [`LanguageModel::export`] writes the trained parameters in the files, names, shapes and types of the folder they came
-//! from. [`Generation`] continues a text with a pipeline that stays alive.
+//! [`LanguageModel::export`] writes the trained parameters in the files, names, shapes and types of the folder they
+//! came from. [`Generation`] continues a text with a pipeline that stays alive.
 //!
 //! ```no_run
 //! use burn::{optim::AdamWConfig, tensor::Device};

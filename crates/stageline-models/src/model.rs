@@ -17,10 +17,10 @@ use crate::family::{Block, Embeddings, Family, Head, KNOWN};
 use crate::names::{Naming, Place};
 use crate::parameters::{self, check, read_lazily, tensor_of, unexpected};
 
-/// The input and the targets of a model: tokens, `[batch, length]`.
+/// The input or the targets of a language model: token ids, `[batch, length]`.
 pub type Tokens = Tensor<2, Int>;
 
-/// The output of a model: the logits of the next token at every position, `[batch, length, vocabulary]`.
+/// The output of a language model: the logits of the next token at every position, `[batch, length, vocabulary]`.
 pub type Logits = Tensor<3>;
 
 /// A language model of a known family. It has the parameters of a folder of the hub, or those that are drawn for a new
@@ -33,15 +33,16 @@ struct Inner {
     family: Family,
     config: Value,
     naming: Naming,
-    /// The folder with the parameters; `None` for a new model.
+    /// The open model folder with the parameters; `None` for a new model.
     folder: Option<Arc<ModelFolder>>,
-    /// The seed of the parameters of a new model.
+    /// The seed from which the parameters of a new model are drawn; 0 for a model that was opened from a folder.
     seed: u64,
-    /// The id of the embeddings' table, by which a pipeline recognises it in a tied head.
+    /// The id of the table of token embeddings, by which a pipeline recognises that a tied head has the same parameter.
     table: ParamId,
     angles: RotaryAngles,
     cache: KeyValueCache,
-    /// Whether the parameter with the tensor of this name is frozen.
+    /// The function that tells whether a parameter is frozen, so that it is not trained, from the name of the
+    /// parameter's tensor on the hub.
     frozen: Arc<dyn Fn(&str) -> bool + Send + Sync>,
 }
 
@@ -50,8 +51,8 @@ impl LanguageModel {
     /// `model.safetensors.index.json` lists. No parameter is read yet.
     ///
     /// # Errors
-    /// Returns [`ModelError`] if a file cannot be read, the architecture is not known, or the tensors are not those that
-    /// the configuration describes.
+    /// Returns [`ModelError`] if a file cannot be read, the architecture is not known, or the tensors are not those
+    /// that the configuration describes.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self, ModelError> {
         let folder = Arc::new(ModelFolder::open(folder)?);
         let config = folder.config().clone();
@@ -98,8 +99,8 @@ impl LanguageModel {
         Self(Arc::new(Inner { frozen: Arc::new(frozen), ..Inner::clone(&self.0) }))
     }
 
-    /// Returns the model as a row of layers, which a pipeline can cut into stages. Its checkpoints do not depend on the
-    /// cut.
+    /// Returns the model as a row of layers, which a pipeline can cut into stages. Checkpoints of such a pipeline can
+    /// be resumed with any cut.
     pub fn row(&self) -> Row<Embeddings, Block, Head> {
         let [first, block, last] = [(); 3].map(|()| Arc::clone(&self.0));
         let row = Row::new(
@@ -111,7 +112,7 @@ impl LanguageModel {
         row.seed(self.0.seed).names("embeddings", "blocks", "head")
     }
 
-    /// Returns the configuration of the model, as `config.json` has it.
+    /// Returns the configuration of the model: the contents of its `config.json`.
     pub fn config(&self) -> &Value {
         &self.0.config
     }
@@ -126,7 +127,7 @@ impl LanguageModel {
         self.0.family.positions()
     }
 
-    /// Returns the tokens that end a text, as the configuration names them (`eos_token_id`); none if it names none.
+    /// Returns the tokens that end a text, as the configuration names them (`eos_token_id`); empty if it names none.
     pub fn end_of_text(&self) -> Vec<u32> {
         let token = |value: &Value| value.as_u64().and_then(|token| u32::try_from(token).ok());
         match self.0.config.get("eos_token_id") {
@@ -143,7 +144,7 @@ impl LanguageModel {
         FIELDS.into_iter().filter_map(|field| Some((field, share(field)?))).collect()
     }
 
-    /// Returns the names of the tensors of all parameters on the hub, with whether they are frozen.
+    /// Returns the name on the hub of each parameter's tensor, with true if the parameter is frozen (not trained).
     pub fn tensors(&self) -> Vec<(String, bool)> {
         let device = Device::default();
         let layers = self.0.each_layer(&device, |place, layer| layer.tensors(place, &self.0.naming));
@@ -164,7 +165,8 @@ impl LanguageModel {
         self.0.folder.as_deref()
     }
 
-    /// Checks that the folder has the tensors that the configuration describes, and no others.
+    /// Checks that the model folder has the tensors that the configuration describes, in their shapes, and no others
+    /// except buffers and copies that no parameter needs.
     fn check(&self, folder: &ModelFolder) -> Result<(), ModelError> {
         let device = Device::default();
         let found = self.0.each_layer(&device, |place, layer| layer.check(place, &self.0.naming, folder));
@@ -181,7 +183,7 @@ impl LanguageModel {
     }
 }
 
-/// A layer of any place in the row, with its lazy parameters.
+/// A layer at any place in the row of a model, whose parameters have not been read or drawn yet.
 enum Layer {
     Embeddings(Embeddings),
     Block(Block),
@@ -207,7 +209,8 @@ impl Layer {
 }
 
 impl Inner {
-    /// Calls a function with every layer of the model, one after another, without reading or drawing a parameter.
+    /// Calls `each` with every layer of the model and its place in the row, one after another, without reading or
+    /// drawing a parameter. Returns the results in the same order.
     fn each_layer<T>(&self, device: &Device, mut each: impl FnMut(Place, Layer) -> T) -> Vec<T> {
         let table = || parameters::table(self.family.table(), self.family.deviation(), device);
         let embeddings = self.family.embeddings(table(), &self.cache, device);
@@ -237,7 +240,8 @@ impl Inner {
         self.with_values(self.family.head(output, device), Place::Head)
     }
 
-    /// Creates the embeddings' table. In a new model with a tied head, both places draw the same values.
+    /// Creates the table of token embeddings. In a new model with a tied head, the embeddings and the head draw the
+    /// same values.
     fn table(&self, device: &Device) -> Embedding {
         let make = || parameters::table(self.family.table(), self.family.deviation(), device);
         let mut table = match self.folder.is_none() && self.naming.tied() {
@@ -248,8 +252,8 @@ impl Inner {
         table
     }
 
-    /// Returns a layer whose parameters are read from the folder when they are first used, if there is a folder, and
-    /// whose frozen parameters are not trained.
+    /// Returns the layer with two changes: if the model has a folder, its parameters are read from there when they are
+    /// first used; and its frozen parameters are not trained.
     fn with_values<M: Module>(&self, layer: M, place: Place) -> M {
         let layer = match &self.folder {
             Some(folder) => read_lazily(layer, place, &self.naming, folder),
@@ -259,7 +263,7 @@ impl Inner {
     }
 }
 
-/// A mapper that freezes the parameters of a layer that the user has chosen.
+/// A mapper that freezes those parameters of a layer that the user has chosen to freeze.
 struct Freeze<'a> {
     path: parameters::Path,
     place: Place,

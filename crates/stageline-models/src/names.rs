@@ -1,6 +1,6 @@
 //! The correspondence of a model's parameters with the tensors of a folder of the hub.
 
-/// The place of a layer in the row of a model.
+/// The place of a layer in the row of a model's layers; a block has its index, counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     Embeddings,
@@ -8,11 +8,12 @@ pub enum Place {
     Head,
 }
 
-/// The name and layout of the tensor on the hub that has the values of a parameter.
+/// The tensor on the hub that has the values of a parameter: its name, and whether it is stored transposed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubTensor {
     pub name: String,
-    /// Whether rows and columns are exchanged: PyTorch's linear layers have weights `[outputs, inputs]`.
+    /// Whether the tensor's rows are the parameter's columns: PyTorch's linear layers have weights `[outputs, inputs]`,
+    /// and those here `[inputs, outputs]`.
     pub transposed: bool,
 }
 
@@ -24,39 +25,42 @@ pub struct Name {
 }
 
 impl Name {
-    /// Names the tensor of a parameter that has the same shape on the hub.
+    /// Creates the name of a parameter's tensor that has the same shape on the hub.
     pub const fn same(path: &'static str, hub: &'static str) -> Self {
         Self { path, hub, transposed: false }
     }
 
-    /// Names the tensor of a parameter whose rows are columns on the hub.
+    /// Creates the name of a parameter's tensor whose rows and columns are exchanged on the hub.
     pub const fn transposed(path: &'static str, hub: &'static str) -> Self {
         Self { path, hub, transposed: true }
     }
 }
 
-/// The names of all tensors of a model family.
+/// The names of all tensors of a model family on the hub, by the layer and the parameter.
 pub struct Names {
-    /// The prefix of all tensors except that of an untied head; folders of a model without a head lack it.
+    /// The prefix of the names of all tensors, such as `model.`, except that of an untied head; folders of a model
+    /// without a head lack the prefix.
     pub root: &'static str,
     pub embeddings: &'static [Name],
-    /// The prefix of the blocks after the root, which the index of a block follows.
+    /// The prefix of the names of blocks' tensors after the root, such as `layers.`; the index of the block follows it.
     pub blocks: &'static str,
     pub block: &'static [Name],
     pub head: &'static [Name],
-    /// The path of the table in the embeddings.
+    /// The path of the table of token embeddings in the first layer, such as `tokens.weight`.
     pub table: &'static str,
     /// The ends of the names of tensors that folders have and no parameter needs, such as causal masks.
     pub buffers: &'static [&'static str],
 }
 
-/// The path of the head's projection to the vocabulary, which is the embeddings' table if the two are tied.
+/// The path, in the head, of the parameter that projects to the vocabulary. In a tied model it is the table of token
+/// embeddings.
 pub const OUTPUT: &str = "output.weight";
 
-/// The name of the tensor of an untied head.
+/// The name on the hub of the tensor of an untied head's projection to the vocabulary.
 pub const UNTIED: &str = "lm_head.weight";
 
-/// The names of the tensors of one model, in a folder whose names have or lack the family's root.
+/// The names of the tensors of one model on the hub. Depending on its folder, they have the family's root as a prefix
+/// or lack it.
 #[derive(Clone)]
 pub struct Naming {
     names: &'static Names,
@@ -65,30 +69,33 @@ pub struct Naming {
 }
 
 impl Naming {
-    /// Creates the names of a model whose head is tied to the embeddings or not.
+    /// Creates the names of the tensors of a model. `tied` says whether the head's projection is the table of token
+    /// embeddings.
     pub fn new(names: &'static Names, tied: bool) -> Self {
         Self { names, root: names.root, tied }
     }
 
-    /// Returns the names of the same model in a folder that has tensors of these names: without the family's root if the
-    /// folder has the table without it.
+    /// Returns the names of the model's tensors in a folder: without the family's root if the folder has the table of
+    /// token embeddings under such a name only. `has` tells whether the folder has a tensor.
     pub fn in_folder(self, has: impl Fn(&str) -> bool) -> Self {
         let rooted = self.table().name;
         let bare = &rooted[self.names.root.len()..];
         if !has(&rooted) && has(bare) { Self { root: "", ..self } } else { self }
     }
 
-    /// Whether the head's projection is the embeddings' table.
+    /// Whether the head's projection to the vocabulary is tied to the table of token embeddings: both are one
+    /// parameter.
     pub fn tied(&self) -> bool {
         self.tied
     }
 
-    /// Returns the tensor of the embeddings' table.
+    /// Returns the tensor on the hub of the table of token embeddings.
     pub fn table(&self) -> HubTensor {
         self.of(Place::Embeddings, self.names.table).expect("a family names its table")
     }
 
-    /// Returns the tensor of the parameter at `path` in the layer at `place`; `None` if the family does not name it.
+    /// Returns the tensor on the hub of the parameter at `path` in the layer at `place`; `None` if the family does not
+    /// name it.
     pub fn of(&self, place: Place, path: &str) -> Option<HubTensor> {
         if place == Place::Head && path == OUTPUT {
             return Some(match self.tied {
@@ -115,8 +122,8 @@ impl Naming {
         self.is_copy_of_table(name) || self.names.buffers.iter().any(|end| name.ends_with(end))
     }
 
-    /// Whether the tensor of this name is a second copy of the embeddings' table, which some folders have for a tied
-    /// head.
+    /// Whether the tensor of this name is a second copy of the table of token embeddings, which some folders have for a
+    /// tied head.
     pub fn is_copy_of_table(&self, name: &str) -> bool {
         self.tied && name == UNTIED
     }

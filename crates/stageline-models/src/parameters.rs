@@ -11,12 +11,13 @@ use stageline_hub::{Dtype, FolderError, ModelFolder, TensorInfo, TensorView};
 use crate::error::ModelError;
 use crate::names::{HubTensor, Naming, Place};
 
-/// Returns an initializer that draws from a normal distribution around 0.
+/// Returns an initializer that draws from the normal distribution with mean 0 and the standard deviation `std`.
 pub fn normal(std: f64) -> Initializer {
     Initializer::Normal { mean: 0.0, std }
 }
 
-/// Creates a linear layer `[inputs, outputs]` with normal weights, and biases of 0 if it has biases.
+/// Creates a linear layer `[inputs, outputs]` with normal weights of the standard deviation `deviation`, and with
+/// biases of 0 if `bias` is true.
 pub fn linear([from, to]: [usize; 2], deviation: f64, bias: bool, device: &Device) -> Linear {
     let config = LinearConfig::new(from, to).with_bias(false).with_initializer(normal(deviation));
     let mut linear = Linear::from(config.init(device));
@@ -24,7 +25,7 @@ pub fn linear([from, to]: [usize; 2], deviation: f64, bias: bool, device: &Devic
     linear
 }
 
-/// Creates an embedding table `[vocabulary, width]` with normal values.
+/// Creates an embedding table `[vocabulary, width]` with normal values of the standard deviation `deviation`.
 pub fn table([vocabulary, width]: [usize; 2], deviation: f64, device: &Device) -> Embedding {
     EmbeddingConfig::new(vocabulary, width).with_initializer(normal(deviation)).init(device).into()
 }
@@ -34,7 +35,8 @@ pub fn rows(input: Tensor<3>) -> Tensor<2> {
     input.flatten(0, 1)
 }
 
-/// The path of a parameter in a layer. The layer is an enum of families, whose variants are not part of the path.
+/// The path of a parameter in a layer, such as `mlp.up.weight`, while a layer is visited. The layer is an enum of
+/// families, whose variants are not part of the path.
 #[derive(Default)]
 pub struct Path(Vec<Option<String>>);
 
@@ -52,8 +54,8 @@ impl Path {
     }
 }
 
-/// Checks that a folder has the tensors of all parameters of a layer, in their shapes and in types that can be read, and
-/// returns their names.
+/// Checks that a folder has the tensors of all parameters of a layer, in their shapes and in types that can be read
+/// (F32, F16 and BF16), and returns the tensors' names.
 ///
 /// # Errors
 /// Returns the error of the first parameter whose tensor is missing, or has another shape or type.
@@ -104,16 +106,16 @@ impl ModuleVisitor for Check<'_> {
     }
 }
 
-/// Returns the tensor of a parameter.
+/// Returns the tensor on the hub of the parameter at `path` in the layer at `place`.
 ///
 /// # Panics
-/// Panics if the family has not named the parameter.
+/// Panics if the model family does not name the parameter's tensor.
 pub fn tensor_of(naming: &Naming, place: Place, path: &str) -> HubTensor {
     naming.of(place, path).unwrap_or_else(|| panic!("the parameter `{path}` of {place:?} has no name on the hub"))
 }
 
-/// Returns the layer with parameters that are read from the folder when they are first used. The folder must have been
-/// checked ([`check`]).
+/// Returns the layer with parameters that are read from the folder when they are first used. The folder must have
+/// passed [`check`], or the first use may panic.
 pub fn read_lazily<M: Module>(layer: M, place: Place, naming: &Naming, folder: &Arc<ModelFolder>) -> M {
     layer.map(&mut ReadLazily { path: Path::default(), place, naming, folder })
 }
@@ -145,7 +147,8 @@ impl ModuleMapper for ReadLazily<'_> {
     }
 }
 
-/// Reads the values of a parameter from its tensor, with rows and columns exchanged if the tensor has them so.
+/// Reads the values of a parameter from its tensor in the folder, and transposes them if the tensor is stored
+/// transposed.
 fn read(folder: &ModelFolder, tensor: &HubTensor) -> Result<TensorData, FolderError> {
     let view: TensorView = folder.tensor(&tensor.name)?;
     let (numbers, shape) = (view.to_f32()?, view.shape.to_vec());
@@ -157,7 +160,8 @@ fn read(folder: &ModelFolder, tensor: &HubTensor) -> Result<TensorData, FolderEr
     })
 }
 
-/// Exchanges the rows and columns of a matrix, tile by tile, so that both sides stay in the processor's cache.
+/// Returns the transposed matrix. `matrix` has `rows` rows and is in row-major order. It is copied tile by tile, so
+/// that both matrices stay in the processor's cache.
 pub fn transposed(matrix: &[f32], rows: usize, columns: usize) -> Vec<f32> {
     const TILE: usize = 32;
     let mut turned = vec![0.0; matrix.len()];
@@ -173,7 +177,8 @@ pub fn transposed(matrix: &[f32], rows: usize, columns: usize) -> Vec<f32> {
     turned
 }
 
-/// Returns the names of the tensors of a folder that no parameter needs, with the files that have them.
+/// Returns the names of the tensors of a folder that are neither in `needed` nor known as buffers or copies, with their
+/// descriptions.
 pub fn unexpected<'a>(
     folder: &'a ModelFolder,
     needed: &std::collections::HashSet<String>,
@@ -182,7 +187,7 @@ pub fn unexpected<'a>(
     folder.tensors().filter(|(name, _)| !needed.contains(*name) && !naming.is_spare(name)).collect()
 }
 
-/// Returns the names of the tensors of all parameters of a layer.
+/// Returns the names on the hub of the tensors of all parameters of a layer.
 pub fn names<M: Module>(layer: &M, place: Place, naming: &Naming) -> Vec<String> {
     let mut visit = NamesOf { path: Path::default(), place, naming, found: Vec::new() };
     layer.visit(&mut visit);

@@ -1,13 +1,13 @@
 //! Layers whose backward splits into an input gradient and weight gradients, and functions that mark blocks for
 //! recomputation.
 //!
-//! A split layer computes the gradient of its input at once and those of its weights when the plan says, so that a plan
-//! can fill bubbles with weight gradients (Qi et al., 2023, *Zero Bubble Pipeline Parallelism*,
+//! A split layer computes the gradient of its input at once and those of its weights when the pipeline's plan says, so
+//! that a plan can fill bubbles with weight gradients (Qi et al., 2023, *Zero Bubble Pipeline Parallelism*,
 //! [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)). Other layers of a stage compute all their gradients in the
 //! first half of a split backward, which leaves less work for the second half.
 //!
-//! - **Parameters**: [`Linear`], [`Embedding`], [`LayerNorm`] and [`RmsNorm`] have the parameters of burn's layers and are made from
-//!   burn's layers or their configuration.
+//! - **Parameters**: [`Linear`], [`Embedding`], [`LayerNorm`] and [`RmsNorm`] have the parameters of burn's layers and
+//!   are made from burn's layers or their configuration.
 //! - **Bits**: a layer gives the same bits inside and outside a pipeline. The exception is a weight that a stage uses
 //!   three times or more, both in split layers and directly: with split backwards its gradients are added in another
 //!   order.
@@ -60,8 +60,8 @@ mod tests {
         tensor.into_data().iter::<f32>().map(f32::to_bits).collect()
     }
 
-    /// Returns the bits of a linear layer's output and of the gradients of its input, weight and bias, from a whole or
-    /// a split backward (`halves`).
+    /// Returns the bits of a linear layer's output and of the gradients of its input, weight and bias. The backward is
+    /// split if `halves` is set, and whole otherwise.
     fn linear<const D: usize>(
         run: impl Fn(Tensor<D>) -> Tensor<D>,
         (weight, bias): (&Param<Tensor<2>>, Option<&Param<Tensor<1>>>),

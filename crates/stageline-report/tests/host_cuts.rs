@@ -33,8 +33,8 @@ fn refused(log: &RunLog, hosts: &[usize], schedule: &dyn Schedule) -> PredictErr
     Measured::of(log).unwrap().host_cuts(&hosts, LINK, schedule, 4).unwrap_err()
 }
 
-/// Tests partitions with one micro-batch, which all compute for the same time. They differ in the transfers and in the
-/// longest flush, which is that of the larger stage.
+/// Tests all partitions over two hosts with one micro-batch. They compute for the same time, and differ in the
+/// transfers and in the longest flush (optimizer step), which is that of the larger stage.
 #[test]
 fn with_one_micro_batch_hosts_split_where_activations_are_smallest() {
     let megabytes = [5.0, 4.0, 0.5, 4.0, 5.0];
@@ -67,8 +67,8 @@ fn balance_decides_unless_the_link_is_slower_than_the_workers() {
     assert_eq!((evenly(40.0).bytes, evenly(40.0).slowest), (vec![0.25e6], 12.0));
 }
 
-/// Returns every partition of `layers` layers into `stages` stages. A partition is given by the end of each stage, in
-/// order.
+/// Returns every partition of `layers` layers into `stages` stages. A partition is given by the index after the last
+/// layer of each stage, in order.
 fn all_cuts(layers: usize, stages: usize) -> Vec<Vec<usize>> {
     if stages == 1 {
         return vec![vec![layers]];
@@ -82,8 +82,8 @@ fn all_cuts(layers: usize, stages: usize) -> Vec<Vec<usize>> {
     cuts
 }
 
-/// Tries all partitions that separate hosts at boundaries of the run, and returns the simulated step of the most even one for each choice
-/// of boundaries.
+/// Tries all partitions that separate hosts at stage boundaries of the run. Returns each choice of these boundaries
+/// with the simulated step time of its most even partition.
 fn by_brute_force(layers: &[f64], log: &RunLog, hosts: &[usize], micro_batches: usize) -> Vec<(Vec<usize>, f64)> {
     let stages: usize = hosts.iter().sum();
     let firsts: Vec<usize> = hosts.iter().scan(0, |next, host| Some(std::mem::replace(next, *next + host))).collect();
@@ -138,7 +138,8 @@ fn by_brute_force(layers: &[f64], log: &RunLog, hosts: &[usize], micro_batches: 
     best.into_iter().map(step).collect()
 }
 
-/// Tests pseudo-random layers and bytes, on two and three hosts, with one or two layers for each stage of the run.
+/// Compares the partitions with those that brute force finds, for pseudo-random layers and bytes, on two and three
+/// hosts, with one or more layers for each stage of the run.
 #[test]
 fn all_partitions_over_hosts_are_found_and_the_best_is_first() {
     let mut state = 1_u64;

@@ -41,7 +41,8 @@ fn log_of_two_hosts(link: Link) -> RunLog {
     log
 }
 
-/// Tests a run with four workers, of whose three boundaries between stages only the second has a link.
+/// Tests that workers in a prediction have the links of the run's workers with the same numbers. Of the three
+/// boundaries between the run's four workers, only the second has a link.
 #[test]
 fn links_of_the_run_connect_the_same_workers_in_a_prediction() {
     let link = Link { latency: 0.25, bandwidth: 1e6 };
@@ -57,7 +58,8 @@ fn links_of_the_run_connect_the_same_workers_in_a_prediction() {
     assert!((more(4, &OneFOneB) - 2.0 * (0.25 + 2.0)).abs() < 1e-9);
     // The first two workers of the run are on one host.
     assert_eq!(more(2, &OneFOneB), 0.0);
-    // In a V, workers 1 and 2 exchange tensors of both chunks: at a boundary of the run, and at one of mean size, both 2 MB.
+    // In a V, workers 1 and 2 exchange tensors of both chunks: at a boundary of the run, and at one of mean size, both
+    // 2 MB.
     assert!((more(4, &ZbV) - 4.0 * (0.25 + 2.0)).abs() < 1e-9);
     let chunks = Target { workers: 4, micro_batches: 4, schedule: &Interleaved { chunks: 2 }, cut: Cut::Balanced };
     let unlinked = measured.predict(&chunks).unwrap_err();
@@ -88,7 +90,8 @@ fn transfer_time_is_counted_once() {
     assert!((step(&log) - (without_sends - 2.0 * 2.25) - 6.0 * 2.375).abs() < 1e-9, "{}", step(&log));
 }
 
-/// Tests a plan with one micro-batch, in which every boundary adds the transfer time of its activation and gradient.
+/// Tests the bubble that a plan has with only one of its links. With one micro-batch, every link adds the transfer time
+/// of one activation and one gradient to the step.
 #[test]
 fn crossings_give_the_bubble_of_each_link_alone() {
     let link = |seconds| Link { latency: seconds, bandwidth: 1e6 };
@@ -139,7 +142,8 @@ fn invalid_links_are_rejected() {
     assert!(matches!(Measured::of(&log), Err(PredictError::Links { links: 2, boundaries: 3 })));
 }
 
-/// Tests that a predicted step of 1F1B or GPipe with equal stages takes (M + P - 1) (F + B), plus the flush.
+/// Tests that a predicted step of 1F1B or GPipe with P equal stages and M micro-batches takes M + P - 1 times a stage's
+/// forward and backward, plus the flush (optimizer step).
 #[test]
 fn equal_stages_match_the_closed_form() {
     let measured = Measured::of(&log(&[1.0; 8], 2, 4, 0.0)).unwrap();
@@ -165,7 +169,8 @@ fn equal_stages_match_the_closed_form() {
     assert!(split.step < whole.step && split.bubble < whole.bubble);
 }
 
-/// Tests a prediction from the log of a run with replicas, which describes the workers of the first replica only.
+/// Tests a prediction from the log of a run with two data-parallel replicas. The log describes the workers of the first
+/// replica only.
 #[test]
 fn replicas_multiply_the_throughput_and_nothing_else() {
     let mut log = log(&[1.0; 8], 2, 4, 0.0);

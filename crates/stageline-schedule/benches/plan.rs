@@ -10,22 +10,22 @@ use std::time::Instant;
 use clap::Parser;
 use stageline_schedule::{Costs, check, schedule_named, simulate};
 
-/// Times plans of P stages and more and more micro-batches.
+/// Times the generation, check and simulation of plans with P stages and growing numbers of micro-batches.
 #[derive(Parser)]
 struct Flags {
     /// The number of stages, P
     #[arg(long, default_value_t = 1024)]
     stages: usize,
-    /// The largest M; an eighth, a quarter and a half of it are measured first
+    /// The largest number of micro-batches, M; an eighth, a quarter and a half of it are measured first
     #[arg(long, default_value_t = 8192)]
     micro_batches: usize,
     /// The schedule by name
     #[arg(long, default_value = "1f1b")]
     schedule: String,
-    /// The channel capacity in micro-batches; M if unset
+    /// The channel capacity in micro-batches; that of all micro-batches if unset
     #[arg(long)]
     capacity: Option<usize>,
-    /// Ignored; `cargo bench` passes it
+    /// Has no effect; `cargo bench` passes this flag
     #[arg(long, hide = true)]
     bench: bool,
 }

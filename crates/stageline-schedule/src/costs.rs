@@ -1,4 +1,4 @@
-//! Costs: the time of every compute, transfer and optimizer step of a plan.
+//! Costs: the time of every forward, backward, transfer and optimizer step of a plan.
 //!
 //! The input is measured or assumed times, in any one unit. The output is [`Costs`], which `check` replays a plan with
 //! and `simulate` and `search` evaluate. This module must not depend on a particular plan: it answers for any stage and
@@ -6,7 +6,8 @@
 
 use crate::plan::{Action, Carried, Compute, Transfer};
 
-/// The times that one stage takes for one micro-batch, in any one unit: its computes, and the latency of its transfers.
+/// The times that one stage takes for one micro-batch, in any one unit: its forward and backward, and the latency of
+/// its transfers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StageCost {
     /// F: the time of the stage's forward of one micro-batch.
@@ -32,7 +33,7 @@ impl StageCost {
         Self { forward, input_gradient, weight_gradient, backward, send_activation: 0.0, send_gradient: 0.0 }
     }
 
-    /// Returns these costs of a stage with the same latency for transfers of activations and of gradients.
+    /// Returns the costs of this stage with `latency` as the latency of its transfers of activations and of gradients.
     pub const fn with_latency(self, latency: f64) -> Self {
         Self { send_activation: latency, send_gradient: latency, ..self }
     }
@@ -70,15 +71,15 @@ pub enum Transfers {
     Serialised,
 }
 
-/// The times of all computes, transfers and optimizer steps of a plan, in any one unit. Transfers between stages of one
-/// worker are free.
+/// The times of all forwards, backwards, transfers and optimizer steps of a plan, in any one unit. Transfers between
+/// stages of one worker are free.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Costs {
     /// The costs of each stage for each micro-batch; the last entry of a stage applies to all further micro-batches.
     stages: Vec<Vec<StageCost>>,
-    /// The time of each stage's optimizer step.
+    /// The time of each stage's optimizer step, in the unit of the costs.
     optimizer: Vec<f64>,
-    /// The time for which a transfer occupies the link between each stage and the next.
+    /// The time for which a transfer occupies the link between each stage and the next, in the unit of the costs.
     links: Vec<f64>,
     transfers: Transfers,
 }
@@ -117,8 +118,8 @@ impl Costs {
         Self::equal(stages, StageCost::new(forward, backward / 2.0, backward / 2.0))
     }
 
-    /// Sets the time of each stage's optimizer step, which begins at the flush, when every worker has finished its
-    /// computes.
+    /// Sets the time of each stage's optimizer step, which begins at the flush: when every worker has finished its
+    /// forwards and backwards.
     ///
     /// # Panics
     /// Panics unless `optimizer` has one time per stage, each finite and not negative.
@@ -201,7 +202,7 @@ impl Costs {
         self.links[transfer.from.min(transfer.to())]
     }
 
-    /// Returns the time that an action takes: one compute of a stage on a micro-batch.
+    /// Returns the time that an action takes: one forward, backward or half of a backward of a stage on a micro-batch.
     pub(crate) fn action(&self, action: Action) -> f64 {
         let cost = self.stage(action.stage, action.micro_batch);
         match action.compute {

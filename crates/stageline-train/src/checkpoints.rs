@@ -38,11 +38,12 @@ impl Identity {
         Self { data, seed, batch_size, settings }
     }
 
-    /// Refuses to resume a checkpoint with other batches than before, or with fewer `steps` than it already has.
+    /// Checks that this run may resume a checkpoint: that it has the batches of the checkpoint's run, and ends after at
+    /// least as many steps as the checkpoint has.
     ///
     /// # Errors
-    /// Returns an error if the data, the seed or the batch size differ, or the checkpoint is after more than `steps`
-    /// steps.
+    /// Returns an error if the data, the seed or the batch size differ from those in the checkpoint, or the checkpoint
+    /// is after more than `steps` steps.
     pub fn check(&self, checkpoint: &Checkpoint, steps: usize) -> Result<()> {
         let done = checkpoint.progress.steps;
         let recorded = |name: &str| checkpoint.run.get(name).cloned().unwrap_or_default();
@@ -87,12 +88,13 @@ pub struct Place {
     signalled: Arc<AtomicBool>,
 }
 
-/// Opens the folder for checkpoints, if one is given, and installs the handlers of SIGINT and SIGTERM.
+/// Opens the folder for checkpoints and installs the handlers of SIGINT and SIGTERM. Returns `None` if `--checkpoint`
+/// is unset.
 ///
 /// The first such signal ends the training with a checkpoint, the second ends the process.
 ///
 /// # Errors
-/// Returns an error if the folder has checkpoints and none of them is resumed, or if the folder cannot be used.
+/// Returns an error if the folder already has checkpoints and the run resumes none, or if the folder cannot be used.
 pub fn place(keeping: &Keeping, resumed: Option<&Saved>) -> Result<Option<Place>> {
     let Some(folder) = &keeping.folder else { return Ok(None) };
     if resumed.is_none() {
@@ -127,12 +129,14 @@ pub struct Keeper {
     every: usize,
     stop_after: Option<usize>,
     signalled: Arc<AtomicBool>,
-    /// The number of steps in the latest checkpoint, with the checkpoint's path if it was on disk before this run.
+    /// The number of steps in the latest checkpoint, with the checkpoint's path if it was on disk before this run;
+    /// `None` before the first checkpoint.
     kept: Option<(u64, Option<PathBuf>)>,
 }
 
 impl Keeper {
-    /// Starts the writer of checkpoints. A resumed checkpoint in the same folder counts as already written.
+    /// Starts the background writer of checkpoints; without a `place`, no checkpoints are written. A resumed checkpoint
+    /// in the same folder counts as already written.
     pub fn new(keeping: &Keeping, place: Option<Place>, identity: Identity, resumed: Option<&Saved>) -> Result<Self> {
         let (store, signalled) = place.map(|Place { store, signalled }| (store, signalled)).unzip();
         let is_in_folder = |saved: &&Saved| saved.path().parent() == keeping.folder.as_deref();
@@ -152,13 +156,15 @@ impl Keeper {
         self.signalled.load(Ordering::Acquire) || self.stop_after.is_some_and(|last| steps >= last)
     }
 
-    /// Returns the next number of steps after `steps` at which a checkpoint is due or the training stops.
+    /// Returns the next number of completed steps, greater than `steps`, at which a checkpoint is due or `--stop-after`
+    /// ends the training.
     pub fn due_after(&self, steps: usize) -> usize {
         let next = (steps / self.every + 1).saturating_mul(self.every);
         self.stop_after.filter(|last| *last > steps).map_or(next, |last| next.min(last))
     }
 
-    /// Saves a checkpoint if a checkpoint is due after `steps` steps, which is also the case before the first step.
+    /// Saves a checkpoint of the pipeline if one is due after `steps` completed steps, which is also the case before
+    /// the first step.
     pub fn step<In, Out, Target>(&mut self, pipeline: &mut Pipeline<In, Out, Target>, steps: usize) -> Result<()>
     where
         In: Payload,
@@ -168,7 +174,8 @@ impl Keeper {
         if steps.is_multiple_of(self.every) { self.save(pipeline) } else { Ok(()) }
     }
 
-    /// Saves a checkpoint of the pipeline now, unless there is already a checkpoint after the same number of steps.
+    /// Saves a checkpoint of the pipeline now, unless checkpoints are off or the latest one is after the same number of
+    /// steps.
     pub fn save<In, Out, Target>(&mut self, pipeline: &mut Pipeline<In, Out, Target>) -> Result<()>
     where
         In: Payload,
@@ -191,7 +198,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// Waits until the last checkpoint is on disk, and prints how to resume from it.
+    /// Waits until the last checkpoint is on disk, and prints the `--resume` flag that resumes from it; prints nothing
+    /// if there is no checkpoint.
     pub fn finish(self) -> Result<()> {
         let written = self.writer.map(Writer::finish).transpose()?.flatten();
         let Some((steps, before)) = self.kept else { return Ok(()) };

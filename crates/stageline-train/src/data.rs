@@ -13,7 +13,7 @@ pub trait Data: Sync {
     /// The targets of a batch, with which the last stage computes the loss.
     type Target: Payload;
 
-    /// Returns the batch of a training step (counted from 0), with `samples` samples.
+    /// Returns the batch of the training step `step` (counted from 0), with `samples` samples.
     ///
     /// # Errors
     /// Returns the errors of the source; an error ends the training with a checkpoint of the steps before it.
@@ -28,7 +28,8 @@ pub trait Data: Sync {
         Ok(Vec::new())
     }
 
-    /// Returns a text that identifies the source. A training with another text cannot be resumed.
+    /// Returns a text that identifies the data; empty by default. Checkpoints store the text, and a run with another
+    /// text cannot resume them.
     fn fingerprint(&self) -> String {
         String::new()
     }

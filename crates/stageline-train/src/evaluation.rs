@@ -1,5 +1,5 @@
-//! Evaluations around the steps of a training: of the held-out samples, and of two samples that show whether the loss is
-//! a sum.
+//! Evaluations around the steps of a training: of the held-out samples, and of two samples that show whether the loss
+//! is a sum.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ use stageline_report::record::Validation;
 use crate::data::Data;
 use crate::outputs::log::Log;
 
-/// Warns if the loss seems to be a mean over the samples of a micro-batch, where a sum is asked for: two samples then
-/// have half the loss together that they have one by one.
+/// Warns if the model's loss seems to be a mean over the samples of a micro-batch, although the pipeline needs the sum.
+/// The loss of two samples together is then half the sum of their single losses.
 pub fn warn_of_mean<In, Out, Target, D>(pipeline: &mut Pipeline<In, Out, Target>, data: &D) -> Result<()>
 where
     In: Payload,
@@ -45,8 +45,8 @@ where
     Ok(())
 }
 
-/// Evaluates all held-out samples, prints their mean loss and metrics, and writes them to the log. Returns the loss, or
-/// `None` if there are no held-out samples.
+/// Evaluates the held-out samples in `batches` after `steps` training steps, prints their mean loss and metrics, and
+/// writes them to the log. Returns the loss, or `None` if there are no held-out samples.
 pub fn evaluate<In, Out, Target, D>(
     pipeline: &mut Pipeline<In, Out, Target>,
     data: &D,

@@ -6,8 +6,9 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::Tensor;
 use sha2::{Digest, Sha256};
 
-/// Returns the SHA-256 of the shape and values of every float parameter of a module, in the module's order, in
-/// hexadecimal, and the number of values. A tied parameter counts once. One parameter after another is read to the host.
+/// Returns the SHA-256, in hexadecimal, of the shapes and values of all float parameters of a module, in the module's
+/// order, and the number of values. A tied parameter counts once. Parameters are copied to the host's memory one at a
+/// time.
 pub fn fingerprint<M: Module>(module: &M) -> (String, usize) {
     let mut hash = Hash { digest: Sha256::new(), values: 0, seen: HashSet::new() };
     module.visit(&mut hash);

@@ -2,8 +2,8 @@
 //!
 //! [`Program::main`] reads the settings from the command line, a TOML file and a checkpoint. [`Run::train`] cuts the
 //! model, estimates the memory, and trains with batches that are read ahead of the steps. It writes checkpoints in the
-//! background, resumes from them, evaluates held-out samples, and writes a log, a trace, TensorBoard's files and an HTML
-//! page. The first Ctrl-C ends a training with a checkpoint.
+//! background, resumes from them, evaluates held-out samples, and writes a log, a trace, TensorBoard's files and an
+//! HTML page. The first Ctrl-C ends a training with a checkpoint.
 //!
 //! ```no_run
 //! use std::process::ExitCode;

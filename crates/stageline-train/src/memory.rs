@@ -10,8 +10,9 @@ use crate::plan::Planned;
 use crate::settings::job::{Job, LARGEST};
 use crate::settings::values::{FlushName, OptimizerName, RecomputeBy};
 
-/// Returns the fewest bytes that a stage needs for each parameter in the flush: the f32 value and its optimizer state,
-/// and with rollback copies of both. Gradients do not count, because they are freed while new values are made.
+/// Returns the fewest bytes of memory that a stage needs for each parameter in the flush, the end of a step: the f32
+/// value and its optimizer state, and with `rollback` a copy of both. Gradients do not count, because they are freed
+/// while new values are made.
 fn least_flush_bytes(optimizer: OptimizerName, rollback: bool) -> u64 {
     let times = if rollback { 2 } else { 1 };
     match optimizer {
@@ -22,8 +23,8 @@ fn least_flush_bytes(optimizer: OptimizerName, rollback: bool) -> u64 {
     }
 }
 
-/// Refuses a model whose parameters alone are too large for the memory of the host, before they are initialised.
-/// `smaller` says how a user makes the model smaller.
+/// Refuses a model whose parameters and optimizer states alone are too large for the memory of the host, before they
+/// are initialised. `smaller` is advice for the user on how to make the model smaller.
 ///
 /// # Errors
 /// Returns an error with flags to change if the parameters are too large. A job with stages on other devices is not
@@ -47,13 +48,13 @@ pub fn refuse_too_many_parameters(job: &Job, parameters: u64, resumed: bool, sma
     Ok(())
 }
 
-/// Estimates the memory that steps need, and refuses a job that does not fit. With `--recompute auto` it also chooses
-/// the least recomputation that fits.
+/// Estimates the memory that training steps need on each device, and refuses a job that does not fit into it. With
+/// `--recompute auto`, also chooses the least recomputation that fits.
 ///
 /// The estimate is `None` if memory in use cannot be measured on these devices.
 ///
 /// # Errors
-/// Returns an error with the ways out if the job does not fit, and an error if `--memory` or `--recompute auto` is
+/// Returns an error with flags to change if the job does not fit, and an error if `--memory` or `--recompute auto` is
 /// given and there is no estimate.
 pub fn estimate<In, Out, Target, D>(
     pipeline: &mut Pipeline<In, Out, Target>,
@@ -111,15 +112,15 @@ where
     Ok(found)
 }
 
-/// The reason, in error messages, why there is no memory estimate: the memory in use is not known.
+/// The reason, as a part of error messages, why a job has no memory estimate: its memory in use is not known.
 const UNKNOWN: &str = "memory in use is not known: the program does not count it with `CountingAllocator`, or stages are on GPUs or on \
                        other hosts";
 
 /// Returns the memory estimate of a job that fits, or `None` if there is no estimate.
 ///
 /// # Errors
-/// Returns an error with the ways out if the job does not fit. Full recomputation is estimated as well then, because it
-/// is one of the ways out.
+/// Returns an error with flags to change if the job does not fit. Full recomputation is then estimated as well, because
+/// it is one of the proposals.
 fn refuse<In: Payload, Out: Payload, Target: Payload>(
     pipeline: &mut Pipeline<In, Out, Target>,
     estimate: impl Fn(&mut Pipeline<In, Out, Target>) -> Result<Option<MemoryEstimate>>,
@@ -147,8 +148,8 @@ pub struct Demand<'a> {
 }
 
 impl Demand<'_> {
-    /// Compares the memory estimate of a job with the memory of its devices. The error has only ways out that the job
-    /// can take.
+    /// Checks that the job's estimated memory fits into the memory of its devices. The error proposes only changes of
+    /// settings that the job can make.
     fn check(&self, estimate: &MemoryEstimate) -> Result<(), Box<DoesNotFit>> {
         let (job, rows) = (self.job, self.job.training.micro_batch_size);
         let takes = |lever: &Lever| match lever {
@@ -163,11 +164,11 @@ impl Demand<'_> {
     }
 }
 
-/// The memory that a job needs, and the memory that its devices have for it.
+/// The estimated memory that a job needs, to compare with the memory that its devices have for it.
 struct Room<'a> {
     /// The estimated memory of the job, with the copies that checkpoints need if the job writes checkpoints.
     needed: MemoryEstimate,
-    /// The bytes of memory that the pipeline already has in use, over all workers.
+    /// The bytes of memory that the pipeline already has in use when it is estimated, summed over all workers.
     in_use: u64,
     job: &'a Job,
 }
@@ -192,7 +193,8 @@ impl<'a> Room<'a> {
     }
 }
 
-/// Returns the message for a job that does not fit into the memory, with each way out as flags.
+/// Returns the error message for a job that does not fit into the memory of a device, with each proposed change as
+/// flags.
 fn explain(refused: &DoesNotFit) -> String {
     let flag = |lever: &Lever| match lever {
         Lever::SmallerMicroBatches { rows, micro_batches } => {

@@ -23,17 +23,18 @@ pub trait Model {
     /// model that is cut by hand.
     ///
     /// # Errors
-    /// Returns an error if a module is lost.
+    /// Returns an error if `modules` lacks the module of a stage, or a module is of another type.
     fn fingerprint(&self, modules: Modules) -> Result<Option<(String, usize)>>;
 
-    /// Returns the costs of the model's layers for a sample input, and measures their times on `device` if it is given;
-    /// `None` for a model that is cut by hand.
+    /// Returns the costs of the model's layers for the input of one sample: FLOPs and parameters, and on a given
+    /// `device` also measured times. `None` for a model that is cut by hand.
     fn costs(&self, sample: Self::Input, device: Option<&Device>) -> Option<Costs>;
 
-    /// Returns the builder of a pipeline with one stage for each configuration, cut as `cut` says.
+    /// Returns the builder of a pipeline of this model, with one stage for each configuration. `cut` says which layers
+    /// each stage has; it must be `None` for a model that is cut by hand.
     ///
     /// # Errors
-    /// Returns an error if the model cannot be cut so.
+    /// Returns an error if the model cannot be cut into these stages.
     fn pipeline(
         &self,
         cut: Option<&Cut>,

@@ -1,5 +1,5 @@
-//! Chooses the plan of a training: a named schedule, a plan from a file, or the plan that a search finds; and the device
-//! of every stage under that plan.
+//! Chooses the plan of a training: a named schedule, a plan from a file, or the plan that a search finds; and the
+//! device of every stage under that plan.
 
 use std::sync::Arc;
 
@@ -15,13 +15,14 @@ use crate::settings::values::{CutBy, ScheduleBy};
 #[derive(Clone)]
 pub struct Planned {
     pub schedule: Arc<dyn Schedule + Send + Sync>,
-    /// The number of stages of the model: V on each of the P workers.
+    /// The number of stages of the model, over all workers: with chunks, a worker has several stages.
     pub stages: usize,
     /// The cut of the model into stages; `None` for a model that is cut by hand.
     pub cut: Option<Cut>,
 }
 
-/// Chooses the plan for a training of a model with these costs.
+/// Chooses the plan, the number of stages and the cut of a training. `costs` are those of the model's layers, or `None`
+/// for a model that is cut by hand.
 ///
 /// # Errors
 /// Returns an error if the schedule has no plan of this shape, or the model has fewer layers than stages.
@@ -78,8 +79,8 @@ pub fn choose(running: &Running, training: &Training, costs: Option<&Costs>) -> 
     Ok(Planned { schedule, stages, cut })
 }
 
-/// Returns the relative costs of `workers` stages for a search: a backward takes twice the time of a forward, and each
-/// half of a split backward half of that.
+/// Returns the costs of `workers` stages for a search, relative to the mean forward of a stage. A backward takes twice
+/// the time of a forward, and each half of a split backward takes as long as a forward.
 fn stage_costs(costs: Option<&Costs>, workers: usize) -> Result<PlanCosts> {
     let Some(costs) = costs else { return Ok(PlanCosts::uniform(workers, 1.0, 2.0)) };
     let layers = costs.layers();
@@ -122,8 +123,8 @@ impl Schedule for Chunked {
 }
 
 impl Planned {
-    /// Returns the device of every stage, replica by replica. The workers of all replicas share the devices evenly, and
-    /// all stages of a worker are on its device.
+    /// Returns the devices of all stages: for each replica, the device of every stage. The workers of all replicas
+    /// share the devices evenly, and all stages of a worker are on its device.
     ///
     /// # Errors
     /// Returns an error if the schedule has no plan for these numbers of stages and micro-batches.

@@ -11,8 +11,8 @@ use stageline::Batch;
 
 use crate::data::Data;
 
-/// The number of threads that read batches. Each reads every n-th batch and keeps one ready, so a batch may take as long
-/// as this number of steps before a step waits for it.
+/// The number n of threads that read batches. Each reads every n-th batch and keeps one ready, so reading a batch may
+/// take as long as n steps before a step has to wait.
 const READERS: usize = 4;
 
 /// The batches of a range of training steps, in order, which several threads read ahead of the steps.
@@ -21,13 +21,13 @@ pub struct Batches<In, Target> {
     readers: Vec<Receiver<Result<Batch<In, Target>>>>,
     /// The number of batches that the training has taken so far.
     taken: usize,
-    /// The total time for which steps have waited for their batches.
+    /// The total time for which training steps were blocked because their batches had not been read yet.
     waited: Duration,
 }
 
 impl<In: Send, Target: Send> Batches<In, Target> {
-    /// Starts the threads that read the batches of these steps. A thread ends when its batches are read, one cannot be
-    /// read, or the batches are dropped.
+    /// Starts the threads that read the batches of `steps`, with `samples` samples each. A thread ends when all its
+    /// batches are read, when one cannot be read, or when this value is dropped.
     pub fn start<'scope, 'env, D>(
         scope: &'scope Scope<'scope, 'env>,
         data: &'env D,
@@ -58,7 +58,7 @@ impl<In: Send, Target: Send> Batches<In, Target> {
         Self { readers: (0..READERS).map(reader).collect(), taken: 0, waited: Duration::ZERO }
     }
 
-    /// Returns the batch of the next training step, and waits until a reading thread has it ready.
+    /// Returns the batch of the next training step; blocks until a reading thread has it ready.
     pub fn next(&mut self) -> Result<Batch<In, Target>> {
         let began = Instant::now();
         let batch = self.readers[self.taken % READERS].recv();
@@ -69,7 +69,7 @@ impl<In: Send, Target: Send> Batches<In, Target> {
         })
     }
 
-    /// Returns the total time for which steps have waited for their batches.
+    /// Returns the total time for which training steps were blocked because their batches had not been read yet.
     pub fn waited(&self) -> Duration {
         self.waited
     }
@@ -86,8 +86,8 @@ mod tests {
 
     use super::*;
 
-    /// A data source for tests: each batch contains the number of its step, some batches take longer, and one cannot be
-    /// read.
+    /// A data source for tests: each batch contains the number of its step, every third batch takes longer, and that of
+    /// the step `fails_at` cannot be read.
     struct Numbers {
         fails_at: usize,
         read: AtomicUsize,

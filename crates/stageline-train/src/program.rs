@@ -17,7 +17,8 @@ use crate::settings::job::Job;
 use crate::settings::resume::command_line;
 use crate::training::Run;
 
-/// The exit status after a stall, when the process may end while the thread of a stage still hangs.
+/// The exit status of the process after a stall, in which a stage made no progress until the watchdog ended the
+/// training.
 const STALLED: u8 = 3;
 
 /// The flags of a program whose model and data have none.
@@ -41,12 +42,13 @@ impl<F: Parser> Default for Program<F> {
 }
 
 impl<F: Parser> Program<F> {
-    /// Creates a program in which all flags have the usual defaults.
+    /// Creates a program in which all flags of the training have the defaults that `--help` lists.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets the default value of a flag of the training, such as `steps`.
+    /// Sets the default value of a flag of the training. `flag` is its name without dashes and with `_` for `-`, such
+    /// as `steps`.
     #[must_use]
     pub fn default_value(mut self, flag: &'static str, value: &'static str) -> Self {
         self.defaults.push((flag, value));
@@ -62,7 +64,7 @@ impl<F: Parser> Program<F> {
     }
 
     /// Reads the settings and calls `train` with the run that they describe. Returns the exit status: 0 for success, 1
-    /// for an error, 3 after a stall. The error is printed, and so are warnings.
+    /// for an error, 3 after a stall (a stage made no progress). Errors and warnings are printed on stderr.
     pub fn main(self, train: impl FnOnce(Run<F>) -> Result<()>) -> ExitCode {
         let Err(error) = self.run(train) else { return ExitCode::SUCCESS };
         eprintln!("Error: {error:?}");

@@ -20,7 +20,7 @@ use crate::outputs::record;
 use crate::plan::Planned;
 use crate::settings::job::Job;
 
-/// The pipeline of a model `M`, before or after it is trained.
+/// The type of the pipelines of a model `M`.
 pub type PipelineOf<M> = Pipeline<<M as Model>::Input, <M as Model>::Output, <M as Model>::Target>;
 
 /// Everything from which the pipeline of a run is built: settings, plan and model. A recipe can build more than one
@@ -34,7 +34,8 @@ pub struct Recipe<'a, M> {
 }
 
 impl<'a, M: Model> Recipe<'a, M> {
-    /// Creates the recipe of a job, with the optimizer and the learning rates of the program if it has its own.
+    /// Creates the recipe of a job. `optimizer` and `learning_rate` are those of the program; `None` takes those of the
+    /// flags.
     pub fn of(
         job: &'a Job,
         model: &'a M,
@@ -47,7 +48,7 @@ impl<'a, M: Model> Recipe<'a, M> {
         Self { job, model, planned, optimizer, learning_rate }
     }
 
-    /// Prints the layers of every stage in the cut of the model.
+    /// Prints the names of the first and the last layer of every stage; nothing for a model that is cut by hand.
     pub fn print_cut(&self, costs: Option<&Costs>) -> Result<()> {
         let (Some(cut), Some(costs)) = (&self.planned.cut, costs) else { return Ok(()) };
         for (stage, range) in cut.ranges(costs.layers().len())?.into_iter().enumerate() {
@@ -57,13 +58,15 @@ impl<'a, M: Model> Recipe<'a, M> {
         Ok(())
     }
 
-    /// Builds the pipeline, and returns it with the device of each stage in the first replica.
+    /// Builds the pipeline, with the state of `checkpoint` if it is given, and returns it with the device of each stage
+    /// in the first replica.
     pub fn build(&self, checkpoint: Option<Checkpoint>) -> Result<(PipelineOf<M>, Vec<Device>)> {
         let devices = self.planned.devices(&self.job.running, self.job.training.micro_batches)?;
         Ok((self.builder(&devices, checkpoint)?.build()?, devices.into_iter().next().unwrap_or_default()))
     }
 
-    /// Returns a pipeline builder with freshly initialised parameters, or with the state of `checkpoint`.
+    /// Returns the builder of the pipeline, with freshly initialised parameters or with the state of `checkpoint`.
+    /// `devices` has the device of each stage, replica by replica.
     fn builder(
         &self,
         devices: &[Vec<Device>],
@@ -111,7 +114,8 @@ impl<'a, M: Model> Recipe<'a, M> {
     /// comparison.
     ///
     /// # Errors
-    /// Returns an error if the two trainings differ, or a batch cannot be read.
+    /// Returns an error if the two trainings differ by more than the tolerances of [`Verify`], or a batch cannot be
+    /// read.
     pub fn verify<D>(&self, data: &D, steps: usize) -> Result<()>
     where
         D: Data<Input = M::Input, Target = M::Target> + ?Sized,
@@ -168,7 +172,8 @@ fn fact(name: &str, value: impl Into<Value>) -> (String, Value) {
     (name.to_owned(), value.into())
 }
 
-/// Measures and prints the network between each pair of neighbouring stages.
+/// Measures, prints and returns the network link between each stage and the next. `devices` has the device of each
+/// stage.
 ///
 /// A pair of stages on the same host has the entry `None`; the result is empty if all stages are on one host.
 pub fn links(devices: &[Device]) -> Result<Vec<Option<Link>>> {

@@ -16,14 +16,15 @@ use crate::prefetch::Batches;
 use crate::settings::job::Job;
 use crate::settings::values::FlushName;
 
-/// A function that sees the report of every step, and may add figures to its metrics in the log.
+/// A function that is called with the report of every step and the step's metrics in the log, to which it may add
+/// figures.
 pub type OnStep = Box<dyn FnMut(&StepReport, &mut BTreeMap<String, f64>)>;
 
 /// The loop over the steps of a training, with its settings, its writer of checkpoints and its progress bar. The
 /// pipeline, the data and the log are given to [`run`](Self::run).
 pub struct Loop<'a> {
     pub job: &'a Job,
-    /// The number of steps that were made before this run.
+    /// The number of training steps that earlier runs have done; 0 if the run resumes no checkpoint.
     pub start: usize,
     pub keeper: Keeper,
     pub progress: Progress,
@@ -31,20 +32,20 @@ pub struct Loop<'a> {
     /// `None` if the peak is not known.
     pub utilisation: Option<f64>,
     pub on_step: OnStep,
-    /// The causes of the idle time in the last step, as text for the user.
+    /// The bubble of the training's last step and its causes, as text for the user; `None` before that step.
     pub last_bubble: Option<String>,
 }
 
-/// The result of the loop over the steps of a training: how many steps are done, and how long they waited.
+/// The result of the loop over the steps of a training: how many steps are done, and how long they waited for batches.
 pub struct Stopped {
     /// The number of training steps that are done, over all runs of the training.
     pub steps: usize,
-    /// The total time for which steps have waited for their batches.
+    /// The total time for which training steps were blocked because their batches had not been read yet.
     pub waited: Duration,
 }
 
 impl Loop<'_> {
-    /// Trains until the last step, `--stop-after` or a signal.
+    /// Runs training steps until the last step, the step of `--stop-after`, or a SIGINT or SIGTERM.
     ///
     /// A last checkpoint is written at the end of the training, also after an error.
     pub fn run<In, Out, Target, D, E>(
@@ -118,7 +119,8 @@ impl Loop<'_> {
         Ok(Stopped { steps: done, waited: batches.waited() })
     }
 
-    /// Returns the next number of steps after `done` at which the loop pauses for a checkpoint or an evaluation.
+    /// Returns the next number of completed steps, greater than `done`, at which the loop pauses for a checkpoint or an
+    /// evaluation.
     fn before_next_pause(&self, done: usize) -> usize {
         let evaluation = match self.job.training.validate_every {
             0 => usize::MAX,
@@ -128,7 +130,8 @@ impl Loop<'_> {
     }
 }
 
-/// Returns the bubble of a step with its causes, each as a share of the total stage time.
+/// Returns a line of text for the user with the bubble of a step and its causes, each as a share of the total stage
+/// time.
 fn causes(report: &StepReport) -> String {
     let accounts = report.recording.accounts();
     let total = report.step_time.as_secs_f64() * accounts.len() as f64;
@@ -148,7 +151,7 @@ fn causes(report: &StepReport) -> String {
     format!("bubble of the last step {bubble:.1}% by the {clock}: {}", causes.join(", "))
 }
 
-/// Shows a step on the terminal and writes it to the log.
+/// Shows the report of a step on the terminal and writes it to the log.
 fn note(
     report: &StepReport,
     job: &Job,

@@ -1,5 +1,5 @@
-//! Batches for language models, whose targets are the next tokens: windows of a long text ([`TokenWindows`]), or rows of
-//! tokens in a given order ([`TokenRows`]).
+//! Batches for language models, whose targets are the next tokens: windows of a long text ([`TokenWindows`]), or rows
+//! of tokens in a given order ([`TokenRows`]).
 
 use std::ops::Range;
 use std::path::Path;
@@ -12,10 +12,10 @@ use stageline_data::{Encode, Sampler, TokenFile, TokenOptions, prepare};
 
 use crate::data::Data;
 
-/// The input of a language model, and its targets: tokens, `[samples, length]`.
+/// The input of a language model, or its targets: token ids, `[samples, length]`.
 type Tokens = Tensor<2, Int>;
 
-/// The most windows of held-out text in an evaluation.
+/// The largest number of windows of held-out text that an evaluation reads.
 const VALIDATION_WINDOWS: usize = 64;
 
 /// The settings with which [`open_tokens`] turns a text into samples.
@@ -68,21 +68,21 @@ pub fn open_tokens(path: &Path, settings: &TokenSettings) -> Result<TokenData> {
     Ok(Box::new(TokenWindows::new(tokens, context, settings.held_out, settings.seed)?))
 }
 
-/// Windows of a text that has been turned into tokens, in an order that a seed fixes. Every token of a window is the
+/// Training data of windows of a tokenised text. A seed fixes the windows of each step. Every token of a window is the
 /// target of the tokens before it.
 pub struct TokenWindows {
     tokens: TokenFile,
     training: Range<u64>,
     sampler: Sampler,
-    /// The positions at which the held-out windows begin.
+    /// The positions at which the held-out windows begin, in tokens from the start of the text.
     validation: Vec<u64>,
     /// The length of the model's input, in tokens; a window has one more, for the last target.
     context: usize,
 }
 
 impl TokenWindows {
-    /// Creates windows of `context` tokens and one target more. `held_out` is the share of the text that is evaluated and
-    /// not trained on; whole documents are held out if there are many.
+    /// Creates the windows of a text, each of `context` tokens and one more as the last target. `held_out` is the share
+    /// of the text that is evaluated and not trained on; whole documents are held out if there are many.
     ///
     /// # Errors
     /// Returns an error if the text is too short for a window of training text and one of held-out text.
@@ -103,7 +103,7 @@ impl TokenWindows {
         Ok(Self { tokens, training, sampler, validation, context })
     }
 
-    /// Reads the windows at these positions as a batch.
+    /// Returns a batch of the windows that begin at these positions, which are in tokens from the start of the text.
     fn windows(&self, positions: &[u64]) -> Result<Batch<Tokens, Tokens>> {
         let mut window = vec![0; self.context + 1];
         let mut rows = Vec::with_capacity(positions.len());
@@ -141,8 +141,8 @@ impl Data for TokenWindows {
     }
 }
 
-/// Rows of equally many tokens, which are the samples in their order, again from the first one after the last. Every
-/// token of a row is the target of the tokens before it.
+/// Training data of rows with equally many tokens. Each row is a sample; they are trained on in their order, and again
+/// from the first row after the last. Every token of a row is the target of the tokens before it.
 pub struct TokenRows {
     rows: Vec<Vec<u32>>,
 }
@@ -177,7 +177,7 @@ impl TokenRows {
         Ok(())
     }
 
-    /// Returns all rows as the input of a model, `[rows, length]`.
+    /// Returns the token ids of all rows as the input of a model, `[rows, length]`.
     pub fn input(&self) -> Tokens {
         tensor(self.rows.iter().flatten(), [self.rows.len(), self.rows[0].len()])
     }
@@ -207,7 +207,8 @@ impl Data for TokenRows {
     }
 }
 
-/// Returns a batch in which each token of a row is the target of the tokens before it.
+/// Returns a batch of rows of equal length, in which each token is the target of the tokens before it. Input and
+/// targets are `[rows, length - 1]`.
 fn batch(rows: &[Vec<u32>]) -> Batch<Tokens, Tokens> {
     let (count, length) = (rows.len(), rows[0].len() - 1);
     let part = |range: Range<usize>| tensor(rows.iter().flat_map(|row| &row[range.clone()]), [count, length]);
@@ -219,7 +220,8 @@ fn tensor<'a>(tokens: impl Iterator<Item = &'a u32>, shape: [usize; 2]) -> Token
     Tokens::from_data(TensorData::new(tokens, shape), &host())
 }
 
-/// Returns the device on which batches are made: the CPU, whichever devices the stages use.
+/// Returns the device on which batches are made. With the feature `flex` this is the CPU, whichever devices the stages
+/// use.
 fn host() -> Device {
     #[cfg(feature = "flex")]
     {

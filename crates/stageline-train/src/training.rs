@@ -32,14 +32,16 @@ pub struct Run<F> {
     optimizer: Option<ModuleOptimizer>,
     learning_rate: Option<ModuleLrScheduler>,
     on_step: OnStep,
-    /// The advice how a user makes the model smaller, such as `lower --layers`, for messages about memory.
+    /// The advice for the user on how to make the model smaller, such as `lower --layers`, for error messages about
+    /// memory.
     smaller: &'static str,
 }
 
-/// The trained pipeline of a model `M`.
+/// The type of the trained pipeline of a model `M`.
 type TrainedOf<M> = Trained<<M as Model>::Input, <M as Model>::Output, <M as Model>::Target>;
 
-/// A pipeline that has been trained to its last step.
+/// The result of a training that reached its last step: the pipeline, the validation loss and the hash of the
+/// parameters.
 pub struct Trained<In: Payload, Out: Payload, Target: Payload> {
     /// The pipeline, which is still alive: it can infer, evaluate, and give its modules.
     pub pipeline: Pipeline<In, Out, Target>,
@@ -92,8 +94,8 @@ impl<F> Run<F> {
         Self { learning_rate: Some(schedule.into()), ..self }
     }
 
-    /// Sets how a user makes the model smaller, such as `lower --layers`, for the message of a training that does not fit
-    /// into the memory.
+    /// Sets the advice for the user on how to make the model smaller, such as `lower --layers`, for the error message
+    /// of a training that does not fit into the memory.
     #[must_use]
     pub fn smaller(self, way_out: &'static str) -> Self {
         Self { smaller: way_out, ..self }
@@ -106,8 +108,9 @@ impl<F> Run<F> {
         Self { on_step: Box::new(call), ..self }
     }
 
-    /// Builds the pipeline that the settings describe, without training it: with the initial parameters of the model, or
-    /// with those of the checkpoint of `--resume`. `sample` is the input of one sample, by whose costs the model is cut.
+    /// Builds the pipeline that the settings describe, without training it: with the initial parameters of the model,
+    /// or with those of the checkpoint of `--resume`. `sample` is the input of one sample, for which the costs of the
+    /// layers are counted or measured.
     ///
     /// # Errors
     /// Returns an error if the settings do not fit the model, or the checkpoint cannot be read.
@@ -197,21 +200,23 @@ impl<F> Run<F> {
     }
 }
 
-/// Returns the input of the first sample of the data, by which the costs of layers are counted.
+/// Returns the input of the first sample of the data, for which the costs of the model's layers are counted or
+/// measured.
 fn sample<D: Data + ?Sized>(data: &D) -> Result<D::Input> {
     let mut pieces = data.batch(0, 1)?.into_micro_batches(1)?;
     let Some((sample, _)) = pieces.pop() else { bail!("a batch of one sample is empty") };
     Ok(sample)
 }
 
-/// Returns the costs of the model's layers for one sample, counted or measured; `None` for a model that is cut by hand.
+/// Returns the costs of the model's layers for the input of one sample: FLOPs and parameters, and with `--cut measured`
+/// also the times on the first device. `None` for a model that is cut by hand.
 fn costs<M: Model>(model: &M, sample: M::Input, job: &Job) -> Option<Costs> {
     let device = (job.running.cut == CutBy::Measured).then(|| &job.running.devices[0]);
     model.costs(sample, device)
 }
 
-/// Returns the model FLOP utilisation at one sample a second: the share of the peak of all devices that the training of
-/// one sample takes in a second. It is `None` if the peak or the model's FLOPs are not known.
+/// Returns the model FLOP utilisation at a throughput of one sample a second: the training FLOPs of one sample as a
+/// share of the peak FLOP/s of all devices. It is `None` if the peak or the model's FLOPs are not known.
 fn utilisation(job: &Job, costs: Option<&Costs>) -> Option<f64> {
     // A backward takes twice the FLOPs of a forward. Recomputed work does not count (Chowdhery et al., 2022,
     // arXiv:2204.02311, appendix B).
@@ -270,7 +275,8 @@ mod tests {
         Row::new(layer, 2, move |_, device| layer(device), layer)
     }
 
-    /// A data source for tests, whose first sample does not count, and of which one batch panics or is an error.
+    /// A data source of ones for tests. The first sample of each batch is masked in the loss, and reading the batch of
+    /// one chosen step panics or fails.
     #[derive(Default)]
     struct Ones {
         panics_at: Option<usize>,

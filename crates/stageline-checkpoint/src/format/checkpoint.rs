@@ -21,7 +21,7 @@ pub struct Checkpoint {
     pub progress: Progress,
     /// The configuration and fingerprints of the run, as named JSON values that the caller chooses.
     pub run: BTreeMap<String, Value>,
-    /// The model's parameters, by their global names.
+    /// The model's parameters, by their names in the whole model, such as `blocks.3.up.weight`.
     pub parameters: BTreeMap<String, Tensor>,
     /// The tensors of the optimizer state, by the names `<parameter>/<field>`.
     pub optimizer: BTreeMap<String, Tensor>,

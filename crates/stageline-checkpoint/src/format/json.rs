@@ -80,8 +80,8 @@ pub(crate) mod exact_values {
     }
 }
 
-/// Replaces every float in a JSON value that the parser would not read back exactly by `{"$f64": "<float>"}`. An object
-/// that already looks like this gets one more `$`.
+/// Replaces every float in a JSON value that the parser would not read back exactly by `{"$f64": "<float>"}`. If an
+/// object already looks like this, its key gets one more `$`.
 fn encode(value: &Value) -> Value {
     match value {
         Value::Number(number) if number.is_f64() => match number.as_f64() {
@@ -98,7 +98,8 @@ fn encode(value: &Value) -> Value {
     }
 }
 
-/// Reverses [`encode`]: turns every `{"$f64": "<float>"}` in a JSON value back into a float, and removes the added `$`.
+/// Reverses [`encode`]: turns every `{"$f64": "<float>"}` in a JSON value back into a float, and removes the `$` that
+/// [`encode`] added to a key.
 fn decode(value: Value) -> Value {
     match value {
         Value::Array(values) => values.into_iter().map(decode).collect(),

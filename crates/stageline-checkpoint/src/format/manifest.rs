@@ -35,7 +35,7 @@ pub struct Manifest {
     pub run: BTreeMap<String, Value>,
     /// The files of the checkpoint with their lengths and hashes, except for the manifest itself.
     pub files: Vec<FileEntry>,
-    /// The type, shape and file of each parameter, by the parameter's global name.
+    /// The type, shape and file of each parameter, by the parameter's name in the whole model.
     #[serde(deserialize_with = "json::unique_keys")]
     pub parameters: BTreeMap<String, TensorEntry>,
     /// The type, shape and file of each tensor of the optimizer state, by the name `<parameter>/<field>`.

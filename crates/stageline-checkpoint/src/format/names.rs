@@ -17,24 +17,26 @@ pub(crate) const OPTIMIZER: &str = "optimizer";
 /// The key that the safetensors format reserves for a file's metadata, so that no tensor may have this name.
 pub(crate) const RESERVED: &str = "__metadata__";
 
-/// The most bytes that an encoded layer group may have in a file name.
+/// The most bytes that the encoded name of a layer group (a prefix of tensor names, such as `blocks.3`) may have in a
+/// file name.
 const MOST_BYTES: usize = 150;
-/// The bytes that a file name keeps of an encoded layer group that is too long.
+/// The bytes that a file name keeps of the encoded name of a layer group, such as `blocks.3`, if that name is too long.
 const KEPT_BYTES: usize = 100;
 
-/// Returns the name of the checkpoint file that contains this parameter.
+/// Returns the name of the checkpoint file that contains the parameter `name`.
 pub(crate) fn parameter_file(name: &str) -> String {
     format!("{}.safetensors", encoded(group(name)))
 }
 
-/// Returns the name of the checkpoint file, in the `optimizer` folder, that contains this tensor of the optimizer
+/// Returns the name of the checkpoint file, in the `optimizer` folder, that contains the tensor `name` of the optimizer
 /// state. In the tensor's name, the parameter's name ends at the last `/`.
 pub(crate) fn optimizer_file(name: &str) -> String {
     let parameter = name.rsplit_once('/').map_or(name, |(parameter, _)| parameter);
     format!("{OPTIMIZER}/{}", parameter_file(parameter))
 }
 
-/// Returns the layer group in a tensor's name: `blocks.3` for `blocks.3.up.weight`, `embedding` for `embedding.weight`.
+/// Returns the layer group in a tensor's name, which decides the tensor's file: `blocks.3` for `blocks.3.up.weight`,
+/// `embedding` for `embedding.weight`.
 fn group(name: &str) -> &str {
     let Some((first, rest)) = name.split_once('.') else { return name };
     let second = rest.split('.').next().unwrap_or_default();
@@ -42,7 +44,7 @@ fn group(name: &str) -> &str {
     if numbered { &name[..first.len() + 1 + second.len()] } else { first }
 }
 
-/// Encodes a layer group so that it is safe as a part of a file name.
+/// Encodes the name of a layer group, such as `blocks.3`, so that it is safe as a part of a file name.
 ///
 /// Two groups never get the same file name, because `%` appears only in escapes, and `~` only where a long name was
 /// cut.

@@ -31,7 +31,8 @@ impl fmt::Debug for Tensor {
     }
 }
 
-/// Returns the number of bytes of a tensor with this type and shape; `None` if the number overflows or is not whole.
+/// Returns the number of bytes of a tensor with the type `dtype` and the shape `shape`; `None` if the number overflows
+/// or is not whole.
 pub(crate) fn byte_len(dtype: Dtype, shape: &[usize]) -> Option<usize> {
     let elements = shape.iter().try_fold(1usize, |product, &length| product.checked_mul(length))?;
     let bits = elements.checked_mul(dtype.bitsize())?;

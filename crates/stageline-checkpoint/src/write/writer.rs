@@ -82,7 +82,7 @@ impl Writer {
         self.wait()
     }
 
-    /// Waits for the result of the save in progress, if there is one.
+    /// Waits for the result of the save in progress and returns it; `None` if no save is in progress.
     fn wait(&mut self) -> Result<Option<PathBuf>, CheckpointError> {
         if !std::mem::take(&mut self.pending) {
             return Ok(None);
@@ -93,7 +93,8 @@ impl Writer {
         }
     }
 
-    /// Joins the background thread and returns its panic as an error. Only a panic ends the thread before the writer.
+    /// Joins the background thread and returns its panic as an error. The thread ends before the writer closes its
+    /// channel only if it panics.
     fn panic(&mut self) -> CheckpointError {
         self.checkpoints = None;
         if let Some(Err(payload)) = self.thread.take().map(JoinHandle::join) {

@@ -27,8 +27,8 @@ impl Folder {
         Self { root, dir, store }
     }
 
-    /// Saves a checkpoint of step 2, and moves the folder away at the points of the save for which `away` is true.
-    /// Returns the result of the save and all its points.
+    /// Saves a checkpoint of step 2. The folder is moved away before those points of the save for which `away` is true,
+    /// and back before the others. Returns the result of the save and all its points.
     fn save(&mut self, away: impl Fn(WritePoint) -> bool) -> (Result<PathBuf, CheckpointError>, Vec<WritePoint>) {
         let (dir, aside) = (&self.dir, self.root.path().join("aside"));
         let (mut points, mut is_away) = (Vec::new(), false);

@@ -19,8 +19,8 @@ const OCCURRENCES: usize = 5;
 /// The number of writers that are killed in the two tests together: at every point of a save, and at random times.
 const KILLS: usize = 200;
 
-/// Writes checkpoints in a process that the tests below start and kill. It continues from the latest checkpoint, and
-/// prints every step whose checkpoint it publishes.
+/// Writes checkpoints in a process that other tests start and kill. The process continues from the latest checkpoint,
+/// and prints every step whose checkpoint it publishes.
 #[test]
 #[ignore = "is started by other tests"]
 fn child_writer() {
@@ -65,7 +65,8 @@ fn start(dir: &Path, point: &str, occurrence: usize) -> Child {
 
 /// Reads the steps that a writing process publishes until the process ends, and returns the last one.
 ///
-/// `kill_after` is the number of published steps after which the child is killed, and the length of a pause before that.
+/// `kill_after` is the number of published steps after which the child is killed, and the length of a pause before the
+/// kill, in iterations of an empty loop.
 fn watch(mut child: Child, kill_after: Option<(usize, u64)>) -> Option<u64> {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut last = None;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::target::{Target, pretty, sha256, shard};
 use crate::toy;
 
-/// A wrong value in a manifest: its place, the value, and the expected start of the error message.
+/// A wrong value in a manifest: its place as a JSON pointer, the value, and the expected start of the error message.
 type WrongValue = (&'static str, Value, String);
 
 /// Returns wrong values for a manifest: names of files to which no tensor belongs.

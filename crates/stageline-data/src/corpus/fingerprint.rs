@@ -8,8 +8,8 @@ use crate::corpus::split::Split;
 use crate::file_range::FileRange;
 use crate::walk::relative_name;
 
-/// Returns the fingerprint of a corpus: a SHA-256, in hexadecimal, over the file ranges for training and then those for
-/// validation.
+/// Returns the fingerprint of a corpus: a SHA-256, in hexadecimal, over the names and positions of the file ranges for
+/// training and then of those for validation, but not over the bytes in them.
 ///
 /// For each of the two texts the hash covers the number of file ranges, and for each range the length of the file's
 /// path relative to `root`, that path, and the first and the end offset of the bytes. Numbers are 64 bits,

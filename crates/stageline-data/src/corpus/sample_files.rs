@@ -14,7 +14,7 @@ use crate::walk::relative_name;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SampledFile {
     pub(crate) range: FileRange,
-    /// The random draw that decides between training and validation: see
+    /// The random number in `[0, 1)` that decides between training and validation:
     /// [`Draws::share`](crate::corpus::draws::Draws::share).
     pub(crate) share: f64,
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::corpus::sample_files::SampledFile;
 use crate::file_range::FileRange;
 
-/// The file ranges of a corpus, divided into those for training and those for validation.
+/// The file ranges of a corpus (files, or parts of files), divided into those for training and those for validation.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Split {
     pub(crate) train: Vec<FileRange>,

@@ -9,8 +9,9 @@ use crate::tokens::format::{HASH, VERSION};
 use crate::tokens::options::TokenOptions;
 use crate::tokens::source::Source;
 
-/// Returns the key: a SHA-256 over the version of the format, the fingerprint of the encoding, the options that change
-/// the tokens, and the path of the source with the name, length and modification time of each file.
+/// Returns the key of the token file for a source, by which a later call finds the file: a SHA-256 over the version of
+/// the format, the fingerprint of the encoding, the options that change the tokens, and the path of the source with the
+/// name, length and modification time of each file.
 ///
 /// Each text has its length before it. Numbers are little-endian.
 pub(crate) fn cache_key(source: &Source, encoding: &dyn Encode, options: &TokenOptions) -> [u8; HASH] {
@@ -34,7 +35,8 @@ pub(crate) fn cache_key(source: &Source, encoding: &dyn Encode, options: &TokenO
     hash.finalize().into()
 }
 
-/// Returns a time in nanoseconds after 1970, or before it if negative. A missing time is the smallest number.
+/// Returns a time in nanoseconds since the start of 1970, negative if it is earlier. A missing time is the smallest
+/// number.
 fn nanoseconds(time: Option<SystemTime>) -> i128 {
     let after = |time: SystemTime| match time.duration_since(UNIX_EPOCH) {
         Ok(after) => after.as_nanos() as i128,

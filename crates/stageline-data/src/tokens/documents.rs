@@ -11,7 +11,7 @@ use crate::tokens::pieces::Pieces;
 use crate::tokens::source::Source;
 use crate::tokens::write::TokenWriter;
 
-/// Writes the tokens of all documents of a source.
+/// Encodes all documents of a source, and writes their tokens with `writer`.
 ///
 /// # Errors
 /// Besides the errors of reading, encoding and writing, returns [`TokenError::Changed`] if a file changes meanwhile.
@@ -39,7 +39,8 @@ pub(crate) fn encode_documents(
     Ok(())
 }
 
-/// Writes the tokens of one document, piece by piece. Errors name its file and its line.
+/// Encodes one document piece by piece, and writes its tokens with `writer`. Errors name the file `path` and the line
+/// in it.
 fn encode_document(
     document: impl Read,
     path: &Path,

@@ -26,14 +26,15 @@ pub trait Encode: Send + Sync {
         self.encode(text)
     }
 
-    /// Returns the text of tokens. A token may be a part of a character; such a part becomes U+FFFD.
+    /// Returns the text that the tokens stand for. A token may be a part of a character; a part without the rest
+    /// becomes U+FFFD.
     ///
     /// # Errors
     /// - [`TokenError::UnknownToken`] if a token is not in the vocabulary.
     /// - [`TokenError::Encoding`] if the tokens cannot be decoded.
     fn decode(&self, tokens: &[u32]) -> Result<String, TokenError>;
 
-    /// Returns the size of the vocabulary. Every token is below it.
+    /// Returns the size of the vocabulary. Every token is a number below it.
     fn vocabulary(&self) -> usize;
 
     /// Returns a text that identifies the encoding. Two encodings with the same fingerprint must give the same tokens,
@@ -41,7 +42,7 @@ pub trait Encode: Send + Sync {
     fn fingerprint(&self) -> String;
 }
 
-/// Checks that every token is below the size of the vocabulary.
+/// Checks that every token is below the size of the vocabulary; the error names the first token that is not.
 pub(crate) fn check_known(tokens: &[u32], vocabulary: usize) -> Result<(), TokenError> {
     let unknown = tokens.iter().find(|&&token| u64::from(token) >= vocabulary as u64);
     unknown.map_or(Ok(()), |&token| Err(TokenError::UnknownToken { token, vocabulary }))

@@ -13,30 +13,30 @@ use crate::walk::Unreadable;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenError {
-    /// The path does not exist.
+    /// The path of a source, a token file or a tokenizer does not exist.
     #[error("{} does not exist; give the path of a file or folder that does", shown(path))]
     PathNotFound {
-        /// The path that the caller gave.
+        /// The path that does not exist.
         path: PathBuf,
     },
-    /// The path is no regular file and no folder; it is a pipe, for example.
+    /// The path of a source or a token file is no regular file and no folder; it is a pipe, for example.
     #[error("{} is no regular file; write its contents to a file, and give the path of that", shown(path))]
     NotAFile {
-        /// The path that the caller gave.
+        /// The path that leads to no file and no folder.
         path: PathBuf,
     },
     /// The source has no token: it has no file, or its documents are empty.
     #[error("nothing to tokenise at {}: found no document with text; give another path", shown(path))]
     NothingToRead {
-        /// The path that the caller gave.
+        /// The path that the caller gave for the source.
         path: PathBuf,
     },
-    /// A file or folder cannot be read.
+    /// A file or folder of a source, a token file or a tokenizer cannot be read.
     #[error("cannot read {}; make it readable, or give another path", shown(path))]
     Io {
         /// The path of the file or folder that cannot be read.
         path: PathBuf,
-        /// The error of the operating system.
+        /// The error of the operating system when the file or folder was read.
         source: io::Error,
     },
     /// A token file cannot be written.
@@ -44,7 +44,7 @@ pub enum TokenError {
     Write {
         /// The path of the file or folder that cannot be written.
         path: PathBuf,
-        /// The error of the operating system.
+        /// The error of the operating system when the token file was written.
         source: io::Error,
     },
     /// A file of the source changed while it was tokenised.
@@ -53,7 +53,7 @@ pub enum TokenError {
         shown(path)
     )]
     Changed {
-        /// The path of the file that changed.
+        /// The path of the file of the source that changed.
         path: PathBuf,
         /// The length of the file in bytes when the source was opened.
         had: u64,
@@ -71,39 +71,39 @@ pub enum TokenError {
     Document {
         /// The path of the file with the document.
         path: PathBuf,
-        /// The number of the document's line, from 1; `None` if the file is one document.
+        /// The number of the document's line in the file, counted from 1; `None` if the whole file is one document.
         line: Option<u64>,
-        /// The reason why the document cannot be encoded.
+        /// The error that says why the document cannot be encoded.
         source: Box<TokenError>,
     },
-    /// A line of a JSON-lines file is no document.
+    /// A line of a JSON-lines file is no document: it is no JSON object, or lacks the field of the text.
     #[error("line {line} of {} {fault}; correct the line, or name the field of the text (text_field)", shown(path))]
     Line {
         /// The path of the JSON-lines file.
         path: PathBuf,
-        /// The number of the line, from 1.
+        /// The number of the line in the JSON-lines file, counted from 1.
         line: u64,
-        /// The fault of the line, as a verb and its object, safe to print.
+        /// The fault of the line, as a verb and its object for the message, safe to print.
         fault: String,
     },
     /// A tokenizer failed on a text or on tokens.
     #[error("the tokenizer failed: {}; check the text and the tokenizer", printable(message))]
     Encoding {
-        /// The message of the tokenizer.
+        /// The error message of the tokenizer library.
         message: String,
     },
-    /// A file is no tokenizer that can be read.
+    /// A file is no `tokenizer.json` that the tokenizer library can read.
     #[error("{} is no tokenizer: {}; give a tokenizer.json of Hugging Face", shown(path), printable(message))]
     Tokenizer {
-        /// The path of the file.
+        /// The path of the file that was read as a tokenizer.
         path: PathBuf,
-        /// The message of the parser.
+        /// The error message of the parser.
         message: String,
     },
-    /// A token is not in the vocabulary.
+    /// A token is not in the vocabulary of its encoding.
     #[error("the token {token} is not in the vocabulary of {vocabulary} tokens; use the encoding of these tokens")]
     UnknownToken {
-        /// The token that is too large.
+        /// The token that is not in the vocabulary, because it is too large.
         token: u32,
         /// The size of the vocabulary; valid tokens are below it.
         vocabulary: usize,
@@ -111,28 +111,28 @@ pub enum TokenError {
     /// A file is no token file, is damaged, or was written by another release.
     #[error("{} is no usable token file: {damage}; delete it, and prepare the tokens again", shown(path))]
     Damaged {
-        /// The path of the file.
+        /// The path of the file that was read as a token file.
         path: PathBuf,
-        /// The first fault that was found, safe to print.
+        /// The first fault of the file that was found, in words that are safe to print.
         damage: String,
     },
-    /// There are too few tokens to hold some out.
+    /// A token file has too few tokens to hold some out for validation.
     #[error("there are {tokens} tokens, too few to train on some and to hold out others; give a longer text")]
     TooFewTokens {
-        /// The number of tokens.
+        /// The number of tokens in the file, which is below 2.
         tokens: u64,
     },
-    /// An option is outside its range.
+    /// An option of the token files, or the share to hold out, is outside its range.
     #[error("{name} is {value}; it must be {allowed}")]
     OutOfRange {
         /// The name of the option that is out of range, such as `held_out`.
         name: &'static str,
-        /// The value of the option, as text.
+        /// The value of the option that is out of range, as text.
         value: String,
         /// The range of valid values for the option, in words.
         allowed: String,
     },
-    /// There is no default folder for token files.
+    /// There is no default folder for token files, because neither `XDG_CACHE_HOME` nor a home folder is set.
     #[error("neither XDG_CACHE_HOME nor a home folder is set; give a folder for token files (TokenOptions::folder)")]
     NoFolder,
 }
@@ -151,7 +151,8 @@ impl TokenError {
         |source| Self::Write { path: path.to_path_buf(), source }
     }
 
-    /// Moves the offset of a [`TokenError::NotUtf8`] in a piece of a document to the offset in the document.
+    /// Converts the offset of a [`TokenError::NotUtf8`] from an offset in a piece of a document to one in the document.
+    /// `start` is the offset of the piece in bytes; other errors stay as they are.
     pub(crate) fn in_piece(self, start: u64) -> Self {
         match self {
             Self::NotUtf8 { offset } => Self::NotUtf8 { offset: start + offset },

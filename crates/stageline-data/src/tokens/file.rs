@@ -47,18 +47,18 @@ impl TokenFile {
         }
     }
 
-    /// Returns the number of tokens, at least 1.
+    /// Returns the number of tokens in the file, at least 1.
     #[expect(clippy::len_without_is_empty, reason = "a token file is never empty")]
     pub fn len(&self) -> u64 {
         self.header.tokens
     }
 
-    /// Returns the number of documents, at least 1. No document is empty.
+    /// Returns the number of documents in the token file, at least 1. No document is empty.
     pub fn documents(&self) -> u64 {
         self.header.documents
     }
 
-    /// Returns the size of the vocabulary. Every token that [`TokenFile::read`] returns is below it.
+    /// Returns the size of the vocabulary of the tokens. Every token that [`TokenFile::read`] returns is below it.
     pub fn vocabulary(&self) -> usize {
         self.header.vocabulary as usize
     }
@@ -76,7 +76,7 @@ impl TokenFile {
         hex(&self.header.contents)
     }
 
-    /// Fills `buffer` with the tokens from position `start` on.
+    /// Fills `buffer` with the tokens of the file from position `start` on.
     ///
     /// # Errors
     /// Returns [`TokenError::Damaged`] if a token is not in the vocabulary. Do not use the contents of `buffer` then.
@@ -114,12 +114,14 @@ impl TokenFile {
         before.checked_sub(1).map_or(0, |last| u64::from_le_bytes(ends[last]))
     }
 
-    /// Returns the ends of the documents, as little-endian numbers in ascending order.
+    /// Returns the end of each document, in ascending order: the number of tokens up to and with the document, as 8
+    /// little-endian bytes.
     pub(crate) fn ends(&self) -> &[[u8; 8]] {
         self.map[self.layout.ends as usize..self.layout.checksum as usize].as_chunks().0
     }
 
-    /// Returns the key of the source, the encoding and the options from which the file was made.
+    /// Returns the key in the token file's header: a hash of the source, the encoding and the options from which the
+    /// file was made.
     pub(crate) fn key(&self) -> [u8; 32] {
         self.header.key
     }
@@ -132,7 +134,7 @@ impl fmt::Debug for TokenFile {
     }
 }
 
-/// Returns the header and the layout of a token file, or its first fault.
+/// Checks the bytes of a token file, except the tokens. Returns its header and its layout, or the first fault in words.
 fn validate(file: &[u8]) -> Result<(Header, Layout), String> {
     let header = Header::parse(file)?;
     let length = file.len() as u64;

@@ -19,10 +19,11 @@
 /// The first bytes of every token file.
 pub(crate) const MAGIC: [u8; 8] = *b"stagetok";
 
-/// The version of the format. A change of the format, or of the way in which a source becomes tokens, raises it.
+/// The version of the token file format. A change of the format, or of the way in which a source becomes tokens, raises
+/// it.
 pub(crate) const VERSION: u32 = 1;
 
-/// The length of the header in bytes.
+/// The length of a token file's header in bytes.
 pub(crate) const HEADER: usize = 104;
 
 /// The length of a SHA-256 in bytes.
@@ -31,12 +32,12 @@ pub(crate) const HASH: usize = 32;
 /// The header of a token file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// The size of the vocabulary: from 1 to 2^32. Every token is below it.
+    /// The size of the vocabulary of the tokens: from 1 to 2^32. Every token is below it.
     pub(crate) vocabulary: u64,
     pub(crate) tokens: u64,
     pub(crate) documents: u64,
     pub(crate) key: [u8; HASH],
-    /// The hash of the tokens and of the ends of the documents.
+    /// The SHA-256 of the tokens and of the ends of the documents, as they are in the file.
     pub(crate) contents: [u8; HASH],
 }
 
@@ -45,12 +46,12 @@ pub(crate) struct Header {
 pub(crate) struct Layout {
     pub(crate) ends: u64,
     pub(crate) checksum: u64,
-    /// The length of the whole file.
+    /// The length of the whole token file in bytes.
     pub(crate) length: u64,
 }
 
 impl Header {
-    /// Returns the width in bytes of a token of a vocabulary.
+    /// Returns the width of a token in the file, in bytes: 2 if the vocabulary has at most 65,536 tokens, else 4.
     pub(crate) fn width(vocabulary: u64) -> usize {
         if vocabulary <= 1 << 16 { 2 } else { 4 }
     }
@@ -68,7 +69,7 @@ impl Header {
         bytes.try_into().expect("the fields have the length of a header")
     }
 
-    /// Reads the header at the start of a file. Returns the first fault as an error.
+    /// Reads the header at the start of a token file's bytes. Returns the first fault, in words, as an error.
     pub(crate) fn parse(file: &[u8]) -> Result<Self, String> {
         let Some(bytes) = file.get(..HEADER) else {
             return Err(format!("it has {} bytes, and a header has {HEADER}", file.len()));
@@ -94,7 +95,8 @@ impl Header {
         Ok(Self { vocabulary, tokens, documents, key: array(bytes, 40), contents: array(bytes, 72) })
     }
 
-    /// Returns where the parts of the file are, or `None` if its length would be above 2^64.
+    /// Returns the offsets of the parts of a token file with this header, or `None` if the length of the file would be
+    /// above 2^64.
     pub(crate) fn layout(&self) -> Option<Layout> {
         let tokens = self.tokens.checked_mul(Self::width(self.vocabulary) as u64)?;
         let ends = tokens.checked_add(HEADER as u64)?;
@@ -103,12 +105,12 @@ impl Header {
     }
 }
 
-/// Returns `N` bytes from an offset on.
+/// Returns the `N` bytes from the offset `at` on; panics if there are fewer.
 fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("the slice has this length")
 }
 
-/// Returns bytes as hexadecimal digits.
+/// Returns bytes as text, two lowercase hexadecimal digits each.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -8,10 +8,10 @@ use serde_json::Value;
 use crate::tokens::error::TokenError;
 use crate::tokens::printable::printable;
 
-/// The most bytes of a line, which is in memory as a whole.
+/// The largest length of a line of a JSON-lines file, in bytes: a line is in memory as a whole.
 const MOST: u64 = 256 << 20;
 
-/// The most fields of an object that an error message names.
+/// The largest number of fields of a JSON object that an error message names.
 const FIELDS: usize = 8;
 
 /// The documents of a JSON-lines file, in order. Blank lines are skipped.
@@ -24,12 +24,14 @@ pub(crate) struct JsonLines<'a, R> {
 }
 
 impl<'a, R: BufRead> JsonLines<'a, R> {
-    /// Reads the texts in the string field `field` of the lines; errors name `path`.
+    /// Creates the reader of a JSON-lines file. The text of a document is the string in the field `field` of its line;
+    /// errors name `path`.
     pub(crate) fn new(reader: R, path: &Path, field: &'a str) -> Self {
         Self { reader, path: path.to_path_buf(), field, most: MOST, line: 0 }
     }
 
-    /// Reads the next document. Returns the number of its line, from 1, and its text, or `None` after the last one.
+    /// Reads the next document of the JSON-lines file. Returns the number of its line, counted from 1, and its text, or
+    /// `None` after the last document.
     pub(crate) fn next(&mut self) -> Result<Option<(u64, String)>, TokenError> {
         loop {
             let mut bytes = Vec::new();
@@ -49,7 +51,7 @@ impl<'a, R: BufRead> JsonLines<'a, R> {
         }
     }
 
-    /// Returns the text in a line, or the fault of the line.
+    /// Returns the text of the document in a line, or the fault of the line in words.
     fn text(&self, line: &[u8]) -> Result<String, String> {
         if line.len() as u64 > self.most {
             return Err(format!("has more than {} bytes", self.most));

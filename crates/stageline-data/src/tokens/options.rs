@@ -7,14 +7,15 @@ use std::path::PathBuf;
 use crate::tokens::encode::Encode;
 use crate::tokens::error::TokenError;
 
-/// The options of [`prepare`](crate::prepare): the folder of the token files, and the documents.
+/// The options of [`prepare`](crate::prepare): the folder of the token files, the token at the end of documents, and
+/// the field of JSON lines that has the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenOptions {
     /// The folder of the token files. The default, `None`, is `stageline/tokens` in `$XDG_CACHE_HOME`, or in `.cache`
     /// of the home folder.
     pub folder: Option<PathBuf>,
-    /// A token that is appended to every document; `None`, the default, appends nothing. The token is one of the
-    /// encoding, or the first number that is free, the size of the vocabulary: a 257th token after all bytes.
+    /// A token that is appended to every document; `None`, the default, appends nothing. It is a token of the encoding,
+    /// or a new one, whose number is the size of the encoding's vocabulary (256 if bytes are the tokens).
     pub end_of_document: Option<u32>,
     /// The field of a JSON-lines file that has the text. The default is `text`.
     pub text_field: String,
@@ -27,7 +28,7 @@ impl Default for TokenOptions {
 }
 
 impl TokenOptions {
-    /// Returns the folder of the token files.
+    /// Returns the folder of the token files: that of the options, or else the default; an error if there is neither.
     pub(crate) fn folder(&self) -> Result<PathBuf, TokenError> {
         match &self.folder {
             Some(folder) => Ok(folder.clone()),
@@ -35,8 +36,8 @@ impl TokenOptions {
         }
     }
 
-    /// Returns the size of the vocabulary of the token file: that of the encoding, and one more if the end of a
-    /// document is a new token.
+    /// Returns the size of the vocabulary of the token file: that of the encoding, and one more if the token at the end
+    /// of documents is the first free number. A larger end token is an error.
     pub(crate) fn vocabulary(&self, encoding: &dyn Encode) -> Result<usize, TokenError> {
         let vocabulary = encoding.vocabulary();
         let end = self.end_of_document.map_or(0, |end| end as usize);
@@ -53,8 +54,8 @@ impl TokenOptions {
     }
 }
 
-/// Returns the default folder from the folder of caches, which counts only if it is an absolute path, or from the home
-/// folder.
+/// Returns the default folder of token files: below `cache`, the value of `XDG_CACHE_HOME`, if it is an absolute path,
+/// or else below the home folder; `None` if that is not an absolute path either.
 fn default_folder(cache: Option<OsString>, home: Option<PathBuf>) -> Option<PathBuf> {
     let cache = cache.map(PathBuf::from).filter(|cache| cache.is_absolute());
     let home = home.filter(|home| home.is_absolute());

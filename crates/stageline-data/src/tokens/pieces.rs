@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 use std::str;
 
-/// The most bytes of a piece.
+/// The largest length of a piece of a document, in bytes.
 ///
 /// The regular expressions of tokenizers give up on a run of a million blanks, and then leave the rest of the text
 /// uncut without an error. A piece is shorter than that.
@@ -17,11 +17,11 @@ const MOST: usize = 1 << 19;
 pub(crate) struct Pieces<R> {
     reader: R,
     most: usize,
-    /// The bytes from the start of the current piece on, at most `most`.
+    /// The bytes of the document that have been read, from the start of the current piece on.
     buffer: Vec<u8>,
-    /// The length of the current piece.
+    /// The length in bytes of the document's current piece; 0 before the first piece.
     length: usize,
-    /// The offset of the current piece in the document.
+    /// The offset of the current piece in the document, in bytes.
     start: u64,
 }
 
@@ -30,7 +30,8 @@ impl<R: Read> Pieces<R> {
         Self { reader, most: MOST, buffer: Vec::new(), length: 0, start: 0 }
     }
 
-    /// Reads the next piece. Returns its offset in the document and its bytes, or `None` after the last piece.
+    /// Reads the next piece of the document. Returns its offset in the document and its bytes, or `None` after the last
+    /// piece.
     pub(crate) fn next(&mut self) -> io::Result<Option<(u64, &[u8])>> {
         self.buffer.drain(..self.length);
         self.start += self.length as u64;
@@ -43,7 +44,8 @@ impl<R: Read> Pieces<R> {
     }
 }
 
-/// Returns the length of the piece at the start of the bytes, which are not the end of the document.
+/// Returns the length in bytes of the next piece, which starts `bytes`. More bytes of the document follow those that
+/// are given.
 fn cut(bytes: &[u8]) -> usize {
     let between_visible = |&[before, line_feed, after]: &[u8; 3]| {
         line_feed == b'\n' && !before.is_ascii_whitespace() && !after.is_ascii_whitespace()

@@ -12,7 +12,7 @@ use crate::tokens::options::TokenOptions;
 use crate::tokens::source::Source;
 use crate::tokens::write::TokenWriter;
 
-/// Returns the tokens of a source: those of an earlier call if the source is unchanged, or else new ones.
+/// Returns the token file of a source: that of an earlier call if the source is unchanged, or else a new one.
 ///
 /// # Documents
 /// - A file whose name ends in `.jsonl` or `.ndjson` has one document a line: the string in the field

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-/// The length in bytes after which a printed text is cut. One more character and three dots may follow.
+/// The length in bytes after which a text in an error message is cut. One more character and three dots may follow.
 const MOST: usize = 200;
 
-/// The length in bytes after which a printed path is cut.
+/// The length in bytes after which a path in an error message is cut.
 const MOST_OF_PATH: usize = 600;
 
 /// Returns the text with its invisible characters escaped, and cut if it is long.

@@ -7,17 +7,17 @@ use crate::change::{Change, Stamp};
 use crate::tokens::error::TokenError;
 use crate::walk::{relative_name, walk};
 
-/// The files with the documents of a path, in order.
+/// The files of a source of documents, sorted by their names.
 pub(crate) struct Source {
-    /// The absolute path, without symbolic links.
+    /// The absolute path of the source, a file or a folder, without symbolic links.
     pub(crate) root: PathBuf,
     pub(crate) files: Vec<SourceFile>,
 }
 
-/// A file with one document or more.
+/// A file of a source, with one document or more.
 pub(crate) struct SourceFile {
     pub(crate) path: PathBuf,
-    /// The path relative to the source, with `/` between its parts; empty if the source is this file.
+    /// The path of the file relative to the source, with `/` between its parts; empty if the source is this file.
     pub(crate) name: String,
     /// The metadata that the file had when the source was listed.
     pub(crate) stamp: Stamp,
@@ -47,13 +47,13 @@ impl Source {
 }
 
 impl SourceFile {
-    /// Opens the file, if it is still the one that was listed.
+    /// Opens the file. It is an error if its length or modification time has changed since the source was listed.
     pub(crate) fn open(&self) -> Result<File, TokenError> {
         self.check_unchanged()?; // before the file is opened, because opening a pipe waits for its other end
         File::open(&self.path).map_err(TokenError::io(&self.path))
     }
 
-    /// Checks that the file is still the one that was listed.
+    /// Checks that the file's length and modification time have not changed since the source was listed.
     pub(crate) fn check_unchanged(&self) -> Result<(), TokenError> {
         let change = match fs::metadata(&self.path).map_err(TokenError::io(&self.path)) {
             Ok(metadata) => self.stamp.change(&metadata),
@@ -64,7 +64,7 @@ impl SourceFile {
         change.map_or(Ok(()), |now| Err(changed(now)))
     }
 
-    /// Whether each line of the file is a document, by the extension of the file.
+    /// Whether each line of the file is a document: whether the extension of the file is `jsonl` or `ndjson`.
     pub(crate) fn is_json_lines(&self) -> bool {
         let extension = self.path.extension().unwrap_or_default();
         ["jsonl", "ndjson"].iter().any(|json| extension.eq_ignore_ascii_case(json))

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::tokens::error::TokenError;
 use crate::tokens::file::TokenFile;
 
-/// The number of documents from which on whole documents are held out.
+/// The smallest number of documents in a token file at which whole documents are held out.
 const DOCUMENTS: usize = 20;
 
 impl TokenFile {
@@ -24,7 +24,8 @@ impl TokenFile {
     }
 }
 
-/// Returns the position of the first held-out token.
+/// Returns the position of the first held-out token. `ends` has the end of each document, and `held_out` is the share
+/// of the tokens to hold out.
 fn border(tokens: u64, ends: &[[u8; 8]], held_out: f64) -> Result<u64, TokenError> {
     if !(held_out > 0.0 && held_out < 1.0) {
         let (name, allowed) = ("held_out", "above 0 and below 1".into());
@@ -50,7 +51,7 @@ fn border(tokens: u64, ends: &[[u8; 8]], held_out: f64) -> Result<u64, TokenErro
 mod tests {
     use super::*;
 
-    /// Returns the border of documents of these lengths.
+    /// Returns the position of the first held-out token, for documents of these lengths in tokens.
     fn split(lengths: &[u64], held_out: f64) -> Result<u64, TokenError> {
         let mut end = 0;
         let ends = lengths.iter().map(|length| {

@@ -10,7 +10,7 @@ use crate::tokens::encode::{Encode, check_known};
 use crate::tokens::error::TokenError;
 use crate::tokens::format::hex;
 
-/// The encoding of a `tokenizer.json`.
+/// The encoding of a `tokenizer.json`, as Hugging Face publishes it with a model.
 ///
 /// - No token is added to a text, such as a start of the text, whatever the file says.
 /// - The truncation and padding of the file are ignored, or long documents would lose their ends.
@@ -22,7 +22,7 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads a `tokenizer.json`.
+    /// Reads a tokenizer from a `tokenizer.json`, as Hugging Face publishes it with a model.
     ///
     /// # Errors
     /// - [`TokenError::PathNotFound`] or [`TokenError::Io`] if the file cannot be read.
@@ -59,7 +59,7 @@ impl Encode for Tokenizer {
         self.vocabulary
     }
 
-    /// Returns the SHA-256 of the file in hexadecimal.
+    /// Returns the SHA-256 of the `tokenizer.json` in hexadecimal.
     fn fingerprint(&self) -> String {
         self.fingerprint.clone()
     }

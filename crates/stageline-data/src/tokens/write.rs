@@ -43,7 +43,7 @@ impl TokenWriter {
         Ok(writer)
     }
 
-    /// Appends tokens to the current document. They must be in the vocabulary.
+    /// Appends tokens to the current document. They must be in the vocabulary, which is not checked.
     pub(crate) fn push(&mut self, tokens: &[u32]) -> Result<(), TokenError> {
         let bytes: Vec<u8> = match Header::width(self.vocabulary) {
             2 => tokens.iter().flat_map(|&token| (token as u16).to_le_bytes()).collect(),
@@ -54,7 +54,8 @@ impl TokenWriter {
         self.file.write_all(&bytes).map_err(TokenError::write(&self.temporary.path))
     }
 
-    /// Ends the current document, with the token `end` if there is one. A document without tokens is left out.
+    /// Ends the current document, and appends the token `end` to it if there is one. A document without tokens is left
+    /// out, and gets no `end`.
     pub(crate) fn end_document(&mut self, end: Option<u32>) -> Result<(), TokenError> {
         if self.tokens == self.ends.last().copied().unwrap_or(0) {
             return Ok(());
@@ -64,12 +65,12 @@ impl TokenWriter {
         Ok(())
     }
 
-    /// Returns the number of tokens up to now.
+    /// Returns the number of tokens that have been written up to now.
     pub(crate) fn tokens(&self) -> u64 {
         self.tokens
     }
 
-    /// Completes the file, and renames it to `path`.
+    /// Completes the temporary file with its header, which has the `key`, and renames it to `path`.
     pub(crate) fn finish(mut self, key: [u8; HASH], path: &Path) -> Result<(), TokenError> {
         self.complete(key).map_err(TokenError::write(&self.temporary.path))?;
         fs::rename(&self.temporary.path, path).map_err(TokenError::write(path))?;
@@ -77,7 +78,7 @@ impl TokenWriter {
         Ok(())
     }
 
-    /// Writes the ends of the documents, the checksum and the header.
+    /// Writes the ends of the documents, the checksum and the header, and syncs the file to disk.
     fn complete(&mut self, key: [u8; HASH]) -> io::Result<()> {
         let ends: Vec<u8> = self.ends.iter().flat_map(|end| end.to_le_bytes()).collect();
         self.contents.update(&ends);
@@ -102,14 +103,14 @@ pub(crate) fn checksum(header: &[u8], ends: &[u8]) -> [u8; HASH] {
     Sha256::new().chain_update(header).chain_update(ends).finalize().into()
 }
 
-/// A file that is deleted when it is dropped, unless it was renamed.
+/// A temporary file that is deleted when this value is dropped, unless the file was renamed.
 struct Temporary {
     path: PathBuf,
     is_renamed: bool,
 }
 
 impl Temporary {
-    /// Creates a file beside `path` whose name no other thread or process has.
+    /// Creates a temporary file beside `path`, with a name that no other file has.
     fn create(path: &Path) -> Result<(Self, File), TokenError> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         loop {

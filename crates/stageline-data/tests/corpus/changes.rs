@@ -31,7 +31,7 @@ impl Opened {
         Ok(byte[0])
     }
 
-    /// Returns the change that a read reports.
+    /// Reads the first byte, which must fail, and returns the change that the error names.
     fn refused(&self) -> Change {
         match self.read().unwrap_err() {
             CorpusError::Changed { path, had: 10, now } if path == self.file => now,
@@ -98,7 +98,7 @@ fn a_folder_in_its_place_is_no_file() {
     assert_eq!(opened.refused(), Change::NoFile);
 }
 
-/// Opening a pipe would wait for a writer.
+/// Tests a named pipe in the place of a corpus file. Opening the pipe would block until another process writes to it.
 #[cfg(unix)]
 #[test]
 fn a_pipe_in_its_place_is_no_file_and_does_not_block() {
@@ -166,7 +166,7 @@ fn only_windows_in_the_changed_file_fail_and_opening_again_reads_the_new_content
     assert_eq!(whole.iter().filter(|&&byte| byte == b'3').count(), 5);
 }
 
-/// Reads and writes interleave freely: every read is complete, or is a `Changed` error.
+/// Tests reads of a file that another thread shortens and restores: every read is complete, or a `Changed` error.
 #[test]
 fn a_file_that_shrinks_during_reads_is_at_most_an_error() {
     let opened = opened();
@@ -189,7 +189,8 @@ fn a_file_that_shrinks_during_reads_is_at_most_an_error() {
     assert_eq!(opened.read().unwrap(), 0, "the file has its length and time again, and is full of zeros");
 }
 
-/// A write between the first check of a file and the read of it is detected by the second check.
+/// Tests reads of a file that another thread rewrites once. A write between the check before a read and the read itself
+/// is detected by the check after the read.
 #[test]
 fn no_byte_of_a_rewritten_file_is_ever_returned() {
     for _ in 0..300 {

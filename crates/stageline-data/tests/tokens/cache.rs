@@ -10,7 +10,7 @@ use stageline_data::{Bytes, Encode, TokenError, prepare};
 
 use crate::{Room, documents, tokens};
 
-/// An encoding that can be prepared, but fails on any text.
+/// An encoding for tests that has a fingerprint and a vocabulary, but fails on any text and any tokens.
 struct Failing {
     fingerprint: &'static str,
 }

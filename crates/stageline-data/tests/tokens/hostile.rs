@@ -30,7 +30,8 @@ impl Forge {
         TokenFile::open(&self.path)
     }
 
-    /// Opens a copy that `damage` changed, and whose checksum is right. Returns the fault that is found.
+    /// Writes a copy of the token file that `damage` changes, with a correct checksum, and opens it. Returns the fault
+    /// that the error names.
     fn fault(&self, damage: impl Fn(&mut Vec<u8>)) -> String {
         let mut bytes = self.bytes.clone();
         damage(&mut bytes);
@@ -43,7 +44,7 @@ impl Forge {
         }
     }
 
-    /// Returns the fault of a copy with another number at an offset.
+    /// Returns the fault of a copy of the token file that has `number` as the 8 bytes at the offset `at`.
     fn with_number(&self, at: usize, number: u64) -> String {
         self.fault(|bytes| bytes[at..at + 8].copy_from_slice(&number.to_le_bytes()))
     }
@@ -100,7 +101,8 @@ fn ends_must_ascend_to_the_number_of_tokens() {
     assert_eq!(forge.with_number(ends + 16, 5), "its last document ends at 5, and it has 6 tokens");
 }
 
-/// A wrong bit in a token is within the vocabulary, or reading it is an error.
+/// Flips each bit of a token file. Opening the file must fail, unless the bit is in a token: that token is then in the
+/// vocabulary, or reading it must fail.
 #[test]
 fn every_wrong_bit_outside_the_tokens_is_refused() {
     let forge = Forge::new();

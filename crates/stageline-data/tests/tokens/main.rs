@@ -1,5 +1,5 @@
-//! Tests token files: their sources, their cache, their reader on hostile files and on the inputs of a fuzzer, and tokenizers. All
-//! tests are one binary.
+//! Tests token files: their sources, their cache, their reader on hostile files and on the inputs of a fuzzer, and
+//! tokenizers. All tests are one binary.
 
 mod cache;
 mod hostile;
@@ -21,7 +21,7 @@ struct Room {
 }
 
 impl Room {
-    /// Makes a source of one file.
+    /// Creates a temporary folder with a source of one file, which has this name and these contents.
     fn with(name: &str, contents: impl AsRef<[u8]>) -> Self {
         let root = tempfile::tempdir().unwrap();
         let source = root.path().join(name);
@@ -34,7 +34,7 @@ impl Room {
         prepare(&self.source, &Bytes, &self.options)
     }
 
-    /// Returns the names in the folder for token files.
+    /// Returns the sorted names of all files in the folder for token files.
     fn names(&self) -> Vec<String> {
         let folder = fs::read_dir(self.options.folder.as_ref().unwrap()).unwrap();
         let mut names: Vec<_> = folder.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -43,14 +43,14 @@ impl Room {
     }
 }
 
-/// Returns all tokens of a file.
+/// Returns all tokens of a token file.
 fn tokens(file: &TokenFile) -> Vec<u32> {
     let mut tokens = vec![0; file.len() as usize];
     file.read(0, &mut tokens).unwrap();
     tokens
 }
 
-/// Returns the text of each document of a file of bytes.
+/// Returns the text of each document of a token file whose tokens are bytes.
 fn documents(file: &TokenFile) -> Vec<String> {
     let mut documents = Vec::new();
     let mut end = file.len();

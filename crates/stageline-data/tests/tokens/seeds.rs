@@ -7,7 +7,8 @@ mod token_file;
 
 const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/token_file");
 
-/// Pieces of descriptions, and numbers at the ends of their range.
+/// The words that mutations of the fuzzer's seeds insert: parts of descriptions of token files, and numbers at the
+/// limits of their range.
 const WORDS: [&str; 16] = [
     "0",
     "1",

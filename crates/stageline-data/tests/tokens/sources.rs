@@ -8,7 +8,7 @@ use stageline_data::{Bytes, Encode, TokenError, TokenFile, TokenOptions, prepare
 
 use crate::{Room, documents, reopen, tokens};
 
-/// An encoding of characters: a token is the number of a character in Unicode.
+/// An encoding for tests in which each character is a token, by its number in Unicode.
 struct Characters {
     vocabulary: usize,
 }

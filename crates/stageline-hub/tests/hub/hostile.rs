@@ -8,7 +8,8 @@ use stageline_hub::{Dtype, FolderError, ModelFolder};
 
 use crate::toy::{self, INDEX, INDEX_TEXT, SHARDS, SINGLE};
 
-/// Asserts that the sharded folder is refused after a change to it, with these parts in the error.
+/// Asserts that a valid model folder with two weights files is refused after `change`, with an error message that
+/// contains these parts. Returns the error.
 fn assert_refused(change: impl FnOnce(&Path), parts: &[&str]) -> FolderError {
     let dir = toy::sharded();
     ModelFolder::open(dir.path()).unwrap();
@@ -18,7 +19,8 @@ fn assert_refused(change: impl FnOnce(&Path), parts: &[&str]) -> FolderError {
     error
 }
 
-/// Asserts that the sharded folder is refused with this text as its index.
+/// Asserts that a model folder with two weights files is refused if this text is its index, with an error message that
+/// contains these parts.
 fn assert_index_refused(index: &str, parts: &[&str]) -> FolderError {
     assert_refused(|dir| fs::write(dir.join(INDEX), index).unwrap(), parts)
 }

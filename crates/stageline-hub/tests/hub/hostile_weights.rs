@@ -4,7 +4,8 @@ use stageline_hub::{Dtype, FolderError, ModelFolder};
 
 use crate::toy::{self, SINGLE};
 
-/// Asserts that a folder with these bytes as its weights file is refused, with these parts in the error.
+/// Asserts that a model folder with these bytes as its weights file is refused as malformed, with an error message that
+/// contains these parts.
 #[track_caller]
 fn assert_refused(weights: &[u8], parts: &[&str]) {
     let dir = toy::single(weights);

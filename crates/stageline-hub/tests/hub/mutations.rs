@@ -9,7 +9,8 @@ use stageline_hub::{FolderError, ModelFolder};
 
 use crate::toy;
 
-/// Pieces of headers and indices, numbers at the ends of their range, and text that is unsafe to print.
+/// The words that mutations insert into files: parts of headers and indices, numbers at the limits of their range, and
+/// text that is unsafe to print.
 pub const WORDS: [&str; 20] = [
     "0",
     "-1",
@@ -33,17 +34,19 @@ pub const WORDS: [&str; 20] = [
     "\"x\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]},",
 ];
 
-/// A change to the bytes of a file.
+/// A random change to the bytes of a file, for tests.
 #[derive(Clone, Debug)]
 enum Mutation {
     Truncate(Index),
     Set(Index, u8),
     Flip(Index, u8),
-    /// Replaces up to some bytes by a word.
+    /// Replaces bytes of the file by one of [`WORDS`]. The fields are the place, the largest number of bytes to
+    /// replace, and the index of the word.
     Replace(Index, usize, usize),
-    /// Copies the tail of the file to a place.
+    /// Replaces the end of the file by a copy of another part, up to its old end. The fields are where the copied part
+    /// and where the replaced end begin.
     Splice(Index, Index),
-    /// Replaces the first eight bytes, the length of a header.
+    /// Replaces the first eight bytes of the file, which in a weights file are the length of its header.
     Length(u64),
 }
 
@@ -93,7 +96,8 @@ fn mutation() -> impl Strategy<Value = Mutation> {
     ]
 }
 
-/// Opens a folder, reads every tensor and makes the layout. Returns the errors.
+/// Opens a model folder, reads every tensor and writes a copy of the folder. Returns all errors on the way, which are
+/// allowed.
 fn errors(path: &Path) -> Vec<FolderError> {
     let folder = match ModelFolder::open(path) {
         Ok(folder) => folder,

@@ -9,12 +9,13 @@ use stageline_hub::{
 
 use crate::toy::{self, INDEX, SINGLE};
 
-/// Describes a tensor.
+/// Makes the description of a tensor for a layout.
 fn tensor(name: &str, dtype: Dtype, shape: &[usize]) -> TensorLayout {
     TensorLayout { name: name.to_owned(), dtype, shape: shape.to_vec() }
 }
 
-/// Asserts that a write is refused, that the folder gets no file, and that the error has these parts.
+/// Asserts that writing `layout` with `values` is refused, that the folder gets no file, and that the error message
+/// contains these parts.
 #[track_caller]
 fn assert_refused(layout: &Layout, values: impl FnMut(&str) -> Result<Values<'static>, String>, parts: &[&str]) {
     let dir = toy::folder(&[]);

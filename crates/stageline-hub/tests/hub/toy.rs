@@ -13,7 +13,7 @@ pub const INDEX: &str = "model.safetensors.index.json";
 pub const SINGLE: &str = "model.safetensors";
 pub const SHARDS: [&str; 2] = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
 
-/// The index of the folder that [`sharded`] makes.
+/// The text of the index in the model folder that [`sharded`] makes.
 pub const INDEX_TEXT: &str = r#"{
   "metadata": {
     "total_parameters": 8,
@@ -36,7 +36,7 @@ pub fn f32s(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-/// Returns a weights file as the safetensors crate writes it.
+/// Returns the bytes of a weights file with these tensors, as the safetensors crate writes it.
 pub fn weights(tensors: &[Tensor]) -> Vec<u8> {
     let views = tensors.iter().map(|(name, dtype, shape, bytes)| {
         (*name, TensorView::new(*dtype, shape.clone(), bytes).expect("the bytes fit the shape"))
@@ -45,12 +45,12 @@ pub fn weights(tensors: &[Tensor]) -> Vec<u8> {
     safetensors::serialize(views, Some(format)).unwrap()
 }
 
-/// Returns a weights file with this header and these bytes of tensors, whether they are valid or not.
+/// Returns the bytes of a weights file with this header and these bytes of tensors, whether they are valid or not.
 pub fn raw(header: &str, data: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()
 }
 
-/// Writes files with these names and contents into a new folder.
+/// Creates a temporary folder with files of these names and contents.
 pub fn folder(files: &[(&str, &[u8])]) -> TempDir {
     let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     for (name, contents) in files {
@@ -83,12 +83,12 @@ pub fn sharded() -> TempDir {
     folder(&files.iter().map(|(name, contents)| (*name, contents.as_slice())).collect::<Vec<_>>())
 }
 
-/// Makes a folder with one weights file.
+/// Makes a model folder whose only weights file has these bytes.
 pub fn single(weights: &[u8]) -> TempDir {
     folder(&[("config.json", b"{}"), (SINGLE, weights)])
 }
 
-/// Opens a folder that must be refused, and returns the error after a check of its text.
+/// Opens a model folder, which must fail, and returns the error after checking that its text is safe to print.
 pub fn refused(path: &Path) -> FolderError {
     let error = ModelFolder::open(path).expect_err("the folder is malformed");
     check_text(&error);
@@ -109,7 +109,7 @@ pub fn check_text(error: &FolderError) {
     }
 }
 
-/// Asserts that the text of an error has all these parts.
+/// Asserts that the text of an error contains all these parts.
 #[track_caller]
 pub fn assert_says(error: &FolderError, parts: &[&str]) {
     let text = error.to_string();

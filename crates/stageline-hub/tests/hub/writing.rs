@@ -9,24 +9,25 @@ use stageline_hub::{Dtype, FolderError, Layout, ModelFolder, TensorLayout, Value
 
 use crate::toy::{self, INDEX, SINGLE};
 
-/// Returns the names and contents of the files in a folder.
+/// Returns the contents of all files in a folder, by their names.
 fn files(path: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
     entries.map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), fs::read(&path).unwrap())).collect()
 }
 
-/// Returns the values of a tensor: as f32 if they can be converted, and otherwise as bytes.
+/// Returns the values of a tensor of `folder`, to write them unchanged: as f32 if they can be converted, and otherwise
+/// as bytes.
 fn unchanged<'a>(folder: &'a ModelFolder, name: &str) -> Result<Values<'a>, FolderError> {
     let tensor = folder.tensor(name)?;
     Ok(tensor.to_f32().map_or_else(|_| tensor.into(), Values::F32))
 }
 
-/// Makes a layout of one tensor `w`.
+/// Makes a layout with the one tensor `w` of this type and shape.
 fn one(dtype: Dtype, shape: &[usize]) -> Layout {
     Layout::single([TensorLayout { name: "w".into(), dtype, shape: shape.to_vec() }]).unwrap()
 }
 
-/// Writes one tensor and returns its bytes on disk.
+/// Writes a tensor of one dimension with these values in the type `dtype`, and returns its bytes on disk.
 fn written(dtype: Dtype, values: Vec<f32>) -> Vec<u8> {
     let dir = toy::folder(&[("config.json", b"{}")]);
     one(dtype, &[values.len()]).write(dir.path(), |_| Ok::<_, FolderError>(values.clone())).unwrap();

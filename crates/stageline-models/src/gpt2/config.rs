@@ -10,7 +10,7 @@ pub struct Config {
     pub width: usize,
     pub layers: usize,
     pub heads: usize,
-    /// The number of learned positions, which is the longest sequence.
+    /// The number of learned position embeddings, which is the longest sequence in tokens.
     pub positions: usize,
     /// The width of the hidden activations of the feed-forward parts.
     pub hidden: usize,
@@ -21,14 +21,14 @@ pub struct Config {
     pub deviation: f64,
 }
 
-/// The activation function of the feed-forward parts.
+/// The activation function of the feed-forward parts of GPT-2: the exact GELU or its tanh approximation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     Gelu,
     GeluTanh,
 }
 
-/// The fields of `config.json`, with the defaults of transformers.
+/// The fields of GPT-2's `config.json` that this crate reads, with the defaults of the Transformers library.
 #[derive(Deserialize)]
 #[serde(default)]
 struct Fields {
@@ -68,7 +68,7 @@ impl Default for Fields {
 }
 
 impl Config {
-    /// Reads the fields of `config.json`.
+    /// Reads the configuration of a GPT-2 model from the contents of its `config.json`.
     ///
     /// # Errors
     /// Returns the reason if a field is missing or has a value that this model does not take.

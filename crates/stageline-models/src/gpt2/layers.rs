@@ -1,5 +1,5 @@
-//! The layers of GPT-2 (Radford et al., 2019, *Language Models are Unsupervised Multitask Learners*): learned positions,
-//! and pre-LN blocks with biases everywhere.
+//! The layers of GPT-2 (Radford et al., 2019, *Language Models are Unsupervised Multitask Learners*): learned
+//! positions, and pre-LN blocks with biases everywhere.
 //!
 //! Dropout, which the configuration may name, is not applied.
 
@@ -13,7 +13,7 @@ use super::config::{Activation, Config};
 use crate::cache::{BlockCache, KeyValueCache};
 use crate::parameters::{linear, normal, rows};
 
-/// The normalisation before the head.
+/// The type of GPT-2's normalisation before the projection to the vocabulary.
 pub type Norm = LayerNorm;
 
 /// The sum of token and position embeddings, a map from `[batch, length]` to `[batch, length, width]`.
@@ -25,7 +25,8 @@ pub struct Embeddings {
     cache: KeyValueCache,
 }
 
-/// A transformer block of GPT-2.
+/// A transformer block of GPT-2: layer norm, attention, layer norm and feed-forward part, with two residual
+/// connections.
 #[derive(Module, Debug)]
 pub struct Block {
     attention_norm: LayerNorm,
@@ -44,7 +45,7 @@ struct Attention {
     cache: BlockCache,
 }
 
-/// The feed-forward part of a block.
+/// The feed-forward part of a GPT-2 block: two linear layers with an activation function between them.
 #[derive(Module, Debug)]
 struct Mlp {
     up: Linear,
@@ -118,7 +119,8 @@ impl Stage for Block {
 }
 
 impl Attention {
-    /// Applies attention to activations `[batch x length, width]`; the array has the sizes `[batch, length, width]`.
+    /// Applies self-attention to activations `[batch x length, width]` and returns activations of the same shape. The
+    /// array has the sizes batch, length and width.
     fn forward(&self, input: Tensor<2>, [batch, length, width]: [usize; 3]) -> Tensor<2> {
         let split = self.query_key_value.forward(input).reshape([batch, length, 3 * width]);
         self.output.forward(rows(self.cache.attend(split, self.heads.into())))
@@ -135,7 +137,7 @@ impl Mlp {
     }
 }
 
-/// Returns a normalisation with the epsilon of the configuration.
+/// Creates a layer norm over the width of the model, with the epsilon of the configuration.
 pub fn norm(config: &Config, device: &Device) -> LayerNorm {
     LayerNorm::init(&LayerNormConfig::new(config.width).with_epsilon(config.epsilon), device)
 }

@@ -15,12 +15,12 @@ pub struct Config {
     pub layers: usize,
     pub heads: usize,
     pub key_value_heads: usize,
-    /// The number of elements of a head's query, key or value.
+    /// The number of elements that a head's query, key or value has for one token.
     pub head_size: usize,
     pub epsilon: f64,
     pub tied: bool,
     pub deviation: f64,
-    /// The frequencies of the rotary embedding, in radians for a position.
+    /// The frequencies of the rotary embedding in radians per position, one for each pair of a head's elements.
     pub frequencies: Vec<f32>,
     /// Whether the linear layers of queries, keys and values have biases.
     pub query_key_value_bias: bool,
@@ -29,13 +29,14 @@ pub struct Config {
     pub mlp_bias: bool,
     /// Whether each head's queries and keys are normalised before they are rotated (Qwen3).
     pub head_norms: bool,
-    /// The number of keys that a query sees in each block; `None` for all.
+    /// The sliding window of each block: the number of keys that a query sees, up to and with its own position; `None`
+    /// for all earlier positions.
     pub windows: Vec<Option<usize>>,
-    /// The longest sequence that the model is made for.
+    /// The longest sequence that the model is made for, in tokens.
     pub positions: usize,
 }
 
-/// The fields of `config.json`, with the defaults of transformers.
+/// The fields of a Llama family `config.json` that this crate reads, with the defaults of the Transformers library.
 #[derive(Deserialize)]
 struct Fields {
     vocab_size: usize,
@@ -68,7 +69,7 @@ struct Fields {
     partial_rotary_factor: Option<f64>,
 }
 
-/// The fields of a rotary embedding: `rope_scaling`, or `rope_parameters` of newer files.
+/// The fields of `config.json` about the rotary embedding: `rope_scaling`, or `rope_parameters` in newer files.
 #[derive(Clone, Deserialize)]
 struct Rope {
     #[serde(alias = "type")]
@@ -98,7 +99,7 @@ fn positions() -> usize {
 }
 
 impl Config {
-    /// Reads the fields of `config.json` of a model of the type `kind`, such as `qwen2`.
+    /// Reads the configuration of a model of the type `kind`, such as `qwen2`, from the contents of its `config.json`.
     ///
     /// # Errors
     /// Returns the reason if a field is missing or has a value that these models do not take.
@@ -144,7 +145,8 @@ impl Config {
     }
 }
 
-/// Returns the number of keys that a query sees in each block.
+/// Returns the sliding window of each block, which is the number of keys that a query sees, up to and with its own
+/// position; `None` for all earlier positions.
 fn windows(fields: &Fields, kind: &str) -> Result<Vec<Option<usize>>, String> {
     let layers = fields.num_hidden_layers;
     let window = fields.sliding_window.filter(|_| match kind {
@@ -174,8 +176,8 @@ fn windows(fields: &Fields, kind: &str) -> Result<Vec<Option<usize>>, String> {
     types.iter().map(of).collect()
 }
 
-/// Returns the frequencies of the rotary embedding: `theta` to the power of `-2 i / size`, scaled as the configuration
-/// says.
+/// Returns the frequencies of the rotary embedding in radians per position: `theta` to the power of `-2 i / size` for
+/// pair i of a head's `size` elements, scaled as the configuration says.
 fn frequencies(fields: &Fields, size: usize) -> Result<Vec<f32>, String> {
     let rope = fields.rope_parameters.clone().or_else(|| fields.rope_scaling.clone());
     let of_rope = |of: fn(&Rope) -> Option<f64>| rope.as_ref().and_then(of);
@@ -212,8 +214,9 @@ fn frequencies(fields: &Fields, size: usize) -> Result<Vec<f32>, String> {
     Ok(scaled.into_iter().map(|frequency| frequency as f32).collect())
 }
 
-/// Scales one frequency as Llama 3.1 does: those of long waves are divided by `factor`, those of short waves stay, and
-/// those between are interpolated (Grattafiori et al., 2024, arXiv:2407.21783; the formula is that of Meta's
+/// Scales one frequency of the rotary embedding as Llama 3.1 does. A frequency with fewer than `low` waves in
+/// `original` positions, the context length before the scaling, is divided by `factor`. One with more than `high` waves
+/// stays, and those between are interpolated (Grattafiori et al., 2024, arXiv:2407.21783; the formula is that of Meta's
 /// `apply_scaling`).
 fn llama3(frequency: f64, factor: f64, [low, high]: [f64; 2], original: f64) -> f64 {
     let waves = original * frequency / TAU;

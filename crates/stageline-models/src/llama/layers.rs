@@ -13,7 +13,7 @@ use super::config::Config;
 use crate::cache::{BlockCache, KeyValueCache};
 use crate::parameters::{linear, rows};
 
-/// The normalisation before the head.
+/// The type of the Llama family's normalisation before the projection to the vocabulary.
 pub type Norm = RmsNorm;
 
 /// The token embeddings, a map from `[batch, length]` to `[batch, length, width]`.
@@ -22,7 +22,8 @@ pub struct Embeddings {
     pub(crate) tokens: Embedding,
 }
 
-/// A transformer block of the Llama family.
+/// A transformer block of the Llama family: RMS norm, attention, RMS norm and feed-forward part, with two residual
+/// connections.
 #[derive(Module, Debug)]
 pub struct Block {
     attention_norm: RmsNorm,
@@ -31,14 +32,15 @@ pub struct Block {
     mlp: Mlp,
 }
 
-/// Causal self-attention whose query heads share keys and values, with rotated queries and keys.
+/// Causal self-attention with a rotary embedding of queries and keys. Several query heads may share one head of keys
+/// and values (grouped-query attention).
 #[derive(Module, Debug)]
 struct Attention {
     query: Linear,
     key: Linear,
     value: Linear,
     output: Linear,
-    /// The normalisation of each head's queries, and that of its keys; `None` except in Qwen3.
+    /// The normalisation of each head's queries before they are rotated; `None` except in Qwen3.
     query_norm: Option<RmsNorm>,
     key_norm: Option<RmsNorm>,
     #[module(skip)]
@@ -49,7 +51,7 @@ struct Attention {
     cache: BlockCache,
 }
 
-/// The gated feed-forward part of a block.
+/// The gated feed-forward part (SwiGLU) of a block of the Llama family.
 #[derive(Module, Debug)]
 struct Mlp {
     gate: Linear,
@@ -129,7 +131,8 @@ impl Stage for Block {
 }
 
 impl Attention {
-    /// Applies attention to activations `[batch x length, width]`; the array has the sizes `[batch, length, width]`.
+    /// Applies self-attention to activations `[batch x length, width]` and returns activations of the same shape. The
+    /// array has the sizes batch, length and width.
     fn forward(&self, input: Tensor<2>, [batch, length, _]: [usize; 3]) -> Tensor<2> {
         let size = 2 * self.angles.frequencies().len();
         let normalised = |part: Tensor<2>, norm: &Option<RmsNorm>| match norm {
@@ -158,7 +161,7 @@ impl Mlp {
     }
 }
 
-/// Returns a normalisation of `width` elements with the epsilon of the configuration.
+/// Creates an RMS norm over `width` elements, with the epsilon of the configuration.
 pub fn norm(config: &Config, width: usize, device: &Device) -> RmsNorm {
     RmsNorm::init(&RmsNormConfig::new(width).with_epsilon(config.epsilon), device)
 }

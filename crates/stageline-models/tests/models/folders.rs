@@ -8,7 +8,8 @@ use stageline_models::LanguageModel;
 
 use crate::toy::{batch, configurations, logits, new, plain};
 
-/// Writes a folder with the tensors of another one, as `change` leaves them, and its configuration with changes.
+/// Writes the model folder `to` with the tensors of the folder `from` after `change`, and with its configuration, into
+/// which the fields of `config` are merged. A tensor that is new or has another size is full of zeros.
 fn rewritten(from: &Path, to: &Path, config: Value, change: impl Fn(&mut Vec<TensorLayout>)) {
     let source = ModelFolder::open(from).unwrap();
     let mut tensors: Vec<_> = source.layout().unwrap().tensors().cloned().collect();

@@ -8,7 +8,7 @@ use crate::toy::{configurations, logits, new, pipeline, plain};
 
 const NEW: usize = 20;
 
-/// Continues a prompt greedily by forwards of the whole text.
+/// Returns the 20 tokens that continue a prompt greedily, each from a forward of the whole text without a cache.
 fn by_whole_forwards(pipeline: &mut Pipeline<Tokens, Logits, Tokens>, prompt: &[u32]) -> Vec<u32> {
     let mut text = prompt.to_vec();
     for _ in 0..NEW {

@@ -11,7 +11,8 @@ use stageline_models::{LanguageModel, Logits, Tokens};
 
 pub const VOCABULARY: usize = 37;
 
-/// Returns configurations with tied and untied heads, shared keys, windows, biases and head norms.
+/// Returns the configurations of small models of all families, with tied and untied heads, shared keys and values,
+/// sliding windows, biases and head norms.
 pub fn configurations() -> Vec<Value> {
     let llama = json!({
         "model_type": "llama", "vocab_size": VOCABULARY, "hidden_size": 24, "intermediate_size": 41,
@@ -35,14 +36,14 @@ pub fn configurations() -> Vec<Value> {
     ]
 }
 
-/// Writes a configuration to a folder, and creates a new model with it.
+/// Writes a configuration to a file in a folder, and creates a new model with it from a fixed seed.
 pub fn new(folder: &Path, config: &Value) -> LanguageModel {
     let path = folder.join("new.json");
     std::fs::write(&path, config.to_string()).unwrap();
     LanguageModel::new(path, 5).unwrap()
 }
 
-/// Builds a pipeline of a model, cut by a list such as `0,3`.
+/// Builds a pipeline of a model on the CPU. `cut` lists the first layer of each stage, such as `0,3`.
 pub fn pipeline(
     model: &LanguageModel,
     cut: &str,
@@ -55,12 +56,12 @@ pub fn pipeline(
     builder.schedule(schedule_named(schedule).unwrap()).micro_batches(3).build().unwrap()
 }
 
-/// Returns the plain pipeline of a model in two stages.
+/// Builds a pipeline of a model in two stages, under 1F1B and without recomputation.
 pub fn plain(model: &LanguageModel) -> Pipeline<Tokens, Logits, Tokens> {
     pipeline(model, "0,3", ("1f1b", Recompute::Nothing))
 }
 
-/// Returns rows of tokens that differ from step to step.
+/// Returns token ids `[rows, length]` that differ from step to step.
 pub fn tokens(step: usize, rows: usize, length: usize) -> Tokens {
     let tokens = (0..rows * length).map(|at| ((at * at + 7 * at + 13 * step) % VOCABULARY) as i32);
     Tokens::from_data(TensorData::new(tokens.collect::<Vec<_>>(), [rows, length]), &Device::flex())
@@ -70,7 +71,7 @@ pub fn batch(step: usize) -> Batch<Tokens, Tokens> {
     Batch::new(tokens(step, 6, 9), tokens(step + 1, 6, 9))
 }
 
-/// Returns the bits of a model's logits.
+/// Returns the bits of the logits that a pipeline infers for a fixed input.
 pub fn logits(pipeline: &mut Pipeline<Tokens, Logits, Tokens>) -> Vec<u32> {
     pipeline.infer(tokens(3, 4, 11)).unwrap().into_data().iter::<f32>().map(f32::to_bits).collect()
 }

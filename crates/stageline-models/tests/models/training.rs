@@ -7,7 +7,8 @@ use crate::toy::{batch, configurations, logits, new, pipeline};
 
 const STEPS: usize = 3;
 
-/// Trains a model and returns the losses of all steps and the logits after them, as bits.
+/// Trains a model for 3 steps with the given cut, schedule and recomputation. Returns the bits of the loss of each step
+/// and of the logits after them.
 fn trained(model: &LanguageModel, cut: &str, how: (&str, Recompute)) -> (Vec<u64>, Vec<u32>) {
     let mut pipeline = pipeline(model, cut, how);
     let losses = (0..STEPS).map(|step| pipeline.step(batch(step)).unwrap().loss.to_bits()).collect();

@@ -11,13 +11,14 @@ use burn::tensor::{Int, Tensor};
 
 /// A backend that this crate is built with, and the conversion of burn's tensors to its primitives and back.
 pub trait Engine: Backend {
-    /// Returns the backend's primitive of an autodiff tensor; `None` if the tensor is of another backend or burn's own
-    /// checkpointing is on.
+    /// Returns this backend's primitive of an autodiff tensor. Returns `None` if the tensor is not an autodiff tensor
+    /// of this backend, or if burn's own gradient checkpointing is on.
     fn tracked<const D: usize>(tensor: Tensor<D>) -> Option<FloatTensor<Autodiff<Self>>>;
-    /// Returns the backend's primitive of an integer tensor, from an autodiff device or not; `None` if the tensor is of
-    /// another backend.
+    /// Returns this backend's primitive of an integer tensor, from an autodiff device or not; `None` if the tensor is
+    /// not of this backend.
     fn indices<const D: usize>(tensor: Tensor<D, Int>) -> Option<IntTensor<Self>>;
-    /// Returns the backend's primitive of a float tensor outside autodiff; `None` if the tensor is of another backend.
+    /// Returns this backend's primitive of a float tensor outside autodiff; `None` if the tensor is an autodiff tensor
+    /// or not of this backend.
     fn plain<const D: usize>(tensor: Tensor<D>) -> Option<FloatTensor<Self>>;
     /// Returns the burn tensor of rank `D` that wraps an autodiff primitive of this backend.
     fn of_tracked<const D: usize>(tensor: FloatTensor<Autodiff<Self>>) -> Tensor<D>;
@@ -60,8 +61,8 @@ engine!(burn::backend::Cuda);
 #[cfg(feature = "remote")]
 engine!(burn::backend::Remote);
 
-/// Calls a generic function with every backend of this build in turn until one returns `Some`; each backend recognises
-/// its own tensors.
+/// Calls a generic function with every backend of this build in turn until one call returns `Some`, and returns that;
+/// `None` if no call does. Each backend recognises its own tensors.
 macro_rules! of_their_backend {
     ($function:path, $($argument:expr),+ $(,)?) => {{
         let found = None;

@@ -48,7 +48,8 @@ pub enum Recompute {
     Blocks(usize),
     /// Recomputes every n-th part marked by [`block`], beginning with the first part of the stage; n is at least 1.
     EveryNth(NonZero<usize>),
-    /// Recomputes all parts marked by [`block`] and keeps only their inputs, for about a third more computation.
+    /// Recomputes all parts marked by [`block`] and keeps only their inputs. A step then takes about a third more
+    /// computation.
     Full,
 }
 
@@ -76,34 +77,37 @@ enum Mark {
 thread_local! {
     /// The configured choice of parts that the forward on this thread leaves to recomputation in the backward.
     static POLICY: Cell<Recompute> = const { Cell::new(Recompute::Nothing) };
-    /// The number of blocks that the forward on this thread has passed.
+    /// The number of parts marked by [`block`] that the forward on this thread has begun so far.
     static PASSED: Cell<usize> = const { Cell::new(0) };
     /// The counts of the parts that the forward on this thread has marked for recomputation.
     static PARTS: Cell<Parts> = const { Cell::new(Parts { recomputed: 0, untracked: 0, unsupported: 0 }) };
-    /// The parameter gradients of recomputed parts in the backward on this thread.
+    /// The sum of the parameter gradients of recomputed parts in the backward on this thread; `None` outside
+    /// [`gather`].
     static PART_GRADIENTS: RefCell<Option<Sum>> = const { RefCell::new(None) };
 }
 
-/// Counts of the parts that a forward marked for recomputation, by whether they will be recomputed.
+/// Counts of the parts of a model that a forward marked for recomputation, by whether they will be recomputed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parts {
-    /// The number of marked parts that will be recomputed in the backward.
+    /// The number of parts marked for recomputation that will be recomputed in the backward.
     recomputed: usize,
-    /// The number of marked parts whose activations are kept because their input is outside the autodiff graph.
+    /// The number of parts marked for recomputation whose activations are kept instead, because their input is outside
+    /// the autodiff graph.
     untracked: usize,
-    /// The number of marked parts whose activations are kept because this build has no operations for their backend, or
-    /// because burn's own checkpointing is on.
+    /// The number of parts marked for recomputation whose activations are kept instead, because this build has no
+    /// operations for their backend, or because burn's own gradient checkpointing is on.
     unsupported: usize,
 }
 
 impl Parts {
-    /// Whether the forward marked no part that the policy names, as in a stage that has only embeddings.
+    /// Whether the forward marked no part of the kind that the configured [`Recompute`] names, as in a stage that has
+    /// only embeddings.
     pub fn are_none(self) -> bool {
         self == Self::default()
     }
 
-    /// Returns the reason why no part is recomputed although the policy asks for recomputation, and the remedy; `None`
-    /// if a part is recomputed.
+    /// Returns the reason why no part is recomputed although the configured [`Recompute`] asks for recomputation, and
+    /// the remedy; `None` if at least one part is recomputed.
     pub fn complaint(self) -> Option<&'static str> {
         match self {
             Self { recomputed: 1.., .. } => None,
@@ -123,20 +127,22 @@ impl Parts {
 }
 
 impl Recompute {
-    /// Runs a stage's forward, in which the parts that this policy names are left to recomputation. Returns the
-    /// forward's result and the counts of the parts that the forward marked.
+    /// Calls a stage's `forward`. The parts that this [`Recompute`] names keep no activations and are recomputed in the
+    /// backward. Returns the forward's result and the counts of the parts that the forward marked.
     pub fn counting<R>(self, forward: impl FnOnce() -> R) -> (R, Parts) {
         PARTS.set(Parts::default());
         let result = self.during(forward);
         (result, PARTS.take())
     }
 
-    /// Runs a stage's forward, in which the parts that this policy names are left to recomputation in the backward.
+    /// Calls a stage's `forward`. The parts that this [`Recompute`] names keep no activations and are recomputed in the
+    /// backward.
     pub fn during<R>(self, forward: impl FnOnce() -> R) -> R {
         during(&PASSED, 0, || during(&POLICY, self, forward))
     }
 
-    /// Whether the next part of the forward that `mark` marked is left to recomputation; counts the blocks.
+    /// Whether the [`Recompute`] of this thread names the next part of the forward, which the function `mark` marked.
+    /// The call also counts the part if it is a block, because blocks are chosen by their number.
     fn takes(mark: Mark) -> bool {
         let block = PASSED.get();
         PASSED.set(block + usize::from(mark == Mark::Block));
@@ -151,7 +157,8 @@ impl Recompute {
     }
 }
 
-/// Runs a backward, and returns its result and the parameter gradients of recomputed parts, which are not in its graph.
+/// Calls `backward`, and returns its result and the gradients of the parameters of recomputed parts. The backward's own
+/// result lacks these gradients, because a recomputed part has a separate graph.
 pub fn gather<R>(backward: impl FnOnce() -> R) -> (R, GradientsParams) {
     let (result, beside) = collecting(&PART_GRADIENTS, Sum::new(GradientsParams::new(), None), backward);
     (result, beside.gradients)
@@ -236,8 +243,8 @@ fn part<M: Module + 'static, const D: usize, const E: usize>(
     })
 }
 
-/// A mapper that detaches a module's parameters from their autodiff graph: into a separate graph if `tracked`, else as
-/// autodiff tensors that are not tracked.
+/// A mapper that detaches a module's parameters from their autodiff graph. If `tracked` is set, trained parameters
+/// become leaves of a separate graph; otherwise all become autodiff tensors that no graph tracks.
 struct Leaves {
     tracked: bool,
 }
@@ -250,14 +257,15 @@ impl ModuleMapper for Leaves {
     }
 }
 
-/// Returns a copy of the module for one forward of a recomputed part, with its parameters detached by [`Leaves`].
+/// Returns a copy of a module for one forward of a recomputed part, with its parameters detached by [`Leaves`]: as
+/// leaves of a separate graph if `tracked` is set, and otherwise without a graph.
 fn leaves<M: Module>(module: &M, tracked: bool) -> M {
     let module = module.clone().map(&mut Leaves { tracked });
     if tracked { unify(module) } else { module }
 }
 
-/// A closure that recomputes a part: it takes the gradient of the part's output and returns that of its input, if there
-/// is one.
+/// A closure that recomputes a part of a model: it takes the gradient of the part's output and returns the gradient of
+/// its input, or `None` if the output does not depend on the input.
 type RecomputePart<B> = Box<dyn FnOnce(FloatTensor<B>) -> Option<FloatTensor<B>> + Send>;
 
 /// The state of a recomputed part in the stage's graph: a closure that the part's backward takes out and calls once.
@@ -291,9 +299,12 @@ impl<B: Backend> Backward<B, 1> for Recomputed {
     }
 }
 
-/// Runs a part's forward without a graph, and records an operation that recomputes the part in the backward.
+/// Runs a part's forward without recording a graph, and records in the graph of `input` one operation whose backward
+/// recomputes the part. Returns the operation's output.
 ///
-/// Returns `None`, and leaves `forward` in place, if the input is of another backend or burn's own checkpointing is on.
+/// Returns `None` without calling `forward` if `input` is not a tensor of the backend `B`, or if burn's own gradient
+/// checkpointing is on. `forward` then still holds its closure, so that the caller can try the next backend or run the
+/// closure itself. Otherwise `forward` is empty after the call.
 fn recompute_later<B: Engine, M: Module + 'static, const D: usize, const E: usize>(
     _: PhantomData<B>,
     module: &M,

@@ -22,7 +22,8 @@ pub fn root<const D: usize>(output: Tensor<D>, gradient: Tensor<D>) -> Option<Te
         .or_else(|| Some((output * gradient.autodiff()).sum()))
 }
 
-/// An operation at the end of a graph whose backward passes the given gradient on, without computing anything.
+/// An operation at the end of a graph whose backward passes the gradient that it was created with to its parent,
+/// without computing anything.
 #[derive(Debug)]
 struct HandIn;
 
@@ -37,8 +38,8 @@ impl<B: Backend> Backward<B, 1> for HandIn {
     }
 }
 
-/// Records the operation [`HandIn`] after `output` in its autodiff graph, and returns the operation's output; `None` if
-/// `output` is of another backend or burn's own checkpointing is on.
+/// Records the operation [`HandIn`] after `output` in its autodiff graph, and returns the operation's output, a scalar.
+/// Returns `None` if `output` is not a tensor of the backend `B`, or if burn's own gradient checkpointing is on.
 fn handed_in<B: Engine, const D: usize>(
     _: PhantomData<B>,
     output: Tensor<D>,

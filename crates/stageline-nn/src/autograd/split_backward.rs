@@ -68,8 +68,8 @@ pub struct Deferred {
 }
 
 impl Deferred {
-    /// Defers the gradients of these parameters: `compute` later adds one gradient for each of them, computed without
-    /// autodiff.
+    /// Creates deferred gradients for the parameters `ids`. `compute` later adds one gradient for each of these
+    /// parameters to a sum, computed without autodiff.
     pub fn new(ids: Vec<ParamId>, compute: impl FnOnce(&mut Sum) + Send + 'static) -> Self {
         Self { ids, compute: Box::new(compute) }
     }
@@ -80,11 +80,12 @@ impl Deferred {
     }
 }
 
-/// Defers the gradients of those parameters of a layer that [`may_put_off`] allows, and returns which of them are now
-/// deferred.
+/// Defers the gradients of those parameters of a layer that have an id in `ids`, a result of [`may_put_off`] for each
+/// parameter. Returns for each entry of `ids` whether its gradient is now deferred; none is in a backward that does not
+/// defer.
 ///
-/// The closure that `later` returns computes all of them together. The layer must register the other gradients in the
-/// graph.
+/// The closure that `later` returns computes all deferred gradients together. The layer must register the other
+/// gradients in the graph.
 pub fn put_off_any<const N: usize, F: FnOnce(&mut Sum) + Send + 'static>(
     ids: [Option<ParamId>; N],
     later: impl FnOnce() -> F,

@@ -1,20 +1,24 @@
 //! Effects of a forward that wait until the optimizer step succeeds, such as updates of running statistics.
 //!
 //! Effects are collected for each thread. A worker keeps those of a step apart until the step is committed, because a
-//! step may still be rolled back while the next one collects its own. The worker commits a step when the next command
-//! arrives, or the verdict if steps overlap, because all stages are known to step only then.
+//! step may still be rolled back while the next one collects its own. The worker commits a step when its next command
+//! arrives or, if steps overlap, when the step's verdict arrives, because only then are all stages known to make the
+//! step.
 
 use std::cell::RefCell;
 
 use crate::forward::recomputation::is_recomputation;
 
-/// The closure that a layer's forward passes to [`after_step`], to run after the optimizer step.
+/// A closure that a layer's forward passes to [`after_step`], such as an update of running statistics, to run after the
+/// optimizer step.
 type Effect = Box<dyn FnOnce()>;
 
 thread_local! {
-    /// The effects that the forwards of the running step on this thread passed to [`after_step`].
+    /// The closures that the forwards of the running step on this thread passed to [`after_step`], such as updates of
+    /// running statistics.
     static EFFECTS: RefCell<Vec<Effect>> = const { RefCell::new(Vec::new()) };
-    /// The effects of a training step that has been made but may still be rolled back.
+    /// The closures (such as updates of running statistics) that [`keep`] set apart last: those of a training step that
+    /// this thread has ended or is ending, and that may still be rolled back.
     static KEPT: RefCell<Vec<Effect>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -30,30 +34,32 @@ pub fn after_step(effect: impl FnOnce() + 'static) {
     EFFECTS.with_borrow_mut(|effects| effects.push(Box::new(effect)));
 }
 
-/// Sets apart the effects that forwards of the current step passed to [`after_step`], so that the next step collects
-/// its own effects. Effects that were set apart before are dropped.
+/// Sets apart the effects (such as updates of running statistics) that forwards of the current step passed to
+/// [`after_step`], so that the next step collects its own effects. Effects that were set apart before are dropped.
 pub fn keep() {
     drop(KEPT.replace(EFFECTS.take()));
 }
 
-/// Drops the effects that [`keep`] set apart, because their step is rolled back or skipped.
+/// Drops the effects (such as updates of running statistics) that [`keep`] set apart, because their step is rolled back
+/// or skipped.
 pub fn forget_kept() {
     drop(KEPT.take());
 }
 
-/// Runs the effects that [`keep`] set apart, because their step is committed.
+/// Runs the effects (such as updates of running statistics) that [`keep`] set apart, because their step is committed.
 pub fn do_kept() {
     KEPT.take().into_iter().for_each(|effect| effect());
 }
 
-/// Runs the effects that forwards of the current step passed to [`after_step`]. A training loop without a pipeline
-/// calls this function after its optimizer step; a pipeline needs no such call.
+/// Runs the effects (such as updates of running statistics) that forwards of the current step passed to [`after_step`].
+/// A training loop without a pipeline calls this function after its optimizer step; a pipeline needs no such call.
 pub fn stepped() {
     EFFECTS.take().into_iter().for_each(|effect| effect());
 }
 
-/// Drops the effects that forwards of the current step passed to [`after_step`]. A training loop without a pipeline
-/// calls this function if it skips a step; a pipeline needs no such call.
+/// Drops the effects (such as updates of running statistics) that forwards of the current step passed to
+/// [`after_step`]. A training loop without a pipeline calls this function if it skips a step; a pipeline needs no such
+/// call.
 pub fn skipped() {
     drop(EFFECTS.take());
 }

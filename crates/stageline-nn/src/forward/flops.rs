@@ -5,12 +5,13 @@ use std::cell::Cell;
 use crate::forward::thread_scope::during;
 
 thread_local! {
-    /// The FLOPs that layers have reported since the count on this thread began; `None` if nobody counts.
+    /// The floating-point operations (FLOPs) that layers have reported since the count on this thread began; `None` if
+    /// no [`counting_flops`] runs on the thread.
     static COUNT: Cell<Option<f64>> = const { Cell::new(None) };
 }
 
-/// Adds the FLOPs of a layer's forward to the count on this thread, if there is one. A multiplication and an addition
-/// are two FLOPs.
+/// Adds the floating-point operations (FLOPs) of a layer's forward to the count that [`counting_flops`] keeps on this
+/// thread; does nothing if none is kept. A multiplication and an addition are two FLOPs.
 ///
 /// The layers of this crate report their matrix products. A layer of one's own calls this function in its forward.
 pub fn report_flops(flops: f64) {
@@ -19,7 +20,8 @@ pub fn report_flops(flops: f64) {
     }
 }
 
-/// Runs `forward` on this thread, and returns its result with the FLOPs that its layers have reported.
+/// Calls `forward` on this thread, and returns its result with the number of floating-point operations (FLOPs) that its
+/// layers have reported.
 pub fn counting_flops<R>(forward: impl FnOnce() -> R) -> (R, f64) {
     during(&COUNT, Some(0.0), || {
         let result = forward();

@@ -5,17 +5,19 @@ use std::cell::Cell;
 use crate::forward::thread_scope::during;
 
 thread_local! {
-    /// Whether the forward on this thread is a recomputation.
+    /// Whether the forward on this thread recomputes activations in a backward.
     static RECOMPUTING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the forward on this thread is a recomputation. A layer must then count nothing a second time, and must draw
-/// the same random numbers as in the first forward.
+/// Whether the forward on this thread recomputes activations in a backward (activation checkpointing); false in the
+/// first forward. In a recomputation a layer must not update statistics or counters again, and must draw the same
+/// random numbers as in the first forward.
 pub fn is_recomputation() -> bool {
     RECOMPUTING.get()
 }
 
-/// Runs `forward` on this thread as a recomputation, so that its layers count nothing a second time.
+/// Calls `forward` on this thread as a recomputation of activations: [`is_recomputation`] is true meanwhile, so that
+/// layers do not update statistics or counters a second time.
 pub fn as_recomputation<R>(forward: impl FnOnce() -> R) -> R {
     during(&RECOMPUTING, true, forward)
 }

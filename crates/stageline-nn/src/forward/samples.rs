@@ -16,7 +16,7 @@ pub struct Samples {
 }
 
 thread_local! {
-    /// The samples of the training forward that runs on this thread.
+    /// The samples of the training forward that runs on this thread; `None` if none runs.
     static CURRENT: Cell<Option<Samples>> = const { Cell::new(None) };
 }
 

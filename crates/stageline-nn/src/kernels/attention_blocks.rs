@@ -1,13 +1,13 @@
-//! The heads of attention ([`AttentionHeads`]), the scale of its scores, and the blocks of queries in which it is
-//! computed.
+//! The heads of attention ([`AttentionHeads`]), the scale of attention scores, and the blocks of queries in which
+//! attention is computed.
 
 use std::ops::Range;
 
 /// The heads of causal attention, and the number of keys that a query sees.
 ///
 /// The columns of attention's input are the queries of all query heads, the keys of all key-value heads, and then the
-/// values of all key-value heads; each head has the same number of elements. A number of heads converts into heads with
-/// keys and values of their own, which see all positions up to their own.
+/// values of all key-value heads; each head has the same number of elements. A number converts into so many heads, each
+/// with keys and values of its own and without a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttentionHeads {
     /// The number of query heads.
@@ -27,7 +27,8 @@ impl From<usize> for AttentionHeads {
 }
 
 impl AttentionHeads {
-    /// Returns the number of heads in the columns of attention's input: those of queries, of keys and of values.
+    /// Returns the number of heads side by side in attention's input: the query heads, plus the key-value heads for
+    /// keys and again for values.
     pub(crate) fn columns(self) -> usize {
         self.query + 2 * self.key_value
     }
@@ -38,7 +39,7 @@ impl AttentionHeads {
         self.query / self.key_value
     }
 
-    /// Returns the position of the first key that a query sees, given the query's position.
+    /// Returns the position of the first key that a query sees, given the query's position; 0 without a window.
     #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
     pub(crate) fn first_key(self, query: usize) -> usize {
         self.window.map_or(0, |window| (query + 1).saturating_sub(window))
@@ -61,7 +62,7 @@ pub const QUERIES: usize = 64;
 pub struct Block {
     /// The positions of the block's queries.
     pub queries: Range<usize>,
-    /// The positions of the keys that the block's queries see.
+    /// The positions of the keys that at least one of the block's queries sees.
     pub keys: Range<usize>,
 }
 
@@ -73,7 +74,8 @@ impl Block {
     }
 }
 
-/// Returns the blocks of queries in a sequence of `length` positions.
+/// Returns the blocks of up to [`QUERIES`] consecutive queries in a sequence of `length` positions, each with the keys
+/// that its queries see.
 #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
 pub fn blocks(length: usize, heads: AttentionHeads) -> impl Iterator<Item = Block> {
     (0..length).step_by(QUERIES).map(move |start| {

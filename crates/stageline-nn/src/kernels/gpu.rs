@@ -1,4 +1,4 @@
-//! The kernels of NVIDIA GPUs, composed of burn's operations, which burn fuses there.
+//! The kernels of NVIDIA GPUs, composed of burn's operations, which burn fuses on these devices.
 
 use burn::backend::ops::{FloatTensorOps, ModuleOps};
 use burn::backend::tensor::{Device, FloatTensor, IntTensor};
@@ -131,7 +131,8 @@ impl Kernels for Cuda {
         (like(output, input), moments)
     }
 
-    /// The moments show whether the normalisation subtracts a mean, so the kind is not needed here.
+    /// Returns the gradient of a normalisation's input. The kind of normalisation is an unused argument, because the
+    /// moments have a mean only if the normalisation subtracts one.
     fn normalised_to_input(input: &Float, gamma: &Float, of_rows: &Moments<Float>, gradient: &Float, _: Norm) -> Float {
         let to_input = layer_norm::to_input(&rows(input), of(gamma), moments(of_rows), rows(gradient));
         like(to_input, input)
@@ -176,7 +177,8 @@ impl Kernels for Cuda {
         primitive(cross_entropy::to_logits(&of(logits), of(likelihoods), targets, of(gradient)))
     }
 
-    /// Sums the squares of all elements in an order that depends only on the kernels that burn's autotune chose.
+    /// Sums the squares of all elements in f64, in an order that depends only on the kernels that burn's autotune
+    /// chose.
     fn sum_of_squares(tensor: &Float) -> Float {
         primitive(sums::of_squares(flat(tensor)))
     }

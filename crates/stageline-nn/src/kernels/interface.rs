@@ -17,7 +17,8 @@ use crate::kernels::variants::{GeluForm, Norm};
 /// A backend that computes operations of layers in one piece, where burn has several operations. Tensors are outside
 /// autodiff.
 pub trait Kernels: Products {
-    /// The moments of each input row of a normalisation, which its backward needs.
+    /// The moments (mean and deviation) of each input row of a normalisation, which the backward of the normalisation
+    /// needs.
     type Moments: Clone + Debug + Send + 'static;
     /// The values of the forward of causal attention that its backward needs.
     type Attended: Clone + Debug + Send + 'static;
@@ -25,7 +26,8 @@ pub trait Kernels: Products {
     /// Whether the device `device` has this backend's kernels.
     fn are_there(device: &Device<Self>) -> bool;
 
-    /// Whether the backend's kernels accept tensors with elements of the type `dtype`.
+    /// Whether the backend's kernels accept tensors with elements of the type `dtype`; unless a backend says otherwise,
+    /// only f32.
     fn take(dtype: DType) -> bool {
         dtype == DType::F32
     }
@@ -35,7 +37,7 @@ pub trait Kernels: Products {
         Self::take(tensor.dtype()) && !is_empty(tensor)
     }
 
-    /// Returns the activation function GELU of every element of the input.
+    /// Returns the activation function GELU, in the form `form`, of every element of the input.
     fn gelu_of(input: &FloatTensor<Self>, form: GeluForm) -> FloatTensor<Self>;
 
     /// Returns the gradient of GELU's input, given the input and the gradient of GELU's output.
@@ -51,12 +53,13 @@ pub trait Kernels: Products {
         gradient: &FloatTensor<Self>,
     ) -> [FloatTensor<Self>; 2];
 
-    /// Rotates every head of an input `[batch, length, heads x size]` by angles whose cosines and sines are
-    /// `[length, size / 2]`, in f32.
+    /// Rotates every head of an input `[batch, length, heads x size]`, such as queries, by angles that depend on the
+    /// position. The cosines and sines of the angles, in f32, are `[length, size / 2]`.
     fn rotated(input: &FloatTensor<Self>, cosines: &FloatTensor<Self>, sines: &FloatTensor<Self>) -> FloatTensor<Self>;
 
-    /// Computes the normalisation of an input `[..., width]`, with a scale `gamma` and a shift `beta` of `[width]`, and
-    /// returns the output and the moments of the input's rows. `norm` is the normalisation and its epsilon.
+    /// Computes the normalisation of an input `[..., width]` with a scale `gamma` and, unless `None`, a shift `beta`,
+    /// each `[width]`, and returns the output and the moments of the input's rows. `norm` is the normalisation and its
+    /// epsilon.
     fn normalised(
         input: &FloatTensor<Self>,
         gamma: &FloatTensor<Self>,
@@ -82,24 +85,25 @@ pub trait Kernels: Products {
         gradient: &FloatTensor<Self>,
     ) -> [FloatTensor<Self>; 2];
 
-    /// Computes causal attention of an input `[batch, length, columns x size]`, and returns the output
-    /// `[batch, length, heads x size]` and the values that its backward needs. `starts`, `[batch, length]`, are the
-    /// positions of the first key in each query's document; `None` for samples of one document.
+    /// Computes causal attention of an input `[batch, length, (query heads + 2 x key-value heads) x size]`. Returns the
+    /// output, `[batch, length, query heads x size]`, and the values that its backward needs. `starts`, `[batch,
+    /// length]`, are the positions of the first key in each query's document; `None` for samples of one document.
     fn causal_attention(
         input: &FloatTensor<Self>,
         heads: AttentionHeads,
         starts: Option<&IntTensor<Self>>,
     ) -> (FloatTensor<Self>, Self::Attended);
 
-    /// Returns the gradient of causal attention's input, given the gradient of its output.
+    /// Returns the gradient of causal attention's input, given the values that the forward kept for the backward
+    /// (`attended`) and the gradient of the output.
     fn causal_attention_to_input(
         attended: &Self::Attended,
         heads: AttentionHeads,
         gradient: &FloatTensor<Self>,
     ) -> FloatTensor<Self>;
 
-    /// Computes the cross-entropy of logits `[rows, classes]` with targets `[rows]`, and returns their sum over the
-    /// rows, `[1]`, and a tensor that the backward needs.
+    /// Computes the cross-entropy of logits `[rows, classes]` with target classes `[rows]`, and returns its sum over
+    /// the rows, `[1]`, and a tensor that the backward needs.
     fn cross_entropy(logits: &FloatTensor<Self>, targets: &IntTensor<Self>) -> [FloatTensor<Self>; 2];
 
     /// Returns the gradient of the cross-entropy's logits, given the tensor that the forward kept for the backward and

@@ -1,12 +1,12 @@
 //! Kernels: operations of layers that a backend computes in one piece, with their gradients.
 //!
 //! The operations are GELU, SwiGLU, layer and RMS normalisation, rotary embeddings, causal attention, cross-entropy,
-//! linear products and sums of squares.
-//! Inputs are primitive tensors of one backend, outside autodiff; outputs are new tensors. A kernel keeps none of its
-//! inputs and outputs between calls, and must not know stages or plans.
+//! linear products and sums of squares. Inputs are primitive tensors of one backend, outside autodiff; outputs are new
+//! tensors. A kernel keeps none of its inputs and outputs between calls, and must not know stages or plans.
 //!
 //! - `interface`: the trait of a backend with kernels (`Kernels`), and the choice of the backend for a tensor.
-//! - `attention_blocks`: the heads of attention, the scale of its scores, and the blocks of queries in which it is computed.
+//! - `attention_blocks`: the heads of attention, the scale of its scores, and the blocks of queries in which it is
+//!   computed.
 //! - `attention_mask`: the keys that a query does not see, as masks.
 //! - `rotation`: the rotation of queries and keys by their positions, on every backend.
 //! - `variants`: the variants of operations that share a kernel.

@@ -18,12 +18,13 @@ use crate::kernels::variants::{GeluForm, Norm};
 
 /// The names of this crate's operations in the protocol between hosts.
 pub mod name {
-    /// The name of the operation that asks a server for its greeting: its version, and whether it has the kernels.
+    /// The name of the operation that asks a server for its greeting: its version, and whether it has this crate's
+    /// kernels.
     pub const HELLO: &str = "stageline/hello";
     /// The name of the operation that asks a server for the numbers that identify its process.
     pub const PROCESS: &str = "stageline/process";
     /// The name of the operation that tells a server the ids of the other servers of a training; the reply is the
-    /// number of ids that it accepted.
+    /// number of ids that the server accepted.
     pub const PEERS: &str = "stageline/peers";
     pub(crate) const GELU: &str = "stageline/gelu";
     pub(crate) const GELU_TO_INPUT: &str = "stageline/gelu_to_input";
@@ -99,14 +100,14 @@ fn rows(shape: &Shape) -> usize {
 }
 
 /// Returns the shape and type of the attention weights that the backward of causal attention needs: those of all query
-/// heads of all samples in one row.
+/// heads of all samples in one vector, in f32.
 fn weights(shape: &Shape, heads: AttentionHeads) -> (Shape, DType) {
     let (samples, length) = (shape[0], shape[1]);
     (Shape::new([samples * heads.query * weights_of_a_head(length, heads)]), DType::F32)
 }
 
-/// Returns the heads of attention as the scalars of a request; 0 stands for no window, because a window has at least one
-/// key.
+/// Returns the heads of attention as the scalars of a request; 0 stands for no window, because a window has at least
+/// one key.
 fn scalars(heads: AttentionHeads) -> Vec<ScalarIr> {
     let numbers = [heads.query, heads.key_value, heads.window.unwrap_or(0)];
     numbers.map(|number| ScalarIr::UInt(number as u64)).to_vec()
@@ -158,8 +159,8 @@ impl Products for Remote {
 
 impl Kernels for Remote {
     type Moments = Float;
-    /// The values that the backward of causal attention needs: its input, and the attention weights of all heads of all
-    /// samples in one row.
+    /// The values that the backward of causal attention needs: its input, and the attention weights of all query heads
+    /// of all samples in one vector.
     type Attended = (Float, Float);
 
     fn are_there(device: &Device<Remote>) -> bool {

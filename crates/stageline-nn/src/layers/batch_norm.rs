@@ -40,8 +40,8 @@ thread_local! {
     static PENDING: RefCell<HashMap<(ParamId, usize), Pending>> = RefCell::default();
 }
 
-/// The moments of a step's micro-batches in one batch norm, ordered by first sample and then by how often the layer has
-/// seen that micro-batch, so that the moments are always merged in the same order.
+/// The moments of a step's micro-batches in one batch norm. The key is the index of the micro-batch's first sample, and
+/// then how often the layer has seen that micro-batch, so that moments are always merged in the same order.
 type Pending = BTreeMap<(usize, usize), Moments>;
 
 /// The update of a batch norm's running statistics after a step. If the step is skipped, the update is dropped, and
@@ -124,7 +124,8 @@ impl AccumulatedBatchNorm {
 }
 
 impl Update {
-    /// Moves the layer's running statistics towards the mean and variance of the whole step's batch.
+    /// Moves the layer's running statistics towards the mean and variance of the whole step's batch, by the layer's
+    /// momentum.
     fn apply(&self) {
         let norm = &self.norm;
         let moments = PENDING.with_borrow_mut(|pending| pending.remove(&self.key())).unwrap_or_default();

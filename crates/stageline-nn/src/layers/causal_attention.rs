@@ -14,11 +14,12 @@ use crate::kernels::attention_mask::{before_document, hidden};
 /// [arXiv:1706.03762](https://arxiv.org/abs/1706.03762)).
 ///
 /// `heads` is a number of heads, or [`AttentionHeads`] that share keys and values or see a window of positions. The
-/// input is `[batch, length, columns]`: the queries of all query heads, then the keys of all key-value heads, then their
-/// values. The output is `[batch, length, query heads x size]`, where size is the number of elements of a head.
+/// input is `[batch, length, columns]`: the queries of all query heads, then the keys of all key-value heads, then
+/// their values. The output is `[batch, length, query heads x size]`, where size is the number of elements of a head.
 ///
 /// In f32 on the host, attention is one operation that skips the scores of positions that no query sees; burn's
-/// operations rearrange the heads and compute all scores. The input and the attention weights are kept for the backward.
+/// operations rearrange the heads and compute all scores. The input and the attention weights are kept for the
+/// backward.
 ///
 /// # Panics
 /// Panics if the columns do not divide into the heads, if the number of query heads is not a positive multiple of that
@@ -58,7 +59,8 @@ fn attention(query_key_value: Tensor<3>, heads: AttentionHeads, starts: Option<T
     if batch * length == 0 {
         return query_key_value.slice_dim(2, 0..query * size);
     }
-    // The products of queries and keys, and of weights and values. Scores of later positions count as well, as is usual.
+    // Two products count: queries with keys, and weights with values. Scores of later positions count as well, as is
+    // usual.
     report_flops(4.0 * (batch * length * length) as f64 * (query * size) as f64);
     #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
     if let Some(output) = of_their_backend!(one::causal_attention, &query_key_value, heads, starts.as_ref()) {
@@ -123,7 +125,7 @@ mod one {
         }
     }
 
-    /// Computes causal attention by the backend's kernel; returns `None` if there is no kernel for the tensor or its
+    /// Computes causal attention by the backend's kernel; returns `None` if there is no kernel for the input's type or
     /// device.
     pub fn causal_attention<B: Kernels>(
         _: PhantomData<B>,
@@ -142,7 +144,8 @@ mod one {
     }
 }
 
-/// Returns heads of several kinds, each with every length: plain heads, heads that share keys and values, and windows.
+/// Returns the test cases: every kind of attention heads (plain, with shared keys and values, with windows), each with
+/// every length of `lengths`.
 #[cfg(test)]
 pub fn cases(lengths: &[usize]) -> Vec<(AttentionHeads, usize)> {
     let shared = |query, key_value, window| AttentionHeads { query, key_value, window };
@@ -162,7 +165,8 @@ mod tests {
         tensor.cast(FloatDType::F64).into_data().iter::<f64>().collect()
     }
 
-    /// Returns the output of the function `attention` and the gradient of its input.
+    /// Returns the output of the function `attention` for `input`, and the gradient of `input`, given the output's
+    /// gradient `upstream`.
     fn both(attention: impl Fn(Tensor<3>) -> Tensor<3>, input: &Tensor<3>, upstream: &Tensor<3>) -> [Vec<f64>; 2] {
         let leaf = input.clone().autodiff().require_grad();
         let output = attention(leaf.clone());
@@ -196,7 +200,7 @@ mod tests {
         }
     }
 
-    /// Two documents in one sample give the outputs and gradients of two samples.
+    /// Two documents in one sample give the outputs and gradients of two samples with one document each.
     #[test]
     fn documents_of_a_sample_do_not_see_each_other() {
         let device = Device::flex();

@@ -46,7 +46,9 @@ mod one {
     struct State<B: Backend> {
         logits: FloatTensor<B>,
         targets: IntTensor<B>,
-        /// The tensor that the backward needs: the second output of [`Kernels::cross_entropy`].
+        /// The second output of [`Kernels::cross_entropy`], from which the backward computes the softmax of each row of
+        /// logits: the log-likelihoods of all classes, or the largest logit and the reciprocal of the sum of
+        /// exponentials.
         kept: FloatTensor<B>,
     }
 

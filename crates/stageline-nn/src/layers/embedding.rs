@@ -78,8 +78,8 @@ impl<B: Products> Backward<B, 1> for SplitEmbedding {
     }
 }
 
-/// Looks up indices in an embedding's table, with a backward that can be deferred. Returns `None` if the tensors are of
-/// another backend or outside a graph, or if burn's own checkpointing is on.
+/// Looks up indices in an embedding's table, with a backward that can be deferred. Returns `None` if the table is not
+/// an autodiff tensor of the backend `B`, or if burn's own gradient checkpointing is on.
 fn split<B: Products>(_: PhantomData<B>, indices: &Tensor<2, Int>, weight: &Param<Tensor<2>>) -> Option<Tensor<3>> {
     let values = weight.val();
     let id = may_put_off(weight, &values);

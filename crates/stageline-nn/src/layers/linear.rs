@@ -79,7 +79,8 @@ struct SplitLinear;
 struct State<B: Backend> {
     input: FloatTensor<B>,
     weight: FloatTensor<B>,
-    /// The parameter ids of the weight and the bias; `None` for a parameter whose gradient must not be deferred.
+    /// The parameter ids of the linear layer's weight and bias; `None` for a parameter whose gradient must not be
+    /// deferred.
     put_off: [Option<ParamId>; 2],
     /// The shape of the layer's input before the input was reshaped to rows.
     shape: Shape,
@@ -127,8 +128,8 @@ impl<B: Products, const N: usize> Backward<B, N> for SplitLinear {
     }
 }
 
-/// Applies a linear layer with a backward that splits. Returns `None` if the tensors are of another backend or outside
-/// a graph, or if burn's own checkpointing is on.
+/// Applies a linear layer with a backward that splits. Returns `None` if the tensors are not autodiff tensors of the
+/// backend `B`, or if burn's own gradient checkpointing is on.
 fn split<B: Products, const D: usize>(
     _: PhantomData<B>,
     input: &Tensor<D>,

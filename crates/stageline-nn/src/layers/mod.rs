@@ -1,10 +1,10 @@
 //! The layers and functions that models are built from. They have burn's parameters, and backwards that split or run in
 //! one operation.
 //!
-//! The layers are `Linear`, `Embedding`, `LayerNorm`, `RmsNorm`, `AccumulatedBatchNorm` and `Dropout`; the functions are
-//! `gelu`, `gelu_tanh`, `swiglu`, `rotated`, `causal_attention` and `cross_entropy`. Inputs and outputs are burn tensors. A layer asks `kernels` for its
-//! operation and computes with burn's own operations if the backend has no kernel. Layers must not know stages or
-//! plans.
+//! The layers are `Linear`, `Embedding`, `LayerNorm`, `RmsNorm`, `AccumulatedBatchNorm` and `Dropout`; the functions
+//! are `gelu`, `gelu_tanh`, `swiglu`, `rotated`, `causal_attention` and `cross_entropy`. Inputs and outputs are burn
+//! tensors. A layer asks `kernels` for its operation and computes with burn's own operations if the backend has no
+//! kernel. Layers must not know stages or plans.
 
 pub mod batch_norm;
 pub mod causal_attention;

@@ -26,7 +26,8 @@ struct State<B: Kernels> {
     gamma: FloatTensor<B>,
     moments: B::Moments,
     norm: Norm,
-    /// The parameter ids of the scale and the shift; `None` for a parameter whose gradient must not be deferred.
+    /// The parameter ids of the normalisation's scale and shift; `None` for a parameter whose gradient must not be
+    /// deferred.
     put_off: [Option<ParamId>; 2],
 }
 
@@ -69,8 +70,8 @@ impl<B: Kernels, const N: usize> Backward<B, N> for Normalised {
     }
 }
 
-/// Computes a normalisation, given with its epsilon, by the backend's kernel; returns `None` if there is no kernel for the type of the
-/// tensors or their device.
+/// Computes the normalisation `norm`, which is given with its epsilon, by the backend's kernel. Returns `None` if there
+/// is no kernel for the type of the tensors or their device.
 pub fn normalised<B: Kernels, const D: usize>(
     _: PhantomData<B>,
     input: &Tensor<D>,

@@ -16,12 +16,13 @@ use crate::kernels::rotation;
 /// Copies share the table of cosines and sines that was last used.
 #[derive(Clone, Debug)]
 pub struct RotaryAngles {
-    /// The frequency of each pair of elements, in radians for a position.
+    /// The frequency of each pair of elements of a head, in radians per position.
     frequencies: Arc<[f32]>,
     last: Arc<Mutex<Option<Table>>>,
 }
 
-/// The cosines and sines of the angles of some positions, each `[positions, size / 2]` in f32.
+/// The cosines and sines of the angles of some consecutive positions, each `[positions, size / 2]` in f32 for heads of
+/// `size` elements.
 #[derive(Clone, Debug)]
 struct Table {
     device: Device,
@@ -31,7 +32,8 @@ struct Table {
 }
 
 impl RotaryAngles {
-    /// Creates the angles of heads with twice as many elements as there are frequencies.
+    /// Creates the angles for the given frequencies, one for each pair of a head's elements, in radians per position. A
+    /// head has twice as many elements as there are frequencies.
     pub fn new(frequencies: impl Into<Arc<[f32]>>) -> Self {
         Self { frequencies: frequencies.into(), last: Arc::default() }
     }
@@ -46,12 +48,13 @@ impl RotaryAngles {
         Self::new((0..size / 2).map(|pair| base.powf(-2.0 * pair as f64 / size as f64) as f32).collect::<Vec<_>>())
     }
 
-    /// Returns the frequency of each pair of elements, in radians for a position.
+    /// Returns the frequency of each pair of elements of a head, in radians per position.
     pub fn frequencies(&self) -> &[f32] {
         &self.frequencies
     }
 
-    /// Returns the cosines and sines for `count` positions from `first` on, on a device.
+    /// Returns the cosines and sines of the angles for `count` positions from `first` on, as tensors on `device`;
+    /// reuses the table of the last call if it has these positions.
     fn table(&self, first: usize, count: usize, device: &Device) -> Table {
         let mut last = self.last.lock();
         let suits = |table: &Table| table.device == *device && table.first == first && table.cosines.dims()[0] >= count;
@@ -108,12 +111,13 @@ mod one {
 
     use crate::kernels::{Kernels, operation};
 
-    /// The rotation as one operation of burn's autodiff graph.
+    /// The rotation of queries or keys by their positions, as one operation of burn's autodiff graph.
     #[derive(Debug)]
     struct Rotation;
 
     impl<B: Kernels> Backward<B, 1> for Rotation {
-        /// The cosines and sines of the angles; the backward turns by the opposite angles.
+        /// The cosines and sines of the angles of the rotation, which its backward needs to turn by the opposite
+        /// angles.
         type State = [FloatTensor<B>; 2];
 
         fn backward(self, ops: Ops<Self::State, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
@@ -126,7 +130,8 @@ mod one {
         }
     }
 
-    /// Computes the rotation by the backend's kernel; returns `None` if there is no kernel for the input or its device.
+    /// Rotates queries or keys by the angles of their positions, with the backend's kernel; returns `None` if there is
+    /// no kernel for the input or its device.
     pub fn rotated<B: Kernels>(
         _: PhantomData<B>,
         input: &Tensor<3>,
@@ -148,7 +153,7 @@ mod tests {
     const SIZE: usize = 6;
     const HEADS: usize = 3;
 
-    /// Compares the rotation and its gradient with complex multiplications in f64.
+    /// Compares the rotation of queries and its gradient with complex multiplications in f64.
     #[test]
     fn a_rotation_is_a_complex_product() {
         let (device, angles) = (Device::flex(), RotaryAngles::with_base(100.0, SIZE));

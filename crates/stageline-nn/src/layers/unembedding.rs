@@ -17,8 +17,8 @@ use crate::kernels::products::Products;
 use crate::layers::Embedding;
 
 impl Embedding {
-    /// Returns the products of activations `[rows, width]` with every vector of the table, `[rows, indices]`: the logits
-    /// of a model whose output layer has the weights of its embedding (Press and Wolf, 2017,
+    /// Returns the products of activations `[rows, width]` with every vector of the table, `[rows, indices]`: the
+    /// logits of a model whose output layer has the weights of its embedding (Press and Wolf, 2017,
     /// [arXiv:1608.05859](https://arxiv.org/abs/1608.05859)). The gradient of the table can be deferred.
     ///
     /// # Panics
@@ -35,12 +35,12 @@ impl Embedding {
 #[derive(Debug)]
 struct Projection;
 
-/// The values of the forward that the backward needs.
+/// The values of the forward of a product with an embedding's table that its backward needs.
 #[derive(Clone, Debug)]
 struct State<B: Backend> {
     rows: FloatTensor<B>,
     table: FloatTensor<B>,
-    /// The parameter id of the table; `None` if the table's gradient must not be deferred.
+    /// The parameter id of the embedding's table; `None` if the table's gradient must not be deferred.
     id: Option<ParamId>,
 }
 
@@ -68,8 +68,8 @@ impl<B: Products> Backward<B, 2> for Projection {
     }
 }
 
-/// Computes the product with a backward that splits. Returns `None` if the tensors are of another backend or outside a
-/// graph, or if burn's own checkpointing is on.
+/// Computes the product of activations with an embedding's table, with a backward that splits. Returns `None` if the
+/// tensors are not autodiff tensors of the backend `B`, or if burn's own gradient checkpointing is on.
 fn split<B: Products>(_: PhantomData<B>, rows: &Tensor<2>, weight: &Param<Tensor<2>>) -> Option<Tensor<2>> {
     let values = weight.val();
     let id = may_put_off(weight, &values);

@@ -14,10 +14,11 @@ pub fn is_quantized<const D: usize>(tensor: &Tensor<D>) -> bool {
     matches!(tensor.dtype(), DType::QFloat(_))
 }
 
-/// Returns the module on `device` with its own autodiff graph, like [`Module::fork`].
+/// Moves a module to `device`, with an autodiff graph of its own, as [`Module::fork`] does, but keeps quantized
+/// parameters quantized.
 ///
-/// burn 0.22 dequantizes the parameters that it detaches. Quantized parameters are frozen and part of no graph, so they
-/// are moved without detaching.
+/// burn 0.22 dequantizes the parameters that it detaches. Quantized parameters are frozen and part of no graph, so this
+/// function moves them without detaching.
 pub fn fork<M: Module>(module: M, device: &Device) -> M {
     let mut quantized = Quantized { device, values: HashMap::new() };
     module.visit(&mut quantized);

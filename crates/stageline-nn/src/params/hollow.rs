@@ -3,9 +3,11 @@
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Bool, Int, Tensor};
 
-/// Returns the module with a single NaN or zero in place of every tensor. Constants, such as sizes and padding ids, keep
-/// their values, so that functions of them can be called without keeping the parameters in memory. A function that
-/// reads a float parameter gets NaN.
+/// Returns the module with a tensor of one element in place of every tensor: NaN for floats, 0 for integers and `false`
+/// for booleans.
+///
+/// Constants, such as sizes and padding ids, keep their values, so that functions of them can be called without keeping
+/// the parameters in memory. A function that reads a float parameter gets NaN.
 ///
 /// The module must not share running statistics with another one, because burn changes them in place.
 pub fn hollow<M: Module>(module: M) -> M {

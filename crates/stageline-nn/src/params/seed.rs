@@ -33,8 +33,8 @@ pub fn seeded<M: Module>(device: &Device, seed: u64, init: impl FnOnce() -> M) -
     module
 }
 
-/// Runs code that may draw random numbers without a seed, while no seeded initialisation runs on another thread, whose
-/// numbers it would change.
+/// Calls `run`, which may draw random numbers without a seed. The function first waits until no other thread runs a
+/// seeded initialisation, because the draws would change the numbers of that initialisation.
 pub fn unseeded<R>(run: impl FnOnce() -> R) -> R {
     let _drawing = DRAWING.lock();
     run()

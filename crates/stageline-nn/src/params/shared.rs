@@ -55,7 +55,8 @@ pub fn is_trained<const D: usize>(param: &Param<Tensor<D>>) -> bool {
     param.val().is_require_grad()
 }
 
-/// Returns a parameter whose value is replaced by `value`, and whose id and mapper stay the same.
+/// Returns the parameter `param` with `value` in place of its value. The id of the parameter stays the same, and so do
+/// the functions that burn applies to the value when the parameter is loaded or saved.
 pub fn with_value<T: ParameterValue>(param: Param<T>, value: T) -> Param<T> {
     let (id, _, mapper) = param.consume();
     Param::from_mapped_value(id, value, mapper)

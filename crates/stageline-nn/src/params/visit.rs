@@ -32,7 +32,8 @@ pub fn read<M: Module>(module: &M) -> Vec<(ParamId, TensorData)> {
     visit(module, |found, read| (found.id, read()))
 }
 
-/// Calls `each` once for every tensor of a module and returns the results in the module's order.
+/// Calls `each` once for every tensor of a module, with the tensor's description and a closure that reads its values,
+/// and returns the results in the module's order.
 fn visit<M: Module, T>(module: &M, each: impl FnMut(Description, Read) -> T) -> Vec<T> {
     let mut visitor = Visit { path: Vec::new(), seen: HashSet::new(), each, found: Vec::new() };
     module.visit(&mut visitor);

@@ -24,8 +24,8 @@ impl<W: Write> TensorBoard<W> {
         Ok(board)
     }
 
-    /// Writes the figures of a training step under their tags, and flushes the event file. `wall_time` is in seconds
-    /// since 1970.
+    /// Writes the figures of a training step, each under its TensorBoard tag, and flushes the event file. `wall_time`
+    /// is in seconds since 1970.
     ///
     /// # Errors
     /// Returns [`io::Error`] if the event file cannot be written.

@@ -38,8 +38,8 @@ impl Trace {
         Self::default()
     }
 
-    /// Appends a training step of `seconds` seconds, with the events of each worker. If the trace would become too
-    /// large for viewers (200,000 events), leaves the step out and returns false.
+    /// Appends a training step of `seconds` seconds, with the events of each worker, and returns true. If the trace
+    /// would become too large for viewers (200,000 JSON events), leaves the step out and returns false.
     pub fn add(&mut self, step: usize, seconds: f64, timeline: &[Vec<Event>]) -> bool {
         let more: usize = timeline.iter().map(Vec::len).sum();
         if self.events.len() + 4 * more > MOST_EVENTS {
@@ -130,8 +130,8 @@ impl Trace {
     }
 }
 
-/// Returns the name, the category and the colour with which a viewer shows an activity, such as a forward, a send or a
-/// part of the flush.
+/// Returns the name, the category and the colour with which a trace viewer shows an activity of a worker, such as a
+/// forward, a send or the optimizer step.
 fn style(activity: &str) -> (String, &'static str, &'static str) {
     let computed = |compute| match compute {
         Compute::Forward => ("forward", "good"),

@@ -18,7 +18,7 @@ pub struct RunLog {
     pub plan: Plan,
     /// The measurements of the training steps, in the order of the steps.
     pub steps: Vec<Step>,
-    /// The validation losses of the run, in the order of the steps.
+    /// The validations of the run, each with its loss and metrics, in the order of the steps.
     pub validations: Vec<Validation>,
 }
 
@@ -61,27 +61,28 @@ impl RunLog {
         Ok(Self { run, plan, steps, validations })
     }
 
-    /// Returns the steps by which the run is summarised: those that updated parameters, without the first two, in which
-    /// memory and threads are still cold. If at most two steps updated parameters, keeps them. If some of the steps are
-    /// synchronised with their devices, returns only the synchronised ones.
+    /// Returns the steps by which the run is summarised: those that updated parameters, without the first two of them,
+    /// in which memory and threads are still cold. If at most two steps updated parameters, keeps them. If workers
+    /// waited for their devices after every action in some of these steps (synchronised steps), returns only these.
     pub fn warm_steps(&self) -> impl Iterator<Item = &Step> {
         let synchronised = self.synchronised();
         self.warm().filter(move |step| step.synchronised == synchronised)
     }
 
-    /// Whether the times of the run come from steps in which workers waited for their devices after every action.
+    /// Whether the run is summarised by steps in which workers waited for their devices after every action, so that
+    /// times are those of the devices and not of the host.
     pub fn synchronised(&self) -> bool {
         self.warm().any(|step| step.synchronised)
     }
 
-    /// Returns the name of the clock of the run's times and bubbles: `device clock` if workers waited for their
-    /// devices, else `host clock`.
+    /// Returns the name of the clock by which the run's times and bubbles were measured: `device clock` if workers
+    /// waited for their devices after every action in some steps, else `host clock`.
     pub fn clock(&self) -> &'static str {
         clock(self.synchronised())
     }
 
-    /// Whether stages ran on other hosts and no step was synchronised with their devices. The times in the log are then
-    /// those of sending requests, not of the requested work.
+    /// Whether stages ran on other hosts, and in no step did workers wait for their devices after every action. The
+    /// times in the log are then those of sending requests, not of the requested work.
     pub fn only_asks(&self) -> bool {
         self.run.links.iter().any(Option::is_some) && !self.synchronised()
     }
@@ -97,22 +98,24 @@ impl RunLog {
         computed().skip(cold)
     }
 
-    /// Returns the median throughput of the run in targets a second, over the steps that are not synchronised; `None`
-    /// if there are no such steps.
+    /// Returns the median throughput of the run in targets (in most models, tokens) a second, over the steps in which
+    /// workers did not wait for their devices after every action; `None` if there are no such steps.
     pub fn throughput(&self) -> Option<f64> {
         median(self.warm().filter(|step| !step.synchronised).map(|step| step.tokens_per_s))
     }
 
-    /// Returns the median step time in seconds and the median bubble of the run, both without the time for asking
-    /// devices whether they are done; `None` if the log has no steps.
+    /// Returns the median step time in seconds and the median bubble as a share of the total stage time, both over the
+    /// [warm steps](Self::warm_steps) and without the time for asking devices whether they have finished; `None` if no
+    /// step updated parameters.
     pub fn typical(&self) -> Option<(f64, f64)> {
         let typical = |figure: fn(&Step) -> f64| median(self.warm_steps().map(figure));
         let bubble = |step: &Step| 1.0 - (1.0 - step.bubble) * step.step_seconds / step.seconds_without_asking();
         Some((typical(Step::seconds_without_asking)?, typical(bubble)?))
     }
 
-    /// Returns the cause of most of the workers' idle time, and its share of the total stage time; `None` if the log
-    /// has no steps. Filling and draining count as one cause, and the time for asking devices is left out.
+    /// Returns the cause of most of the workers' idle time, and its share of the total stage time (workers x step
+    /// time); `None` if no step updated parameters. Filling and draining the pipeline count as one cause, and the time
+    /// for asking devices whether they have finished is left out.
     pub fn main_cause(&self) -> Option<(Cause, f64)> {
         let accounts = || self.warm_steps().flat_map(|step| &step.workers);
         let total: f64 = self.warm_steps().map(|step| step.seconds_without_asking() * step.workers.len() as f64).sum();
@@ -137,7 +140,8 @@ pub enum Cause {
     Imbalance,
     /// Workers are idle because transfers between stages take time.
     Transfer,
-    /// Workers are idle because their parts of the flush (the end of a step) take unequal time.
+    /// Workers are idle because their parts of the flush (gradient norms and optimizer step at the end of a step) take
+    /// unequal time.
     Flush,
     /// Workers do not compute because the runtime takes time: threads, channels, the split of the batch.
     Other,

@@ -46,7 +46,8 @@ pub struct Series {
     pub points: Vec<(f64, f64)>,
     /// The style of the line: solid, dashed or dotted.
     pub line: Line,
-    /// The number of the line's colour in the style of the page. Lines that show the same quantity share a number.
+    /// The number of the line's colour, modulo the 8 colours of a page's style. Lines that show the same quantity share
+    /// a number.
     pub colour: usize,
 }
 
@@ -90,7 +91,8 @@ pub struct StackedBars<'a> {
 }
 
 impl LineChart<'_> {
-    /// Draws the line chart as SVG, with its legend. If no point is finite, returns a paragraph that says so.
+    /// Returns the line chart as SVG, with its legend. If no point is finite, returns an HTML paragraph that says that
+    /// nothing was measured.
     pub fn svg(&self) -> String {
         let finite = |point: &&(f64, f64)| point.0.is_finite() && point.1.is_finite();
         let points: Vec<_> = self.series.iter().flat_map(|series| series.points.iter().filter(finite)).collect();
@@ -135,7 +137,8 @@ impl LineChart<'_> {
 }
 
 impl StackedBars<'_> {
-    /// Draws the stacked bars as SVG, with their legend. If there is no category, returns a paragraph that says so.
+    /// Returns the stacked bars as SVG, with their legend. If there is no category, returns an HTML paragraph that says
+    /// that nothing was measured.
     pub fn svg(&self) -> String {
         let total = |at: usize| self.parts.iter().map(|(_, values)| values[at].max(0.0)).sum::<f64>();
         if self.categories.is_empty() {
@@ -214,8 +217,8 @@ fn legend_of(entries: Vec<(&str, usize, Line)>) -> String {
     legend + "</ul>"
 }
 
-/// Returns the positions of the ticks of a logarithmic axis, the powers of two within the range of the points, with
-/// their labels.
+/// Returns the ticks of a logarithmic axis, which are the powers of two within the range of the points: the base-2
+/// logarithm and the label of each.
 fn doublings(points: &[&(f64, f64)]) -> Vec<(f64, String)> {
     let exponents = Span::of(points.iter().map(|point| point.0.max(f64::MIN_POSITIVE).log2()));
     let (first, last) = (exponents.from.floor() as i32, exponents.to.ceil() as i32);

@@ -139,7 +139,8 @@ fn validations(log: &RunLog) -> Option<Series> {
     (!points.is_empty()).then(|| Series { name: "validation".to_owned(), points, line: Line::Dashed, colour: 1 })
 }
 
-/// Draws a chart of each metric beside the loss, in training and in validations.
+/// Adds to the page a section with a chart of each of the model's metrics beside the loss, in training and in
+/// validations; nothing if there is no metric.
 fn metrics(page: &mut Page, log: &RunLog) {
     let in_steps = log.steps.iter().flat_map(|step| step.metrics.keys());
     let names: BTreeSet<_> = in_steps.chain(log.validations.iter().flat_map(|found| found.metrics.keys())).collect();
@@ -180,7 +181,8 @@ fn bubble(page: &mut Page, log: &RunLog) {
     page.pictures([over_steps(&timed, "Bubble", &share, &figures, None), by_cause(log)]);
 }
 
-/// Draws a bar chart of the idle time of each worker by cause, averaged over the warm steps of the run.
+/// Returns a bar chart (SVG) of the idle time of each worker by cause, as shares of the step time, averaged over the
+/// [warm steps](RunLog::warm_steps) of the run.
 fn by_cause(log: &RunLog) -> String {
     let workers = log.plan.workers();
     let mean = |worker: usize, cause: usize| {
@@ -259,7 +261,8 @@ fn peaks(log: &RunLog) -> String {
     LineChart { title: "Peak memory", x: "step", y: "MB of a worker", scale: Scale::Linear, series }.svg()
 }
 
-/// Draws a chart of each worker's memory during the step that the page's timeline shows; `None` if no step has events.
+/// Returns a chart (SVG) of each worker's memory in use during the step that the page's timeline shows; `None` if the
+/// log has no step with events.
 fn memory_over_step(log: &RunLog) -> Option<String> {
     let step = log.steps.iter().find(|step| !step.timeline.is_empty())?;
     let point = |event: &Event| Some((1e3 * event.end, megabytes(event.held?)));
@@ -307,7 +310,7 @@ fn health(page: &mut Page, log: &RunLog) {
     page.table(&columns, last.health.iter().map(row));
 }
 
-/// Draws a histogram of all gradient elements of a step by their size.
+/// Returns a histogram (SVG) of the gradient elements of all parameters in a step by their absolute value.
 fn histogram(step: &Step) -> String {
     let mut bins: Vec<(f64, u64)> = Vec::new();
     for (from, count) in step.health.iter().flat_map(|health| &health.histogram) {

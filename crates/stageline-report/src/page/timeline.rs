@@ -9,7 +9,7 @@ use super::chart::number;
 use super::escape::escaped;
 use crate::log::record::Event;
 
-/// Draws the timeline of a step that took `seconds` seconds as SVG, with a row for every stage. `rows` are the events
+/// Returns the timeline of a step that took `seconds` seconds as SVG, with a row for every stage. `rows` has the events
 /// of each worker.
 pub(crate) fn timeline(rows: &[Vec<Event>], seconds: f64) -> String {
     const WIDTH: f64 = 1200.0;
@@ -77,7 +77,7 @@ fn transfers(rows: &[Vec<Event>]) -> Vec<(Point, Point)> {
 }
 
 /// Returns the number of the colour and the label with which the timeline shows an activity of a worker; `None` unless
-/// the activity is a compute or a part of the flush.
+/// the activity is a forward, a part of a backward, gradient norms or the optimizer step.
 fn style(activity: &str) -> Option<(usize, String)> {
     match activity.parse() {
         Ok(Instruction::Compute(action)) => {

@@ -21,7 +21,7 @@ use crate::log::{RunLog, median};
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Footprint {
     layers: Vec<LayerBytes>,
-    /// The part of each worker's peak memory that belongs to no layer, in bytes.
+    /// The part of each worker's measured peak memory that belongs to no layer, such as buffers of kernels, in bytes.
     rest: Vec<f64>,
 }
 
@@ -29,13 +29,13 @@ pub(super) struct Footprint {
 struct LayerBytes {
     resident: f64,
     gradients: f64,
-    /// The bytes of the layer's activations for one live micro-batch.
+    /// The bytes of the layer's activations that are kept for one live micro-batch, from its forward to its backward.
     activation: f64,
 }
 
 impl Footprint {
-    /// Divides the memory that a run measured among the layers; `None` if the run did not count memory. `cut` is the
-    /// run's partition of the layers into stages.
+    /// Divides the memory that a run measured among the layers of its model; `None` if the run did not count memory.
+    /// `cut` is the run's partition of the layers into stages.
     pub(super) fn of(log: &RunLog, cut: &[Range<usize>]) -> Option<Self> {
         let (plan, layers) = (&log.plan, &log.run.layers);
         let worker_of = workers(plan);
@@ -67,8 +67,8 @@ impl Footprint {
         Some(footprint)
     }
 
-    /// Returns the predicted peak memory of each worker in bytes, under a plan and a partition of the layers into
-    /// stages.
+    /// Returns the predicted peak of each worker's device memory in bytes, under a plan and a partition `cut` of the
+    /// layers into stages.
     pub(super) fn peaks(&self, cut: &[Range<usize>], plan: &Plan) -> Vec<f64> {
         let sum = |range: &Range<usize>, of: fn(&LayerBytes) -> f64| self.layers[range.clone()].iter().map(of).sum();
         let activations: Vec<_> =

@@ -21,7 +21,8 @@ const MOST: usize = 10_000;
 /// A partition of the model's layers over hosts, with the prediction for it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostCut {
-    /// The numbers of the stages of the run after which the next layer is on another host, in ascending order.
+    /// The boundaries between hosts: the numbers of those stages of the measured run whose next layer is on another
+    /// host, in ascending order.
     pub behind: Vec<usize>,
     /// The bytes that one micro-batch sends across each boundary between hosts, in each direction.
     pub bytes: Vec<f64>,
@@ -37,7 +38,8 @@ impl Measured {
     ///
     /// # Errors
     /// Returns [`PredictError`] if there is no such partition or there are more than 10,000. Other reasons are a
-    /// schedule that has no such plan, an invalid link, and a log without the bytes between stages.
+    /// schedule that has no plan for these numbers of workers and micro-batches, an invalid link, and a log without the
+    /// bytes between stages.
     pub fn host_cuts(
         &self,
         hosts: &Hosts,
@@ -69,8 +71,9 @@ impl Measured {
         Ok(cuts)
     }
 
-    /// Returns the most even partition of the layers into stages, given where the host changes. `behind` has the stages
-    /// of the run after which a new group of stages begins, and `groups` the number of stages of each group.
+    /// Returns the most even partition of the layers into stages for given boundaries between hosts. `behind` has the
+    /// numbers of the run's stages after which the host changes, and `groups` the number of new stages between two
+    /// changes.
     fn spread(&self, behind: &[usize], groups: &[usize]) -> Result<Vec<Range<usize>>, PredictError> {
         let last = self.cut().last().map_or(0, |range| range.end);
         let ends = behind.iter().map(|&stage| self.cut()[stage].end).chain([last]);
@@ -83,9 +86,10 @@ impl Measured {
     }
 }
 
-/// Returns all choices of the run's stages after which the host may change. In each choice, every group of stages on
-/// one host has at least one layer for each of its stages. `ends` is the last layer of each stage of the run plus one,
-/// `groups` the number of stages of each group.
+/// Returns all choices of boundaries between hosts, each as the numbers of the run's stages after which the host
+/// changes. In each choice, every group of consecutive stages on one host has at least one layer for each of its
+/// stages. `ends` has the index after the last layer of each stage of the run, and `groups` the number of stages of
+/// each group.
 fn choices(ends: &[usize], groups: &[usize]) -> Result<Vec<Vec<usize>>, PredictError> {
     let (boundaries, meetings) = (ends.len() - 1, groups.len() - 1);
     let layers = ends[boundaries];

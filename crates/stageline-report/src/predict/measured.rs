@@ -20,14 +20,15 @@ pub struct Measured {
     pub(super) footprint: Option<Footprint>,
     /// The run's partition of the layers: the indices of the layers of each stage.
     pub(super) cut: Vec<Range<usize>>,
-    /// The number of tokens in one micro-batch of each replica, added up over the replicas.
+    /// The number of tokens in one micro-batch, summed over the data-parallel replicas, which each have a micro-batch
+    /// of their own.
     pub(super) tokens: f64,
     /// The seconds of a measured step before the first action and after the last one, which a prediction adds to each
     /// step.
     pub(super) step_overhead: f64,
     /// The seconds that the runtime adds to each forward and backward, beside the compute itself.
     pub(super) action_overhead: f64,
-    /// The seconds for which a send keeps its worker busy.
+    /// The seconds for which a send keeps its worker busy, without the transfer time of the link.
     pub(super) send_seconds: f64,
     /// The number of micro-batches that a channel between two stages can hold; `None` if it can hold all of a step.
     pub(super) capacity: Option<usize>,
@@ -38,7 +39,8 @@ pub struct Measured {
     pub(super) network: Network,
 }
 
-/// The seconds that one layer takes: forward and backward for one micro-batch, and its part of the flush.
+/// The seconds that one layer takes: forward and backward for one micro-batch, and its part of the flush (gradient
+/// norms and optimizer step) once a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct LayerCost {
     pub(super) forward: f64,
@@ -102,8 +104,8 @@ impl Measured {
         Self { network: Network::Memory, ..self }
     }
 
-    /// Returns the link on which the largest tensor that crosses a boundary of the run takes the longest; `None` if no
-    /// workers are connected by links.
+    /// Returns the slowest link between workers: the one on which the largest tensor that crosses a stage boundary of
+    /// the run takes the longest; `None` if no workers are connected by links.
     pub fn slowest_link(&self) -> Option<Link> {
         self.network.slowest(self.boundary_bytes.iter().flatten().copied().fold(0.0, f64::max))
     }
@@ -113,7 +115,8 @@ impl Measured {
         &self.cut
     }
 
-    /// Returns the most even partition of the model's layers into `stages` contiguous stages, by measured time.
+    /// Returns the most even partition of the model's layers into `stages` contiguous stages, by the measured time of a
+    /// forward and backward.
     ///
     /// # Errors
     /// Returns [`PredictError::Balance`] if the model has fewer layers than stages.
@@ -121,7 +124,8 @@ impl Measured {
         self.balanced_within(0..self.layers.len(), stages)
     }
 
-    /// Returns the most even partition of a range of layers into `stages` contiguous stages, by measured time.
+    /// Returns the most even partition of a range of layers into `stages` contiguous stages, by the measured time of a
+    /// forward and backward.
     pub(super) fn balanced_within(
         &self,
         layers: Range<usize>,
@@ -132,7 +136,8 @@ impl Measured {
         Ok(cut.into_iter().map(|range| layers.start + range.start..layers.start + range.end).collect())
     }
 
-    /// Returns the costs of one micro-batch on each stage of the partition `cut`, in milliseconds, without links.
+    /// Returns the measured costs of each stage of the partition `cut`, in milliseconds: forward and backward of one
+    /// micro-batch, and the flush. Transfers between the stages take no time.
     pub fn stage_costs(&self, cut: &[Range<usize>]) -> Costs {
         let sum = |range: &Range<usize>, of: fn(&LayerCost) -> f64| {
             1e3 * self.layers[range.clone()].iter().map(of).sum::<f64>()
@@ -151,8 +156,8 @@ impl Measured {
         self.layers[layers].iter().map(|layer| layer.forward + layer.backward).sum()
     }
 
-    /// Returns the bytes that one micro-batch sends, in each direction, across a split point before the layer with
-    /// index `layer`. If the run had no stage boundary at that layer, returns the mean over the run's boundaries.
+    /// Returns the bytes that one micro-batch sends, in each direction, across a stage boundary before the layer with
+    /// index `layer`. If the run had no boundary there, returns the mean over the run's boundaries.
     pub(super) fn bytes_at(&self, layer: usize) -> Result<f64, PredictError> {
         let known = self.boundary_bytes.as_ref().filter(|bytes| !bytes.is_empty()).ok_or(PredictError::Bytes)?;
         let stage = self.cut.iter().position(|range| range.end == layer);
@@ -161,8 +166,8 @@ impl Measured {
     }
 }
 
-/// Returns the indices of the layers of each stage; `None` unless each stage has layers and they are in the order of
-/// the stages.
+/// Returns the run's partition, which is the indices of the layers of each stage; `None` unless each of the `stages`
+/// stages has layers, in the order of the stages.
 fn cut_of(layers: &[Layer], stages: usize) -> Option<Vec<Range<usize>>> {
     let mut cut = Vec::with_capacity(stages);
     for chunk in layers.chunk_by(|a, b| a.stage == b.stage) {
@@ -187,7 +192,8 @@ fn outside_actions(log: &RunLog) -> f64 {
     if first.is_finite() { first + (step.step_seconds - last).max(0.0) } else { 0.0 }
 }
 
-/// Returns the median costs of a stage over the warm steps of a run; `None` if there are no steps.
+/// Returns the median costs of a stage of the run over the [warm steps](RunLog::warm_steps); `None` if the log has no
+/// step with the stage.
 fn stage_costs(log: &RunLog, stage: usize) -> Option<StageCosts> {
     let typical =
         |cost: fn(&StageCosts) -> f64| median(log.warm_steps().filter_map(|step| step.stages.get(stage)).map(cost));

@@ -24,7 +24,7 @@ impl Hosts {
         &self.0
     }
 
-    /// Returns P, the number of workers of all hosts together.
+    /// Returns the number of workers (P) of all hosts together.
     pub fn workers(&self) -> usize {
         self.0.iter().sum()
     }
@@ -42,11 +42,13 @@ impl Hosts {
 /// The links between the workers for which a prediction is made.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Network {
-    /// There is no link, because all workers share the memory of one host.
+    /// No link connects the workers, because they all share the memory of one host; transfers between them take no
+    /// time.
     Memory,
-    /// One given link connects any two workers.
+    /// A link given by the caller connects any two workers.
     Uniform(Link),
-    /// One given link connects any two workers on different hosts. Workers on one host share the host's memory.
+    /// A link given by the caller connects any two workers on different hosts. Workers on one host share the host's
+    /// memory.
     Hosts(Hosts, Link),
     /// The links that the run measured, by pairs of worker numbers with the smaller one first; `None` if the two
     /// workers share a host's memory.
@@ -98,7 +100,8 @@ fn pair(a: usize, b: usize) -> (usize, usize) {
     (a.min(b), a.max(b))
 }
 
-/// Returns the link unchanged if its latency and bandwidth are valid, and an error otherwise.
+/// Returns the link unchanged if its latency is at least 0 s and its bandwidth at least 1 byte a second, both finite,
+/// and [`PredictError::Link`] otherwise.
 pub(super) fn checked(link: Link) -> Result<Link, PredictError> {
     let Link { latency, bandwidth } = link;
     let sound = latency.is_finite() && latency >= 0.0 && bandwidth.is_finite() && bandwidth >= 1.0;

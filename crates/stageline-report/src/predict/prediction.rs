@@ -22,9 +22,9 @@ use crate::log::record::Link;
 
 /// The plan for which a prediction is made: schedule, numbers of workers and micro-batches, and partition.
 pub struct Target<'a> {
-    /// The number of workers of the plan, P.
+    /// The number of workers of the plan to predict for (P).
     pub workers: usize,
-    /// The number of micro-batches of a step, M. Each has the size of a micro-batch of the run.
+    /// The number of micro-batches of a step (M). Each has the size of a micro-batch of the measured run.
     pub micro_batches: usize,
     /// The schedule that generates the plan to predict for.
     pub schedule: &'a dyn Schedule,
@@ -35,9 +35,10 @@ pub struct Target<'a> {
 /// The choice of a partition of the model's layers into stages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// The run's own partition if it has as many stages as the plan; otherwise the balanced partition.
+    /// The run's own partition if it has as many stages as the plan to predict for; otherwise the most even partition
+    /// by measured time.
     OfTheRun,
-    /// The most even partition of the layers into contiguous stages, by measured time.
+    /// The most even partition of the layers into contiguous stages, by the measured time of a forward and backward.
     Balanced,
     /// A partition given by the caller: the indices of the layers of each stage.
     Given(Vec<Range<usize>>),
@@ -48,13 +49,14 @@ pub enum Cut {
 pub struct Prediction {
     /// The predicted step time, in seconds.
     pub step: f64,
-    /// The predicted bubble, as a share of the *total* stage time.
+    /// The predicted bubble: the idle share of the *total* stage time (workers x step time).
     pub bubble: f64,
     /// The predicted throughput, in tokens a second.
     pub tokens_per_s: f64,
-    /// The largest number of live micro-batches of each worker, counted over all chunks of the worker.
+    /// The largest number of micro-batches of each worker that are live at one time, which means that the worker keeps
+    /// their activations for backwards. It is counted over all chunks of the worker.
     pub peak_live: Vec<usize>,
-    /// The predicted peak memory of each worker, in bytes; `None` if the run did not count memory.
+    /// The predicted peak of each worker's device memory, in bytes; `None` if the run did not count memory.
     pub peak_bytes: Option<Vec<f64>>,
     /// The indices of the layers of each stage in the plan of the prediction.
     pub cut: Vec<Range<usize>>,
@@ -67,12 +69,13 @@ pub struct Crossing {
     pub stage: usize,
     /// The link from the stage with the number `stage` to the next stage.
     pub link: Link,
-    /// The bytes that one micro-batch sends over the link, in each direction.
+    /// The bytes that one micro-batch sends over the link in each direction: its activations onwards, its gradients
+    /// back.
     pub bytes: f64,
 }
 
 impl Crossing {
-    /// Returns the seconds in which one micro-batch's activation and gradient cross the link.
+    /// Returns the seconds in which one micro-batch's activation and gradient cross the link, one after the other.
     pub fn takes(&self) -> f64 {
         2.0 * self.link.takes(self.bytes)
     }
@@ -89,8 +92,8 @@ impl Measured {
         Ok(self.predict_over(&placed, &placed.crossings))
     }
 
-    /// Returns the links that a plan uses, in the order of the stages. With each link comes the bubble that the plan
-    /// would have if this were its only link.
+    /// Returns the links between neighbouring stages that a plan uses, in the order of the stages. With each link comes
+    /// the predicted bubble if all other transfers took no time.
     ///
     /// # Errors
     /// Returns the same errors as [`predict`](Self::predict).
@@ -123,8 +126,8 @@ impl Measured {
         Ok(Placed { checked, placement, cut, crossings })
     }
 
-    /// Simulates the plan to predict for, in which only transfers over the given links take time, and returns its
-    /// predicted figures.
+    /// Simulates the plan to predict for and returns its predicted figures. Only transfers over the links in
+    /// `crossings` take time; other transfers are free.
     fn predict_over(&self, placed: &Placed, crossings: &[Crossing]) -> Prediction {
         let Placed { checked, cut, .. } = placed;
         let plan = checked.plan();
@@ -144,8 +147,8 @@ impl Measured {
         }
     }
 
-    /// Returns the costs of each stage for the simulation of a plan, with the time for which sends keep workers busy;
-    /// also returns the seconds of all sends of one micro-batch.
+    /// Returns the costs of each stage in seconds for the simulation of a plan, in which sends count as compute of the
+    /// sending worker; also returns the seconds of all sends of one micro-batch.
     fn costs(&self, Placed { placement, cut, .. }: &Placed, crossings: &[Crossing]) -> (Costs, f64) {
         let sum =
             |range: &Range<usize>, of: fn(&LayerCost) -> f64| self.layers[range.clone()].iter().map(of).sum::<f64>();
@@ -170,8 +173,9 @@ impl Measured {
         (Costs::by_stage(stages).with_links(occupied).with_optimizer(flush), sends)
     }
 
-    /// Returns the smallest M up to `most` with a predicted bubble of at most `bubble`, and the prediction for this M;
-    /// `None` if there is no such M. Ignores the M of the target, and skips any M that the schedule does not support.
+    /// Returns the smallest number of micro-batches M, from 1 to `most`, with a predicted bubble of at most `bubble`,
+    /// and the prediction for this M; `None` if there is no such M. Ignores the M of the target, and skips any M that
+    /// the schedule does not support.
     ///
     /// # Errors
     /// Returns the same errors as [`predict`](Self::predict).

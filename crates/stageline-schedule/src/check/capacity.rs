@@ -6,13 +6,13 @@ use super::replay::{Observer, replay};
 use crate::costs::Costs;
 use crate::plan::Plan;
 
-/// Replays a plan on simulated workers with channels of a given capacity, to see whether the plan completes. The costs
-/// of the replay are arbitrary, because completion does not depend on costs.
+/// Replays a plan on simulated workers whose channels store `capacity` micro-batches, and returns the deadlock if the
+/// plan does not complete. The costs of the replay are arbitrary, because completion does not depend on costs.
 pub(crate) fn run(plan: &Plan, capacity: usize, observer: &mut impl Observer) -> Result<(), Deadlock> {
     replay(plan, capacity, &Costs::uniform(plan.stages(), 1.0, 2.0), observer)
 }
 
-/// Whether a plan completes, without a deadlock, with channels of this capacity.
+/// Whether a plan completes, without a deadlock, with channels that store `capacity` micro-batches.
 pub(crate) fn completes(plan: &Plan, capacity: usize) -> bool {
     run(plan, capacity, &mut ()).is_ok()
 }

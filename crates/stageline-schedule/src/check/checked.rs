@@ -7,7 +7,7 @@ use super::excerpt::Excerpt;
 use super::replay::Observer;
 use crate::plan::{Action, Instruction, Placement, Plan, Transfer, live_after, lower};
 
-/// A plan that is proved to complete at a channel capacity.
+/// A plan that is proved to complete without a deadlock at a channel capacity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
     plan: Plan,
@@ -30,7 +30,8 @@ impl Checked {
         self.plan.placement()
     }
 
-    /// Returns a worker's instructions in order: its computes, with the sends and receives that they need.
+    /// Returns a worker's instructions in order: its forwards and backwards, with the sends and receives that they
+    /// need.
     ///
     /// # Panics
     /// Panics if the plan has no such worker.
@@ -49,7 +50,7 @@ impl Checked {
         if safe(0) { 0 } else { least_safe(0, self.capacity, safe).unwrap_or(self.capacity) }
     }
 
-    /// Returns the computes and the transfers between workers as text, one row per worker, in PyTorch's lowered format
+    /// Returns the actions and the transfers between workers as text, one row per worker, in PyTorch's lowered format
     /// (`compute_comms`).
     ///
     /// In each row the worker waits for the send of an activation once the gradient for that activation is back, and
@@ -58,9 +59,11 @@ impl Checked {
         self.plan.to_lowered_csv()
     }
 
-    /// Returns one global order of all transfers: a linear extension of every worker's list, by simulated time.
+    /// Returns one global order of all transfers, by simulated time. It agrees with the order of transfers in every
+    /// worker's list.
     ///
-    /// Workers that take turns in this order never wait for a later transfer in it.
+    /// If workers make their transfers one after another in this order, no transfer has to wait for one that comes
+    /// later in the order.
     pub fn transfers(&self) -> Vec<Transfer> {
         let mut order = Order(Vec::new());
         run(&self.plan, self.capacity, &mut order).expect("a checked plan completes");
@@ -69,7 +72,8 @@ impl Checked {
         order.0.into_iter().map(|(_, transfer)| transfer).collect()
     }
 
-    /// Returns this plan if no worker ever has more than `limit` live micro-batches, summed over its stages.
+    /// Returns this plan if no worker ever has more than `limit` live micro-batches, summed over its stages. A
+    /// micro-batch is live from its forward until its weight gradient is done.
     ///
     /// # Errors
     /// Returns [`CheckError::TooManyLive`] if a worker has more.
@@ -93,7 +97,8 @@ impl Checked {
         })
     }
 
-    /// Returns a plan for evaluation: the forwards of the first `micro_batches` micro-batches.
+    /// Returns a plan for evaluation: this plan's forwards of the first `micro_batches` micro-batches, in the same
+    /// order.
     ///
     /// The result completes because this plan does: a run of this plan without its other actions is a run of the
     /// result.
@@ -110,7 +115,7 @@ impl Checked {
     }
 
     /// Returns a plan of two overlapping steps, in which each worker begins the second step when it has finished the
-    /// first. Micro-batches from M on belong to the second step.
+    /// first. If a step has M micro-batches, those from number M on belong to the second step.
     ///
     /// The result completes because the first step waits for nothing in the second.
     pub fn twice(&self) -> Self {

@@ -12,11 +12,12 @@ const SHOWN: usize = 8;
 pub struct Blocked {
     /// The number of the worker that is blocked.
     pub worker: usize,
-    /// The number of actions in its list that the blocked worker has finished.
+    /// The number of actions that the blocked worker has finished, from the start of its list.
     pub action: usize,
     /// The send or receive at which the worker is blocked.
     pub at: Instruction,
-    /// The micro-batch at the head of the channel from which the worker receives, if it is not the expected one.
+    /// The micro-batch at the head of the channel from which the worker receives, which is not the expected one; `None`
+    /// if the channel is empty or the worker waits to send.
     pub found: Option<usize>,
 }
 

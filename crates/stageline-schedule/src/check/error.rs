@@ -27,15 +27,16 @@ pub enum CheckError {
         /// The parts of the plan around the stage's first action on each of the two workers.
         excerpt: Excerpt,
     },
-    /// A stage of the plan does not run exactly F B, or F I W, on a micro-batch.
+    /// A stage of the plan does not run exactly one forward and one backward on a micro-batch, in this order. The
+    /// backward is whole, or an input gradient followed by a weight gradient.
     Sequence {
-        /// The stage whose computes are wrong.
+        /// The stage whose forwards or backwards are wrong.
         stage: usize,
-        /// The micro-batch on which the stage's computes are wrong.
+        /// The micro-batch on which the stage's forwards or backwards are wrong.
         micro_batch: usize,
-        /// The computes that the plan has for this stage and micro-batch, in order.
+        /// The forwards and backwards that the plan has for the faulty stage and micro-batch, in order.
         found: Vec<Compute>,
-        /// The part of the plan around the wrong or missing compute.
+        /// The part of the plan around the wrong or missing action.
         excerpt: Excerpt,
     },
     /// The plan deadlocks: its workers would wait for each other forever.
@@ -44,12 +45,14 @@ pub enum CheckError {
         capacity: usize,
         /// The workers that are blocked in the deadlock, with the instruction at which each of them waits.
         deadlock: Deadlock,
-        /// The least channel capacity at which the plan completes; `None` if it deadlocks at every capacity.
+        /// The least channel capacity at which the plan completes, in micro-batches; `None` if it deadlocks at every
+        /// capacity.
         least_capacity: Option<usize>,
         /// The parts of the plan around the actions at which workers are blocked.
         excerpt: Excerpt,
     },
-    /// A worker would hold more live micro-batches than the limit that the caller set.
+    /// A worker would hold more live micro-batches than the limit that the caller set. A micro-batch is live from its
+    /// forward until its weight gradient is done.
     TooManyLive {
         /// The worker that would exceed the limit on live micro-batches.
         worker: usize,
@@ -57,7 +60,7 @@ pub enum CheckError {
         action: Action,
         /// The largest number of live micro-batches that a worker may hold.
         limit: usize,
-        /// The least limit on live micro-batches that the plan respects on every worker.
+        /// The least limit on live micro-batches that every worker of the plan respects.
         needed: usize,
         /// The part of the plan around the forward that exceeds the limit.
         excerpt: Excerpt,

@@ -36,7 +36,8 @@ impl Ready {
         }
     }
 
-    /// Whether a worker in the queue must advance before a worker whose simulated time is `now`.
+    /// Whether the queue is ordered by simulated time and has a worker with an earlier time than `now`, which must
+    /// advance first.
     pub(crate) fn has_earlier_than(&self, now: f64) -> bool {
         match self {
             Self::Stack(_) => false,

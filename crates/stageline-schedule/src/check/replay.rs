@@ -15,20 +15,20 @@ use super::ready::Ready;
 use crate::costs::{Costs, Transfers};
 use crate::plan::{Action, Carried, Instruction, Placement, Plan, Transfer, around};
 
-/// The start and end of one compute in the simulated time of a step.
+/// The start and end of one action of a worker, such as a forward, in the simulated time of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Span {
     /// The action that the worker runs in this span of time.
     pub action: Action,
-    /// The time at which the compute begins, from the start of the step.
+    /// The time at which the action begins, from the start of the step, in the unit of the costs.
     pub start: f64,
-    /// The time at which the compute ends, from the start of the step.
+    /// The time at which the action ends, from the start of the step, in the unit of the costs.
     pub end: f64,
 }
 
-/// An observer of a replay, which is told of every compute and of every sent transfer.
+/// An observer of a replay, which is told of every forward and backward, and of every sent transfer.
 pub(crate) trait Observer {
-    /// Reports that a worker has run a compute, with its start and end.
+    /// Reports that a worker has run an action (a forward, a backward or half of a backward), with its start and end.
     fn computed(&mut self, _worker: usize, _span: Span) {}
     /// Reports that a transfer was sent at this simulated time. Sends are reported in an order in which none depends on
     /// a later one.
@@ -39,7 +39,7 @@ pub(crate) trait Observer {
 impl Observer for () {}
 
 /// Replays a plan on simulated workers whose channels store `capacity` micro-batches (0 is a rendezvous), and reports
-/// every event to the observer.
+/// every event to the observer. Returns the deadlock if the workers cannot finish the plan.
 pub(crate) fn replay(
     plan: &Plan,
     capacity: usize,
@@ -72,9 +72,10 @@ pub(crate) fn replay(
 struct Channel {
     /// The micro-batches in the channel, each with the time from which it can be received.
     messages: VecDeque<(usize, f64)>,
-    /// The number of places for messages in the channel that have not been used since the replay began.
+    /// The number of places for messages in the channel that have never been used since the replay began.
     room: usize,
-    /// The times at which messages were received, one for each place in the channel that is free again.
+    /// The times at which messages were received from the channel, one for each place in the channel that is free
+    /// again.
     freed: VecDeque<f64>,
     /// The number of the worker that waits for room in the channel; `None` if no worker waits.
     sender: Option<usize>,
@@ -86,14 +87,14 @@ struct Channel {
 struct Worker {
     /// The index of the next action in the worker's list of actions.
     action: usize,
-    /// The index of the worker's next instruction among the receive, compute and send of its next action.
+    /// The index of the worker's next instruction among the receive, the computation and the send of its next action.
     phase: usize,
     now: f64,
 }
 
-/// The result of a worker's attempt to run an instruction.
+/// The result of a simulated worker's attempt to run an instruction (an action, a send or a receive).
 enum Attempt {
-    /// The worker has finished the instruction at this simulated time.
+    /// The worker has finished the instruction, at this simulated time.
     Done(f64),
     /// The worker can run the instruction from this later simulated time on.
     Later(f64),
@@ -116,7 +117,8 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Runs a simulated worker's instructions until one of them blocks or the worker's list ends.
+    /// Runs a simulated worker's instructions until one of them blocks, another worker must advance first, or the
+    /// worker's list ends.
     fn advance(&mut self, worker: usize, observer: &mut impl Observer) {
         while let Some(&action) = self.plan.rows()[worker].get(self.workers[worker].action) {
             let instructions = around(action, self.plan.stages());
@@ -241,7 +243,8 @@ impl Run<'_> {
         }
     }
 
-    /// Returns the instruction at which a worker waits; `None` if the worker has finished its list.
+    /// Returns the instruction (an action, a send or a receive) at which a worker waits; `None` if the worker has
+    /// finished its list.
     fn instruction(&self, worker: usize) -> Option<Instruction> {
         let Worker { action, phase, .. } = self.workers[worker];
         let &action = self.plan.rows()[worker].get(action)?;
@@ -258,7 +261,8 @@ impl Run<'_> {
         if blocked.is_empty() { Ok(()) } else { Err(Deadlock { blocked }) }
     }
 
-    /// Returns the micro-batch at the head of the channel from which a receive takes its message, if there is one.
+    /// Returns the micro-batch at the head of the channel from which the receive `at` takes its message; `None` if the
+    /// channel is empty or `at` is no receive.
     fn head(&self, at: Instruction) -> Option<usize> {
         let Instruction::Receive(transfer) = at else { return None };
         Some(self.channels[channel_index(transfer)].messages.front()?.0)

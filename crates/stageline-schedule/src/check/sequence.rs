@@ -1,8 +1,9 @@
-//! The sequence of computes that a stage must run on a micro-batch: `F B` or `F I W`.
+//! The sequence of actions that a stage must run on a micro-batch: forward and backward (`F B`), or forward, input
+//! gradient and weight gradient (`F I W`).
 
 use crate::plan::{Action, Compute};
 
-/// The progress of a stage with a micro-batch: the computes that the stage has done on it so far.
+/// The progress of a stage with a micro-batch: which of the forward and the backward, or its two halves, are done.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Progress {
     Nothing,
@@ -13,7 +14,7 @@ pub(crate) enum Progress {
 }
 
 impl Progress {
-    /// Returns the progress of a stage with a micro-batch after one more compute.
+    /// Returns the progress of a stage with a micro-batch after one more forward, backward or half of a backward.
     pub(crate) fn after(self, compute: Compute) -> Self {
         match (self, compute) {
             (Self::Nothing, Compute::Forward) => Self::Forwarded,
@@ -25,7 +26,8 @@ impl Progress {
     }
 }
 
-/// Describes, for an error message, the first fault in the computes of a stage on a micro-batch.
+/// Describes, for an error message, the first fault in the sequence of forwards and backwards of a stage on a
+/// micro-batch.
 pub(crate) fn fault(stage: usize, micro_batch: usize, found: &[Compute]) -> String {
     let action = |compute| Action { stage, compute, micro_batch };
     let mut progress = Progress::Nothing;

@@ -1,4 +1,5 @@
-//! Actions, the entries of a plan: one compute of one stage on one micro-batch, with their text form, such as `2F0`.
+//! Actions, the entries of a plan: a forward, a backward or half of a backward of one stage on one micro-batch, with
+//! their text form, such as `2F0`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,10 +18,10 @@ pub enum Compute {
 }
 
 impl Compute {
-    /// Every kind of compute, in the order in which a stage can run them on a micro-batch.
+    /// Every kind of computation: forward, whole backward, input gradient and weight gradient.
     pub const ALL: [Self; 4] = [Self::Forward, Self::Backward, Self::InputGradient, Self::WeightGradient];
 
-    /// Returns the letter of this kind of compute in the text form of an action, such as `F` in `2F0`.
+    /// Returns the letter of this kind of computation in the text form of an action, such as `F` in `2F0`.
     pub const fn letter(self) -> char {
         match self {
             Self::Forward => 'F',
@@ -31,12 +32,13 @@ impl Compute {
     }
 }
 
-/// One compute of one stage on one micro-batch. Its text form `2F0` means stage 2, forward, micro-batch 0.
+/// The computation of one stage on one micro-batch, such as its forward. The text form `2F0` means stage 2, forward,
+/// micro-batch 0.
 ///
 /// The text form is that of PyTorch's `torch.distributed.pipelining`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Action {
-    /// The stage that computes, counted from 0 over the whole model.
+    /// The stage that runs the action, counted from 0 over the whole model.
     pub stage: usize,
     /// The kind of computation that the stage runs on the micro-batch.
     pub compute: Compute,

@@ -8,8 +8,8 @@ use super::lower::Instruction;
 use super::lowered::{Row, validate_transfers};
 use super::rows::Plan;
 
-/// The names of the cells in PyTorch's lowered plans that the parser skips, such as waits and sharding; true if the
-/// number of a micro-batch follows the name.
+/// The names of the cells in PyTorch's lowered plans that the parser skips, such as waits and sharding. The flag is
+/// true if the number of a micro-batch follows the name.
 const SKIPPED: [(&str, bool); 6] = [
     ("WAIT_SEND_F", true),
     ("WAIT_SEND_B", true),
@@ -19,15 +19,15 @@ const SKIPPED: [(&str, bool); 6] = [
     ("WAIT_REDUCE_GRAD", false),
 ];
 
-/// PyTorch's suffix of a CSV cell that contains a pair `(forward;backward)` whose computes and transfers overlap.
+/// PyTorch's suffix of a CSV cell that contains a pair `(forward;backward)` whose computations and transfers overlap.
 const OVERLAPPED: &str = "OVERLAP_F_B";
 
 /// The letters of the whole backward in plans of earlier PyTorch versions, in which `B` is the input gradient.
 const EARLIER_BACKWARD: &str = "BW";
 
 impl Plan {
-    /// Returns the computes of the plan as CSV text, one row per worker, in the format that PyTorch's schedule loader
-    /// reads.
+    /// Returns the forwards and backwards of the plan as CSV text, one row per worker, in the format that PyTorch's
+    /// schedule loader reads.
     pub fn to_csv(&self) -> String {
         let row = |row: &Vec<Action>| row.iter().map(Action::to_string).collect::<Vec<_>>().join(",") + "\n";
         self.rows().iter().map(row).collect()
@@ -36,7 +36,7 @@ impl Plan {
     /// Parses a plan from CSV text: the output of [`to_csv`](Self::to_csv),
     /// [`to_lowered_csv`](crate::Checked::to_lowered_csv) or PyTorch.
     ///
-    /// The parsed plan keeps only the computes of the text:
+    /// The parsed plan keeps only the forwards and backwards of the text:
     ///
     /// - Empty cells (idle slots), waits and sharding are skipped.
     /// - An overlapped pair, `(0F7;7B3)OVERLAP_F_B`, becomes its two computes in order.
@@ -74,7 +74,7 @@ impl Plan {
     }
 }
 
-/// Parses the computes and transfers in one cell of a plan's CSV text, in order.
+/// Parses the actions and transfers in one cell of a plan's CSV text, in order.
 fn read_cell(cell: &str) -> Result<Vec<Instruction>, ParseActionError> {
     if cell.is_empty() || is_skipped(cell) {
         return Ok(Vec::new());

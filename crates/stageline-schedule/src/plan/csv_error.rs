@@ -22,21 +22,21 @@ pub struct ParsePlanError {
 pub enum CellError {
     /// The text of the CSV cell is neither an action nor a transfer.
     Unreadable(ParseActionError),
-    /// The lowered plan lacks a send or receive that the compute in this cell needs.
+    /// The lowered plan lacks a send or receive that the action in this cell of its CSV text needs.
     Missing {
         /// The send or receive that is missing.
         transfer: Instruction,
-        /// The compute that needs the missing send or receive.
+        /// The action that needs the missing send or receive.
         compute: Action,
     },
-    /// A receive comes after the compute that needs its tensor, or a send before the compute that makes its tensor.
+    /// A receive comes after the action that needs its tensor, or a send before the action that makes its tensor.
     Misplaced {
-        /// The send or receive that is on the wrong side of its compute.
+        /// The send or receive that is on the wrong side of its action.
         transfer: Instruction,
-        /// The compute to which the misplaced send or receive belongs.
+        /// The action to which the misplaced send or receive belongs.
         compute: Action,
     },
-    /// The send or receive in this cell of a plan's CSV text belongs to no compute of its worker, or is a duplicate.
+    /// The send or receive in this cell of a plan's CSV text belongs to no action of its worker, or is a duplicate.
     Superfluous(Instruction),
 }
 

@@ -1,4 +1,5 @@
-//! Lowering: turns a worker's actions into instructions, by adding the sends and receives that its computes need.
+//! Lowering: turns a worker's actions into instructions, by adding the sends and receives that its forwards and
+//! backwards need.
 
 use std::fmt;
 use std::str::FromStr;
@@ -39,19 +40,20 @@ impl Transfer {
     }
 }
 
-/// One entry in the lowered list of a worker: a compute, a send or a receive.
+/// One entry in the lowered list of a worker: an action (a forward, a backward or half of a backward), a send or a
+/// receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Instruction {
-    /// The worker runs an action: one compute of one of its stages on a micro-batch.
+    /// The worker runs an action: a forward, a backward or half of a backward of one of its stages on a micro-batch.
     Compute(Action),
-    /// The worker sends a tensor that one of its earlier computes made.
+    /// The worker sends an activation or a gradient that one of its earlier actions made.
     Send(Transfer),
-    /// The worker receives a tensor that one of its later computes needs.
+    /// The worker receives an activation or a gradient that one of its later actions needs.
     Receive(Transfer),
 }
 
 impl Instruction {
-    /// Returns the worker's own stage in this instruction: the stage that computes, sends or receives.
+    /// Returns the worker's own stage in this instruction: the stage that runs the action, sends or receives.
     pub const fn stage(self) -> usize {
         match self {
             Self::Compute(action) => action.stage,
@@ -60,7 +62,7 @@ impl Instruction {
         }
     }
 
-    /// Returns the action of a compute instruction, and `None` for a send or a receive.
+    /// Returns the action of this instruction; `None` for a send or a receive.
     pub const fn compute(self) -> Option<Action> {
         match self {
             Self::Compute(action) => Some(action),
@@ -77,7 +79,8 @@ impl Instruction {
     }
 }
 
-/// The name of every kind of send and receive in PyTorch's text form; true marks a send.
+/// The name of every kind of send and receive in PyTorch's text form, with the tensor that it transfers; the flag is
+/// true for a send.
 const TRANSFERS: [(&str, Carried, bool); 4] = [
     ("SEND_F", Carried::Activation, true),
     ("RECV_F", Carried::Activation, false),
@@ -123,8 +126,8 @@ impl FromStr for Instruction {
     }
 }
 
-/// Returns a worker's instructions in order: each receive right before the compute that needs it, each send right after
-/// the compute that makes it. Transfers between stages of the same worker are included.
+/// Returns a worker's instructions in order: each receive right before the action that needs its tensor, each send
+/// right after the action that makes its tensor. Transfers between stages of the same worker are included.
 ///
 /// # Panics
 /// Panics if the plan has no such worker.
@@ -132,7 +135,7 @@ pub fn lower(plan: &Plan, worker: usize) -> impl Iterator<Item = Instruction> + 
     plan.rows()[worker].iter().flat_map(|&action| around(action, plan.stages()).into_iter().flatten())
 }
 
-/// Returns the instructions that one action of a plan needs: its receive, its compute and its send. A transfer that the
+/// Returns the instructions for one action of a plan: its receive, the action itself and its send. A transfer that the
 /// action does not need is `None`.
 pub(crate) fn around(action: Action, stages: usize) -> [Option<Instruction>; 3] {
     let Action { stage, compute, micro_batch } = action;

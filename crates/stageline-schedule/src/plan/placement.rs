@@ -25,12 +25,12 @@ impl Placement {
         Self { worker_of, stages_of }
     }
 
-    /// Places `chunks` stages on each of P workers in turn: stage s is on worker s mod P.
+    /// Places `chunks` stages on each of `workers` workers in turn: stage s is on worker s mod `workers`.
     pub fn in_turn(workers: usize, chunks: usize) -> Self {
         Self::new((0..workers * chunks).map(|stage| stage % workers).collect())
     }
 
-    /// Places two stages on each of P workers in a V: worker w has stages w and 2P-1-w.
+    /// Places two stages on each of P = `workers` workers in a V: worker w has stages w and 2P-1-w.
     pub fn in_a_v(workers: usize) -> Self {
         Self::new((0..workers).chain((0..workers).rev()).collect())
     }

@@ -61,7 +61,8 @@ impl Plan {
         Self::new(self.rows.iter().map(|row| row.iter().filter(wanted).copied().collect()).collect())
     }
 
-    /// Returns this plan followed by a second copy of it, whose micro-batches are numbered from M on.
+    /// Returns this plan followed by a second copy of it. The micro-batches of the copy are numbered on from those of
+    /// this plan.
     pub(crate) fn twice(&self) -> Self {
         let again = |action: &Action| Action { micro_batch: self.micro_batches + action.micro_batch, ..*action };
         let twice = |row: &Vec<Action>| row.iter().copied().chain(row.iter().map(again)).collect();

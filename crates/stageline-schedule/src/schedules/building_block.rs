@@ -26,8 +26,8 @@ pub(crate) fn repeated(
     Ok(squeezed(&pattern))
 }
 
-/// Returns the actions of a worker that repeats its building block, once per interval and micro-batch; weight gradients
-/// fill free cells.
+/// Returns the actions of a worker that repeats its building block (the cells of time of its actions on one
+/// micro-batch), once per interval and micro-batch. Weight gradients fill free cells.
 fn repeat(block: [usize; 4], [first, second]: [usize; 2], micro_batches: usize) -> Vec<Action> {
     let (forward, input_gradient) = (Compute::Forward, Compute::InputGradient);
     let computes = [(first, forward), (second, forward), (second, input_gradient), (first, input_gradient)];
@@ -49,10 +49,10 @@ fn repeat(block: [usize; 4], [first, second]: [usize; 2], micro_batches: usize) 
     row
 }
 
-/// Returns the plan with every action as early as possible, cell by cell, without more live chunks on any worker than
-/// the peak of all workers in the given plan.
+/// Returns a plan with the actions of `plan`, each as early as possible, cell by cell. No worker has more live chunks
+/// than the peak of all workers in `plan`.
 ///
-/// This always advances, because the earliest remaining action of the given plan can run next.
+/// The function always advances, because the earliest remaining action of `plan` can run next.
 fn squeezed(plan: &Plan) -> Plan {
     let room = plan.peak_live().into_iter().max().unwrap_or(0);
     let mut left: Vec<VecDeque<_>> = plan.rows().iter().map(|row| row.iter().copied().collect()).collect();
@@ -83,9 +83,9 @@ fn squeezed(plan: &Plan) -> Plan {
     Plan::new(rows)
 }
 
-/// Returns the index of a worker's next action among the remaining ones: the first that is ready and fits into the
-/// memory, now and after each action that it overtakes. In the cool-down, weight gradients come last, to fill idle
-/// cells.
+/// Returns the index of a worker's next action among the remaining ones: the first that is `ready` (its input is there,
+/// and the channel has room for its output) and that keeps the live chunks within `room`, also once the actions that it
+/// overtakes have run. In the cool-down, weight gradients come last, to fill idle cells.
 fn next(
     left: &VecDeque<Action>,
     live: usize,
@@ -108,8 +108,9 @@ fn next(
     filler
 }
 
-/// Returns the neighbours of an action, each as a stage and a compute: the one that must come right before the action,
-/// and the one that receives its message.
+/// Returns two neighbours of an action on the same micro-batch, each as a stage and a kind of computation: the action
+/// that must come right before, and the action that receives the sent activation or gradient. A neighbour is `None` if
+/// it does not exist.
 fn neighbours(action: Action, stages: usize) -> [Option<(usize, Compute)>; 2] {
     let Action { stage, compute, .. } = action;
     let (below, above) = (stage.checked_sub(1), Some(stage + 1).filter(|above| *above < stages));

@@ -15,7 +15,8 @@ use crate::plan::Plan;
 ///
 /// The number of stages must be even.
 ///
-/// The plan for P = 4 and M = 8, if forward, input gradient and weight gradient take the same time:
+/// The plan for P = 4 workers and M = 8 micro-batches, if forward, input gradient and weight gradient take the same
+/// time:
 ///
 /// ```text
 /// worker 0 0F0 0F1 0F2 0F3 0F4 0F5 0F6 7F0 7I0 7W0 7F1 7I1 7W1 7F2 7I2 7W2 7F3 0F7 7B3 7B3 7F4 0B0 0B0 7B4 7B4 7F5 ... 0B1 0B1 7B5 7B5 7F6 ... 0B2 0B2 7B6 7B6 7F7 ... 0B3 0B3 7B7 7B7 0I4 0W4 0I5 0W5 0I6 0W6 0I7 0W7
@@ -24,8 +25,9 @@ use crate::plan::Plan;
 /// worker 3 ... ... ... 3F0 4F0 3F1 4F1 3F2 4F2 3F3 4F3 3F4 4B0 4B0 4F4 3B0 3B0 3F5 4B1 4B1 4F5 3B1 3B1 3F6 4B2 4B2 4F6 3B2 3B2 3F7 4B3 4B3 4F7 3B3 3B3 4B4 4B4 3B4 3B4 4B5 4B5 3B5 3B5 4I6 3I6 4I7 3I7 4W6 3W6 4W7 3W7
 /// ```
 ///
-/// - The idle time by span with free transfers and without overlap is (P-1)(2F-W), if M is at least 2P, an input
-///   gradient takes as long as a forward F, and a weight gradient W takes no longer.
+/// - With free transfers and without overlap, a worker idles between its first and its last action for at most
+///   (P-1)(2F-W), if M is at least 2P, an input gradient takes as long as a forward (F), and a weight gradient (W)
+///   takes no longer.
 /// - Worker w has at most min(2M, M+1+w, 2P+1) live micro-batches, counted by chunk until the end of their weight
 ///   gradient.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

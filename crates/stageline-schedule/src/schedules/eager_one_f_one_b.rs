@@ -1,4 +1,4 @@
-//! Eager 1F1B: a longer warm-up, which hides transfers behind computes.
+//! Eager 1F1B: a longer warm-up, which hides transfers behind forwards and backwards.
 
 use super::error::ScheduleError;
 use super::gpipe::GPipe;
@@ -7,11 +7,11 @@ use super::schedule::Schedule;
 use crate::costs::StageCost;
 use crate::plan::Plan;
 
-/// The eager 1F1B schedule: 1F1B with twice the warm-up, where stage s forwards 2(P-s-1) micro-batches before it
-/// alternates. This hides a transfer of at most half the time of a forward and a backward behind computes (Zhuang et
+/// The eager 1F1B schedule: 1F1B with twice the warm-up, where stage s of P forwards 2(P-s-1) micro-batches before it
+/// alternates. This hides a transfer of at most half the time of a forward and a backward behind computation (Zhuang et
 /// al., 2023, [arXiv:2211.05322](https://arxiv.org/abs/2211.05322)).
 ///
-/// The plan for P = 4 and M = 8, if a backward takes twice as long as a forward:
+/// The plan for P = 4 stages and M = 8 micro-batches, if a backward takes twice as long as a forward:
 ///
 /// ```text
 /// stage 0 F0 F1 F2 F3 F4 F5 F6 .. .. .. B0 B0 F7 B1 B1 .. B2 B2 .. B3 B3 .. B4 B4 .. B5 B5 .. B6 B6 .. B7 B7
@@ -19,6 +19,8 @@ use crate::plan::Plan;
 /// stage 2 .. .. F0 F1 F2 .. B0 B0 F3 B1 B1 F4 B2 B2 F5 B3 B3 F6 B4 B4 F7 B5 B5 .. B6 B6 .. B7 B7 .. .. .. ..
 /// stage 3 .. .. .. F0 B0 B0 F1 B1 B1 F2 B2 B2 F3 B3 B3 F4 B4 B4 F5 B5 B5 F6 B6 B6 F7 B7 B7 .. .. .. .. .. ..
 /// ```
+///
+/// In these formulas F and B are the times of the forward and the backward of one stage for one micro-batch.
 ///
 /// - The step with transfers of latency c is (M+P-1)(F+B) + 2(P-1)c, if 2c is at most F+B.
 /// - The bubble with free transfers is (P-1)/(M+P-1) of the total.

@@ -11,7 +11,7 @@ use crate::plan::{Action, Plan};
 ///
 /// Backwards run in ascending micro-batch order, so that each gradient is added to the sum as soon as it is ready.
 ///
-/// The plan for P = 4 and M = 8, if a backward takes twice as long as a forward:
+/// The plan for P = 4 stages and M = 8 micro-batches, if a backward takes twice as long as a forward:
 ///
 /// ```text
 /// stage 0 F0 F1 F2 F3 F4 F5 F6 F7 .. .. .. .. .. .. .. .. .. B0 B0 B1 B1 B2 B2 B3 B3 B4 B4 B5 B5 B6 B6 B7 B7
@@ -19,6 +19,8 @@ use crate::plan::{Action, Plan};
 /// stage 2 .. .. F0 F1 F2 F3 F4 F5 F6 F7 .. .. .. B0 B0 B1 B1 B2 B2 B3 B3 B4 B4 B5 B5 B6 B6 B7 B7 .. .. .. ..
 /// stage 3 .. .. .. F0 F1 F2 F3 F4 F5 F6 F7 B0 B0 B1 B1 B2 B2 B3 B3 B4 B4 B5 B5 B6 B6 B7 B7 .. .. .. .. .. ..
 /// ```
+///
+/// In these formulas F and B are the times of the forward and the backward of one stage for one micro-batch.
 ///
 /// - The step with transfers of latency c is (M+P-1)(F+B) + 2(P-1)c.
 /// - The bubble with free transfers is (P-1)/(M+P-1) of the total.

@@ -6,13 +6,13 @@ use super::schedule::Schedule;
 use crate::costs::StageCost;
 use crate::plan::{Action, Plan};
 
-/// The interleaved 1F1B schedule over V chunks per worker, in Megatron-LM's order (Narayanan et al., 2021,
+/// The interleaved 1F1B schedule over P workers with V chunks each, in Megatron-LM's order (Narayanan et al., 2021,
 /// [arXiv:2104.04473](https://arxiv.org/abs/2104.04473)): stage s is on worker s mod P, and a worker forwards P
 /// micro-batches through a chunk before it turns to the next chunk.
 ///
 /// The number of stages must be a multiple of V, and the number of micro-batches a multiple of P.
 ///
-/// The plan for P = 4, V = 2 and M = 8, if a backward takes twice as long as a forward:
+/// The plan for P = 4 workers, V = 2 and M = 8 micro-batches, if a backward takes twice as long as a forward:
 ///
 /// ```text
 /// worker 0 0F0 0F1 0F2 0F3 4F0 4F1 4F2 4F3 0F4 0F5 0F6 ... ... ... 4B0 4B0 0F7 4B1 4B1 ... 4F4 4B2 4B2 4F5 4B3 4B3 4F6 0B0 0B0 4F7 0B1 0B1 0B2 0B2 ... 0B3 0B3 ... 4B4 4B4 ... 4B5 4B5 ... 4B6 4B6 ... 4B7 4B7 0B4 0B4 0B5 0B5 0B6 0B6 0B7 0B7

@@ -10,9 +10,9 @@ use crate::plan::{Action, Plan};
 /// forwards, then all backwards (Lamy-Poirier, 2022, [arXiv:2211.05953](https://arxiv.org/abs/2211.05953)). Stage s is
 /// on worker s mod P.
 ///
-/// The number of stages must be a multiple of V.
+/// The number of stages must be a multiple of V, the number of chunks per worker.
 ///
-/// The plan for P = 4, V = 2 and M = 8, if a backward takes twice as long as a forward:
+/// The plan for P = 4 workers, V = 2 and M = 8 micro-batches, if a backward takes twice as long as a forward:
 ///
 /// ```text
 /// worker 0 0F0 0F1 0F2 0F3 0F4 0F5 0F6 0F7 4F0 4F1 4F2 4F3 4F4 4F5 4F6 4F7 ... ... ... ... ... ... ... ... ... 4B0 4B0 4B1 4B1 4B2 4B2 4B3 4B3 4B4 4B4 4B5 4B5 4B6 4B6 4B7 4B7 0B0 0B0 0B1 0B1 0B2 0B2 0B3 0B3 0B4 0B4 0B5 0B5 0B6 0B6 0B7 0B7

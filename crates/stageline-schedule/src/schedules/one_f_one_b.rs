@@ -10,9 +10,9 @@ use crate::plan::Plan;
 /// [arXiv:2006.09503](https://arxiv.org/abs/2006.09503)), the non-interleaved schedule of Megatron-LM
 /// ([arXiv:2104.04473](https://arxiv.org/abs/2104.04473)).
 ///
-/// Stage s warms up with P-s-1 forwards, then alternates one forward and one backward, then drains.
+/// Stage s of P warms up with P-s-1 forwards, then alternates one forward and one backward, then drains.
 ///
-/// The plan for P = 4 and M = 8, if a backward takes twice as long as a forward:
+/// The plan for P = 4 stages and M = 8 micro-batches, if a backward takes twice as long as a forward:
 ///
 /// ```text
 /// stage 0 F0 F1 F2 F3 .. .. .. .. .. .. B0 B0 F4 B1 B1 F5 B2 B2 F6 B3 B3 F7 B4 B4 .. B5 B5 .. B6 B6 .. B7 B7
@@ -20,6 +20,8 @@ use crate::plan::Plan;
 /// stage 2 .. .. F0 F1 .. .. B0 B0 F2 B1 B1 F3 B2 B2 F4 B3 B3 F5 B4 B4 F6 B5 B5 F7 B6 B6 .. B7 B7 .. .. .. ..
 /// stage 3 .. .. .. F0 B0 B0 F1 B1 B1 F2 B2 B2 F3 B3 B3 F4 B4 B4 F5 B5 B5 F6 B6 B6 F7 B7 B7 .. .. .. .. .. ..
 /// ```
+///
+/// In these formulas F and B are the times of the forward and the backward of one stage for one micro-batch.
 ///
 /// - The step with transfers of latency c is (M+P-1)(F+B) + 2c[(P-1) + (M-1) - ⌈(M-1)/P⌉]. If P divides M, this is
 ///   (M+P-1)(F+B) + c[2(P-1)M/P + 2(P-2)].

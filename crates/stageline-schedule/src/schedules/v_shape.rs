@@ -36,7 +36,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// Appends the actions of these steps to the worker's list, repeated `times` times.
+    /// Appends the actions of `steps` to the worker's list, `times` times.
     pub(crate) fn repeat(&mut self, times: usize, steps: &[Step]) {
         for _ in 0..times {
             for &step in steps {
@@ -66,8 +66,8 @@ impl Row {
     }
 }
 
-/// Makes a plan in which worker w of P has stage w as chunk 0 and stage 2P-1-w as chunk 1. `write` writes the list of
-/// each worker, from w and P.
+/// Makes a plan for P workers in which worker w has stage w as chunk 0 and stage 2P-1-w as chunk 1. `write` writes the
+/// list of each worker, from w and P.
 pub(crate) fn in_a_v(
     stages: usize,
     micro_batches: usize,

@@ -9,7 +9,8 @@ use crate::plan::Plan;
 /// The ZB-H1 schedule: 1F1B with split backwards, where stage s delays every weight gradient by s input gradients,
 /// which fills the drain (Qi et al., 2023, [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)).
 ///
-/// The plan for P = 4 and M = 8, if forward, input gradient and weight gradient take the same time:
+/// The plan for P = 4 stages and M = 8 micro-batches, if forward, input gradient and weight gradient take the same
+/// time:
 ///
 /// ```text
 /// stage 0 F0 F1 F2 F3 .. .. .. I0 W0 F4 I1 W1 F5 I2 W2 F6 I3 W3 F7 I4 W4 I5 W5 I6 W6 I7 W7
@@ -18,10 +19,14 @@ use crate::plan::Plan;
 /// stage 3 .. .. .. F0 I0 F1 I1 F2 I2 F3 I3 W0 F4 I4 W1 F5 I5 W2 F6 I6 W3 F7 I7 W4 W5 W6 W7
 /// ```
 ///
+/// In these formulas F, I and W are the times of the forward, the input gradient and the weight gradient of one stage
+/// for one micro-batch.
+///
 /// - The step with free transfers is M(F+I+W) + (P-1)(F+I) - (min(M,P)-1) min(F,I,W).
 /// - The step with transfers of latency c is M(F+I+W) + (P-1) max(F+3c, I+2c, F+I-W+4c), if M > P and 2c is at most
 ///   each of F, I and W.
-/// - The bubble by span with equal thirds and free transfers is (P-1)/(3M+P-1), a third of 1F1B's idle time.
+/// - The bubble by span ([`span_bubble`](crate::Timeline::span_bubble)) with F = I = W and free transfers is
+///   (P-1)/(3M+P-1), a third of 1F1B's idle time.
 /// - Every stage has at most min(M, P) live micro-batches, counted until the end of their weight gradient.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZbH1;

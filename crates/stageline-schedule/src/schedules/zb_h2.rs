@@ -7,10 +7,11 @@ use crate::costs::StageCost;
 use crate::plan::Plan;
 
 /// The ZB-H2 schedule: ZB-H1 with twice the warm-up, 2(P-s-1) forwards, and weight gradients delayed by 2s input
-/// gradients. With equal thirds no stage idles between its first and its last compute (Qi et al., 2023,
-/// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)).
+/// gradients. If forward, input gradient and weight gradient take the same time, no stage idles between its first and
+/// its last action (Qi et al., 2023, [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)).
 ///
-/// The plan for P = 4 and M = 8, if forward, input gradient and weight gradient take the same time:
+/// The plan for P = 4 stages and M = 8 micro-batches, if forward, input gradient and weight gradient take the same
+/// time:
 ///
 /// ```text
 /// stage 0 F0 F1 F2 F3 F4 F5 F6 I0 W0 F7 I1 W1 I2 W2 I3 W3 I4 W4 I5 W5 I6 W6 I7 W7 .. .. ..
@@ -19,9 +20,13 @@ use crate::plan::Plan;
 /// stage 3 .. .. .. F0 I0 F1 I1 F2 I2 F3 I3 F4 I4 F5 I5 F6 I6 W0 F7 I7 W1 W2 W3 W4 W5 W6 W7
 /// ```
 ///
+/// In these formulas F, I and W are the times of the forward, the input gradient and the weight gradient of one stage
+/// for one micro-batch.
+///
 /// - The step with transfers of latency c is M(F+I+W) + (P-1) max(F+c, I-F+2c, F+I-2W+2c), if M is at least 2P-1 and 2c
 ///   is at most each of F, I and W.
-/// - The bubble by span with equal thirds and free transfers is 0, if M is at least 2P-1.
+/// - The bubble by span ([`span_bubble`](crate::Timeline::span_bubble)) with F = I = W and free transfers is 0, if M is
+///   at least 2P-1.
 /// - Every stage has at most min(M, 2P-1) live micro-batches, counted until the end of their weight gradient.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZbH2;

@@ -11,13 +11,14 @@ use crate::simulate::Memory;
 /// The rules by which a worker of an automatic schedule chooses between several possible actions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Rules {
-    /// Whether a worker runs a forward before an input gradient if both are possible.
+    /// Whether a worker runs a forward before an input gradient if both are possible; otherwise the input gradient
+    /// comes first.
     pub(crate) forward_first: bool,
     /// The longest time for which a worker waits for an input gradient instead of running a forward, as a share of the
     /// forward's time.
     pub(crate) forward_patience: f64,
-    /// The longest time for which a worker waits for another action instead of running a weight gradient, as a share of
-    /// the weight gradient's time.
+    /// The longest time for which a worker waits for a forward or an input gradient instead of running a weight
+    /// gradient, as a share of the weight gradient's time.
     pub(crate) weight_patience: f64,
 }
 
@@ -72,7 +73,7 @@ struct Stage {
     /// The number of forwards that the stage has run so far.
     forwarded: usize,
     activations: VecDeque<f64>,
-    /// The number of input gradients that the stage has run so far.
+    /// The number of input gradients that the stage has computed so far.
     returned: usize,
     gradients: VecDeque<f64>,
 }
@@ -99,7 +100,8 @@ enum Next {
     Begin(Action),
     /// The worker waits until this time, at which its next action becomes possible.
     Wait(f64),
-    /// The worker waits until another worker sends it an input, because no further action of its own is known.
+    /// The worker waits until another worker sends it an activation or a gradient, because it has no action left that
+    /// it could run.
     Nothing,
 }
 
@@ -146,7 +148,8 @@ impl<'a> Run<'a> {
         later.min_by(f64::total_cmp).map_or(Next::Nothing, Next::Wait)
     }
 
-    /// Returns the input gradient that becomes possible first on the worker.
+    /// Returns the input gradient that becomes possible first on the worker, with the time; `None` if no gradient is
+    /// known to arrive.
     fn next_backward(&self, worker: usize) -> Option<Coming> {
         let coming = |&stage: &usize| {
             let Stage { returned, gradients, .. } = &self.stages[stage];

@@ -25,7 +25,8 @@ pub struct Best {
     pub costs: Costs,
     /// The simulated timeline of one step of the best plan.
     pub timeline: Timeline,
-    /// A lower bound on the step of every plan with any of the placements that the search tried.
+    /// A lower bound on the length of the step, in the unit of the costs, for all plans with any of the placements that
+    /// the search tried.
     pub bound: f64,
 }
 
@@ -37,11 +38,11 @@ impl Best {
     }
 }
 
-/// Finds the plan with the shortest simulated step for M micro-batches on P workers.
+/// Finds the plan with the shortest simulated step for `micro_batches` micro-batches.
 ///
-/// `costs` and `memory` describe the model in P stages, one per worker, and the memory limit of a worker. The search
-/// tries every generator, and automatic schedules for these costs. Schedules with chunks get each stage in V equal
-/// parts: V is 2, and up to 4 if the schedule leaves it free.
+/// `costs` and `memory` describe the model in as many stages as there are workers, and the memory limit of a worker.
+/// The search tries every generator, and automatic schedules for these costs. Schedules with V chunks per worker get
+/// each stage in V equal parts: V is 2, and up to 4 if the schedule leaves it free.
 ///
 /// # Errors
 /// Returns a [`SearchError`] if there are no stages or micro-batches, or no plan fits into the memory.
@@ -69,8 +70,8 @@ pub fn best(micro_batches: usize, costs: &Costs, memory: &Memory) -> Result<Best
     search.best.map(|best| Best { bound: search.bound, ..best }).ok_or(no_plan)
 }
 
-/// Returns the memory of the stages with its own limit and with several lower limits, because an automatic schedule
-/// with a lower limit can have a shorter step.
+/// Returns the memory of the stages with its own limit, and again with several lower limits, because an automatic
+/// schedule with a lower limit can have a shorter step.
 fn lower_limits(memory: &Memory) -> impl Iterator<Item = Memory> + '_ {
     let largest = memory.stages.iter().copied().map(StageMemory::peak).fold(0.0, f64::max);
     // Twice the memory of 1F1B is enough for a plan without bubble except fill and drain.
@@ -133,8 +134,8 @@ impl Search {
     }
 }
 
-/// Returns the plan with whole backwards in place of split ones wherever the whole backward takes less time; `None` if
-/// it nowhere does.
+/// Returns the plan with whole backwards in place of split ones wherever the whole backward takes less time than its
+/// two halves; `None` if none does.
 fn with_whole_backwards(plan: &Plan, costs: &Costs) -> Option<Plan> {
     let cheaper = |action: &Action| {
         let cost = costs.stage(action.stage, action.micro_batch);

@@ -1,17 +1,17 @@
-//! A lower bound on the step of every plan, from the work and the memory of each worker.
+//! A lower bound on the length of the step of every plan, from the work and the memory of each worker.
 
 use crate::costs::Costs;
 use crate::plan::{Carried, Placement, Transfer};
 use crate::simulate::Memory;
 
-/// Returns a lower bound on the step of every plan with this placement, in the unit of `costs`.
+/// Returns a lower bound on the length of the step of every plan with this placement, in the unit of `costs`.
 ///
 /// The bound is the largest of two bounds over all workers, plus the longest optimizer step:
 ///
-/// - **Work.** Take all computes of a worker that cannot begin before time r, because their micro-batch must pass
-///   earlier stages first, and that leave at least time q for other computes after them. The worker runs them one after
-///   the other, so the flush is at r + their sum + q or later. Over all r and q this is the bound of one machine with
-///   heads and tails (Carlier, 1982,
+/// - **Work.** Take all forwards and backwards of a worker that cannot begin before time r, because their micro-batch
+///   must pass earlier stages first, and that leave at least time q for other work after them. The worker runs them one
+///   after the other, so the flush (the end of all forwards and backwards) is at r + their sum + q or later. Over all r
+///   and q this is the bound of one machine with heads and tails (Carlier, 1982,
 ///   [doi:10.1016/S0377-2217(82)80007-6](https://doi.org/10.1016/S0377-2217(82)80007-6)).
 /// - **Memory.** The activations of a micro-batch stay in memory at least while it passes all later stages forward and
 ///   backward. The sum of bytes x time over all micro-batches must fit under the limit, from the worker's first forward
@@ -39,14 +39,17 @@ pub fn lower_bound(placement: &Placement, micro_batches: usize, costs: &Costs, m
     longest(&flush) + longest(&optimizer)
 }
 
-/// The computes of one kind (forward, input gradient or weight gradient) on one stage, for all micro-batches together.
+/// All forwards, all input gradients or all weight gradients of one stage in a step, over all micro-batches together.
 #[derive(Clone, Copy)]
 struct Computes {
-    /// The earliest time at which one of these computes can begin, in the unit of the costs.
+    /// The earliest time at which one kind of action (forward, input gradient or weight gradient) can begin on the
+    /// stage, in the unit of the costs.
     head: f64,
-    /// The sum of the times of these computes, in the unit of the costs.
+    /// The time that one kind of action (forward, input gradient or weight gradient) takes on the stage in the whole
+    /// step, in the unit of the costs.
     work: f64,
-    /// The least time of other computes, on any worker, that must follow one of these computes.
+    /// The least time of other work, on any worker, that must follow an action of one kind (forward, input gradient or
+    /// weight gradient) on the stage, in the unit of the costs.
     tail: f64,
 }
 
@@ -62,7 +65,8 @@ impl Computes {
 struct Stage {
     /// The stage's forwards, input gradients and weight gradients, each kind added up over all micro-batches.
     computes: [Computes; 3],
-    /// The least product of memory and time that the activations of all micro-batches occupy on the stage.
+    /// The least sum over all micro-batches of memory x time that their activations occupy on the stage, in the units
+    /// of the memory and the costs.
     memory_time: f64,
 }
 
@@ -72,7 +76,8 @@ impl Default for Stage {
     }
 }
 
-/// Adds to every stage the computes of one micro-batch, which passes all stages forward and backward.
+/// Adds to every stage the forward and the two halves of the backward of one micro-batch, which passes all stages
+/// forward and backward.
 fn add_micro_batch(stages: &mut [Stage], placement: &Placement, costs: &Costs, memory: &Memory, micro_batch: usize) {
     let last = stages.len() - 1;
     let cost = |stage| costs.stage(stage, micro_batch);
@@ -120,7 +125,7 @@ fn add_micro_batch(stages: &mut [Stage], placement: &Placement, costs: &Costs, m
     }
 }
 
-/// Returns the earliest time of the flush (the end of all computes) that the work of one worker allows.
+/// Returns a lower bound on the time of the flush (the end of all forwards and backwards), from the work of one worker.
 fn flush_by_work(mut computes: Vec<Computes>) -> f64 {
     computes.sort_by(|a, b| b.tail.total_cmp(&a.tail));
     let mut bound = 0.0_f64;
@@ -134,7 +139,8 @@ fn flush_by_work(mut computes: Vec<Computes>) -> f64 {
     bound
 }
 
-/// Returns the earliest time of the flush (the end of all computes) that the memory limit of one worker allows.
+/// Returns a lower bound on the time of the flush (the end of all forwards and backwards), from the memory limit of one
+/// worker.
 fn flush_by_memory(stages: &[Stage], limit: f64) -> f64 {
     let first = stages.iter().map(|stage| stage.computes[0].head).fold(f64::INFINITY, f64::min);
     let memory_time: f64 = stages.iter().map(|stage| stage.memory_time).sum();

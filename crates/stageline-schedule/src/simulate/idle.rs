@@ -11,15 +11,16 @@ use crate::plan::Compute;
 /// Their sum is the step minus the worker's compute time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Idle {
-    /// The wait before the worker's first backward, while the pipeline fills.
+    /// The idle time before the worker's first backward, while the pipeline fills.
     pub fill: f64,
-    /// The wait for the last backwards, of this worker and of others, while the pipeline drains.
+    /// The idle time while the pipeline drains and the last backwards run, of this worker and of others.
     pub drain: f64,
-    /// The idle time because this worker has less compute time than the busiest worker.
+    /// The idle time because this worker has less compute time in the step than the busiest worker.
     pub imbalance: f64,
     /// The idle time because of transfers: the time that they add to the step.
     pub transfer: f64,
-    /// The idle time after the flush, because the worker's optimizer step is shorter than the longest optimizer step.
+    /// The idle time at the end of the step, while other workers still run their optimizer steps. These begin at the
+    /// flush, when all workers have finished their backwards.
     pub flush: f64,
 }
 
@@ -31,11 +32,12 @@ impl Idle {
 }
 
 impl Timeline {
-    /// Returns each worker's idle time by cause. This timeline must be that of the given plan and costs.
+    /// Returns each worker's idle time by cause. This timeline must be the simulation of the plan `checked` at `costs`.
     ///
     /// Two amounts are the same for all workers: the time that transfers add to the step, and the time that fill and
-    /// drain add to the computes of the busiest worker. The latter is divided between `fill` and `drain` in the ratio
-    /// of two waits of the worker when transfers take no time: before its first backward, and after its last forward.
+    /// drain add to the compute time of the busiest worker. The latter is divided between `fill` and `drain` in the
+    /// ratio of two waits of the worker when transfers take no time: before its first backward, and after its last
+    /// forward.
     ///
     /// # Panics
     /// Panics if `costs` has fewer stages than the plan.
@@ -76,7 +78,8 @@ fn idle(timeline: &Timeline, untransferred: &Timeline) -> Vec<Idle> {
     computes.iter().copied().enumerate().map(by_cause).collect()
 }
 
-/// Returns a worker's idle time before its first backward, and its idle time between its last forward and the flush.
+/// Returns a worker's idle time before its first backward, and its idle time between its last forward and the flush
+/// (the end of all workers' forwards and backwards).
 fn around_the_steady_phase(row: &[Span], flush: f64) -> (f64, f64) {
     let forward = |span: &Span| span.action.compute == Compute::Forward;
     let first_backward = row.iter().position(|span| !forward(span)).unwrap_or(row.len());

@@ -2,33 +2,36 @@
 
 use crate::plan::{Action, Compute, Plan};
 
-/// The bytes that one micro-batch occupies on a stage, from its forward until its backward.
+/// The device memory that one micro-batch occupies on a stage, from its forward until its backward, in bytes or any
+/// other unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StageMemory {
-    /// The bytes of the activations that the micro-batch's backward needs, which are in use from the start of its
-    /// forward.
+    /// The bytes of device memory of the activations that the micro-batch's backward needs, which are in use from the
+    /// start of its forward.
     pub forward: f64,
-    /// The bytes of the tensors that the micro-batch's weight gradient needs, which are in use from its input gradient
-    /// until the end of its weight gradient.
+    /// The bytes of device memory of the tensors that the micro-batch's weight gradient needs, which are in use from
+    /// its input gradient until the end of its weight gradient.
     pub input_gradient: f64,
 }
 
 impl StageMemory {
-    /// The memory of a micro-batch in units of live micro-batches: one unit until its weight gradient is done.
+    /// The memory of a micro-batch in units of live micro-batches: one unit from its forward until its weight gradient
+    /// is done.
     pub const LIVE: Self = Self { forward: 1.0, input_gradient: 1.0 };
 
-    /// Makes the memory of a micro-batch that occupies `bytes` on a stage until its weight gradient is done.
+    /// Makes the memory of a micro-batch that occupies `bytes` bytes of device memory on a stage from its forward until
+    /// its weight gradient is done.
     pub const fn whole(bytes: f64) -> Self {
         Self { forward: bytes, input_gradient: bytes }
     }
 
-    /// Returns the peak of the bytes that one micro-batch occupies on the stage.
+    /// Returns the peak of the device memory that one micro-batch occupies on the stage.
     pub(crate) fn peak(self) -> f64 {
         self.forward.max(self.input_gradient)
     }
 
-    /// Returns the change that a compute makes to the memory that its worker reserves, in the unit of this memory. A
-    /// forward reserves the peak of its micro-batch.
+    /// Returns the change that an action of the kind `compute` makes to the memory that its worker reserves, in the
+    /// unit of this memory: positive if the worker reserves more. A forward reserves the peak of its micro-batch.
     pub(crate) fn reserved(self, compute: Compute) -> f64 {
         match compute {
             Compute::Forward => self.peak(),
@@ -38,7 +41,9 @@ impl StageMemory {
         }
     }
 
-    /// Returns the two changes that a compute makes to the memory in use: at its start and at its end.
+    /// Returns the two changes that an action of the kind `compute` (a forward, a backward or half of a backward) makes
+    /// to its worker's memory in use: at its start and at its end. A change is in the unit of this memory, and positive
+    /// if the action occupies memory.
     pub fn changes(self, compute: Compute) -> [f64; 2] {
         let growth = self.input_gradient - self.forward;
         match compute {
@@ -50,7 +55,7 @@ impl StageMemory {
     }
 }
 
-/// The memory that a micro-batch occupies on each stage, and the memory limit of a worker.
+/// The device memory that a micro-batch occupies on each stage, and the memory limit of a worker.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Memory {
     /// The memory that one micro-batch occupies on each stage.
@@ -60,7 +65,8 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Makes a memory limit of `limit` live micro-batches per worker, for workers with one of `stages` stages each.
+    /// Makes the memory of `stages` stages, one per worker, with a limit of `limit` live micro-batches per worker. A
+    /// micro-batch is live from its forward until its weight gradient is done.
     pub fn live(stages: usize, limit: usize) -> Self {
         Self { stages: vec![StageMemory::LIVE; stages], limit: limit as f64 }
     }
@@ -70,7 +76,8 @@ impl Memory {
         Self { stages: vec![StageMemory::LIVE; stages], limit: f64::INFINITY }
     }
 
-    /// Returns the memory of the same model with every stage partitioned into `parts` equal stages.
+    /// Returns the memory of the same model with every stage partitioned into `parts` equal stages. The limit of a
+    /// worker stays the same.
     pub fn cut(&self, parts: usize) -> Self {
         let part = |stage: &StageMemory| StageMemory {
             forward: stage.forward / parts as f64,
@@ -79,7 +86,7 @@ impl Memory {
         Self { stages: self.stages.iter().flat_map(|stage| vec![part(stage); parts]).collect(), limit: self.limit }
     }
 
-    /// Whether every worker of a plan stays within the memory limit.
+    /// Whether the memory in use on every worker of a plan stays within the memory limit.
     ///
     /// # Panics
     /// Panics if the plan has more stages than this memory describes.
@@ -94,8 +101,8 @@ impl Memory {
 }
 
 impl Plan {
-    /// Returns the peak memory of each worker, in the unit of `stages`. The peak does not depend on costs, because a
-    /// worker's actions never overlap.
+    /// Returns the peak memory in use on each worker, in the unit of `stages`. The peak does not depend on costs,
+    /// because a worker's actions never overlap.
     ///
     /// # Panics
     /// Panics if a stage of the plan has no entry in `stages`.

@@ -26,8 +26,9 @@ text{font:11px system-ui,sans-serif;fill:#222}.page{fill:#fff}.idle{fill:#eee}.t
 impl Timeline {
     /// Draws the timeline of a step as an SVG picture without scripts or fonts.
     ///
-    /// There is one row per worker, and time runs to the right in `unit`, for example `ms`. Each compute is a bar in
-    /// the colour of its kind, with its name if there is space. The title states the step and the bubble.
+    /// There is one row per worker, and time runs to the right in `unit`, for example `ms`. Each forward, backward and
+    /// optimizer step is a bar in the colour of its kind, with its name if there is space. The title states the step
+    /// and the bubble.
     pub fn svg(&self, unit: &str) -> String {
         let mut svg = String::new();
         self.draw(&mut svg, &escaped(unit)).expect("writing to a string never fails");
@@ -93,7 +94,8 @@ impl Timeline {
     }
 }
 
-/// Draws the bar of a compute or an optimizer step, with its name as its tooltip, and as its label if there is space.
+/// Draws the bar of a forward, a backward, half of a backward or an optimizer step, with its name as its tooltip, and
+/// as its label if there is space.
 fn bar(svg: &mut String, class: char, name: &str, (y, x, width): (f64, f64, f64)) -> fmt::Result {
     let x = LEFT + x;
     write!(svg, "<rect class=\"{class}\" x=\"{x:.2}\" y=\"{y}\" width=\"{width:.2}\" height=\"{BAR}\">")?;

@@ -1,9 +1,9 @@
-//! The timeline of one step: the start and end of every compute, the step and the bubble.
+//! The timeline of one step: the start and end of every forward and backward, the step and the bubble.
 
 use crate::check::{Checked, Observer, Span, replay};
 use crate::costs::Costs;
 
-/// The times of all computes and optimizer steps in one step, in the unit of the costs.
+/// The times of all forwards, backwards and optimizer steps in one step, in the unit of the costs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timeline {
     rows: Vec<Vec<Span>>,
@@ -11,27 +11,30 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// Returns each worker's computes in order, with their start and end.
+    /// Returns each worker's forwards and backwards in order, with their start and end.
     pub fn rows(&self) -> &[Vec<Span>] {
         &self.rows
     }
 
-    /// Returns the time of the flush: the end of the last compute of all workers.
+    /// Returns the time of the flush, from the start of the step: the end of the last forward or backward of all
+    /// workers.
     pub fn flush(&self) -> f64 {
         self.rows.iter().flatten().map(|span| span.end).fold(0.0, f64::max)
     }
 
-    /// Returns the length of the step: the flush plus the longest optimizer step of a worker.
+    /// Returns the length of the step: the time of the flush (the end of all forwards and backwards) plus the longest
+    /// optimizer step of a worker.
     pub fn step(&self) -> f64 {
         self.flush() + self.optimizers.iter().copied().fold(0.0, f64::max)
     }
 
-    /// Returns the time of each worker's optimizer steps, summed over the worker's stages. They begin at the flush.
+    /// Returns the time of each worker's optimizer steps, summed over the worker's stages. They begin at the flush,
+    /// when all workers have finished their forwards and backwards.
     pub fn optimizers(&self) -> &[f64] {
         &self.optimizers
     }
 
-    /// Returns each worker's compute time, its optimizer time included.
+    /// Returns the time that each worker computes in the step, optimizer steps included, in the unit of the costs.
     pub fn busy(&self) -> Vec<f64> {
         let computes = self.rows.iter().map(|row| busy(row));
         computes.zip(&self.optimizers).map(|(computes, optimizer)| computes + optimizer).collect()
@@ -44,17 +47,18 @@ impl Timeline {
         if total == 0.0 { 0.0 } else { (total - busy) / total }
     }
 
-    /// Returns the longest span of a worker, from the start of its first compute to the end of its last.
+    /// Returns the longest span of a worker: the time from the start of its first to the end of its last forward or
+    /// backward.
     ///
-    /// This is the time from one step to the next if workers do not wait for each other at the flush.
+    /// This is the time from one step to the next if a worker begins the next step without waiting for the others.
     pub fn span(&self) -> f64 {
         let span =
             |row: &Vec<Span>| row.last().map_or(0.0, |last| last.end) - row.first().map_or(0.0, |first| first.start);
         self.rows.iter().map(span).fold(0.0, f64::max)
     }
 
-    /// Returns the bubble by span: the share of the longest span in which the busiest worker is idle, from 0 to 1. This
-    /// is the definition of the Zero Bubble paper (Qi et al., 2023,
+    /// Returns the bubble by span, from 0 to 1: the share of the longest [`span`](Self::span) of a worker in which the
+    /// busiest worker is idle. This is the definition of the Zero Bubble paper (Qi et al., 2023,
     /// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)).
     pub fn span_bubble(&self) -> f64 {
         let (span, busy) = (self.span(), self.rows.iter().map(|row| busy(row)).fold(0.0, f64::max));

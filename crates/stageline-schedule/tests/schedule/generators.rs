@@ -7,7 +7,7 @@ use stageline_schedule::{
 
 use crate::{V_SHAPED, simulated};
 
-/// Compares the plan of 1F1B with PipeDream-Flush at P = 4 and M = 8, written by hand.
+/// Compares the plan of 1F1B for 4 stages and 8 micro-batches with that of PipeDream-Flush, written by hand.
 #[test]
 fn one_f_one_b_is_pipedream_flush() {
     let expected = "\
@@ -19,8 +19,8 @@ fn one_f_one_b_is_pipedream_flush() {
     assert_eq!(OneFOneB.plan(4, 8).unwrap().to_csv(), expected);
 }
 
-/// Compares ZB-V's plans with those of PyTorch 2.15's `ScheduleZBVZeroBubble` without idle slots, at P = 3, M = 5 and M
-/// = 2.
+/// Compares ZB-V's plans with those of PyTorch 2.15's `ScheduleZBVZeroBubble` without idle slots, for 3 workers with 5
+/// and with 2 micro-batches.
 #[test]
 fn zb_v_is_pytorchs() {
     let expected = "\
@@ -40,8 +40,8 @@ fn zb_v_is_pytorchs() {
     assert_eq!(ZbV.plan(6, 2).unwrap().to_csv(), with_two_micro_batches);
 }
 
-/// Compares DualPipeV's plan with that of PyTorch 2.15's `ScheduleDualPipeV` at P = 3 and M = 6, with overlapped pairs
-/// in sequence.
+/// Compares DualPipeV's plan with that of PyTorch 2.15's `ScheduleDualPipeV` for 3 workers and 6 micro-batches, with
+/// overlapped pairs in sequence.
 #[test]
 fn dualpipe_v_is_pytorchs() {
     let expected = "\
@@ -113,7 +113,7 @@ fn live_chunks_in_a_v_are_the_papers() {
     }
 }
 
-/// Tests that the documentation of every schedule contains the picture of its plan for P = 4 and M = 8.
+/// Tests that the documentation of every schedule contains the picture of its plan for 4 workers and 8 micro-batches.
 #[test]
 fn the_pictures_in_the_docs_are_the_plans() {
     let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src/schedules")).unwrap();

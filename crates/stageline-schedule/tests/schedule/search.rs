@@ -1,4 +1,5 @@
-//! The bound compared with all small plans, and the search compared with the generators, the bound and the paper.
+//! The lower bound on the step, compared with all small plans, and the search, compared with the generators, the bound
+//! and the Zero Bubble paper.
 
 use std::sync::LazyLock;
 
@@ -10,8 +11,8 @@ use stageline_schedule::{
 
 use crate::simulated;
 
-/// Returns every order of the actions F, I and W of two micro-batches on one stage in which each micro-batch has F
-/// before I before W.
+/// Returns every order of the forwards (F), input gradients (I) and weight gradients (W) of two micro-batches on one
+/// stage in which each micro-batch has F before I before W.
 fn orders(stage: usize) -> Vec<Vec<Action>> {
     let of = |micro_batch| {
         let computes = [Compute::Forward, Compute::InputGradient, Compute::WeightGradient];
@@ -33,7 +34,7 @@ static EVERY_SMALL_PLAN: LazyLock<Vec<Checked>> = LazyLock::new(|| {
     plans
 });
 
-/// Returns the shortest simulated step of those small plans that fit into the memory.
+/// Returns the shortest simulated step of the plans in [`EVERY_SMALL_PLAN`] that fit into the memory.
 fn optimum(costs: &Costs, memory: &Memory) -> f64 {
     let fitting = EVERY_SMALL_PLAN.iter().filter(|plan| memory.suffices(plan.plan()));
     fitting.map(|plan| simulate(plan, costs).step()).fold(f64::INFINITY, f64::min)
@@ -47,8 +48,8 @@ fn four_costs() -> impl Strategy<Value = Vec<StageCost>> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 64, ..ProptestConfig::default() })]
 
-    /// Tests that the step of the best of all small plans is not below the lower bound, with one and with two live
-    /// micro-batches.
+    /// Tests that no plan of two stages and two micro-batches has a shorter step than the lower bound, with memory for
+    /// one and for two live micro-batches.
     #[test]
     fn nothing_beats_the_bound(costs in four_costs(), limit in 1..3_usize, optimizer in prop::collection::vec(0.0..5.0_f64, 2)) {
         let costs = Costs::by_micro_batch(costs.chunks(2).map(<[_]>::to_vec).collect()).with_optimizer(optimizer);
@@ -57,8 +58,8 @@ proptest! {
         prop_assert!(bound <= optimum(&costs, &memory) + 1e-9, "{bound}");
     }
 
-    /// Tests that the search finds a plan at least as good as the best of all small plans; the search may also split
-    /// stages into halves.
+    /// Tests that the search finds a plan at least as good as the best plan of two stages and two micro-batches; the
+    /// search may also split stages into halves.
     #[test]
     fn the_search_finds_the_optimum(costs in four_costs(), limit in 1..3_usize) {
         let (costs, memory) = (Costs::by_stage(costs[..2].to_vec()), Memory::live(2, limit));
@@ -68,8 +69,8 @@ proptest! {
         prop_assert!(found.timeline.step() <= optimum(&costs, &memory) * (1.0 + 1e-9), "{}", found.timeline.step());
     }
 
-    /// Tests that every generator's plan is not below the lower bound for the memory that it needs, and no better than
-    /// the plan of the search.
+    /// Tests that no generator's plan has a shorter step than the lower bound for the memory that it needs, or than the
+    /// plan that the search finds.
     #[test]
     fn no_generator_beats_the_bound_or_the_search(
         workers in 1..6_usize, micro_batches in 1..12_usize,
@@ -104,8 +105,8 @@ proptest! {
     }
 }
 
-/// Tests a case in which a plan reaches the lower bound: with equal thirds, ZB-H2's last stage begins at (P-1)F and
-/// never idles, so no step is shorter.
+/// Tests a case in which a plan reaches the lower bound. If forward, input gradient and weight gradient take the same
+/// time, the last of P stages begins in ZB-H2 after P-1 forwards and never idles, so no step is shorter.
 #[test]
 fn the_bound_is_reached() {
     for stages in 1..=6 {
@@ -126,9 +127,9 @@ fn the_bound_counts_delays_by_memory() {
     assert!(found.checked.plan().peak_memory(&Memory::live(3, 1).cut(found.costs.stages() / 3).stages)[0] <= 1.0);
 }
 
-/// Compares the search with the Zero Bubble paper (arXiv:2401.10241), with the paper's costs at P = 8. Its ZB-1p and
-/// ZB-2p are automatic schedules with the memory of P and of 2P live micro-batches, and their bubbles by span at M = 24
-/// are 0.1585 and 0.0433.
+/// Compares the search with the Zero Bubble paper (arXiv:2401.10241), with the paper's costs for 8 stages. The paper's
+/// ZB-1p and ZB-2p are automatic schedules with memory for 8 and for 16 live micro-batches, and their bubbles by span
+/// with 24 micro-batches are 0.1585 and 0.0433.
 #[test]
 fn the_search_is_not_worse_than_the_zero_bubble_papers() {
     let costs = Costs::equal(8, StageCost::new(18.522, 18.086, 9.337).with_latency(0.601));

@@ -9,8 +9,8 @@ mod plan_text;
 
 const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds");
 
-/// The pieces from which texts for fuzzing are made: pieces of both text forms of a plan, and numbers at the ends of
-/// their range.
+/// The pieces from which texts for fuzzing are made: pieces of plans as CSV, plain and lowered, and numbers at the ends
+/// of their range.
 const WORDS: [&str; 20] = [
     "0F0",
     "1B0",

@@ -8,8 +8,8 @@ use stageline_schedule::{
 
 use crate::{checked, simulated};
 
-/// Compares simulated bubbles with those of the Zero Bubble paper (arXiv:2401.10241), at the costs that the paper
-/// measured and one latency on every boundary.
+/// Compares simulated bubbles by span (the idle share of the time from a worker's first to its last action) with those
+/// of the Zero Bubble paper (arXiv:2401.10241), at the costs that the paper measured and one latency on every boundary.
 #[test]
 fn bubbles_by_span_are_the_zero_bubble_papers() {
     let costs = Costs::equal(8, StageCost::new(18.522, 18.086, 9.337).with_latency(0.601));
@@ -19,7 +19,8 @@ fn bubbles_by_span_are_the_zero_bubble_papers() {
     assert_eq!(rounded(&ZbH2), "0.1083");
 }
 
-/// Tests that ZB-H1 leaves a third of 1F1B's idle time, a bubble by span of (P-1)/(3M+P-1), and that ZB-H2 leaves none.
+/// Tests that ZB-H1 leaves a third of 1F1B's idle time, a bubble by span of (P-1)/(3M+P-1) for P stages and M
+/// micro-batches, and that ZB-H2 leaves none.
 #[test]
 fn zero_bubble_schedules_leave_the_bubble_of_the_paper() {
     for stages in 1..=6 {
@@ -34,8 +35,8 @@ fn zero_bubble_schedules_leave_the_bubble_of_the_paper() {
     }
 }
 
-/// Tests that the step of GPipe and 1F1B is (M+P-1)(F+B) and the bubble (P-1)/(M+P-1), as in arXiv:1811.06965 and
-/// arXiv:2104.04473.
+/// Tests GPipe and 1F1B with P stages, M micro-batches, and forwards and backwards of the times F and B: the step is
+/// (M+P-1)(F+B) and the bubble (P-1)/(M+P-1), as in arXiv:1811.06965 and arXiv:2104.04473.
 #[test]
 fn step_and_bubble_are_the_papers() {
     for schedule in [&GPipe as &dyn Schedule, &OneFOneB, &EagerOneFOneB] {
@@ -49,8 +50,8 @@ fn step_and_bubble_are_the_papers() {
     }
 }
 
-/// Tests that the bubble of schedules with V chunks per worker is (P-1)/(VM+P-1), as in arXiv:2104.04473 and
-/// arXiv:2211.05953.
+/// Tests that the bubble of schedules with V chunks on each of P workers is (P-1)/(VM+P-1) for M micro-batches, as in
+/// arXiv:2104.04473 and arXiv:2211.05953.
 #[test]
 fn chunks_divide_the_bubble() {
     for (workers, chunks, rounds) in (1..=4).flat_map(|p| (1..=3).flat_map(move |v| (1..=4).map(move |r| (p, v, r)))) {
@@ -65,8 +66,9 @@ fn chunks_divide_the_bubble() {
     }
 }
 
-/// Tests the idle time of schedules with chunks in a V at equal thirds. ZB-V idles for 2(2P-1-M) while M < 2P-1. From M
-/// = P+1 on, V-Half and V-Min idle for less than P/2M and 2P/3M of the work, as in arXiv:2405.15362.
+/// Tests the idle time of schedules with chunks in a V for P workers and M micro-batches, if forward, input gradient
+/// and weight gradient take the same time. ZB-V idles for 2(2P-1-M) forwards while M < 2P-1. From M = P+1 on, V-Half
+/// and V-Min idle for less than P/2M and 2P/3M of the work, as in arXiv:2405.15362.
 #[test]
 fn idle_time_in_a_v_is_as_documented() {
     for (workers, micro_batches) in (1..=10).flat_map(|workers| (1..=3 * workers).map(move |m| (workers, m))) {
@@ -87,7 +89,8 @@ fn idle_time_in_a_v_is_as_documented() {
     }
 }
 
-/// Tests that the idle time of DualPipeV is (P-1)(2F-W) from M = 2P on, if F = I >= W.
+/// Tests that the idle time of DualPipeV on P workers is (P-1)(2F-W) from 2P micro-batches on, if a forward (F) takes
+/// as long as an input gradient and at least as long as a weight gradient (W).
 #[test]
 fn idle_time_of_dualpipe_v_is_as_documented() {
     for (forward, weight_gradient) in [(1.0, 1.0), (1.0, 0.25), (3.0, 2.0)] {
@@ -103,8 +106,8 @@ fn idle_time_of_dualpipe_v_is_as_documented() {
     }
 }
 
-/// Tests the effect of a latency c on the step: if P divides M, it adds c[2(P-1)M/P + 2(P-2)] to 1F1B, and 2(P-1)c to
-/// eager 1F1B if 2c <= F+B.
+/// Tests the effect of a latency c on the step of P stages and M micro-batches. If P divides M, it adds c[2(P-1)M/P +
+/// 2(P-2)] to 1F1B. It adds 2(P-1)c to eager 1F1B if 2c is at most the time of a forward and a backward.
 #[test]
 fn latency_adds_the_time_of_the_closed_forms() {
     let (forward, backward, latency) = (3.0, 5.0, 0.25);
@@ -220,8 +223,8 @@ fn closed_forms_are_the_simulated_steps() {
     }
 }
 
-/// Tests the idle time of 1F1B with equal stages: each later stage waits B-F less for the fill and as much more for the
-/// drain.
+/// Tests the idle time of 1F1B with equal stages, where a forward takes F and a backward B: each later stage waits B-F
+/// less for the fill and as much more for the drain.
 #[test]
 fn idle_time_of_equal_stages_is_fill_and_drain() {
     let (plan, costs) = (checked(&OneFOneB, 4, 8), Costs::uniform(4, 1.0, 2.0));

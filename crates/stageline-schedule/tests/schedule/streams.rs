@@ -41,14 +41,14 @@ struct Machine {
     turns: Vec<Vec<Transfer>>,
 }
 
-/// The state of the modelled GPUs at one moment of a run.
+/// The state of the modelled GPUs and of their host threads at one moment of a run.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct State {
     /// The index of each host thread in its list of instructions, and the progress of its current send.
     hosts: Vec<(usize, Sending)>,
-    /// The work that each compute stream has been given and has not done yet.
+    /// The work that host threads have submitted to each compute stream and that is not done yet.
     computes: Vec<VecDeque<Work>>,
-    /// The transfers that each communication stream has been given and has not made yet.
+    /// The transfers that host threads have submitted to each communication stream and that are not made yet.
     streams: Vec<VecDeque<Transfer>>,
     /// The number of transfers that were issued in turn on each communication stream.
     turns: Vec<usize>,
@@ -57,7 +57,7 @@ struct State {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Work {
     Action(Action),
-    /// A wait of a compute stream until this communication stream has finished this many transfers.
+    /// A wait of a compute stream until the communication stream `stream` has finished `transfers` transfers.
     Settle {
         stream: usize,
         transfers: usize,
@@ -108,7 +108,8 @@ impl Machine {
         done.iter().filter(ours).count()
     }
 
-    /// Returns the state after the next move of a host thread; `None` if the host must wait or has finished its list.
+    /// Returns the state after the next move of a host thread, once the devices have run all work that is possible;
+    /// `None` if the host must wait or has finished its list.
     fn after(&self, state: &State, host: usize) -> Option<State> {
         let (at, sending) = state.hosts[host];
         let mut next = state.clone();

@@ -15,7 +15,7 @@ use stageline_report::{RunLog, TensorBoard, Trace, run_page};
 
 use crate::outputs::record;
 
-/// The number of steps that the trace file shows, beginning with the step of `--draw-step`.
+/// The number of training steps that the trace file shows, beginning with the step of `--draw-step`.
 const TRACED: usize = 5;
 
 /// The paths of the files that a run writes: its log, its trace, its TensorBoard events and its HTML page.
@@ -25,8 +25,9 @@ pub struct Outputs {
     pub trace: Option<PathBuf>,
     pub tensorboard: Option<PathBuf>,
     pub report: Option<PathBuf>,
-    /// The step whose events the log and the HTML page show, counted from the start of the run. A shorter run shows its
-    /// last step instead, and a run with synchronised steps the next synchronised step.
+    /// The step whose events the log and the HTML page show, counted from 0 at the start of the run. A shorter run
+    /// shows its last step instead. A run in which workers wait for their devices in some steps (synchronised steps)
+    /// shows the next of these.
     pub draw_step: usize,
 }
 
@@ -38,9 +39,11 @@ pub struct Log {
     text: Vec<u8>,
     trace: Trace,
     board: Option<TensorBoard<BufWriter<File>>>,
-    /// The step whose events the log and the HTML page show, and with which the trace begins.
+    /// The number of the step, counted from 0, whose events the log and the HTML page show, and with which the trace
+    /// begins.
     drawn: usize,
-    /// The interval, in steps, at which steps are synchronised; 0 if there are no synchronised steps.
+    /// The interval, in steps, at which workers wait for their devices after every action (synchronised steps); 0 if
+    /// they never do.
     synchronise_every: usize,
 }
 
@@ -76,8 +79,8 @@ impl Log {
         Ok(log)
     }
 
-    /// Writes the report of a step to all output files, with its metrics as far as they are finite. `utilisation` is the
-    /// step's model FLOP utilisation, from 0 to 1.
+    /// Writes the report of a step to all output files, with its metrics as far as they are finite. `utilisation` is
+    /// the step's model FLOP utilisation, from 0 to 1, or `None` if the peak of the devices is not known.
     ///
     /// # Errors
     /// Returns an error if an output file cannot be written.
@@ -154,7 +157,7 @@ impl Log {
         self.close()
     }
 
-    /// Writes the trace file and the HTML page, also for a run that was cut short.
+    /// Writes the trace file and the HTML page, if their paths are given, also for a run that ended early.
     pub fn close(self) -> Result<()> {
         if let Some(path) = &self.outputs.trace {
             fs::write(path, self.trace.json()).with_context(|| unwritable(path))?;
@@ -166,7 +169,8 @@ impl Log {
         Ok(())
     }
 
-    /// Appends a line to the log and flushes it at once, so that a run that is cut short keeps its log.
+    /// Appends a line to the log and flushes it at once, so that the log stays complete if the process ends
+    /// unexpectedly.
     fn write(&mut self, line: &Line) -> Result<()> {
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');

@@ -20,7 +20,7 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// Starts the progress bar of a training at the position after `start` of `steps` steps.
+    /// Starts the progress bar of a training of `steps` steps, of which `start` are already done.
     pub fn begin(&self, start: usize, steps: usize) -> Result<()> {
         self.0.set_style(ProgressStyle::with_template("{bar:16} {pos}/{len} {msg}, {eta} left")?);
         self.0.set_length(steps as u64);
@@ -49,7 +49,8 @@ impl Progress {
             message += &format!(", {:.1}% of the peak FLOP/s", 100.0 * utilisation);
         }
         let (done, all) = (report.step as u64 + 1, self.0.length().unwrap_or(1));
-        // Without a terminal there is no bar, so lines show the progress: one for the first step, and ten in all after it.
+        // Without a terminal there is no bar, so lines show the progress: one for the first step, and ten in all after
+        // it.
         let is_first = self.0.message().is_empty();
         if self.0.is_hidden() && (is_first || done.is_multiple_of(all.div_ceil(10).max(1)) || done == all) {
             println!("step {done}/{all}: {message}");

@@ -7,8 +7,8 @@ use stageline::{
 };
 use stageline_report::record::{Account, EstimatedMemory, Event, Health, Layer, StageCosts, Step, WorkerMemory};
 
-/// Returns the log record of a training step, with the events of the step if `timeline` is set. The recorded workers
-/// are those of the first replica.
+/// Returns the log record of a training step, with the events of the step if `timeline` is true. The recorded workers
+/// and stages are those of the first replica.
 pub fn step(report: &StepReport, timeline: bool) -> Step {
     let (gradient_norm, clipped) = match report.update {
         Update::Stepped { gradient_norm, clipped } => (Some(gradient_norm), Some(clipped)),
@@ -43,7 +43,7 @@ pub fn step(report: &StepReport, timeline: bool) -> Step {
 /// Returns every layer of the model with its name, stage, FLOPs and parameters.
 ///
 /// # Errors
-/// Returns [`CutError`] if the model does not have the layers of the cut.
+/// Returns [`CutError`] if the cut names a layer that the model does not have.
 pub fn layers(costs: &Costs, cut: &Cut) -> Result<Vec<Layer>, CutError> {
     let layers = costs.layers();
     let ranges = cut.ranges(layers.len())?.into_iter().enumerate();
@@ -86,7 +86,8 @@ fn memory(memory: stageline::WorkerMemory) -> WorkerMemory {
     WorkerMemory { resident, peak }
 }
 
-/// Returns the times and bytes of each stage in a step, as means over the micro-batches of the step.
+/// Returns the times (in seconds) and bytes of each stage in a training step, as means over the micro-batches of the
+/// step.
 fn stages(report: &StepReport) -> Vec<StageCosts> {
     let (costs, micro_batches) = (report.recording.costs(), report.micro_batches);
     let (activations, outputs) = (report.recording.activations(), report.recording.outputs());

@@ -195,12 +195,14 @@ impl TrainingFlags {
         self.replicas.saturating_mul(self.micro_batches).saturating_mul(self.micro_batch_size)
     }
 
-    /// Returns the number of samples in a step for which the settings were chosen.
+    /// Returns the batch size, in samples, for which the learning rate and the number of steps were chosen:
+    /// `--tuned-for`, or else the batch size.
     pub fn tuned_for(&self) -> usize {
         self.tuned_for.unwrap_or(self.batch_size())
     }
 
-    /// Returns the length of the learning rate schedule, in steps.
+    /// Returns the number of steps over which the learning rate rises and falls: `--schedule-steps`, or else `--steps`,
+    /// but at least 400.
     pub fn schedule_steps(&self) -> usize {
         self.schedule_steps.unwrap_or(self.steps.max(SHORTEST_SCHEDULE))
     }

@@ -31,8 +31,8 @@ pub struct Job {
     pub training: Training,
     pub running: Running,
     pub seed: u64,
-    /// The number of steps over which the run verifies the pipeline against full-batch training, instead of training to
-    /// the end.
+    /// The number of steps over which the run verifies the pipeline against full-batch training on one device, instead
+    /// of training to the end; `None` trains.
     pub verify: Option<usize>,
     pub outputs: Outputs,
     pub keeping: Keeping,
@@ -45,7 +45,7 @@ pub struct Keeping {
     pub folder: Option<PathBuf>,
     pub every: usize,
     pub keep: NonZero<usize>,
-    /// The number of steps after which the training ends early, with a checkpoint.
+    /// The number of steps after which the training ends early, with a checkpoint; `None` trains to the last step.
     pub stop_after: Option<usize>,
 }
 
@@ -81,14 +81,14 @@ pub struct Running {
     pub devices: Vec<Device>,
     pub precision: Precision,
     pub synchronise_every: Option<usize>,
-    /// The peak of all used devices together, in FLOP/s, if it is given.
+    /// The peak of all used devices together, in FLOP/s; `None` if `--peak-tflops` is unset.
     pub peak_flops: Option<f64>,
     pub channel_capacity: Option<usize>,
     pub cores_per_stage: Option<usize>,
     pub recompute: RecomputeBy,
     pub flush: FlushName,
     pub rollback: bool,
-    /// The memory of each device, in bytes, if `--memory` is given.
+    /// The memory that each device has, in bytes, as `--memory` gives it; `None` if the flag is unset.
     pub memory: Option<u64>,
     pub watchdog: Option<Watchdog>,
 }
@@ -187,7 +187,8 @@ impl Training {
     }
 }
 
-/// Returns the schedule of the learning rate: a linear warm-up, and then a cosine down to a tenth of the peak.
+/// Returns the schedule of the learning rate: a linear warm-up to the peak, and then a cosine down to a tenth of the
+/// peak.
 fn learning_rate(flags: &TrainingFlags, batch_size: usize) -> Result<WarmupCosine> {
     let (peak, steps) = (flags.learning_rate, flags.schedule_steps());
     let warm_up = match flags.warm_up {
@@ -198,7 +199,8 @@ fn learning_rate(flags: &TrainingFlags, batch_size: usize) -> Result<WarmupCosin
     Ok(WarmupCosine::new(peak, warm_up, steps).context("the warm-up")?.down_to(peak / 10.0)?)
 }
 
-/// Validates those properties of a run's flags that can be checked before a device is opened.
+/// Validates those properties of a run's flags that can be checked before a device is opened. The error names the flag
+/// and its allowed values.
 fn check(flags: &TrainingFlags) -> Result<()> {
     for (flag, value) in [
         ("--stages", flags.stages),
@@ -236,7 +238,8 @@ fn check(flags: &TrainingFlags) -> Result<()> {
     Ok(())
 }
 
-/// Validates that gradients can be summed in the requested number of groups.
+/// Validates `--gradient-groups`: it must be the number of replicas if there are several, or else divide the number of
+/// micro-batches.
 fn check_groups(flags: &TrainingFlags) -> Result<()> {
     let (replicas, micro_batches) = (flags.replicas, flags.micro_batches);
     let groups = flags.gradient_groups.unwrap_or(replicas);

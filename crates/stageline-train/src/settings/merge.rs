@@ -17,7 +17,8 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::{Number, Value};
 use stageline::checkpoint::Printable;
 
-/// The least Jaro-Winkler similarity, from 0 to 1, at which an unknown name counts as a misspelt setting.
+/// The least Jaro-Winkler similarity, from 0 to 1, of an unknown name to a setting at which an error message suggests
+/// the setting.
 const ALIKE: f64 = 0.7;
 
 /// The maximum length of the value of a setting, in bytes.
@@ -99,7 +100,8 @@ fn with_value(flag: Arg) -> Arg {
     flag.require_equals(true).default_missing_value("true").default_value("false")
 }
 
-/// Removes the lists that `later` sets again from the arguments so far, because clap appends to a list.
+/// Removes from `all`, the arguments so far, the flags with lists of values that `later` sets again, because the parser
+/// clap would append to the earlier list.
 fn replace_lists(all: &mut Vec<OsString>, later: &[OsString], command: &Command) {
     let name = |argument: &OsString| {
         let text = argument.to_str()?.strip_prefix("--")?;
@@ -113,7 +115,7 @@ fn replace_lists(all: &mut Vec<OsString>, later: &[OsString], command: &Command)
     all.retain(|argument| name(argument).is_none_or(|name| !again.contains(&name)));
 }
 
-/// Reads the TOML file of `--config`, of at most [`LONGEST`] bytes.
+/// Reads the text of the TOML file of `--config`. A file of more than [`LONGEST`] bytes is an error.
 fn contents(path: &Path) -> Result<String> {
     let mut text = String::new();
     let read = File::open(path).and_then(|file| file.take(LONGEST + 1).read_to_string(&mut text));
@@ -122,8 +124,8 @@ fn contents(path: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// Returns the inherited settings of a resumed run as arguments of the command line, without names that this program
-/// does not know.
+/// Returns the settings that a resumed run takes from its checkpoint as arguments `--name=value` of the command line.
+/// Names that this program does not know are left out.
 fn inherited(command: &Command, Settings(settings): &Settings) -> Result<Vec<OsString>> {
     let known = settings.iter().filter(|(name, _)| is_inherited(name));
     let known = known.filter_map(|(name, value)| Some((flag(command, name).ok()?, value)));
@@ -138,13 +140,13 @@ fn inherited(command: &Command, Settings(settings): &Settings) -> Result<Vec<OsS
     known.map(argument).collect()
 }
 
-/// Returns the settings in the text of a TOML file as arguments of the command line.
+/// Returns the settings in the text of a TOML file as arguments `--name=value` of the command line.
 fn from_text(command: &Command, text: &str) -> Result<Vec<OsString>> {
     let table: toml::Table = text.parse()?;
     table.iter().map(|(name, value)| Ok(argument(flag(command, name)?, &toml_text(name, value)?))).collect()
 }
 
-/// Returns a setting `NAME=VALUE` of `--set` as an argument of the command line.
+/// Returns a setting `NAME=VALUE` of `--set` as the argument `--name=value` of the command line.
 fn from_assignment(command: &Command, assignment: &str) -> Result<OsString> {
     let (name, value) = assignment.split_once('=').context("give a name, `=`, and a value: --set micro_batches=16")?;
     Ok(argument(flag(command, name.trim())?, value.trim()))
@@ -261,7 +263,7 @@ fn is_number(flag: &Arg) -> bool {
     numbers.iter().any(|number| flag.get_value_parser().type_id() == *number)
 }
 
-/// Parses the value of a setting as a number, so that 1, 1.0 and 1e0 are equal.
+/// Parses the value of a setting as a number, so that 1, 1.0 and 1e0 are equal; `None` if the text is no number.
 ///
 /// Floats are parsed by the standard library, because the JSON parser does not promise the nearest float.
 fn number(text: &str) -> Option<Number> {

@@ -11,7 +11,7 @@ use stageline::checkpoint::{Printable, Saved};
 use super::flags::TrainingFlags;
 use super::merge::{Merged, Settings, resolve};
 
-/// The flags of a run, with the checkpoint that it resumes.
+/// The flags and settings of a run, with the checkpoint that the run resumes, if any.
 pub struct CommandLine {
     pub matches: ArgMatches,
     pub flags: TrainingFlags,
@@ -80,7 +80,7 @@ pub(crate) fn shown(value: &Value) -> Printable<'static> {
     Printable::new(value.to_string())
 }
 
-/// Reads the settings in a checkpoint's manifest; a manifest without settings gives none.
+/// Returns the settings in a checkpoint's manifest; no settings if the manifest has none.
 fn settings_of(value: Option<&Value>) -> Settings {
     let object = value.and_then(Value::as_object).cloned().unwrap_or_default();
     Settings(object.into_iter().collect())
@@ -111,7 +111,8 @@ mod tests {
         Ok((Own::from_arg_matches(&matches)?, settings))
     }
 
-    /// A program's own switches, lists, required flags and positional arguments are merged like the flags of a training.
+    /// Tests that a program's own switches, lists, required flags and positional arguments are merged like the flags of
+    /// a training.
     #[test]
     fn own_flags_of_every_kind_are_settings() {
         let (own, settings) =

@@ -16,19 +16,20 @@ pub enum OptimizerName {
     Sgd,
 }
 
-/// The values of the flag `--on-non-finite`.
+/// The values of the flag `--on-non-finite`: a step whose loss or gradients are NaN or infinite ends the training with
+/// an error (`Stop`) or is left out (`Skip`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum NonFiniteName {
     Stop,
     Skip,
 }
 
-/// The value of the flag `--cut`.
+/// The value of the flag `--cut`, which chooses the layers of each stage.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CutBy {
-    /// The cut balances counted FLOPs and parameters.
+    /// The cut balances counted FLOPs and parameters between the stages.
     Counted,
-    /// The cut balances the measured times of the layers.
+    /// The cut balances the measured times of the layers between the stages.
     Measured,
     /// The cut is given by the first layer of every stage.
     List(Cut),
@@ -46,14 +47,14 @@ impl FromStr for CutBy {
     }
 }
 
-/// The value of the flag `--schedule`.
+/// The value of the flag `--schedule`, which chooses the plan of forwards and backwards.
 #[derive(Clone)]
 pub enum ScheduleBy {
-    /// The schedule has a name.
+    /// The schedule with this name generates the plan.
     Name(&'static (dyn Schedule + Sync)),
-    /// The plan is searched among all schedules and generated plans.
+    /// The plan is the one with the shortest simulated step among all schedules and generated plans.
     Search,
-    /// The plan is in a CSV file.
+    /// The plan is read from the CSV file at this path.
     File(PathBuf),
 }
 
@@ -69,12 +70,12 @@ impl FromStr for ScheduleBy {
     }
 }
 
-/// The value of the flag `--warm-up`.
+/// The value of the flag `--warm-up`: the time over which the learning rate rises to its peak.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum WarmUp {
-    /// The warm-up takes this number of steps.
+    /// The warm-up of the learning rate takes this number of steps.
     Steps(usize),
-    /// The warm-up takes as many steps as this number of samples needs.
+    /// The warm-up of the learning rate takes as many steps as train on this number of samples, rounded up.
     Samples(usize),
 }
 
@@ -90,7 +91,8 @@ impl FromStr for WarmUp {
     }
 }
 
-/// The value of the flag `--loss-scale`.
+/// The value of the flag `--loss-scale`: the factor, fixed or dynamic, by which the loss is multiplied before its
+/// backward.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LossScaleBy(pub LossScale);
 
@@ -106,7 +108,8 @@ impl FromStr for LossScaleBy {
     }
 }
 
-/// The values of the flag `--flush`: with `Ahead`, a stage that is done with a step does not wait for the other stages.
+/// The values of the flag `--flush`: at the end of a step, a stage that has finished its part waits for the other
+/// stages (`Together`) or begins the next step (`Ahead`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FlushName {
     Together,
@@ -116,9 +119,9 @@ pub enum FlushName {
 /// The value of the flag `--recompute`, which chooses the activations that stages recompute in backwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecomputeBy {
-    /// The stages recompute what this policy names.
+    /// The stages recompute the activations that this policy names.
     Policy(Recompute),
-    /// The least recomputation is chosen with which the training fits into the memory.
+    /// The stages recompute as few activations as make the training fit into the memory of its devices.
     Auto,
 }
 

@@ -24,16 +24,17 @@ use crate::update::optimizer_step::Rollback;
 use crate::update::precision::Precision;
 use stageline_nn::autograd::recompute::Recompute;
 
-/// The function that assembles all stages of one replica, given the source of the batch's inputs for the first stage
-/// and the channels to and from the caller for the last one.
+/// The type of the function that assembles all stages of one replica, given the source of the batch's inputs for the
+/// first stage, and the last stage's channels to and from the caller.
 pub(crate) type LastWire<In, Out, Target> = Box<dyn Fn(&mut Assembly, Source<In>, CallerChannels<Out, Target>)>;
 
-/// A complete chain of a model's stages with their devices and owners of parameters, from which every replica is
-/// assembled.
+/// A complete chain of a model's stages with their devices and owners of parameters, from which every data-parallel
+/// replica is assembled.
 pub(crate) struct Joined<In, Out, Target> {
-    /// The device of each stage in replica 0, the first data-parallel replica.
+    /// The device of each stage in replica 0, the first data-parallel replica, in the order of the stages.
     pub(crate) devices: Vec<Device>,
-    /// The part of its forward that each stage of the chain recomputes in its backward.
+    /// The part of its forward that each stage of the chain recomputes in its backward (activation checkpointing), in
+    /// the order of the stages.
     pub(crate) recompute: Vec<Recompute>,
     pub(crate) owners: Owners,
     /// The function that assembles all stages of one data-parallel replica.
@@ -43,9 +44,10 @@ pub(crate) struct Joined<In, Out, Target> {
 
 /// The assembled data-parallel replicas of a pipeline, whose workers have not started.
 pub(crate) struct Assembled<In, Out, Target> {
-    /// The channels through which each replica gets its batches, and the replica's stages.
+    /// For each replica, the channels through which it gets its batches, and its assembled stages.
     pub(crate) replicas: Vec<(BatchChannels<In, Out, Target>, Stages)>,
-    /// The fields of a checkpoint's optimizer states that the stages' optimizers reject, or require and do not find.
+    /// The optimizer states of a checkpoint that do not fit: the fields that a stage's optimizer rejects, or requires
+    /// and does not find.
     pub(crate) unfit: Vec<Unfit>,
 }
 

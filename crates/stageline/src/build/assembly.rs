@@ -64,34 +64,38 @@ impl<M: Module> Unplaced<M> {
     }
 }
 
-/// The state while one replica is assembled: the settings, devices and connections that the replica's stages take one
-/// after another.
+/// The state while one data-parallel replica is assembled: the settings, devices and connections that the replica's
+/// stages take one after another.
 pub(crate) struct Assembly {
     pub(crate) replica: Replica,
-    /// The capacity of the channel between two stages, in micro-batches.
+    /// The capacity of each channel between two neighbouring stages, in micro-batches.
     pub(crate) capacity: usize,
     pub(crate) precision: Precision,
     pub(crate) rollback: Rollback,
-    /// The number of consecutive micro-batches whose gradients form one group of a gradient sum.
+    /// The number of consecutive micro-batches whose gradients are summed as one group, before the sums of all groups
+    /// are added up.
     pub(crate) per_group: usize,
     /// The device of each stage in the replica that is being assembled.
     pub(crate) devices: Vec<Device>,
-    /// The route of activations and gradients between each stage of this replica and the next one.
+    /// The network route by which activations and gradients go between each stage of this replica and the next stage.
     pub(crate) routes: Vec<Route>,
     /// The tied parameters that each stage shares with other stages of this replica.
     pub(crate) ties: Vec<Ties>,
     /// The role of each stage in the exchange of gradients and parameters with the same stage of other replicas.
     pub(crate) collectives: Vec<Collective>,
-    /// The part of a checkpoint from which each stage resumes; empty without a checkpoint.
+    /// The part of a checkpoint from which each stage resumes, in the order of the stages; empty if training does not
+    /// resume from a checkpoint.
     pub(crate) restored: Vec<Restored>,
-    /// The fields of the checkpoint's optimizer states that the stages' optimizers reject, or require and do not find.
+    /// The optimizer states of the checkpoint that do not fit: the fields that a stage's optimizer rejects, or requires
+    /// and does not find.
     pub(crate) unfit: Vec<Unfit>,
     /// The stages of this replica that have been assembled so far.
     pub(crate) runners: Stages,
 }
 
 impl Assembly {
-    /// Takes the device and the connections of one stage out of the assembly of its replica, as the stage's slot.
+    /// Returns the slot of one stage (its replica, its device and its connections to other stages), whose connections
+    /// are taken out of the assembly.
     fn slot(&mut self, stage: usize) -> StageSlot {
         StageSlot {
             replica: self.replica,

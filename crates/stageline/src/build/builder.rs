@@ -66,7 +66,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         }
     }
 
-    /// Sets the pipeline schedule, which generates the plan of a step; [`OneFOneB`] (1F1B) if unset.
+    /// Sets the pipeline schedule, which generates the plan of a step (the order of actions on each worker);
+    /// [`OneFOneB`] (1F1B) if unset.
     pub fn schedule(mut self, schedule: impl Schedule + 'static) -> Self {
         self.schedule = Box::new(schedule);
         self
@@ -82,8 +83,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self
     }
 
-    /// Adds a data-parallel replica: a second copy of all stages, on the given devices (one for each stage), under the
-    /// same plan.
+    /// Adds a data-parallel replica: one more copy of all stages, on the given devices (one for each stage), which runs
+    /// the same plan.
     ///
     /// With R replicas a batch is split into R x M micro-batches, and each replica runs M consecutive ones. Replica 0,
     /// which runs on the stages' own devices, has the first M.
@@ -100,38 +101,42 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// Sets the number of groups of consecutive micro-batches in which gradients are summed. If unset, it is R, the
     /// number of replicas.
     ///
-    /// Each group is summed on its own, and then the groups' sums are added up, both in ascending order. The bits of a
-    /// floating-point sum depend on its groups: one replica with R x M micro-batches in R groups gives the same bits as
-    /// R replicas with M micro-batches each. With more than one group, two sums are in memory at a time.
+    /// Each group is summed on its own, in the order of its micro-batches, and then the groups' sums are added up in
+    /// order. The bits of a floating-point sum depend on its groups: one replica with R x M micro-batches in R groups
+    /// gives the same bits as R replicas with M micro-batches each. With more than one group, two gradient sums are in
+    /// memory at a time.
     pub fn gradient_groups(mut self, groups: usize) -> Self {
         self.gradient_groups = Some(groups);
         self
     }
 
-    /// Sets the capacity of each channel between two stages, in micro-batches; M if unset, with which no sender ever
-    /// waits. With 0, a sender waits until the receiver takes the micro-batch.
+    /// Sets the number of micro-batches that each channel between two stages can buffer. If unset, it is the number of
+    /// micro-batches in a step (M), with which no sender ever waits. With 0, a sender waits until the receiver takes
+    /// the micro-batch.
     pub fn channel_capacity(mut self, capacity: usize) -> Self {
         self.channel_capacity = Some(capacity);
         self
     }
 
-    /// Sets the number of cores that the kernels of one worker may use. If unset, the workers of all replicas share the
-    /// machine's cores evenly.
+    /// Sets the number of CPU cores that the kernels of one worker may use. If unset, the workers of all replicas share
+    /// the machine's cores evenly.
     pub fn cores_per_stage(mut self, cores: usize) -> Self {
         self.cores_per_stage = Some(cores);
         self
     }
 
-    /// Sets the number of samples per step for which the learning rates and step counts were chosen.
+    /// Sets the number of samples per training step for which the user chose the learning rates and step counts.
     ///
-    /// The first step with another number of samples, for example after a change of M, logs a warning with the
-    /// consequences ([`BatchChange`](crate::BatchChange)). Learning rates and step counts are not adjusted.
+    /// The first step with another number of samples, for example after a change of the number of micro-batches, logs a
+    /// warning with the consequences ([`BatchChange`](crate::BatchChange)). Learning rates and step counts are not
+    /// adjusted.
     pub fn tuned_for(mut self, samples: usize) -> Self {
         self.tuned_for = Some(samples);
         self
     }
 
-    /// Sets the precision in which forwards and backwards compute; that of the parameters if unset.
+    /// Sets the precision in which forwards and backwards compute. If unset, it is that of the model's parameters, most
+    /// often f32 ([`Precision::Full`]).
     pub fn precision(mut self, precision: Precision) -> Self {
         self.precision = precision;
         self
@@ -157,8 +162,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self
     }
 
-    /// Sets the number of steps from one examination of every parameter's gradient and update to the next, beginning
-    /// with the first step. If unset or 0, no step is examined.
+    /// Sets the interval, in training steps, at which the gradient and the update of every parameter are examined,
+    /// beginning with the first step. If unset or 0, no step is examined.
     ///
     /// An examination reads parameters and gradients on the host, which takes about as long as the optimizer step.
     pub fn health_every(mut self, steps: usize) -> Self {
@@ -176,12 +181,13 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self.flush.clip
     }
 
-    /// Returns R x M, the number of micro-batches into which a batch is split over all replicas.
+    /// Returns the number of micro-batches into which a batch is split: R x M, for R replicas with M micro-batches
+    /// each.
     pub(crate) fn configured_micro_batches(&self) -> usize {
         self.replicas() * self.micro_batches
     }
 
-    /// Returns the batch norms of the model, each with its stage and its path in the stage's module.
+    /// Returns the batch norms of the model, each with the number of its stage and its path in the stage's module.
     pub(crate) fn batch_norms(&self) -> &[(usize, String)] {
         &self.stages.owners.batch_norms
     }
@@ -220,13 +226,14 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self
     }
 
-    /// Turns gradient clipping off, so that gradients can be compared as they were summed.
+    /// Turns gradient clipping off, so that the gradients of a step are those that were summed.
     pub(crate) fn unclipped(mut self) -> Self {
         self.flush.clip = None;
         self
     }
 
-    /// Sets the number of steps from one synchronised step to the next; 0 means that no step is synchronised.
+    /// Sets the interval, in training steps, at which a step is synchronised with the devices; 0 means that no step is
+    /// synchronised.
     ///
     /// In a synchronised step, beginning with the first step of the training, workers wait for their device after every
     /// action, so that recordings have the device's times ([`Clock::Synchronised`](crate::Clock)). On an asynchronous
@@ -243,10 +250,10 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// Sets whether every stage keeps a copy of its parameters and optimizer state from before a step until all stages
     /// have stepped; true if unset.
     ///
-    /// With these copies, an error in the middle of a flush rolls the step back on all stages. Without them the flush
-    /// needs less memory (with Adam in f32, 12 bytes less per parameter), but such an error is
-    /// [`StepError::Torn`](crate::StepError), and the training has to resume from a checkpoint.
-    /// [`Pipeline::steps`](crate::Pipeline::steps) then waits for all stages after every step, as
+    /// With these copies, an error during the flush (the end of a step, at which the stages step their optimizers)
+    /// rolls the step back on all stages. Without them the flush needs less memory (with Adam in f32, 12 bytes less per
+    /// parameter), but such an error is [`StepError::Torn`](crate::StepError), and the training has to resume from a
+    /// checkpoint. [`Pipeline::steps`](crate::Pipeline::steps) then waits for all stages after every step, as
     /// [`Pipeline::step`](crate::Pipeline::step) does.
     pub fn rollback(mut self, keeps_copies: bool) -> Self {
         self.rollback = if keeps_copies { Rollback::Kept } else { Rollback::Off };
@@ -280,8 +287,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self
     }
 
-    /// Makes workers issue their transfers of tensors in the plan's global order on all devices, as they always do
-    /// between GPUs. Several replicas are then ordered as if they shared their devices.
+    /// Makes workers issue their transfers of tensors in one global order, which the plan gives, on all devices, as
+    /// they always do between GPUs. Several replicas are then ordered as if they shared their devices.
     ///
     /// This setting exists for tests, because other devices need no order. Workers then wait for each other's
     /// transfers, which costs time if steps differ from one another.

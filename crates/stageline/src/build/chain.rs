@@ -53,15 +53,16 @@ impl StageConfig {
         &self.device
     }
 
-    /// Returns the same configuration of a stage (optimizer, learning rate, recomputation) on another device.
+    /// Returns the same configuration of a stage (optimizer, learning rate, recomputation) with `device` as the stage's
+    /// device.
     #[must_use]
     pub fn on(self, device: Device) -> Self {
         Self { device, ..self }
     }
 }
 
-/// The function that assembles the stages chained so far in one replica, given the source of the first stage's input.
-/// It returns the source of the next stage's input.
+/// The type of the function that assembles the stages chained so far in one replica, given the source of the first
+/// stage's input. It returns the source of the next stage's input.
 ///
 /// `build` calls this function later, because a channel needs its capacity and a transfer needs both of its devices.
 type Wire<In, Out> = Box<dyn Fn(&mut Assembly, Source<In>) -> Source<Out>>;
@@ -78,7 +79,8 @@ pub struct Chain<In: Payload, Out: Payload> {
 }
 
 impl Pipeline<(), (), ()> {
-    /// Begins the chain of a pipeline's stages, to which stages are appended in the order of the model.
+    /// Begins the chain of a pipeline's stages, to which [`stage`](Chain::stage) and [`loss`](Chain::loss) append
+    /// stages in the order of the model.
     pub fn builder<In: Payload>() -> Chain<In, In> {
         let wire: Wire<In, In> = Box::new(|_, source| source);
         Chain { devices: Vec::new(), recompute: Vec::new(), owners: Owners::default(), wire }

@@ -13,11 +13,12 @@ use crate::transfer::hand_over::place;
 use crate::transfer::leaves::{Leaves, track};
 use stageline_nn::counting_flops;
 
-/// The costs of all layers of a row, for one sample input.
+/// The cost of every layer of a model that is a row of layers: parameters, FLOPs and perhaps times, for one sample
+/// input.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Costs(pub(super) Vec<LayerCost>);
 
-/// The cost of one layer of a row: parameters, FLOPs, and perhaps measured time.
+/// The cost of one layer of a model: its parameters, its FLOPs, and its time if the time was measured.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct LayerCost {
@@ -28,12 +29,13 @@ pub struct LayerCost {
     /// The FLOPs of the layer's forward on the sample input, as far as the layers inside it report them
     /// ([`report_flops`](crate::nn::report_flops)).
     pub flops: f64,
-    /// The time of the layer's forward and backward on the sample input; `None` if it was not measured.
+    /// The time of the layer's forward and backward on the sample input, the shortest of three; `None` if it was not
+    /// measured.
     pub time: Option<Duration>,
 }
 
 impl Costs {
-    /// Returns the cost of each layer, in the order of the row.
+    /// Returns the cost of each layer of the row, in the order of the layers.
     pub fn layers(&self) -> &[LayerCost] {
         &self.0
     }
@@ -43,7 +45,7 @@ impl Costs {
         self.0.iter().map(|layer| layer.parameters).sum()
     }
 
-    /// Returns the FLOPs of the forward of all layers for the sample input.
+    /// Returns the FLOPs of the forwards of all layers on the sample input.
     pub fn flops(&self) -> f64 {
         self.0.iter().map(|layer| layer.flops).sum()
     }
@@ -66,7 +68,8 @@ impl Costs {
     }
 }
 
-/// The way in which the costs of a row's layers are found: by counting, or also by measuring.
+/// The way in which the costs of a model's layers are found: by counting parameters and FLOPs, or by timing the layers
+/// too.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Way {
     /// The FLOPs that the layers report in a forward are counted, and nothing is timed.
@@ -75,10 +78,10 @@ pub(super) enum Way {
     Measure,
 }
 
-/// The number of times that a layer's forward and backward is measured; the shortest time counts.
+/// The number of times that a layer's forward and backward are timed; the shortest time is the layer's cost.
 const REPEATS: usize = 3;
 
-/// The search for the costs of a row's layers, which runs one layer after another on a sample input.
+/// The search for the costs of a model's layers, which runs one layer after another on a sample input.
 pub(super) struct Costing {
     way: Way,
     device: Device,
@@ -113,7 +116,7 @@ impl Costing {
     }
 }
 
-/// Returns the shortest time that `run` takes, over several calls.
+/// Calls `run` three times (`REPEATS`), and returns the duration of the shortest call.
 fn shortest(run: impl Fn()) -> Duration {
     let time = |_| {
         let began = Instant::now();

@@ -14,19 +14,19 @@ use stageline_schedule::BalanceError;
 pub struct Cut(Vec<usize>);
 
 impl Cut {
-    /// Creates the cut of a row of layers in which the stages begin with the layers `starts`.
+    /// Creates the cut of a row of layers from `starts`, the number of the first layer of every stage.
     ///
     /// # Errors
-    /// Returns [`CutError::Starts`] if the first stage does not begin with layer 0, or a stage does not begin behind
-    /// the one before.
+    /// Returns [`CutError::Starts`] if the first stage does not begin with layer 0, or a stage does not begin after the
+    /// first layer of the stage before.
     pub fn new(starts: impl IntoIterator<Item = usize>) -> Result<Self, CutError> {
         let starts: Vec<_> = starts.into_iter().collect();
         let ascends = starts.windows(2).all(|pair| pair[0] < pair[1]);
         if starts.first() == Some(&0) && ascends { Ok(Self(starts)) } else { Err(CutError::Starts { starts }) }
     }
 
-    /// Creates the cut of a row whose stages have the given ranges of layers. There must be at least one range, and the
-    /// ranges must follow one another.
+    /// Creates the cut of a row whose stages have the given ranges of layers. The caller must give at least one range,
+    /// and ranges that follow one another; this is not checked.
     pub(super) fn of(ranges: Vec<Range<usize>>) -> Self {
         Self(ranges.into_iter().map(|range| range.start).collect())
     }
@@ -36,10 +36,10 @@ impl Cut {
         self.0.len()
     }
 
-    /// Returns the range of layers of every stage, in a row of `layers` layers.
+    /// Returns the range of layer numbers of every stage, for a row of `layers` layers.
     ///
     /// # Errors
-    /// Returns [`CutError::Layers`] if a stage begins behind the last layer.
+    /// Returns [`CutError::Layers`] if a stage begins after the last layer of the row.
     pub fn ranges(&self, layers: usize) -> Result<Vec<Range<usize>>, CutError> {
         let last = *self.0.last().expect("a cut has a stage");
         if last >= layers {
@@ -66,17 +66,17 @@ impl fmt::Display for Cut {
     }
 }
 
-/// The reason why a row of layers cannot be cut as asked.
+/// The reason why a row of layers cannot be cut into the given stages.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CutError {
     /// The text of a cut is not a list of numbers.
     #[error("`{text}` is not a cut; give the first layer of every stage, such as 0,3,6")]
     Text {
-        /// The text that was given as a cut.
+        /// The text that was given as a cut and is not a list of layer numbers such as `0,3,6`.
         text: String,
     },
-    /// The first layers of the stages do not ascend from 0.
+    /// The first layers of the stages do not begin at layer 0 or do not ascend.
     #[error(
         "a cut at layers {starts:?}: the first stage begins with layer 0, and each other stage behind the one before"
     )]
@@ -84,14 +84,14 @@ pub enum CutError {
         /// The number of the first layer of every stage, as given for the cut.
         starts: Vec<usize>,
     },
-    /// A stage begins behind the last layer of the row.
+    /// A stage begins after the last layer of the row, so the row has too few layers for the cut.
     #[error(
         "a stage begins with layer {start}, and the model has {layers} layers, counted from 0; begin it with an earlier one"
     )]
     Layers {
         /// The number of the first layer of the last stage, counted from 0.
         start: usize,
-        /// The number of layers in the row, counting the first and the last one.
+        /// The number of layers in the row, including its first and its last layer.
         layers: usize,
     },
     /// The row is to be cut into no stages, or into more stages than it has layers.

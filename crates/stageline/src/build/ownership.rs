@@ -10,31 +10,33 @@ use burn::tensor::Tensor;
 use stageline_nn::layers::batch_norm::batch_norms;
 use stageline_nn::params::visit::{Description, describe};
 
-/// The table of owners: the owner of a parameter is the first stage that trains it. The table also records what `build`
-/// must reject.
+/// The table of the stages that own the model's parameters: the owner of a parameter is the first stage that trains it.
+/// The table also records what `build` must reject.
 #[derive(Default)]
 pub(crate) struct Owners {
     /// The owner stage of each trained parameter, and the parameter's shape in that stage.
     trained: HashMap<ParamId, (usize, Vec<usize>)>,
     /// The first stage in which each frozen parameter, which no optimizer changes, is found.
     frozen: HashMap<ParamId, usize>,
-    /// The owner and another stage of the first tied parameter that has different shapes in the two, if there is one.
+    /// The owner stage and the other stage of the first tied parameter whose shapes in the two stages differ; `None` if
+    /// there is no such parameter.
     pub(crate) misshapen: Option<(usize, usize)>,
     /// The ids of the tied parameters, by their owner stage and by the later stage that holds copies of them.
     pub(crate) shared: BTreeMap<(usize, usize), Vec<ParamId>>,
     /// The descriptions (id, path, shape, type) of the tensors of each stage's module, in the module's order.
     pub(crate) tensors: Vec<Vec<Description>>,
-    /// The first stage whose own optimizer clips gradients, if there is one.
+    /// The first stage whose own optimizer clips gradients; `None` if no optimizer does.
     pub(crate) clipping: Option<usize>,
-    /// The batch norms of the model, each with its stage and its path in the stage's module.
+    /// The batch norms of the model, each with the number of its stage and its path in the stage's module.
     pub(crate) batch_norms: Vec<(usize, String)>,
-    /// The first stage with one of burn's own batch norms, if there is one.
+    /// The first stage with one of burn's own batch norms, which update their statistics at every micro-batch; `None`
+    /// if no stage has one.
     pub(crate) plain_batch_norm: Option<usize>,
 }
 
 impl Owners {
-    /// Adds the parameters of the chain's next stage to the table of owners, and warns if the stage has one of burn's
-    /// own batch norms.
+    /// Adds the parameters of the chain's next stage to the table of parameter owners, and warns if the stage has one
+    /// of burn's own batch norms.
     pub(crate) fn add<M: Module>(&mut self, stage: usize, module: &M, optimizer: &ModuleOptimizer) {
         module.visit(&mut Claim { owners: self, stage });
         self.tensors.push(describe(module));
@@ -59,8 +61,8 @@ impl Owners {
         self.trained.iter().filter(|(_, (owner, _))| *owner == stage).map(|(id, _)| *id).collect()
     }
 
-    /// Returns the owner of a trained parameter and a stage in which the same parameter is frozen, if there is such a
-    /// parameter.
+    /// Returns the owner of a trained parameter and a stage in which the same parameter is frozen; `None` if there is
+    /// no such parameter.
     pub(crate) fn half_frozen(&self) -> Option<(usize, usize)> {
         let both = |(id, (trained, _)): (&ParamId, &(usize, Vec<usize>))| Some((*trained, *self.frozen.get(id)?));
         self.trained.iter().filter_map(both).min()

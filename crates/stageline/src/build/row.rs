@@ -67,20 +67,20 @@ pub struct Row<F, B, L> {
     first: Create<F>,
     block: CreateBlock<B>,
     last: Create<L>,
-    /// The number of blocks between the first and the last layer.
+    /// The number of blocks (layers of one type) between the first and the last layer of the row.
     blocks: usize,
     seed: u64,
     /// The names in checkpoints of the first layer, of the list of blocks, and of the last layer.
     names: [String; 3],
 }
 
-/// A function that creates one layer of a model on a given device.
+/// The type of a function that creates one layer of a model on a given device.
 type Create<M> = Box<dyn Fn(&Device) -> M>;
 
-/// A function that creates one block of a model on a given device, from the index of the block.
+/// The type of a function that creates one block of a model on a given device, given the index of the block.
 type CreateBlock<B> = Box<dyn Fn(usize, &Device) -> B>;
 
-/// The builder of a pipeline whose first layer is `F` and whose last layer is `L`.
+/// The type of the builder of a pipeline whose first layer is `F` and whose last layer is `L`.
 type BuilderOf<F, L> = PipelineBuilder<<F as Stage>::Input, <L as Stage>::Output, <L as LossStage>::Target>;
 
 /// The layers of one stage, by the stage's place in the row: the whole row, its beginning, its middle or its end.
@@ -122,7 +122,7 @@ where
         Self { names: [first, blocks, last].map(str::to_owned), ..self }
     }
 
-    /// Returns the number of layers of the row, with the first and the last one.
+    /// Returns the number of layers of the row: its blocks, the first layer and the last layer.
     pub fn layers(&self) -> usize {
         self.blocks + 2
     }
@@ -137,8 +137,8 @@ where
         })
     }
 
-    /// Returns the costs of the layers for a sample input, by counting: the parameters of each layer, and the FLOPs
-    /// that its layers report.
+    /// Returns the costs of the layers for a sample input without timing them: the number of parameters of each layer,
+    /// and the FLOPs that it reports for a forward.
     ///
     /// One layer after another is initialised and run on the CPU, so at most one is in memory.
     pub fn count(&self, sample: F::Input) -> Costs {
@@ -166,7 +166,7 @@ where
     /// the parameters do not depend on the cut.
     ///
     /// # Errors
-    /// Returns [`CutError`] if the row does not have the layers of the cut, or there is not one configuration for each
+    /// Returns [`CutError`] if the row has too few layers for the cut, or if there is not one configuration for each
     /// stage.
     pub fn pipeline(
         &self,
@@ -205,7 +205,7 @@ where
         Ok(builder.names(names))
     }
 
-    /// Creates all layers on one device, for a model that is not cut.
+    /// Creates all layers of the model on one device, for a model that is not cut into stages.
     pub fn init(&self, device: &Device) -> (F, Vec<B>, L) {
         match self.part(0..self.layers(), device) {
             Part::Whole(first, blocks, last) => (first, blocks, last),
@@ -213,8 +213,8 @@ where
         }
     }
 
-    /// Joins the modules of a pipeline that was built from a row of these layers. Each layer stays on the device of its
-    /// stage.
+    /// Joins the stage modules of a pipeline that was built from a row of these layers to the first layer, the blocks
+    /// and the last layer. Each layer stays on the device of its stage.
     ///
     /// # Errors
     /// Returns [`ModuleError`] if a module was taken before, is lost, or is not of a row of these layers.
@@ -232,8 +232,8 @@ where
         Ok((first, blocks, last))
     }
 
-    /// Creates the layers of one stage one after another, and moves each to the stage's device before it creates the
-    /// next.
+    /// Creates the layers of one stage, whose numbers are in `range`, one after another. Each layer is moved to the
+    /// stage's device before the next one is created.
     fn part(&self, range: Range<usize>, device: &Device) -> Part<F, B, L> {
         let (begins, ends) = (range.start == 0, range.end == self.layers());
         let first = || self.layer(0, device, |home| (self.first)(home));
@@ -248,7 +248,8 @@ where
         }
     }
 
-    /// Creates one layer with parameters drawn from the layer's own seed, and moves the layer to a device.
+    /// Creates one layer with parameters drawn from a seed of its own, which comes from the row's seed and the layer's
+    /// number, and moves the layer to `device`.
     fn layer<M: Module>(&self, layer: usize, device: &Device, init: impl FnOnce(&Device) -> M) -> M {
         let seed = self.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(layer as u64);
         let home = drawing_device(Some(device)).autodiff();
@@ -259,7 +260,7 @@ where
         layer
     }
 
-    /// Gives the parameters of one stage's layers the names that they have in the whole model.
+    /// Adds the parameters of one stage's layers to `names`, under the names that they have in the whole model.
     fn named(&self, names: Names, part: &Part<F, B, L>, first_block: usize) -> Names {
         let [first_name, blocks_name, last_name] = &self.names;
         let (first, blocks, last) = match part {
@@ -275,8 +276,8 @@ where
     }
 }
 
-/// Returns the device on which the parameters of layers are drawn: the CPU, so that they have the same bits whichever
-/// device their stage has. Without a backend for the CPU it is the stage's own device.
+/// Returns the device on which the initial parameters of layers are drawn: the CPU, so that they have the same bits
+/// whichever device their stage has. Without a backend for the CPU, it is the stage's own device.
 fn drawing_device(stage: Option<&Device>) -> Device {
     #[cfg(feature = "flex")]
     {

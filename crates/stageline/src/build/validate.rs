@@ -26,15 +26,16 @@ use crate::update::clip::Clip;
 use crate::update::loss_scale::{LossScale, Scaler};
 use crate::update::precision::Precision;
 
-/// The largest number of optimizer steps from which training can resume. Each stage's learning rate scheduler is
-/// stepped that many times, which takes less than a second per stage.
+/// The largest number of optimizer steps in a checkpoint from which training can resume; more is an error. Each stage's
+/// learning rate scheduler is stepped that many times, which takes less than a second per stage.
 pub(super) const MOST_STEPS: u64 = 10_000_000;
 
-/// The number of training steps from one synchronised step (in which workers wait for their device after every action)
-/// to the next, if it is unset and a device is not the host's CPU.
+/// The default interval, in training steps, between synchronised steps, in which workers wait for their device after
+/// every action. It applies if any stage is on a device other than the host's CPU.
 pub(super) const SYNCHRONISE_EVERY: usize = 20;
 
-/// Rejects a checkpoint's step counts if no training can have reached them, or if they are too large to resume from.
+/// Returns an error if no training can have reached the step counts of a checkpoint, or if they are too large to resume
+/// from.
 pub(super) fn validate_progress(Progress { steps, optimizer_steps, .. }: Progress) -> Result<(), BuildError> {
     if optimizer_steps > MOST_STEPS || optimizer_steps > steps || steps > 1 << 53 {
         return Err(BuildError::Steps { steps, optimizer_steps, most: MOST_STEPS });
@@ -106,7 +107,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         Ok(pipeline)
     }
 
-    /// Validates the stages and those settings of the pipeline that do not depend on a plan.
+    /// Returns an error if the stages are invalid, or a setting of the pipeline that does not depend on a plan.
     fn validate(&self, loss_scale: LossScale) -> Result<(), BuildError> {
         let owners = &self.stages.owners;
         if let Some(stage) = owners.clipping {
@@ -144,8 +145,9 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         1 + self.replica_devices.len()
     }
 
-    /// Returns the number of groups in which all replicas together sum a step's gradients. Fails if several replicas do
-    /// not have one group each, or if one replica's micro-batches cannot be divided evenly among the groups.
+    /// Returns the number of groups of micro-batches in which all replicas together sum a step's gradients. Fails if
+    /// several replicas do not have one group each, or if one replica's micro-batches cannot be divided evenly among
+    /// the groups.
     fn groups(&self) -> Result<usize, BuildError> {
         let (replicas, micro_batches) = (self.replicas(), self.micro_batches);
         let groups = self.gradient_groups.unwrap_or(replicas);
@@ -166,8 +168,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         }
     }
 
-    /// Returns the number of the communication stream of every stage's device, replica by replica; `None` where
-    /// transfers of tensors need no order.
+    /// Returns, replica by replica, the number of the communication stream on which the transfers of each stage's
+    /// device are ordered; `None` for a device whose transfers need no order.
     fn streams(&self, plan: &Checked, devices: &[Vec<Device>]) -> Vec<Vec<Option<usize>>> {
         let stages = self.stages.devices.len();
         if self.ordered_transfers {

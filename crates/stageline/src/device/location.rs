@@ -1,4 +1,5 @@
-//! Tests of the location of devices: the CPU of this host, its GPUs, or another host.
+//! The location of devices: whether a device is the CPU of this host, one of its GPUs, or on another host, and whether
+//! two devices share a memory.
 
 use burn::tensor::Device;
 
@@ -13,7 +14,7 @@ pub(crate) fn is_host(_: &Device) -> bool {
     false
 }
 
-/// Whether a device belongs to another host.
+/// Whether a device belongs to another host, on which a server of devices runs.
 #[cfg(feature = "remote")]
 pub(crate) fn is_remote(device: &Device) -> bool {
     matches!(device.clone().inner().as_dispatch(), burn::backend::DispatchDevice::Remote(_))

@@ -20,7 +20,7 @@ pub struct StageFailure {
     pub stage: usize,
     /// The activity, such as an action or the optimizer step, in which the stage failed.
     pub activity: Activity,
-    /// The step, evaluation or other pass to which the activity belongs.
+    /// The step, evaluation or other pass to which the failed activity belongs.
     pub during: During,
     /// The panic or error that ended the failed stage.
     pub failure: Failure,
@@ -51,7 +51,7 @@ impl StageFailure {
 /// rehearsal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum During {
-    /// A training step, counted from 0.
+    /// A training step with this number, counted from 0.
     Step(usize),
     /// An evaluation: forwards and losses of a batch without training on it.
     Evaluation {
@@ -63,12 +63,12 @@ pub enum During {
         /// The number of training steps before the inference.
         steps: usize,
     },
-    /// A snapshot: a copy of the modules of all stages.
+    /// A snapshot: a copy of the modules of all stages for the caller.
     Snapshot {
         /// The number of training steps before the snapshot.
         steps: usize,
     },
-    /// A checkpoint: a copy of the state of all stages.
+    /// A checkpoint: a copy of the parameters and optimizer states of all stages.
     Checkpoint {
         /// The number of training steps before the checkpoint.
         steps: usize,
@@ -103,9 +103,10 @@ pub enum Activity {
     Instruction(Instruction),
     /// The stage adds up the gradient sums of all replicas, or sends its own sum to replica 0.
     Reduce,
-    /// The stage ends its part of the step: it reads gradient norms and losses, and reports its ledger.
+    /// The stage ends its part of the step: it reads gradient norms and losses from its device, and reports which
+    /// micro-batches are in its gradient sum.
     Finish,
-    /// The stage waits at the flush for the common verdict of all stages.
+    /// The stage waits at the flush (the end of a step) for the common verdict whether all optimizers step.
     Verdict,
     /// The stage steps its optimizer, or receives the new parameter values from the replica that steps.
     OptimizerStep,
@@ -138,9 +139,9 @@ impl fmt::Display for Activity {
 /// The stages or the caller for which a worker waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitCause {
-    /// The neighbouring stage that sends the next message, or that has to make room in the channel to it.
+    /// The neighbouring stage with this index: it has to send the next message, or to make room in the channel to it.
     Stage(usize),
-    /// The slowest of all stages, for which the others wait at the flush.
+    /// The slowest of all stages, for which the others wait at the flush (the end of a step).
     AllStages,
     /// The stages that hold copies of the same parameters, in the same replica or in others.
     TiedStages,

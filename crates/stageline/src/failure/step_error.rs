@@ -38,8 +38,9 @@ pub enum StepError {
         /// finite.
         culprit: Option<Culprit>,
     },
-    /// The pipeline stalled: no worker began a new activity for longer than the [`Watchdog`](crate::Watchdog) allows. All workers are
-    /// told to stop; a thread that does not end within 5 s is left behind with its module. No stage has stepped.
+    /// The pipeline stalled: no worker began a new activity for longer than the [`Watchdog`](crate::Watchdog) allows.
+    /// All workers are told to stop; a thread that does not end within 5 s is left behind with its module. No stage has
+    /// stepped.
     #[error(
         "the pipeline is given up: {0}\ncheck what the stages at work do, or allow more time with `.watchdog(...)`"
     )]
@@ -74,7 +75,7 @@ pub enum StepError {
         hosts: Vec<LostHost>,
         /// The step, evaluation or other pass in which the hosts were lost.
         during: During,
-        /// The first error that a worker raised, before the hosts were found to be unreachable.
+        /// The error that a worker raised first, before the hosts were found to be unreachable.
         cause: Box<StepError>,
     },
     /// The link between two hosts is broken, although both answer this program. All workers are told to stop; a thread

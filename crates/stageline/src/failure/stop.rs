@@ -18,9 +18,11 @@ use crate::threads::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stopped;
 
-/// The state of the stop signal, under one lock: the committed steps and the first error.
+/// The state of the stop signal, under one lock: the number of training steps that are not rolled back any more, and
+/// the first error that was raised.
 struct Outcome {
-    /// The number of steps that all stages have committed; it does not change after the first error.
+    /// The number of training steps that all stages have made and that are not rolled back; it does not change after
+    /// the first error.
     committed: usize,
     /// Whether a worker or the caller has raised an error, which stops the pipeline.
     raised: bool,
@@ -70,8 +72,8 @@ impl Stop {
         self.outcome.lock().first.take()
     }
 
-    /// Commits the first `steps` training steps, which all stages have made. Fails if an error was raised before; every
-    /// stage then rolls back the step that is not committed.
+    /// Records that all stages have made the first `steps` training steps, which are not rolled back from now on. Fails
+    /// if an error was raised before; every stage then rolls back its last step.
     pub(crate) fn commit(&self, steps: usize) -> Result<(), Stopped> {
         let mut outcome = self.outcome.lock();
         if outcome.raised {
@@ -81,12 +83,12 @@ impl Stop {
         Ok(())
     }
 
-    /// Returns the number of training steps that all stages have committed.
+    /// Returns the number of training steps that all stages have made and that are not rolled back any more.
     pub(crate) fn committed(&self) -> usize {
         self.outcome.lock().committed
     }
 
-    /// Returns an error if the pipeline is stopping because some thread has raised an error.
+    /// Returns the error [`Stopped`] if some thread has raised an error, so that the pipeline stops; otherwise `Ok`.
     pub(crate) fn check(&self) -> Result<(), Stopped> {
         if self.flag.load(Ordering::Acquire) { Err(Stopped) } else { Ok(()) }
     }
@@ -99,7 +101,8 @@ impl Stop {
         }
     }
 
-    /// Waits at most `wait` for a message on a channel; returns `None` if no message arrives in that time.
+    /// Waits at most `wait` for a message on a channel; returns `None` if no message arrives in that time. Fails if the
+    /// pipeline stops or the channel's sender is gone.
     pub(crate) fn receive_within<T>(&self, channel: &Receiver<T>, wait: Duration) -> Result<Option<T>, Stopped> {
         if let Some(message) = self.look_for(channel)? {
             return Ok(Some(message));
@@ -120,7 +123,7 @@ impl Stop {
     }
 
     /// Waits at most `wait` for room in a channel and sends a message; returns the message if there is no room in that
-    /// time.
+    /// time. Fails if the pipeline stops or the channel's receiver is gone.
     pub(crate) fn send_within<T>(&self, channel: &Sender<T>, message: T, wait: Duration) -> Result<Option<T>, Stopped> {
         let start = Instant::now();
         let mut message = message;
@@ -134,7 +137,8 @@ impl Stop {
         Ok(None)
     }
 
-    /// Returns a message that is already in a channel, or `None`, without waiting. Fails if the pipeline stops.
+    /// Returns a message that is already in a channel, or `None` if there is none, without waiting. Fails if the
+    /// pipeline stops or the channel's sender is gone.
     fn try_receive<T>(&self, channel: &Receiver<T>) -> Result<Option<T>, Stopped> {
         self.check()?;
         match channel.try_recv() {
@@ -144,8 +148,8 @@ impl Stop {
         }
     }
 
-    /// Polls a channel for a message during [`PATIENCE`], which is cheaper than a sleep if a message arrives soon;
-    /// yields the core between polls.
+    /// Polls a channel for a message during [`PATIENCE`], and yields the core between polls; returns `None` if no
+    /// message arrives in that time. Polling is cheaper than a sleep if a message arrives soon.
     fn look_for<T>(&self, channel: &Receiver<T>) -> Result<Option<T>, Stopped> {
         let start = Instant::now();
         loop {
@@ -166,7 +170,8 @@ impl Stop {
         receive_or(channel, &self.raised, None).map_err(|_| Stopped)
     }
 
-    /// Sends a message on a channel without waiting; returns the message if the channel is full.
+    /// Sends a message on a channel without waiting; returns the message if the channel is full. Fails if the pipeline
+    /// stops or the channel's receiver is gone.
     fn try_send<T>(&self, channel: &Sender<T>, message: T) -> Result<Option<T>, Stopped> {
         self.check()?;
         match channel.try_send(message) {
@@ -202,7 +207,8 @@ impl Waits {
         self.stop.raise(error);
     }
 
-    /// Returns the number of training steps that all stages have committed, as [`Stop::committed`] does.
+    /// Returns the number of training steps that all stages have made and that are not rolled back any more, as
+    /// [`Stop::committed`] does.
     pub(crate) fn committed(&self) -> usize {
         self.stop.committed()
     }
@@ -219,7 +225,8 @@ impl Waits {
         }
     }
 
-    /// Returns a message that is already in a channel, or `None`, without waiting. Fails if the pipeline stops.
+    /// Returns a message that is already in a channel, or `None` if there is none, without waiting. Fails if the
+    /// pipeline stops or the channel's sender is gone.
     pub(crate) fn try_receive<T>(&self, channel: &Receiver<T>) -> Result<Option<T>, Stopped> {
         self.stop.try_receive(channel)
     }

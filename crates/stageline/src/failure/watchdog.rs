@@ -20,25 +20,25 @@ const RECENT: usize = 16;
 /// A worker that waits for a slow stage does not count as stalled while any stage makes progress.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Watchdog {
-    /// The shortest time without a new activity before a warning reports what every stage is doing.
+    /// The shortest time without a new activity of any worker before a warning reports what every stage is doing.
     pub floor: Duration,
-    /// The multiple of the longest action's duration so far that has to pass before the warning, if it is longer than
-    /// `floor`.
+    /// The warning comes after this multiple of the longest action's duration so far without a new activity, or after
+    /// `floor` if that is longer.
     pub factor: f64,
     /// The time from the stall warning until the step ends with [`StepError::Stalled`](crate::StepError::Stalled).
     pub grace: Duration,
 }
 
 impl Default for Watchdog {
-    /// Returns the default limits: a warning after one minute or 20 times the longest action, whichever is longer, and
-    /// the end of the stalled step ten minutes later.
+    /// Returns the default time limits for a stall: a warning after one minute or 20 times the longest action,
+    /// whichever is longer, and the end of the stalled step ten minutes later.
     fn default() -> Self {
         Self { floor: Duration::from_secs(60), factor: 20.0, grace: Duration::from_secs(600) }
     }
 }
 
 impl Watchdog {
-    /// Whether the watchdog's limits are valid: a floor above 0, and a finite factor that is not negative.
+    /// Whether the watchdog's time limits are valid: a floor above 0, and a finite factor that is not negative.
     pub(crate) fn is_sound(&self) -> bool {
         self.factor.is_finite() && self.factor >= 0.0 && !self.floor.is_zero()
     }
@@ -49,8 +49,8 @@ impl Watchdog {
         (self.floor / 8).clamp(Duration::from_millis(10), Duration::from_secs(5))
     }
 
-    /// Returns the time without a new activity after which the stall warning comes, given the duration of the longest
-    /// action so far.
+    /// Returns the time without a new activity of any worker after which the stall warning comes: `factor` times the
+    /// duration of the longest action so far, at least `floor`.
     pub(crate) fn limit(&self, longest: Duration) -> Duration {
         self.floor.max(self.many(longest))
     }
@@ -119,9 +119,9 @@ pub struct Stalled {
     pub replica: Replica,
     /// The stage for which the worker performs this activity.
     pub stage: usize,
-    /// The worker's activity, which may be a computation, a transfer or a wait.
+    /// The activity itself, which may be a computation, a transfer or a wait.
     pub activity: Activity,
-    /// The time since the worker began this activity.
+    /// The time since the worker began this activity, up to the report.
     pub since: Duration,
 }
 
@@ -159,7 +159,7 @@ impl Stall {
         }
     }
 
-    /// Returns the whole stall report as JSON, with times in seconds.
+    /// Returns the whole report on the stalled pipeline as JSON, with times in seconds.
     pub fn to_json(&self) -> Value {
         let stalled = |stalled: &Stalled| {
             json!({
@@ -178,8 +178,8 @@ impl Stall {
         })
     }
 
-    /// Returns the workers of the stalled pipeline that are computing and not waiting: one of these workers delays all
-    /// others.
+    /// Returns the current activities of those workers of the stalled pipeline that do not wait for others: one of
+    /// these workers delays all others.
     pub fn at_work(&self) -> impl Iterator<Item = &Stalled> {
         self.workers.iter().filter(|worker| worker.waits_for().is_none())
     }

@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::memory::estimate::MemoryEstimate;
 use stageline_nn::autograd::recompute::Recompute;
 
-/// One level of recomputation on all stages, from none to full, with the memory and time that were measured with it.
+/// A level of recomputation (activation checkpointing), the same on all stages, with the memory estimate and the time
+/// of backwards that were measured at this level.
 pub(crate) struct Level {
     pub(crate) recompute: Recompute,
     pub(crate) estimate: MemoryEstimate,
@@ -13,8 +14,9 @@ pub(crate) struct Level {
     pub(crate) backwards: Duration,
 }
 
-/// Orders the levels of recomputation by how much they recompute, the least first. All blocks are taken to need equal
-/// time; the measured times of backwards decide where the selective level stands among them.
+/// Returns all levels of recomputation in ascending order: none, then the levels of `blocks` (1, 2, ... recomputed
+/// blocks of each stage), then full. The selective level, which recomputes only cheap parts such as attention, is
+/// inserted by its measured backward time, on the assumption that all blocks take equally long.
 pub(crate) fn in_order(nothing: Level, selective: Option<Level>, blocks: Vec<Level>, full: Level) -> Vec<Level> {
     let beyond = |level: &Level| level.backwards.saturating_sub(nothing.backwards).as_secs_f64();
     let share = selective.as_ref().map_or(0.0, |selective| beyond(selective) / beyond(&full).max(f64::MIN_POSITIVE));
@@ -27,8 +29,9 @@ pub(crate) fn in_order(nothing: Level, selective: Option<Level>, blocks: Vec<Lev
     levels
 }
 
-/// Returns the least recomputation of each stage with which the memory estimate passes `fits`, and that estimate.
-/// `levels` are in ascending order of recomputation, and the last one must fit.
+/// Returns for each stage the lowest level of recomputation with which the whole pipeline's memory estimate still
+/// passes `fits`, and that estimate. `levels` are in ascending order of recomputation; the caller ensures that the last
+/// one fits if it is used on all stages.
 pub(crate) fn least(levels: &[Level], fits: impl Fn(&MemoryEstimate) -> bool) -> (Vec<Recompute>, MemoryEstimate) {
     let last = levels.len() - 1;
     let estimate_of = |chosen: &[usize]| {
@@ -92,8 +95,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Checks that no choice of levels that fits has a lower maximum level, and that none has a lower level on one
-        /// stage without a higher one on another.
+        /// Tests that the chosen levels of recomputation are minimal: no other choice that fits the memory has a lower
+        /// highest level over the stages, or a lower level on one stage without a higher level on another.
         #[test]
         fn the_chosen_levels_fit_and_are_the_least(
             steps in prop::collection::vec(prop::array::uniform3(1_u32..50), 4),

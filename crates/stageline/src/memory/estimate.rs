@@ -21,7 +21,7 @@ use crate::model::replica::Replica;
 use crate::threads::cores::KernelThreads;
 use crate::update::optimizer_step::Rollback;
 
-/// The memory that one stage needs in a step, in bytes.
+/// The predicted memory that one stage needs in a training step, in bytes on its device.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct StageEstimate {
@@ -33,111 +33,122 @@ pub struct StageEstimate {
     pub gradients: u64,
     /// The bytes of the state that the stage's optimizer keeps.
     pub optimizer: u64,
-    /// The bytes of the activations that the stage keeps for one live micro-batch, until its backward.
+    /// The bytes of the activations that the stage keeps for one micro-batch from its forward until its backward.
     pub activations: StageMemory,
-    /// The additional bytes that a forward of the stage has in use while it runs.
+    /// The working memory of one forward of the stage, in bytes: its peak above the memory in use after the forward,
+    /// which includes the kept activations.
     pub forward: u64,
-    /// The additional bytes that a backward of the stage has in use while it runs, including one micro-batch's
-    /// gradients; of a split backward, that of the half that needs more.
+    /// The working memory of one backward of the stage, in bytes: its peak above the memory in use before the backward,
+    /// including one micro-batch's gradients. For a split backward, this is the figure of the half that needs more.
     pub backward: u64,
-    /// The additional bytes that the flush of the stage has in use while it runs, including the state before the
-    /// optimizer step.
+    /// The working memory of the stage's optimizer step at the end of a training step, in bytes: its peak above the
+    /// memory in use before it. The old and the new parameters and optimizer states then exist side by side.
     pub flush: u64,
-    /// The bytes of the activation that the stage sends to the next stage for one micro-batch.
+    /// The bytes of the activation that the stage sends to the next stage for one micro-batch; 0 for the last stage.
     pub output: u64,
-    /// The bytes of the gradients that the stage sends to the previous stage for one micro-batch.
+    /// The bytes of the gradients that the stage sends to the previous stage for one micro-batch; 0 for the first
+    /// stage.
     pub input_gradients: u64,
-    /// The bytes of the gradients of tied parameters that other stages own, each with its owner stage. The stage sends
-    /// these gradients for every micro-batch.
+    /// The transfers of gradients of tied parameters to the stages that own the parameters, for one micro-batch: each
+    /// has the owner's index and the bytes that this stage sends to it.
     pub tied_gradients: Vec<(usize, u64)>,
-    /// The parts of the stage's activations, forward and backward memory that do not depend on the rows of a
-    /// micro-batch.
+    /// The parts of the stage's activations, forward and backward memory that do not depend on the number of rows
+    /// (samples) of a micro-batch.
     pub(crate) whatever_rows: WhateverRows,
-    /// The bytes of the largest parameter that the stage's own optimizer steps.
+    /// The bytes of the largest single parameter among those that the stage's own optimizer steps.
     pub(crate) largest: u64,
 }
 
 impl StageEstimate {
-    /// Returns the bytes that the first half of a split backward (the input gradient) adds to a live micro-batch; 0 if
-    /// backwards were measured whole.
+    /// Returns the bytes by which the first half of a split backward (the input gradient) increases the memory that its
+    /// micro-batch has in use until the second half (the weight gradient); 0 if backwards were measured whole.
     pub(crate) fn left_by_input_gradient(&self) -> u64 {
         (self.activations.input_gradient - self.activations.forward).max(0.0) as u64
     }
 
-    /// Splits the additional memory `backward` of a backward into the parameter gradients of one micro-batch, and the
-    /// rest, in bytes.
+    /// Splits the working memory of the stage's backward (`backward` bytes) into the bytes of one micro-batch's
+    /// parameter gradients, and the other bytes.
     pub(crate) fn backward_parts(&self, backward: u64) -> [u64; 2] {
         let of_parameters = self.gradients + self.tied_gradients.iter().map(|(_, bytes)| bytes).sum::<u64>();
         let of_parameters = of_parameters.min(backward);
         [of_parameters, backward - of_parameters]
     }
 
-    /// Returns the additional memory of the stage's flush without rollback, in bytes: at least the largest parameter
-    /// with its optimizer state, which exist twice while the optimizer steps the parameter.
+    /// Returns the working memory of the stage's optimizer step in bytes if the old state is not kept for a rollback:
+    /// at least the largest parameter with its optimizer state, which exist twice while the optimizer steps the
+    /// parameter.
     pub(crate) fn flush_in_place(&self) -> u64 {
         let state = self.optimizer as f64 / self.gradients.max(1) as f64;
         let [_, rest] = self.flush_parts();
         rest.max((self.largest as f64 * (1.0 + state)) as u64)
     }
 
-    /// Splits the additional memory of the stage's flush into new parameters and optimizer states, and the rest, in
-    /// bytes.
+    /// Splits the working memory of the stage's optimizer step into the bytes of new parameters and optimizer states,
+    /// and the other bytes.
     pub(crate) fn flush_parts(&self) -> [u64; 2] {
         let new = (self.gradients + self.optimizer).min(self.flush);
         [new, self.flush - new]
     }
 }
 
-/// The memory figures of a stage in a replica other than replica 0, which has no optimizers, as far as they differ from
-/// those of the same stage in replica 0.
+/// The device and the parameter bytes of a stage in a data-parallel replica other than replica 0. The stage has no
+/// optimizer; its other memory figures follow from those of the same stage in replica 0.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Leaf {
     pub(crate) device: Device,
-    /// The bytes of the stage's parameters; if they share the memory of replica 0, only those of a copy in a lower
-    /// precision.
+    /// The bytes of the stage's parameters in a replica other than replica 0. Trained parameters that share the memory
+    /// of replica 0 count only with their copy in a lower precision.
     pub(crate) parameters: u64,
 }
 
-/// The memory that one worker needs in a step, in bytes.
+/// The predicted memory that one worker (a thread that runs one or more stages) needs in a training step, in bytes on
+/// its device.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct WorkerEstimate {
     /// The data-parallel replica to which the worker belongs.
     pub replica: Replica,
-    /// The stages that the worker runs, counted within the replica.
+    /// The indices of the stages that the worker runs, counted from 0 within its replica.
     pub stages: Vec<usize>,
-    /// The bytes that the worker has in use between steps besides parameters and optimizer states. On CPUs these are
-    /// mostly the buffers in which each kernel thread packs matrix products; each is as large as the processor's L2
-    /// cache, whatever the model and the batch.
+    /// The bytes that the worker has in use between steps besides the parameters and optimizer states of its stages,
+    /// with the copies for a checkpoint if the estimate counts them. On CPUs these are mostly the buffers in which each
+    /// kernel thread packs matrix products; each is as large as the processor's L2 cache, whatever the model and the
+    /// batch.
     pub other: u64,
-    /// The bytes of the parameters of the worker's stages.
+    /// The bytes of the parameters of the worker's stages, with their copies in a lower precision, if the stages
+    /// compute in one.
     pub parameters: u64,
     /// The bytes of the optimizer states of the worker's stages.
     pub optimizer: u64,
-    /// The bytes of the gradient sums of the worker's stages; doubled when gradients are summed in several groups.
+    /// The bytes of the gradient sums of the worker's stages; doubled when the gradients of a batch are summed in
+    /// several groups of micro-batches.
     pub gradients: u64,
-    /// The peak of the bytes of the activations of all the worker's live micro-batches.
+    /// The peak, in bytes, of the activations of all micro-batches that are live on the worker at one time.
     pub activations: u64,
-    /// The peak of the bytes of tensors in flight, which their receiver has not used up. They count for the sender if
-    /// both share a memory (an activation then counts in `activations`), and for the receiver otherwise.
+    /// The peak, in bytes, of the tensors in flight that count for this worker: tensors that were sent and that their
+    /// receiver has not used up. A tensor counts for the receiver, or for the sender if both workers share a memory (an
+    /// activation then counts in `activations`).
     pub transfers: u64,
     /// With overlapping steps, the bytes of the state that the worker keeps until the verdict on the previous step: the
-    /// parameters and optimizer states before that step, and its gradient sums.
+    /// parameters and optimizer states before that step, and its gradient sums; 0 otherwise.
     pub kept: u64,
-    /// The peak of all bytes that the worker has in use before the flush.
+    /// The worker's peak memory in bytes during its forwards and backwards, before the flush: parameters, optimizer
+    /// states, gradient sums, activations, tensors in flight and working memory together.
     pub compute_peak: u64,
-    /// The peak of all bytes that the worker has in use during the flush.
+    /// The worker's peak memory in bytes during the flush, when its stages' optimizers step: parameters, optimizer
+    /// states, gradient sums, states kept for a rollback and working memory together.
     pub flush_peak: u64,
 }
 
 impl WorkerEstimate {
-    /// Returns the peak of the worker's memory over the whole step, in bytes.
+    /// Returns the peak of the worker's memory over the whole training step, in bytes: the larger of the peaks before
+    /// and during the flush.
     pub fn peak(&self) -> u64 {
         self.compute_peak.max(self.flush_peak)
     }
 }
 
-/// The order of the training steps that an estimate is for: one after another, or overlapping.
+/// The order of the training steps for which a memory estimate is made: one after another, or overlapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Steps {
     /// A training step begins when all workers have finished the previous step.
@@ -146,16 +157,17 @@ pub(crate) enum Steps {
     Overlapping,
 }
 
-/// The additional copies of parameters and optimizer states that an estimate counts.
+/// The additional copies of parameters and optimizer states that a memory estimate counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Copies {
-    /// The estimate counts no additional copies.
+    /// The memory estimate counts no additional copies of parameters and optimizer states.
     None,
-    /// The estimate counts the copies for one checkpoint that is being written.
+    /// The memory estimate counts a second copy of parameters and optimizer states, for a checkpoint that is being
+    /// written.
     ForACheckpoint,
 }
 
-/// The memory that the steps of a pipeline will need, returned by
+/// The predicted memory that the training steps of a pipeline need, returned by
 /// [`Pipeline::estimate_memory`](crate::Pipeline::estimate_memory).
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryEstimate {
@@ -163,28 +175,31 @@ pub struct MemoryEstimate {
     pub(crate) plan: Arc<Plan>,
     pub(crate) steps: Steps,
     pub(crate) copies: Copies,
-    /// The memory figures of each stage of replica 0.
+    /// The predicted memory of each stage of replica 0, in bytes by kind (parameters, gradients, activations, ...).
     pub(crate) stages: Vec<StageEstimate>,
-    /// The memory figures of the stages of the other replicas, replica by replica.
+    /// The devices and the predicted bytes of parameters of the stages of all replicas except replica 0, replica by
+    /// replica.
     pub(crate) leaves: Vec<Vec<Leaf>>,
-    /// The number of groups in which the training sums gradients.
+    /// The number of groups of micro-batches whose gradients the training sums separately, before it adds the groups'
+    /// sums.
     pub(crate) groups: usize,
     /// The bytes that each worker has in use between steps besides parameters, optimizer states and the buffers of its
-    /// threads.
+    /// kernel threads.
     pub(crate) other: Vec<u64>,
     pub(crate) threads: KernelThreads,
     pub(crate) rollback: Rollback,
-    /// The estimate of the same training with full recomputation, if it was measured.
+    /// The memory estimate of the same training with full recomputation; `None` if it was not measured.
     pub(crate) recomputed: Option<Box<Self>>,
 }
 
 impl MemoryEstimate {
-    /// Returns the memory figures of each stage of replica 0.
+    /// Returns the predicted memory of each stage of replica 0, in bytes by kind (parameters, gradients, activations,
+    /// ...).
     pub fn stages(&self) -> &[StageEstimate] {
         &self.stages
     }
 
-    /// Returns the memory estimate of each replica as a pipeline of its own.
+    /// Returns one memory estimate for each replica, as if the replica were a pipeline of its own.
     pub(crate) fn by_replica(&self) -> impl Iterator<Item = Self> {
         // In the flush the first replica also has the received sums of the others; a sum in shared memory counts for
         // its sender.
@@ -208,13 +223,14 @@ impl MemoryEstimate {
         [roots].into_iter().chain(leaves).map(alone)
     }
 
-    /// Whether a live micro-batch keeps no more activations on any stage than in the estimate `other`, up to 1%.
+    /// Whether the activations of a live micro-batch take, on every stage, at most 1% more bytes than in the memory
+    /// estimate `other`.
     pub(crate) fn keeps_no_more_than(&self, other: &Self) -> bool {
         let mut stages = self.stages.iter().zip(&other.stages);
         stages.all(|(stage, other)| stage.activations.forward <= 1.01 * other.activations.forward)
     }
 
-    /// Whether every stage of every replica has a device of its own that is not the host.
+    /// Whether every stage of every replica runs on a device that no other stage uses and that is not the host's CPU.
     pub(crate) fn have_devices_to_themselves(&self) -> bool {
         let all: Vec<_> = self.by_replica().flat_map(|replica| replica.stages).collect();
         let alone = |(index, stage): (usize, &StageEstimate)| {
@@ -232,7 +248,8 @@ pub(crate) mod tests {
     use super::*;
     use crate::threads::cores::Cores;
 
-    /// Returns an estimate under 1F1B in which stages have only activations, of the given bytes for each micro-batch.
+    /// Returns a memory estimate for tests under 1F1B, in which the stages have only activations: `activations` has the
+    /// bytes of each stage for one micro-batch.
     pub(crate) fn of_activations(activations: &[f64], micro_batches: usize) -> MemoryEstimate {
         let stage = |&bytes: &f64| StageEstimate {
             device: Device::flex(),
@@ -291,8 +308,8 @@ pub(crate) mod tests {
         assert_eq!(groups.workers()[0].compute_peak, twice.workers()[0].compute_peak + 1000);
     }
 
-    /// Tests a plan with twice as many stages of half the size. 1F1B has P live micro-batches on its first worker, so
-    /// the activations of this worker stay the same.
+    /// Tests the memory estimate for a plan with twice as many stages of half the size. 1F1B has as many live
+    /// micro-batches on its first worker as there are stages, so the activations of this worker stay the same.
     #[test]
     fn twice_as_many_stages_halve_all_but_activations() {
         let mut whole = of_activations(&[100.0, 100.0], 8);
@@ -311,8 +328,8 @@ pub(crate) mod tests {
         assert!(!whole.have_devices_to_themselves(), "all CPUs share one memory");
     }
 
-    /// Tests 1F1B, in which a stage sends the gradient of a micro-batch while the previous stage has not yet used the
-    /// gradient of the micro-batch before.
+    /// Tests the memory of tensors in flight under 1F1B, in which a stage sends the gradient of a micro-batch while the
+    /// previous stage has not yet used the gradient of the micro-batch before it.
     #[test]
     fn tensors_in_flight_count_for_the_sender_if_memory_is_shared() {
         let mut estimate = of_activations(&[0.0; 3], 8);

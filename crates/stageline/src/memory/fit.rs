@@ -9,21 +9,22 @@ use stageline_schedule::{OneFOneB, Schedule};
 use crate::device::location::{is_host, share_memory};
 use crate::memory::estimate::{MemoryEstimate, WorkerEstimate};
 
-/// The error of a training that needs more memory than a device has, with the changes that would help.
+/// The error of a training that needs more memory than a device has, with the changes of settings that would help.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{}", self.explain(Lever::to_string, ", "))]
 #[non_exhaustive]
 pub struct DoesNotFit {
     /// The device that has too little memory for its workers.
     pub device: Device,
-    /// The memory that the device needs, in bytes: the sum of the peaks of its workers.
+    /// The memory that the training needs on the device, in bytes: the sum of the predicted peaks of the device's
+    /// workers.
     pub needs: u64,
-    /// The memory that the device has, in bytes.
+    /// The memory that the device with too little memory has, in bytes.
     pub has: u64,
-    /// The memory estimates of the workers on the device.
+    /// The memory estimates of the workers on the device that has too little memory.
     pub workers: Vec<WorkerEstimate>,
-    /// The changes of settings that reduce the memory: each single one, the cheapest first, and then, if none is
-    /// enough, a combination.
+    /// The changes of settings with which the device that has too little memory needs less: each single setting, the
+    /// cheapest first, and then, if none is enough, a combination.
     pub ways_out: Vec<WayOut>,
 }
 
@@ -31,9 +32,9 @@ pub struct DoesNotFit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WayOut {
-    /// The settings that are to be changed, all of them together.
+    /// The settings that this proposal changes, all of them together.
     pub levers: Vec<Lever>,
-    /// The bytes that the device needs after the settings are changed.
+    /// The predicted bytes of memory that the device with too little memory needs after the settings are changed.
     pub needs: u64,
 }
 
@@ -45,7 +46,7 @@ pub enum Lever {
     Recompute,
     /// A change to more and smaller micro-batches of the same batch.
     SmallerMicroBatches {
-        /// The number of rows (samples) of each smaller micro-batch.
+        /// The number of rows (samples) of each proposed smaller micro-batch.
         rows: usize,
         /// M, the number of smaller micro-batches of each replica in a step.
         micro_batches: usize,
@@ -82,13 +83,13 @@ impl fmt::Display for Lever {
 
 impl MemoryEstimate {
     /// Checks that every device has enough memory for its workers; `has` returns a device's memory in bytes, or `None`
-    /// if it is unknown.
+    /// if it is unknown and counts as enough.
     ///
     /// `schedule` is the pipeline's schedule and `rows` the number of rows of its micro-batches, on which the possible
     /// changes depend. Only changes that the program accepts, according to `takes`, are suggested.
     ///
     /// # Errors
-    /// Returns [`DoesNotFit`], with the ways out, if a device has too little memory.
+    /// Returns [`DoesNotFit`], with the changes of settings that would help, if a device has too little memory.
     pub fn check(
         &self,
         has: impl Fn(&Device) -> Option<u64>,
@@ -102,8 +103,8 @@ impl MemoryEstimate {
         Err(Box::new(DoesNotFit { device, needs, has, workers, ways_out }))
     }
 
-    /// Whether every device has enough memory for its workers, according to the same comparison as
-    /// [`check`](Self::check).
+    /// Whether every device has enough memory for its workers; `has` returns a device's memory in bytes, or `None` if
+    /// it is unknown and counts as enough, as in [`check`](Self::check).
     pub fn fits(&self, has: impl Fn(&Device) -> Option<u64>) -> bool {
         self.too_small(has).is_none()
     }
@@ -114,7 +115,7 @@ impl MemoryEstimate {
     }
 
     /// Returns the first device with too little memory for its workers, with the bytes that it needs and the bytes that
-    /// it has.
+    /// it has; `None` if all devices have enough. `has` returns a device's memory in bytes, if it is known.
     fn too_small(&self, has: impl Fn(&Device) -> Option<u64>) -> Option<(Device, u64, u64)> {
         self.devices().into_iter().find_map(|(device, needs)| {
             let has = has(&device).filter(|has| needs > *has)?;
@@ -131,12 +132,13 @@ enum Cut {
     One,
 }
 
-/// A combination of changed settings that is proposed when a run does not fit into memory, with the memory that it is
-/// predicted to need.
+/// A combination of settings that is changed so that a training needs less memory: recomputation, micro-batch size,
+/// number of stages, schedule and optimizer.
 #[derive(Clone, Copy)]
 struct Change {
     recompute: bool,
-    /// The factor by which the number of rows of a micro-batch is divided.
+    /// The number by which the rows (samples) of a micro-batch are divided, and the number of micro-batches is
+    /// multiplied.
     times: usize,
     cut: Cut,
     one_f_one_b: bool,
@@ -144,8 +146,8 @@ struct Change {
 }
 
 impl Change {
-    /// Returns all combinations of changed settings for micro-batches of `rows` rows, the cheapest first; the first one
-    /// changes nothing.
+    /// Returns all combinations of settings that can be changed to save memory, for micro-batches of `rows` rows
+    /// (samples), the cheapest first; the first combination changes nothing.
     fn all(rows: usize) -> Vec<Self> {
         let sizes: Vec<_> = (1..=rows.max(1)).filter(|times| rows.is_multiple_of(*times)).collect();
         let mut all = Vec::with_capacity(24 * sizes.len());
@@ -175,8 +177,8 @@ impl Change {
         all.into_iter().chain([lean.then_some(Lever::LeanerOptimizer)]).flatten().collect()
     }
 
-    /// Returns the memory estimate after these settings are changed; `None` if the pipeline cannot be changed in this
-    /// way.
+    /// Returns the memory estimate of the pipeline after this combination of settings is changed; `None` if the
+    /// pipeline cannot be changed in this way.
     fn of(self, estimate: &MemoryEstimate, schedule: &dyn Schedule) -> Option<MemoryEstimate> {
         let estimate = if self.recompute { estimate.recomputed.as_deref()? } else { estimate };
         let changed = match self.cut {
@@ -194,8 +196,8 @@ impl Change {
         Some(changed.with_rows_times(1.0 / self.times as f64).under(plan))
     }
 
-    /// Returns the bytes that a device needs with these changes of settings. If the device's stage is cut in two, the
-    /// result is the larger half's need.
+    /// Returns the bytes of memory that a device needs after these changes of settings; `None` if the pipeline cannot
+    /// be changed in this way. If the device's stage is cut in two, the result is the larger half's need.
     fn needs(self, estimate: &MemoryEstimate, schedule: &dyn Schedule, device: &Device) -> Option<u64> {
         let changed = self.of(estimate, schedule)?;
         let workers = changed.workers_on(device);
@@ -204,7 +206,7 @@ impl Change {
     }
 }
 
-/// A device with too little memory: the bytes that are needed on it, and the bytes that it has.
+/// A device with too little memory: the bytes that the training needs on it, and the bytes that it has.
 pub(crate) struct Shortage<'a> {
     device: &'a Device,
     needs: u64,
@@ -212,15 +214,16 @@ pub(crate) struct Shortage<'a> {
 }
 
 impl WayOut {
-    /// Whether `has` bytes of a device's memory are enough after the change, with a margin of 10%, because the need is
-    /// an estimate of a training that was not measured.
+    /// Whether a device with `has` bytes of memory is large enough for the training after this change of settings: the
+    /// predicted need must be at most 90% of `has`, because the changed training was not measured.
     fn is_enough(&self, has: u64) -> bool {
         self.needs <= has - has / 10
     }
 
-    /// Returns the changes of settings (ways out) with which the training needs less memory, given the rows of a
-    /// micro-batch. Each setting alone comes first, with micro-batches only as small as necessary. If none of them is
-    /// enough, the cheapest combination that fits follows, or else the one that needs least.
+    /// Returns the changes of settings (ways out) with which the training needs less memory on the device of
+    /// `shortage`, given the rows (samples) of a micro-batch. Each setting alone comes first, with micro-batches only
+    /// as small as necessary. If none of them is enough, the cheapest combination that fits follows, or else the one
+    /// that needs least.
     pub(crate) fn all(
         estimate: &MemoryEstimate,
         schedule: &dyn Schedule,
@@ -250,8 +253,9 @@ impl WayOut {
 }
 
 impl DoesNotFit {
-    /// Returns the message that a training does not fit into memory, with each change in the words of the calling
-    /// program, such as its flags. Several changes are separated by `between`.
+    /// Returns the error message that a training does not fit into memory, with the proposed changes of settings.
+    /// `lever` gives a setting's name in the calling program, such as a flag; `between` separates settings that are
+    /// changed together.
     pub fn explain(&self, lever: impl Fn(&Lever) -> String, between: &str) -> String {
         use fmt::Write;
         let (needs, has) = (Bytes(self.needs), Bytes(self.has));
@@ -291,7 +295,7 @@ impl DoesNotFit {
     }
 }
 
-/// A number of bytes that is displayed in kB, MB or GB.
+/// A number of bytes that is displayed in kB, MB or GB (powers of 1000).
 struct Bytes(u64);
 
 impl fmt::Display for Bytes {

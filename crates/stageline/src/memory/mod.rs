@@ -2,14 +2,18 @@
 //!
 //! Input: the sizes of parameters, the plan, and the events recorded in a rehearsal of two micro-batches. Output: a
 //! [`MemoryEstimate`](estimate::MemoryEstimate) before the first step, and predictions for other settings. This folder
-//! owns arithmetic on byte counts: peaks over a simulated plan, shares of rows, sums by device. It runs no stage and
-//! changes no setting: `pipeline` runs the rehearsal, and `recording` measures the memory in use.
+//! owns arithmetic on byte counts of steps that have not run. It walks over the actions and the simulated spans of a
+//! plan, and adds up the activations, gradient sums and tensors in flight that a worker holds at each time, to find the
+//! worker's peak. These simulations take unit times, not measured ones. It also scales figures by rows and sums them by
+//! device. It runs no stage, measures nothing and changes no setting: `pipeline` runs the rehearsal. `recording`
+//! measures times and memory of steps that did run, and adds up no bytes over a simulated plan.
 //!
 //! - `rehearsal`: turns the recorded events of a rehearsal into the figures of each stage (`Rehearsal`, `Parameters`).
 //! - `estimate`: the memory figures of one stage, one worker and one pipeline (`StageEstimate`, `WorkerEstimate`,
 //!   `MemoryEstimate`).
 //! - `whatever_rows`: the part of a stage's memory that does not depend on the rows of a micro-batch (`WhateverRows`).
-//! - `worker_peaks`: the peak memory of each worker, from the plan and the figures of its stages.
+//! - `worker_peaks`: the peak memory of each worker, by walks over the plan's actions and simulated spans that add up
+//!   the held activations and the tensors in flight of its stages (`Pace`, `Row`).
 //! - `what_if`: the estimate under other settings, such as another plan, micro-batch size or number of stages.
 //! - `fit`: the check against the devices' memory (`DoesNotFit`), and the changes that would help (`WayOut`, `Lever`).
 //! - `choose_recompute`: the least recomputation of each stage with which a pipeline fits its memory (`Level`).

@@ -22,24 +22,24 @@ use crate::update::optimizer_step::Rollback;
 use crate::update::precision::Precision;
 use stageline_nn::params::visit::Description;
 
-/// The sizes of a stage's parameters and their gradients in bytes, which are known before anything runs.
+/// The sizes of a stage's parameters and of their gradients in bytes, which are known before a step runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Parameters {
-    /// The bytes of the stage's parameters, with their copy in a lower precision; without tied parameters that are in
-    /// an owner's memory.
+    /// The bytes of the stage's parameters, with their copy in a lower precision. A parameter that another stage or
+    /// replica 0 owns in the same memory counts only with that copy.
     pub(crate) bytes: u64,
-    /// The bytes of the gradients of those parameters that the stage's own optimizer steps.
+    /// The bytes of the f32 gradients of those parameters that the stage's own optimizer steps.
     gradients: u64,
-    /// The bytes of the gradient of the largest parameter that the stage's own optimizer steps.
+    /// The bytes of the f32 gradient of the largest parameter that the stage's own optimizer steps.
     largest: u64,
-    /// The bytes of the gradients of tied parameters that other stages own, each with its owner stage, for one
-    /// micro-batch.
+    /// The tied parameters of the stage that other stages own: for each, the owner's index and the bytes of its
+    /// gradient for one micro-batch.
     of_copies: Vec<(usize, u64)>,
 }
 
 impl Parameters {
-    /// Returns the sizes of the parameters of all stages of every replica, given the descriptions of the stages'
-    /// parameters and their devices.
+    /// Returns the sizes of the parameters of all stages of every replica, given the descriptions of each stage's
+    /// parameters, and each replica's devices (one for each stage).
     pub(crate) fn by_replica(
         stages: &[Vec<Description>],
         devices: &[Vec<Device>],
@@ -50,9 +50,10 @@ impl Parameters {
         replicas.map(|(replica, devices)| Self::of(stages, devices, root(replica), precision)).collect()
     }
 
-    /// Returns the sizes of the parameters of all stages of one replica on its devices. `root` has the devices of the
-    /// replica whose optimizers step, if that is another replica. A copy of another stage's or the root's parameter
-    /// takes no memory if it shares the owner's memory; its copy in a lower precision always takes memory.
+    /// Returns the sizes of the parameters of all stages of one replica on its devices. `root` has the devices of
+    /// replica 0, whose optimizers step; it is `None` for replica 0 itself. A trained parameter that another stage or
+    /// replica 0 owns takes no memory where it shares the owner's memory; its copy in a lower precision always takes
+    /// memory.
     fn of(stages: &[Vec<Description>], devices: &[Device], root: Option<&[Device]>, precision: Precision) -> Vec<Self> {
         let mut owners = HashMap::new();
         let mut sizes = |(stage, descriptions): (usize, &Vec<Description>)| {
@@ -81,14 +82,15 @@ impl Parameters {
     }
 }
 
-/// The recorded events of a rehearsal (a step that only measures memory), with all that is needed to turn them into a
-/// memory estimate.
+/// The recorded events of a rehearsal (a step that only measures memory), with the plan, the parameter sizes and the
+/// settings from which the memory estimate is computed.
 pub(crate) struct Rehearsal<'a> {
     pub(crate) plan: Plan,
     pub(crate) stages: &'a [(Device, Parameters)],
-    /// The devices and parameter sizes of the stages of the other replicas, replica by replica.
+    /// The devices and parameter sizes of the stages of all replicas except replica 0, replica by replica.
     pub(crate) elsewhere: &'a [Vec<(Device, Parameters)>],
-    /// The number of groups in which the training sums gradients.
+    /// The number of groups of micro-batches whose gradients the training sums separately, before it adds the groups'
+    /// sums.
     pub(crate) groups: usize,
     pub(crate) threads: KernelThreads,
     pub(crate) rollback: Rollback,
@@ -110,7 +112,8 @@ impl Rehearsal<'_> {
         self.rows.iter().flatten().filter(is_backward).map(Event::worked).sum()
     }
 
-    /// Returns the estimate of the pipeline's memory; `None` if memory in use is not measured.
+    /// Computes the pipeline's memory estimate from the rehearsal's recorded events; `None` if the events have no
+    /// measured memory.
     pub(crate) fn estimate(self) -> Option<MemoryEstimate> {
         let stages = (0..self.stages.len()).map(|stage| self.stage(stage)).collect::<Option<Vec<_>>>()?;
         let other = self.rows.iter().map(|row| self.other(row, &stages)).collect::<Option<Vec<_>>>()?;
@@ -124,7 +127,7 @@ impl Rehearsal<'_> {
     }
 
     /// Returns the bytes that a worker has in use after the rehearsal's rollback, beyond the known sizes of its stages
-    /// and of its threads' buffers.
+    /// and of its kernel threads' buffers; 0 on a GPU, and `None` if memory was not measured.
     fn other(&self, row: &[Event], stages: &[StageEstimate]) -> Option<u64> {
         let undone = || row.iter().filter(|event| event.activity == Activity::Follow);
         let last = undone().next_back()?;
@@ -182,12 +185,14 @@ impl Rehearsal<'_> {
         })
     }
 
-    /// Returns the size in bytes of a stage's largest transfer of one kind (activations or gradients) in the rehearsal.
+    /// Returns the size in bytes of a stage's largest transfer of one kind (activations or gradients) in the rehearsal;
+    /// 0 if there was none.
     fn sent(&self, stage: usize, carried: Carried) -> u64 {
         sent(stage, carried, &self.rows).max().unwrap_or(0)
     }
 
-    /// Returns how an activity of a stage changed the memory in use of its worker; `None` if that was not measured.
+    /// Returns the change of a worker's memory in use over one activity of a stage, in bytes; `None` if the rehearsal
+    /// did not measure it.
     fn of(&self, stage: usize, activity: Activity) -> Option<Over> {
         let row = self.rows.iter().find(|row| row.iter().any(|event| event.stage == stage))?;
         let at = row.iter().position(|event| event.stage == stage && event.activity == activity)?;
@@ -202,7 +207,7 @@ impl Rehearsal<'_> {
 
 /// The change of a worker's memory in use over one activity, in bytes.
 struct Over {
-    /// The bytes that the worker's activity allocated and left in use, less those that it freed.
+    /// The bytes that the worker allocated in the activity, less the bytes that it freed; negative if it freed more.
     kept: i64,
     /// The peak of the worker's memory during the activity, in bytes above the memory in use before it.
     above_start: u64,

@@ -10,8 +10,8 @@ use crate::memory::estimate::{Copies, Leaf, MemoryEstimate, StageEstimate, Steps
 use crate::memory::whatever_rows::WhateverRows;
 
 impl Leaf {
-    /// Joins the memory figures of all stages of a replica into those of one stage; `None` if the stages are on several
-    /// devices.
+    /// Returns the device and the parameter bytes of one stage that has the layers of all stages of a replica; `None`
+    /// if the stages are on several devices.
     fn joined(leaves: &[Self]) -> Option<Self> {
         let device = leaves.first()?.device.clone();
         let parameters = leaves.iter().map(|leaf| leaf.parameters).sum();
@@ -34,8 +34,8 @@ impl WhateverRows {
         }
     }
 
-    /// Returns the parts of half a stage's memory that do not depend on rows: activations are halved, while working
-    /// memory stays the same.
+    /// Returns the parts of a stage's memory that do not depend on the rows of a micro-batch, for half of the stage:
+    /// activations are halved, while the working memory of forwards and backwards stays the same.
     fn halved(self) -> Self {
         let StageMemory { forward, input_gradient } = self.activations;
         Self { activations: StageMemory { forward: forward / 2.0, input_gradient: input_gradient / 2.0 }, ..self }
@@ -43,13 +43,15 @@ impl WhateverRows {
 }
 
 impl MemoryEstimate {
-    /// Adds a memory estimate with full recomputation, so that a check can suggest recomputation as a way out.
+    /// Adds the memory estimate of the same training with full recomputation, so that a check against the devices'
+    /// memory can suggest recomputation.
     #[must_use]
     pub fn or_recomputed(self, recomputed: Self) -> Self {
         Self { recomputed: Some(Box::new(recomputed)), ..self }
     }
 
-    /// Returns the memory estimate under another plan, which must have the same number of stages and workers.
+    /// Returns the memory estimate of the same stages under another plan. The caller must pass a plan with the same
+    /// number of stages and workers; this is not checked.
     #[must_use]
     pub fn under(&self, plan: Plan) -> Self {
         let recomputed = self.recomputed.as_ref().map(|recomputed| Box::new(recomputed.under(plan.clone())));
@@ -71,7 +73,7 @@ impl MemoryEstimate {
         Self { copies: Copies::ForACheckpoint, recomputed, ..self.clone() }
     }
 
-    /// Returns the memory estimate for micro-batches with `share` times the rows.
+    /// Returns the memory estimate for micro-batches with `share` times the rows (samples) of the present ones.
     ///
     /// The parts of the memory that do not depend on the rows are known only after a second rehearsal with other rows
     /// ([`beside`](Self::beside)). Without such a rehearsal, everything except gradients of parameters is assumed to be
@@ -110,8 +112,8 @@ impl MemoryEstimate {
         Self { stages: self.stages.iter().zip(&fewer.stages).map(known).collect(), ..self }
     }
 
-    /// Returns an estimate with the larger one of each memory figure of two estimates: an upper bound if micro-batches
-    /// may have either of two shapes.
+    /// Returns a memory estimate that has the larger one of each figure of two estimates: an upper bound if
+    /// micro-batches may have either of two shapes.
     #[must_use]
     pub(crate) fn or_larger(&self, other: &Self) -> Self {
         let larger = |(one, other): (&StageEstimate, &StageEstimate)| StageEstimate {

@@ -3,15 +3,17 @@
 
 use stageline_schedule::StageMemory;
 
-/// The parts of a stage's memory for a micro-batch that do not depend on the micro-batch's rows, in bytes: for example
-/// weights that a matrix product packs.
+/// The parts of a stage's memory for a micro-batch that do not depend on the micro-batch's number of rows (samples), in
+/// bytes: for example weights that a matrix product packs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct WhateverRows {
-    /// The part of a live micro-batch's activations that does not depend on its rows.
+    /// The part of a live micro-batch's activations that does not depend on the number of its rows, in bytes.
     pub(crate) activations: StageMemory,
-    /// The part of a forward's additional memory that does not depend on the rows of its micro-batch, in bytes.
+    /// The part of a forward's working memory that does not depend on the number of rows (samples) of its micro-batch,
+    /// in bytes.
     pub(crate) forward: u64,
-    /// The part of a backward's additional memory that does not depend on the rows of its micro-batch, in bytes.
+    /// The part of a backward's working memory that does not depend on the number of rows (samples) of its micro-batch,
+    /// in bytes.
     pub(crate) backward: u64,
 }
 

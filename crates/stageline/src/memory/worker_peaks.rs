@@ -17,10 +17,11 @@ use crate::update::optimizer_step::Rollback;
 /// The time that the forward of any stage takes in the simulation for memory estimates; it is the unit of simulated
 /// time.
 const FORWARD: f64 = 1.0;
-/// The time that the backward of any stage takes in the simulation for memory estimates, in forwards.
+/// The time that the backward of any stage takes in the simulation for memory estimates: twice the time of a forward.
 const BACKWARD: f64 = 2.0;
 
-/// The number of micro-batches that are simulated for each stage; further ones would repeat the same pattern.
+/// The largest number of micro-batches in the simulation for memory estimates, as a multiple of the number of stages;
+/// further micro-batches would repeat the same pattern.
 const SIMULATED: usize = 4;
 
 impl MemoryEstimate {
@@ -37,8 +38,8 @@ impl MemoryEstimate {
         each.flat_map(|(estimate, replica)| estimate.workers_of(replica, buffers)).collect()
     }
 
-    /// Returns the memory estimates of the workers of a single replica, whose estimate this is. A worker on the host
-    /// also has `buffers` bytes of buffers for matrix products.
+    /// Returns the memory estimates of the workers of one replica, each with its device, from the estimate of this
+    /// replica alone. A worker on the host also has `buffers` bytes of buffers for matrix products.
     fn workers_of(&self, replica: Replica, buffers: u64) -> Vec<(Device, WorkerEstimate)> {
         let rows = self.plan.rows().iter().zip(&self.other).zip(Pace::of_workers(self));
         let worker = |((row, &other), pace): ((&Vec<Action>, &u64), Pace)| {
@@ -66,7 +67,8 @@ impl MemoryEstimate {
 /// runs ahead into the next step.
 #[derive(Clone, Copy, Default)]
 struct Pace {
-    /// The largest number of bytes of tensors in flight that are in the worker's memory while it computes.
+    /// The largest number of bytes of tensors in flight between stages that are in the worker's memory during one of
+    /// its actions.
     transfers: u64,
     /// The number of actions of the next step that the worker has begun when the verdict on a step arrives.
     ahead: usize,
@@ -91,8 +93,8 @@ impl Pace {
         let pace = |(row, on_their_way): (&Vec<Span>, Held)| {
             Self {
                 transfers: row.iter().map(|span| on_their_way.during(span)).max().unwrap_or(0),
-                // A worker learns the verdict only after its current action, and the verdict may be late by a micro-batch, as a
-                // receiver may be.
+                // A worker learns the verdict only after its current action, and the verdict may be late by a
+                // micro-batch, as a receiver may be.
                 ahead: row
                     .iter()
                     .filter(|span| !is_of_first(span) && span.start <= first_step + FORWARD + BACKWARD)
@@ -114,9 +116,9 @@ struct Held {
 }
 
 impl Held {
-    /// Adds up the intervals `(from, to, bytes)` in which tensors are in flight. A tensor's bytes count until one
-    /// forward and one backward after `to`, when the receiver uses them, because the receiver may be one micro-batch
-    /// late.
+    /// Computes the two running totals of bytes in flight from the intervals `(from, to, bytes)` of simulated time in
+    /// which tensors are in flight. A tensor's bytes count for the time of one forward and one backward beyond `to`,
+    /// when the receiver uses them, because the receiver may be one micro-batch late.
     fn new(times: Vec<(f64, f64, u64)>) -> Self {
         let summed = |time: fn(&(f64, f64, u64)) -> f64| {
             let mut changes: Vec<_> = times.iter().map(|held| (time(held), held.2)).collect();
@@ -187,7 +189,8 @@ impl Transfers {
     }
 }
 
-/// The planned actions of one worker with the memory figures of its stages.
+/// The planned actions of one worker in order, with the memory estimate of its pipeline, from which the worker's peaks
+/// are computed.
 struct Row<'a> {
     estimate: &'a MemoryEstimate,
     row: &'a [Action],
@@ -226,7 +229,8 @@ impl Row<'_> {
     }
 
     /// Returns two peaks of the worker's memory before the flush, in bytes: that of its activations, and that of all
-    /// memory. The worker keeps `kept` bytes of the previous step during its first actions.
+    /// its memory. `resident` bytes are in use all the time; `kept` bytes of the previous step are in use during the
+    /// first actions, until the verdict on that step.
     fn compute(&self, resident: u64, kept: u64) -> [u64; 2] {
         let (mut activations, mut sums, mut summed) = (0.0, 0, vec![0_u64; self.estimate.stages.len()]);
         let per_group = self.estimate.plan.micro_batches() / self.estimate.groups;
@@ -255,7 +259,8 @@ impl Row<'_> {
         [most_activations as u64, peak]
     }
 
-    /// Returns the worker's peak of all memory in the flush, in bytes, if `held` bytes are in use before the flush.
+    /// Returns the peak of all the worker's memory in the flush (the optimizer steps of `stages`), in bytes, if `held`
+    /// bytes are in use before the flush.
     fn flush(&self, stages: &[usize], mut held: u64) -> u64 {
         let mut peak = held;
         for stage in stages.iter().map(|&stage| &self.estimate.stages[stage]) {

@@ -17,10 +17,10 @@ use crate::model::scoring::WeightOf;
 #[derive(Clone, Debug)]
 pub struct Batch<I, T>(Content<I, T>);
 
-/// The input and target tensors of a batch, before the batch is split for a step.
+/// The input and the targets of a batch, before a step splits them into micro-batches.
 #[derive(Clone, Debug)]
 pub(super) enum Content<I, T> {
-    /// The input and the target as whole tensors, which a step splits along dimension 0.
+    /// The input and the target as whole tensors, which a step splits into micro-batches along dimension 0.
     Whole(I, T),
     /// The micro-batches that the caller has cut, each a pair of input and target.
     Cut(Vec<(I, T)>),
@@ -29,7 +29,7 @@ pub(super) enum Content<I, T> {
 impl<I: Payload, T: Payload> Batch<I, T> {
     /// Creates a batch from whole tensors, each with one row per sample along dimension 0.
     ///
-    /// A step splits the batch into M micro-batches of consecutive rows, as evenly as possible; the larger ones come
+    /// A step splits the batch into micro-batches of consecutive rows, as evenly as possible; the larger ones come
     /// first.
     pub fn new(input: I, target: T) -> Self {
         Self(Content::Whole(input, target))
@@ -50,7 +50,7 @@ impl<I: Payload, T: Payload> Batch<I, T> {
     ///
     /// # Errors
     /// Returns [`BatchError`] if the batch has fewer rows than `micro_batches`, if its tensors differ in their numbers
-    /// of rows, or if it was cut by hand into another number of pieces.
+    /// of rows, or if it was cut by hand into another number of micro-batches.
     pub fn into_micro_batches(self, micro_batches: usize) -> Result<Vec<(I, T)>, BatchError> {
         match self.0 {
             Content::Whole(input, target) => {
@@ -68,13 +68,14 @@ impl<I: Payload, T: Payload> Batch<I, T> {
         }
     }
 
-    /// Splits the batch into exactly `micro_batches` pieces for training, and validates the loss weight of each.
+    /// Splits the batch into exactly `micro_batches` micro-batches for training, and computes and validates the loss
+    /// weight of each.
     pub(crate) fn cut(self, micro_batches: usize, weight: &WeightOf<T>) -> Result<MicroBatches<I, T>, BatchError> {
         MicroBatches::weigh(self.into_micro_batches(micro_batches)?, weight)
     }
 
-    /// Splits the batch for evaluation, which also runs fewer than `micro_batches` pieces: a smaller whole batch gives
-    /// one piece per row, and a batch that was cut by hand keeps its pieces.
+    /// Splits the batch into at most `micro_batches` micro-batches for an evaluation or inference: a whole batch with
+    /// fewer rows gives one micro-batch per row, and a batch that was cut by hand keeps its micro-batches.
     pub(crate) fn cut_up_to(
         self,
         micro_batches: usize,
@@ -91,7 +92,8 @@ impl<I: Payload, T: Payload> Batch<I, T> {
     }
 }
 
-/// Returns the number of rows of every tensor in a batch. Fails if the numbers differ, or if there is no tensor.
+/// Returns the number of rows (the size of dimension 0) that all tensors in a batch have. Fails if the numbers differ,
+/// or if there is no tensor.
 pub(super) fn rows<I: Payload, T: Payload>(input: &I, target: &T) -> Result<usize, BatchError> {
     let counts = row_counts(input, target);
     let rows = *counts.first().ok_or(BatchError::NoTensors)?;
@@ -101,7 +103,8 @@ pub(super) fn rows<I: Payload, T: Payload>(input: &I, target: &T) -> Result<usiz
     }
 }
 
-/// Slices all tensors of a batch's input and target, which have `rows` rows, into `pieces` pieces of consecutive rows.
+/// Slices all tensors of a batch's input and target, which have `rows` rows along dimension 0, into `pieces`
+/// micro-batches of consecutive rows.
 pub(super) fn slice<I: Payload, T: Payload>(input: &I, target: &T, rows: usize, pieces: usize) -> Vec<(I, T)> {
     even_ranges(rows, pieces)
         .map(|range| {
@@ -121,7 +124,7 @@ pub(super) fn even_ranges(rows: usize, pieces: usize) -> impl Iterator<Item = Ra
     })
 }
 
-/// The mapper that slices one range of rows out of every tensor of a batch.
+/// The mapper that slices one range of rows (along dimension 0) out of every tensor of a batch.
 pub(super) struct SliceRows(Range<usize>);
 
 impl PayloadMapper for SliceRows {

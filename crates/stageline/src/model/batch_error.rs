@@ -5,26 +5,26 @@
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BatchError {
-    /// The batch has fewer rows than the training step has micro-batches.
+    /// The batch has fewer rows along dimension 0 than the training step has micro-batches.
     #[error(
         "a batch of {rows} rows cannot be cut into {} micro-batches{}; give at least {0} rows, or {}",
         micro_batches * replicas, shared_by(*micro_batches, *replicas), fewer(*rows, *replicas)
     )]
     TooSmall {
-        /// The number of rows in the batch.
+        /// The number of rows in the batch: the size of dimension 0 of its tensors.
         rows: usize,
-        /// M, the number of micro-batches of each replica in a step.
+        /// M, the number of micro-batches that each replica runs in a step.
         micro_batches: usize,
-        /// R, the number of replicas that share the batch.
+        /// R, the number of data-parallel replicas that share the batch.
         replicas: usize,
     },
-    /// The tensors of the batch have 0 rows.
+    /// The tensors of the batch have 0 rows along dimension 0.
     #[error("the batch has 0 rows; give at least one row per micro-batch")]
     NoRows,
     /// The sum of the loss weights of all micro-batches overflows to infinity.
     #[error("the loss weights of the batch add up to infinity; count them in a larger unit")]
     TotalWeight,
-    /// A batch that was cut by hand has a different number of pieces than the pipeline has micro-batches.
+    /// A batch that was cut by hand has a different number of micro-batches than the pipeline runs in a step.
     #[error(
         "the batch was cut into {given} micro-batches, but the pipeline runs {}{}; cut it into {0}{}",
         micro_batches * replicas, shared_by(*micro_batches, *replicas), or_built_for(*given, *replicas)
@@ -32,23 +32,23 @@ pub enum BatchError {
     Count {
         /// The number of micro-batches into which the batch was cut by hand.
         given: usize,
-        /// M, the number of micro-batches of each replica in a step.
+        /// M, the number of micro-batches that each replica runs in a step.
         micro_batches: usize,
-        /// R, the number of replicas that share the batch.
+        /// R, the number of data-parallel replicas that share the batch.
         replicas: usize,
     },
-    /// The tensors of the batch do not have the same number of rows.
+    /// The tensors of the batch do not have the same number of rows along dimension 0.
     #[error(
         "tensor {tensor} of the batch has {found} rows, but tensor 0 has {rows}; \
          give every tensor one row a sample along dimension 0, or cut by hand with `Batch::from_micro_batches`"
     )]
     Uneven {
-        /// The number of rows of the first tensor of the batch.
+        /// The number of rows (along dimension 0) of tensor 0, the first tensor of the batch.
         rows: usize,
-        /// The index of the tensor whose number of rows differs from the first tensor's; indices run through the input
-        /// and then the target.
+        /// The index of the first tensor whose number of rows differs from that of tensor 0; indices run through the
+        /// input and then the target.
         tensor: usize,
-        /// The number of rows of the tensor whose rows differ from those of the first tensor.
+        /// The number of rows (along dimension 0) of the first tensor that has not as many rows as tensor 0.
         found: usize,
     },
     /// The batch contains no tensor.
@@ -84,12 +84,13 @@ pub enum BatchError {
         /// The index of the micro-batch whose loss weight has another number of terms than the first micro-batch's, or
         /// none.
         micro_batch: usize,
-        /// The number of terms of this micro-batch's loss weight.
+        /// The number of loss terms in the loss weight of the rejected micro-batch.
         found: usize,
-        /// The number of terms of the first micro-batch's loss weight.
+        /// The number of loss terms in the loss weight of the first micro-batch.
         terms: usize,
     },
-    /// The user's function [`LossStage::weight`](crate::LossStage::weight) panicked.
+    /// The user's function [`LossStage::weight`](crate::LossStage::weight), which returns the loss weight of targets,
+    /// panicked.
     #[error("`LossStage::weight` failed on the targets of micro-batch {micro_batch}: {failure}")]
     WeightPanic {
         /// The index of the micro-batch on whose targets the function panicked.
@@ -105,7 +106,8 @@ pub enum BatchError {
 }
 
 impl BatchError {
-    /// Returns a batch's error with its micro-batches counted per replica, if `replicas` replicas share the batch.
+    /// Returns the same error for a batch that `replicas` replicas share: its number of micro-batches becomes that of
+    /// one replica.
     pub(crate) fn of_replicas(self, replicas: usize) -> Self {
         match self {
             Self::TooSmall { rows, micro_batches, .. } => {
@@ -119,13 +121,13 @@ impl BatchError {
     }
 }
 
-/// Returns the part of a batch error's message that tells how many micro-batches each replica has; empty for one
+/// Returns the part of a batch error's message that says how many micro-batches each replica has; empty if there is one
 /// replica.
 pub(super) fn shared_by(micro_batches: usize, replicas: usize) -> String {
     if replicas == 1 { String::new() } else { format!(", {micro_batches} for each of {replicas} replicas") }
 }
 
-/// Returns the advice for a batch with too few rows: fewer replicas, or fewer micro-batches for each.
+/// Returns the advice for a batch with too few rows: use fewer replicas, or fewer micro-batches per replica.
 pub(super) fn fewer(rows: usize, replicas: usize) -> String {
     match rows / replicas {
         0 => format!("use at most {rows} replicas"),
@@ -133,8 +135,8 @@ pub(super) fn fewer(rows: usize, replicas: usize) -> String {
     }
 }
 
-/// Returns the advice to build the pipeline for the number of pieces into which the batch was cut; empty if the
-/// replicas cannot share them evenly.
+/// Returns the advice to build the pipeline with the number of micro-batches into which the batch was cut; empty if the
+/// replicas cannot share these micro-batches evenly.
 pub(super) fn or_built_for(given: usize, replicas: usize) -> String {
     match given / replicas {
         each if each > 0 && given.is_multiple_of(replicas) => format!(", or build the pipeline with {each}"),

@@ -9,11 +9,11 @@ use crate::model::batch_error::BatchError;
 use crate::model::micro_batches::payload_shapes;
 use crate::model::payload::{Payload, PayloadMapper};
 
-/// Concatenates payloads along dimension 0 of every tensor, in their order.
+/// Concatenates payloads (the outputs of several micro-batches) in their order, each tensor along dimension 0.
 ///
 /// # Errors
-/// Returns [`BatchError::Outputs`] if there is no payload, or if the payloads differ in their number of tensors or in
-/// any other dimension.
+/// Returns [`BatchError::Outputs`] if the payloads differ in their number of tensors or in any dimension other than 0,
+/// and [`BatchError::NoRows`] if there is no payload.
 pub(crate) fn concatenate<P: Payload>(pieces: Vec<P>) -> Result<P, BatchError> {
     let rows: Vec<Vec<Vec<usize>>> = pieces.iter().map(|piece| rows_of(piece)).collect();
     if let Some(other) = rows.iter().position(|rows_of_piece| *rows_of_piece != rows[0]) {
@@ -29,12 +29,12 @@ pub(crate) fn concatenate<P: Payload>(pieces: Vec<P>) -> Result<P, BatchError> {
     Ok(first.map(&mut Join(rest.collect())))
 }
 
-/// Returns the size of one row of every tensor in a payload: its dimensions without the first one.
+/// Returns the size of one row of every tensor in a payload: the tensor's dimensions without dimension 0.
 fn rows_of<P: Payload>(piece: &P) -> Vec<Vec<usize>> {
     payload_shapes(piece).into_iter().map(|shape| shape.get(1..).unwrap_or_default().to_vec()).collect()
 }
 
-/// The tensors of a payload, without their types, in order.
+/// The tensors of a payload in their order, with their ranks and element types erased.
 #[derive(Default)]
 struct Tensors(VecDeque<Box<dyn Any>>);
 
@@ -53,11 +53,12 @@ impl PayloadMapper for Tensors {
     }
 }
 
-/// The mapper that concatenates the tensors of all further payloads to those of the first payload, tensor by tensor.
+/// The mapper that appends to each tensor of the first payload the tensors at the same position in all further
+/// payloads, along dimension 0.
 struct Join(Vec<VecDeque<Box<dyn Any>>>);
 
 impl Join {
-    /// Returns a tensor of the first payload, followed by the tensors at the same position in all further payloads.
+    /// Returns a list of a tensor of the first payload and the tensors at the same position in all further payloads.
     fn beside<T: 'static>(&mut self, tensor: T) -> Vec<T> {
         let next = |tensors: &mut VecDeque<Box<dyn Any>>| {
             let tensor = tensors.pop_front().and_then(|tensor| tensor.downcast::<T>().ok());

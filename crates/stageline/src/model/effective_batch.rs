@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-/// The number of samples in one optimizer step, and the step counts and learning rates that follow from it.
+/// The number of samples in one optimizer step, from which step counts and learning rates are computed.
 ///
 /// ```
 /// use stageline::EffectiveBatch;
@@ -20,21 +20,23 @@ use std::fmt;
 pub struct EffectiveBatch {
     /// The number of samples in a micro-batch.
     pub micro_batch: usize,
-    /// M, the number of micro-batches of each replica in a step.
+    /// M, the number of micro-batches that each replica runs in a step.
     pub micro_batches: usize,
     /// R, the number of data-parallel replicas, which step together.
     pub replicas: usize,
 }
 
 impl EffectiveBatch {
-    /// Returns the number of samples in a training step: samples in a micro-batch x M x R.
+    /// Returns the number of samples in a training step: samples in a micro-batch x micro-batches of a replica x
+    /// replicas.
     pub fn samples(self) -> usize {
         self.micro_batch * self.micro_batches * self.replicas
     }
 
-    /// Returns the number of training steps that process at least `samples` samples.
+    /// Returns the smallest number of training steps that process at least `samples` samples.
     ///
-    /// This function converts warm-ups and decays that are given in samples, so that they do not change with M.
+    /// This function converts warm-ups and decays that are given in samples, so that they do not change with the number
+    /// of micro-batches.
     ///
     /// # Panics
     /// Panics if a step has no samples.
@@ -42,8 +44,8 @@ impl EffectiveBatch {
         samples.div_ceil(self.samples())
     }
 
-    /// Returns the number of training steps that process at least `tokens` tokens, if every sample has `context`
-    /// tokens.
+    /// Returns the smallest number of training steps that process at least `tokens` tokens, if every sample has
+    /// `context` tokens.
     ///
     /// # Panics
     /// Panics if a step has no tokens.
@@ -51,14 +53,14 @@ impl EffectiveBatch {
         tokens.div_ceil(self.samples() * context)
     }
 
-    /// Compares the samples of a step with `reference`, the number for which the learning rate and the step counts were
-    /// chosen. Returns `None` if they are equal.
+    /// Compares the number of samples in a step with `reference`, the number for which the learning rate and the step
+    /// counts were chosen. Returns `None` if the two are equal.
     pub fn change_from(self, reference: usize) -> Option<BatchChange> {
         BatchChange::between(reference, self.samples())
     }
 
-    /// Scales a learning rate that was tuned for `reference` samples in proportion to the samples of a step: `rate` x
-    /// samples / `reference`.
+    /// Scales the learning rate `rate`, which was tuned for `reference` samples per step, in proportion to the samples
+    /// of a step: `rate` x samples / `reference`.
     ///
     /// This is the rule for plain gradient descent (Goyal et al., 2017,
     /// [arXiv:1706.02677](https://arxiv.org/abs/1706.02677)).
@@ -66,8 +68,8 @@ impl EffectiveBatch {
         rate * self.samples() as f64 / reference as f64
     }
 
-    /// Scales a learning rate that was tuned for `reference` samples with the square root of the samples of a step:
-    /// `rate` x sqrt(samples / `reference`).
+    /// Scales the learning rate `rate`, which was tuned for `reference` samples per step, with the square root of the
+    /// samples of a step: `rate` x sqrt(samples / `reference`).
     ///
     /// This is the rule for Adam (Malladi et al., 2022, [arXiv:2205.10287](https://arxiv.org/abs/2205.10287)).
     pub fn square_root_rate(self, rate: f64, reference: usize) -> f64 {
@@ -78,7 +80,8 @@ impl EffectiveBatch {
 /// A training step's number of samples differs from the number for which the learning rate and the step counts were
 /// chosen.
 ///
-/// This happens when M changes but the learning rate and the step counts do not. The message names the correction.
+/// This happens when the number of micro-batches changes but the learning rate and the step counts do not. The message
+/// names the correction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchChange {
     /// The number of samples per step for which the learning rate and the step counts were chosen.

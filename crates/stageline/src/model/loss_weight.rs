@@ -12,7 +12,7 @@ use std::fmt;
 pub struct Weight(Vec<f64>);
 
 impl Weight {
-    /// Returns the weights of a loss, one number for each of its terms.
+    /// Returns the loss weight of each term of the loss, such as the number of unmasked targets.
     pub fn terms(&self) -> &[f64] {
         &self.0
     }
@@ -35,7 +35,7 @@ impl Weight {
     }
 }
 
-/// Divides a sum over targets by their weight; 0 if both are 0.
+/// Divides a sum over targets by the weight of these targets; returns 0 if sum and weight are both 0.
 pub(crate) fn mean(sum: f64, weight: f64) -> f64 {
     if sum == 0.0 && weight == 0.0 { 0.0 } else { sum / weight }
 }

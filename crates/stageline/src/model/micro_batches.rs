@@ -20,7 +20,7 @@ pub(crate) struct MicroBatches<I, T> {
     pub(crate) weights: Weights,
 }
 
-/// The loss weights of all micro-batches with their total, and which sample numbers each micro-batch has.
+/// The loss weights of all micro-batches of a batch with their total, and the numbers of each micro-batch's samples.
 ///
 /// The total loss weight of a whole batch is finite and has a term that is not zero.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,13 +29,14 @@ pub(crate) struct Weights {
     pub(crate) each: Vec<Weight>,
     /// The sum of the loss weights of all micro-batches, term by term.
     pub(crate) total: Weight,
-    /// The number of each micro-batch's first sample, followed by the end of the last micro-batch's samples.
+    /// The number of the first sample of each micro-batch, and then the number after the last sample of the last
+    /// micro-batch.
     starts: Vec<usize>,
 }
 
 impl Weights {
-    /// Creates the loss weights of a batch: adds up the loss weights `each` of all micro-batches, and numbers their
-    /// samples from `first`, given how many samples every micro-batch has.
+    /// Creates the loss weights of a batch: adds up the loss weights `each` of all micro-batches, and numbers the
+    /// samples from `first`. `samples` has the number of samples in every micro-batch.
     pub(super) fn new(each: Vec<Weight>, first: usize, samples: impl IntoIterator<Item = usize>) -> Self {
         let total = total(&each);
         let mut end = first;
@@ -47,7 +48,7 @@ impl Weights {
         Self { each, total, starts }
     }
 
-    /// Returns the number of samples in all micro-batches together.
+    /// Returns the number of samples in all micro-batches of the batch together.
     pub(crate) fn all_samples(&self) -> usize {
         self.starts[self.each.len()] - self.starts[0]
     }
@@ -63,8 +64,8 @@ impl Weights {
         self.each.chunks(micro_batches).enumerate().map(part).collect()
     }
 
-    /// Returns the samples of a micro-batch, on which dropout depends: the step, the number of the first sample, and
-    /// the number of samples.
+    /// Returns the samples of a micro-batch, on which dropout depends: the number of the step, the number of the first
+    /// sample, and the count of samples.
     pub(crate) fn samples(&self, step: usize, micro_batch: usize) -> Samples {
         let [first, end] = [self.starts[micro_batch], self.starts[micro_batch + 1]];
         Samples { step, first, count: end - first }
@@ -72,8 +73,8 @@ impl Weights {
 }
 
 impl<I: Payload, T: Payload> MicroBatches<I, T> {
-    /// Computes the loss weight of every micro-batch, given as pairs of input and target, and rejects weights by which
-    /// the loss cannot be divided.
+    /// Creates a validated batch from micro-batches, given as pairs of input and target: computes the loss weight of
+    /// each with `weight`, and returns an error for weights by which the loss cannot be divided.
     pub(super) fn weigh(pieces: Vec<(I, T)>, weight: &WeightOf<T>) -> Result<Self, BatchError> {
         let weight_of_targets = |(micro_batch, (_, target)): (usize, &(I, T))| {
             let panicked =
@@ -101,7 +102,8 @@ impl<I: Payload, T: Payload> MicroBatches<I, T> {
         Ok(Self { inputs, targets, weights })
     }
 
-    /// Returns the micro-batches that are not contained in another one, each repeated `times` times as its own batch.
+    /// Returns the micro-batches of the largest shapes, each repeated `times` times as a batch of its own. A
+    /// micro-batch whose shapes another one contains is left out.
     ///
     /// A micro-batch contains another one if every dimension of every tensor is at least as large. Whatever the model
     /// computes, one of the returned micro-batches needs the most memory.
@@ -138,13 +140,13 @@ impl<I: Payload, T: Payload> MicroBatches<I, T> {
     }
 }
 
-/// The shapes of all tensors of a micro-batch: first those of the input, then those of the target.
+/// The shapes of all tensors of a micro-batch: first the shapes of the input's tensors, then those of the target's.
 #[derive(Default)]
 pub(super) struct Shapes(pub(super) Vec<Vec<usize>>);
 
 impl Shapes {
-    /// Whether every dimension of every tensor of this micro-batch is at least as large as in the other micro-batch, at
-    /// equal ranks.
+    /// Whether every dimension of every tensor of this micro-batch is at least as large as in the other micro-batch;
+    /// false if their tensors differ in number or rank.
     fn contain(&self, other: &Self) -> bool {
         let same_ranks = self.0.iter().map(Vec::len).eq(other.0.iter().map(Vec::len));
         same_ranks && self.0.iter().flatten().zip(other.0.iter().flatten()).all(|(own, other)| own >= other)
@@ -158,17 +160,19 @@ pub(super) fn total(each: &[Weight]) -> Weight {
     total
 }
 
-/// Returns the number of samples in a micro-batch: the rows of its first tensor, or 1 if it has no tensor.
+/// Returns the number of samples in a micro-batch: the size of dimension 0 of its first tensor, or 1 if it has no
+/// tensor.
 pub(super) fn samples<I: Payload, T: Payload>(input: &I, target: &T) -> usize {
     row_counts(input, target).first().copied().unwrap_or(1)
 }
 
-/// Returns the number of rows (the size of dimension 0) of every tensor in a micro-batch's input and target, in order.
+/// Returns the number of rows (the size of dimension 0) of every tensor in a micro-batch, first of the input's tensors,
+/// then of the target's.
 pub(super) fn row_counts<I: Payload, T: Payload>(input: &I, target: &T) -> Vec<usize> {
     shapes(input, target).0.into_iter().map(|shape| shape.first().copied().unwrap_or(0)).collect()
 }
 
-/// Returns the shapes of all tensors in a micro-batch's input and target, in order.
+/// Returns the shapes of all tensors in a micro-batch, first of the input's tensors, then of the target's.
 pub(super) fn shapes<I: Payload, T: Payload>(input: &I, target: &T) -> Shapes {
     let mut shapes = Shapes::default();
     input.clone().map(&mut shapes);
@@ -176,7 +180,7 @@ pub(super) fn shapes<I: Payload, T: Payload>(input: &I, target: &T) -> Shapes {
     shapes
 }
 
-/// Returns the shapes of all tensors of a payload, in order.
+/// Returns the shapes of all tensors of a payload, in the payload's order.
 pub(crate) fn payload_shapes<P: Payload>(payload: &P) -> Vec<Vec<usize>> {
     shapes(payload, &()).0
 }

@@ -19,23 +19,23 @@ pub trait Payload: Clone + Send + 'static {
     fn map<M: PayloadMapper>(self, mapper: &mut M) -> Self;
 }
 
-/// A function on the tensors of a [`Payload`], with one method per kind of tensor.
+/// A function that replaces the tensors of a [`Payload`], with one method per kind of tensor.
 pub trait PayloadMapper {
-    /// Returns the replacement of a payload's float tensor of any shape.
+    /// Returns the tensor that replaces a payload's float tensor, which has any shape.
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D>;
-    /// Returns the replacement of a payload's int tensor of any shape.
+    /// Returns the tensor that replaces a payload's int tensor, which has any shape.
     fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int>;
-    /// Returns the replacement of a payload's bool tensor of any shape.
+    /// Returns the tensor that replaces a payload's bool tensor, which has any shape.
     fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool>;
 }
 
-/// Returns the number of bytes that a tensor's elements take.
+/// Returns the size of a tensor's elements in bytes of memory on its device.
 pub(crate) fn bytes_of<const D: usize, K: Basic>(tensor: &Tensor<D, K>) -> u64 {
     bytes_of_kind(tensor.dtype(), &tensor.shape()) as u64
 }
 
-/// Returns the number of bytes that a tensor of the given type and shape takes. A quantized tensor has its scales
-/// beside its values.
+/// Returns the size in bytes of a tensor of the given element type and shape. The size of a quantized tensor includes
+/// its scales.
 pub(crate) fn bytes_of_kind(dtype: DType, shape: &Shape) -> usize {
     match dtype {
         DType::QFloat(scheme) => quantized_data_len(&scheme, shape),

@@ -42,7 +42,8 @@ impl Replica {
         self.name(format!("micro-batch {micro_batch}"))
     }
 
-    /// Returns the text `what`, followed by the replica's number if the pipeline has several replicas.
+    /// Returns the text `what` with the replica's number appended if the pipeline has several replicas, else `what`
+    /// unchanged.
     pub(crate) fn name(self, what: String) -> String {
         if self.of > 1 { format!("{what} of replica {}", self.index) } else { what }
     }

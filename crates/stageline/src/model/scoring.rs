@@ -2,7 +2,7 @@
 
 use crate::model::loss_weight::Weight;
 
-/// A function that returns the loss weight of a micro-batch, given its targets.
+/// The type of a function that returns the loss weight of a micro-batch, given its targets.
 pub(crate) type WeightOf<Target> = dyn Fn(&Target) -> Weight + Send;
 
 /// The scoring of batches by the last stage: their loss weights, and the names of their metrics.

@@ -95,7 +95,8 @@ pub trait Stage: Module + 'static {
     /// Computes the stage's forward pass of one micro-batch.
     fn forward(&self, input: Self::Input) -> Self::Output;
 
-    /// Computes the stage's forward pass of one micro-batch, or returns an error that stops the step.
+    /// Computes the stage's forward pass of one micro-batch, as [`forward`](Self::forward) does, or returns an error
+    /// that stops the step.
     ///
     /// A stage that can fail overrides this method; by default it calls [`forward`](Self::forward).
     ///
@@ -120,7 +121,7 @@ pub trait LossStage: Stage {
     /// The targets (labels) of a micro-batch, with which the stage's output is compared; they come from the batch.
     type Target: Payload;
 
-    /// The names of the stage's metrics, such as `accuracy`; none by default.
+    /// The names of the stage's metrics, such as `accuracy`; the list is empty by default.
     const METRICS: &'static [&'static str] = &[];
 
     /// Computes the sum of the losses of one micro-batch's targets, as a tensor of shape `[1]`. `output` is the result
@@ -130,7 +131,8 @@ pub trait LossStage: Stage {
     /// `[terms]`.
     fn loss(&self, output: Self::Output, target: Self::Target) -> Tensor<1>;
 
-    /// Computes the loss sums of one micro-batch, or returns an error that stops the step.
+    /// Computes the loss sums of one micro-batch, as [`loss`](Self::loss) does, or returns an error that stops the
+    /// step.
     ///
     /// A stage that can fail overrides this method; by default it calls [`loss`](Self::loss).
     ///
@@ -158,7 +160,8 @@ pub trait LossStage: Stage {
         panic!("`LossStage::METRICS` names {}, so the stage must override `metrics`", Self::METRICS.join(", "))
     }
 
-    /// Computes the loss sums from the stage's input, for training loops that run without a pipeline.
+    /// Computes the sum of each loss term of one micro-batch from the stage's input and the targets, for training loops
+    /// that run without a pipeline.
     fn loss_of(&self, input: Self::Input, target: Self::Target) -> Tensor<1> {
         self.loss(self.forward(input), target)
     }

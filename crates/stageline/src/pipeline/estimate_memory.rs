@@ -22,21 +22,22 @@ use crate::update::flush::Verdict;
 use crate::worker::messages::Asked;
 use stageline_nn::autograd::recompute::Recompute;
 
-/// The number of micro-batches that each replica computes in a rehearsal, a step that only measures memory.
+/// The number of micro-batches that each replica computes in a rehearsal, which is a step that is rolled back and only
+/// measures memory.
 const MICRO_BATCHES: usize = 2;
 
-/// The largest number of recomputed blocks (such as transformer blocks) per stage with which memory is measured. A
-/// stage that needs to recompute more blocks than this recomputes everything.
+/// The largest number of recomputed blocks (such as transformer blocks) per stage for which a rehearsal measures the
+/// memory. A stage that needs to recompute more blocks than this recomputes everything.
 const MOST_BLOCKS: usize = 64;
 
 impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
-    /// Estimates the memory in bytes that training steps with batches like `batch` need, for each stage and each
-    /// worker.
+    /// Estimates the memory, in bytes on the stages' devices, that training steps with batches like `batch` need, for
+    /// each stage and each worker.
     ///
     /// The estimate comes from a rehearsed step: the largest micro-batch of `batch` passes forward and backward through
     /// all stages twice, with no other micro-batch live, and every stage makes an optimizer step that is rolled back.
     /// If micro-batches that were cut by hand differ in shape, every shape that fits into no other shape is rehearsed.
-    /// A rehearsal needs the memory of one live micro-batch, whatever M is.
+    /// A rehearsal needs the memory of one live micro-batch, however many micro-batches a step has.
     ///
     /// A rehearsal does not count as a step, and the next step has the same bits as without the rehearsal. The
     /// exceptions are burn's own dropout, which draws random numbers at every forward, and burn's own batch norm, which
@@ -53,8 +54,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(self.rehearse(batch)?.map(|(estimate, _)| estimate))
     }
 
-    /// Sets what all stages recompute in their backwards from now on. This replaces the setting in each stage's
-    /// [`StageConfig`](crate::StageConfig).
+    /// Sets which part of its forward every stage recomputes in its backwards from now on. This replaces the setting in
+    /// each stage's [`StageConfig`](crate::StageConfig).
     pub fn set_recompute(&mut self, recompute: Recompute) {
         self.stepping.recompute = (0..self.plan().stages()).map(|_| recompute).collect();
     }
@@ -88,8 +89,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         found.map(|(_, estimate)| estimate)
     }
 
-    /// Rehearses the batch at every level of recomputation, and returns the least level of each stage with which the
-    /// memory estimate satisfies `fits`, together with that estimate.
+    /// Rehearses steps at every level of recomputation, and returns the least level of each stage with which the memory
+    /// estimate satisfies `fits`, together with that estimate. The estimate is `None` if the memory in use is unknown.
     fn least_to_fit(
         &mut self,
         batch: &Batch<In, Target>,
@@ -122,9 +123,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok((recompute.into(), Some(estimate)))
     }
 
-    /// Rehearses a batch, and returns the memory estimate and the total time of all stages' backwards on one
-    /// micro-batch. If micro-batches differ in shape, returns the maximum over the shapes. `None` if the memory in use
-    /// is unknown.
+    /// Runs rehearsals (steps that are rolled back and only measure memory) with a batch. Returns the memory estimate
+    /// and the total time of all stages' backwards on one micro-batch. If micro-batches differ in shape, returns the
+    /// maximum over the shapes. `None` if the memory in use is unknown.
     fn rehearse(&mut self, batch: Batch<In, Target>) -> Result<Option<(MemoryEstimate, Duration)>, StepError> {
         self.running()?;
         let batches = self.micro_batches(batch)?.largest(MICRO_BATCHES * self.replicas());
@@ -141,8 +142,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(largest)
     }
 
-    /// Rehearses a step on micro-batches of one shape on all workers. Returns the memory estimate and the total time of
-    /// all stages' backwards on one micro-batch; `None` if the memory in use is unknown.
+    /// Runs one rehearsal (a step that is rolled back and only measures memory) on all workers, with micro-batches of
+    /// one shape. Returns the memory estimate and the total time of all stages' backwards on one micro-batch; `None` if
+    /// the memory in use is unknown.
     fn rehearsed(&mut self, batch: MicroBatches<In, Target>) -> Result<Option<(MemoryEstimate, Duration)>, Ended> {
         self.workers.begin(During::Rehearsal { steps: self.done.steps });
         let plan = Arc::new(self.plan.rehearsal());

@@ -16,9 +16,9 @@ use crate::update::parameter_gradient::ParameterGradient;
 pub(crate) struct Probe {
     /// The gradient of every trained parameter of the model, in layer order.
     pub(crate) gradients: Vec<ParameterGradient>,
-    /// The sum of each loss term over all micro-batches of the batch, before the division by the loss weight.
+    /// The sum of each loss term over all targets of the batch, before the division by the loss weight.
     pub(crate) losses: Vec<f64>,
-    /// The total loss weight of the batch, one number for each loss term.
+    /// The total loss weight of the batch (usually its number of unmasked targets), one number for each loss term.
     pub(crate) weight: Weight,
 }
 
@@ -40,13 +40,14 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(self.probe(batch, &divisor)?.gradients)
     }
 
-    /// Splits a batch into `pieces` micro-batches and computes the loss weight of each micro-batch.
+    /// Splits a batch into the given number of micro-batches (`pieces`), and computes the loss weight of each
+    /// micro-batch.
     pub(crate) fn cut(&self, batch: Batch<In, Target>, pieces: usize) -> Result<MicroBatches<In, Target>, StepError> {
         Ok(batch.cut(pieces, &*self.scoring.weight)?)
     }
 
-    /// Computes the gradients and losses of a batch that is split into as many micro-batches as a step has. Losses are
-    /// divided by `divisor` instead of the batch's own loss weight.
+    /// Computes the gradients and losses of a batch without an optimizer step. The gradients are those of the loss sum
+    /// divided by `divisor`, which replaces the batch's own loss weight.
     pub(crate) fn probe(&mut self, batch: MicroBatches<In, Target>, divisor: &Weight) -> Result<Probe, StepError> {
         self.running()?;
         self.workers.begin(During::Step(self.done.steps));

@@ -27,7 +27,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(concatenate(self.outputs(micro_batches)?)?)
     }
 
-    /// Returns the output of the last stage for each of these inputs, which are micro-batches of any size.
+    /// Returns the output of the last stage for each of these inputs, which are micro-batches of any size, in their
+    /// order.
     ///
     /// # Errors
     /// Returns the same errors as [`step`](Self::step).

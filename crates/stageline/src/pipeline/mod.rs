@@ -3,12 +3,15 @@
 //! Input: the assembled replicas and settings from `build`, then the caller's batches. Output: [`StepReport`],
 //! [`EvalReport`], outputs, checkpoints, and the trained [`Modules`]. This folder owns the code that runs on the
 //! caller's thread. The caller cuts a batch, fills in the context of a pass, and commands the workers; then it waits
-//! for the outcomes of all stages, decides the verdict on the step, and counts steps. It must not interpret plans or
-//! run a model: the workers do.
+//! for the outcomes of all stages, decides the verdict on the step, and counts steps. Whatever is made anew for each
+//! pass is made here: each replica's part of the loss weights, the step number, the loss scale, and for an evaluation
+//! the plan and the order of transfers of its forwards alone. `build` makes only what is made once, before the first
+//! step. This folder must not interpret plans or run a model: the workers do.
 //!
 //! - `train`: one training step, from the commands to the verdict, the loss scale and the report (`Begun`).
 //! - `overlapped_steps`: training steps that begin before the verdict on the previous step; the iterator [`Steps`].
-//! - `passes`: the contexts and requests of a pass for every replica; inspections and evaluations.
+//! - `passes`: the contexts (step, loss weights, loss scale, turns of transfers) and the requests of one pass for every
+//!   replica's workers; inspections and evaluations.
 //! - `gradients`: the gradients of a batch, computed without an optimizer step (`Probe`).
 //! - `estimate_memory`: rehearsed steps, and the least recomputation with which a training fits into memory.
 //! - `checkpoint`: checkpoints of parameters, optimizer states and progress, from which training resumes.
@@ -64,7 +67,8 @@ use stageline_nn::autograd::recompute::Recompute;
 /// [`Pipeline::builder`] begins the chain of stages from which a pipeline is built. Dropping the pipeline ends its
 /// worker threads.
 pub struct Pipeline<In: Payload, Out: Payload, Target: Payload> {
-    /// The schedule of actions that every data-parallel replica follows, as a validated plan.
+    /// The validated plan of a training step: the order of actions on each worker, which every data-parallel replica
+    /// follows.
     plan: Arc<Checked>,
     workers: Workers<In, Out, Target>,
     scoring: Scoring<Target>,
@@ -79,46 +83,51 @@ pub struct Pipeline<In: Payload, Out: Payload, Target: Payload> {
 
 /// The order in which workers transfer tensors between GPUs, for each data-parallel replica.
 struct TransferOrder {
-    /// The communication stream of each stage's device, by replica and stage; `None` for a device without ordered
-    /// transfers.
+    /// The number of the communication stream on which the transfers of each stage's device are ordered, by replica and
+    /// stage; `None` for a device without ordered transfers.
     streams: Vec<Vec<Option<usize>>>,
     /// The fixed order in which each replica issues the GPU transfers of a training pass, so that NCCL cannot deadlock.
     turns: Vec<Arc<Turns>>,
 }
 
-/// The progress of the training: the number of steps, of optimizer steps, and of steps at the last checkpoint.
+/// The progress of the training: the number of training steps, of optimizer steps, and of steps before the last
+/// checkpoint.
 struct Done {
     /// The number of training steps so far, skipped steps included.
     steps: usize,
-    /// The number of training steps in which the optimizers stepped, so skipped steps do not count.
+    /// The number of training steps in which the optimizers stepped; skipped steps do not count.
     optimizer_steps: u64,
     /// The number of training steps after which the last checkpoint was taken or restored; `None` before any
     /// checkpoint.
     last_checkpoint: Option<usize>,
 }
 
-/// The pipeline's state between one training step and the next, for steps that overlap.
+/// The pipeline's state between one training step and the next, for steps that begin before the previous step has
+/// ended.
 struct Overlap {
     /// Whether the workers run an overlapping step whose report the caller has not fetched. Any other call of the
-    /// pipeline abandons such a step.
+    /// pipeline abandons such a step, which stops the workers.
     is_in_flight: bool,
     /// The error that stopped the pipeline while it rolled back a step after the caller had dropped the [`Steps`]
     /// iterator. The next call of the pipeline returns the error.
     error: Option<StepError>,
-    /// The time at which the last training step ended, from which an overlapped step's duration counts.
+    /// The time at which the last training step ended. The duration of an overlapped step counts from this time if the
+    /// step began earlier.
     last_end: Instant,
-    /// Whether the verdict on the last step was the assumed verdict; only then may the next step run ahead of its own
-    /// verdict.
+    /// Whether the last step ended as its stages had assumed before the results of all stages were known (all results
+    /// finite, no clipping by norm). Only then may the stages run ahead of the common verdict in the next step.
     as_assumed: bool,
 }
 
-/// The sizes of parameters, gradient sums and kernel threads from which a memory estimate is computed.
+/// The devices, the sizes of parameters, the number of gradient sums and the kernel threads, from which a memory
+/// estimate is computed.
 struct Sizes {
     /// The device and the parameter sizes of each stage, by replica and stage.
     stages: Vec<Vec<(Device, Parameters)>>,
-    /// The number of groups of micro-batches whose gradients are summed separately before the group sums are added.
+    /// The number of groups of micro-batches whose gradients are summed separately, before the sums of the groups are
+    /// added up.
     groups: usize,
-    /// The number of CPU cores that the workers may use for their kernels, for each worker or shared by all.
+    /// The number of CPU cores that the workers may use for their kernels, either per worker or shared by all workers.
     cores: Cores,
 }
 
@@ -126,7 +135,8 @@ struct Sizes {
 pub(crate) struct Common<Target> {
     pub(crate) plan: Arc<Checked>,
     pub(crate) scoring: Scoring<Target>,
-    /// The number of groups of micro-batches whose gradients are summed separately before the group sums are added.
+    /// The number of groups of micro-batches whose gradients are summed separately, before the sums of the groups are
+    /// added up.
     pub(crate) groups: usize,
     pub(crate) cores: Cores,
     pub(crate) stepping: Stepping,
@@ -134,16 +144,16 @@ pub(crate) struct Common<Target> {
     pub(crate) watchdog: Option<Watchdog>,
 }
 
-/// The settings of training steps: loss scale, flush (clipping and verdict), rollback, recomputation and device
-/// synchronisation.
+/// The settings of training steps: loss scale, gradient clipping, reaction to non-finite results, rollback,
+/// recomputation and device synchronisation.
 pub(crate) struct Stepping {
     pub(crate) scaler: Scaler,
     /// The number of samples per step for which the user tuned the learning rates and step counts. `None` if unset, or
     /// once the pipeline has warned of another number of samples.
     pub(crate) tuned_for: Option<usize>,
     pub(crate) flush: FlushConfig,
-    /// The interval, in steps, between steps whose actions wait for their devices so that recorded times are exact; 0
-    /// if no step does.
+    /// The interval, in training steps, between steps in which workers wait for their device after every action so that
+    /// recorded times are exact; 0 if there are no such steps.
     pub(crate) synchronise_every: usize,
     pub(crate) rollback: Rollback,
     /// The part of its forward that each stage recomputes in its backward (activation checkpointing), by stage.
@@ -151,8 +161,8 @@ pub(crate) struct Stepping {
 }
 
 impl Stepping {
-    /// Returns the clock by which the events of this step are timed: the device clock in every `synchronise_every`-th
-    /// step, else the host clock.
+    /// Returns the clock by which the events of a step are timed: in every `synchronise_every`-th step with a wait for
+    /// the device after every action, else the host's clock alone.
     pub(crate) fn clock(&self, step: usize) -> Clock {
         let synchronised = self.synchronise_every > 0 && step.is_multiple_of(self.synchronise_every);
         if synchronised { Clock::Synchronised } else { Clock::Host }
@@ -190,8 +200,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.plan.plan()
     }
 
-    /// Returns the interval, in steps, of steps whose actions wait for their device
-    /// ([`Clock::Synchronised`](crate::Clock::Synchronised)), beginning with step 0; 0 if there are none.
+    /// Returns the interval, in training steps, between steps in which workers wait for their device after every action
+    /// ([`Clock::Synchronised`](crate::Clock::Synchronised)), beginning with step 0; 0 if there are no such steps.
     pub fn synchronise_every(&self) -> usize {
         self.stepping.synchronise_every
     }
@@ -201,18 +211,19 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.workers.replicas()
     }
 
-    /// Splits a batch into the R x M micro-batches of a training step, for all replicas together.
+    /// Splits a batch into the R x M micro-batches of a training step: M for each of R replicas.
     fn micro_batches(&self, batch: Batch<In, Target>) -> Result<MicroBatches<In, Target>, BatchError> {
         batch.cut(self.pieces(), &*self.scoring.weight).map_err(|error| error.of_replicas(self.replicas()))
     }
 
-    /// Returns R x M, the number of micro-batches of a training step over all replicas.
+    /// Returns R x M, the number of micro-batches of a training step: M for each of R replicas.
     fn pieces(&self) -> usize {
         self.replicas() * self.plan().micro_batches()
     }
 
-    /// Trains on one batch: M micro-batches pass forward and backward, then every stage steps its optimizer once. With
-    /// R replicas the batch is split into R x M micro-batches; replica 0 has the first M, and so on.
+    /// Trains on one batch: its M micro-batches (M is set in the builder) pass forward and backward, then every stage
+    /// steps its optimizer once. With R data-parallel replicas the batch is split into R x M micro-batches; replica 0
+    /// has the first M, and so on.
     ///
     /// A step is skipped if its batch has no unmasked target. If the loss or a gradient is not finite, the step is
     /// skipped or fails, as set by [`on_non_finite`](crate::PipelineBuilder::on_non_finite). A skipped step leaves
@@ -255,8 +266,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.workers.end(ended, self.done.last_checkpoint)
     }
 
-    /// Ends the worker threads. If a step is in flight, the workers may wait for each other, so the step is abandoned
-    /// first.
+    /// Ends the worker threads. A step in flight is first abandoned (stopped and rolled back), because its workers may
+    /// wait for each other.
     fn finish(&mut self) {
         if self.overlap.is_in_flight {
             self.abandon();
@@ -264,8 +275,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.workers.join(None);
     }
 
-    /// Checks that the workers still run: abandons an overlapped step in flight, and returns an error if the pipeline
-    /// has stopped.
+    /// Checks that the worker threads still run, and returns an error if the pipeline has stopped. An overlapped step
+    /// in flight is abandoned first.
     fn running(&mut self) -> Result<(), StepError> {
         if self.overlap.is_in_flight {
             self.abandon();

@@ -18,7 +18,7 @@ use crate::update::optimizer_step::Rollback;
 impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// Trains on one batch after another with overlapping steps, and returns an iterator over the steps' reports. A
     /// stage that has finished a step begins the next step while other stages still work on the first step, so the
-    /// flush does not drain the pipeline. The parameters have the same bits as with [`step`](Self::step).
+    /// pipeline does not drain at the end of a step. The parameters have the same bits as with [`step`](Self::step).
     ///
     /// This is the post-validation of Qi et al., 2023 (*Zero Bubble Pipeline Parallelism*, section 4,
     /// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)):
@@ -87,13 +87,14 @@ pub struct Steps<'a, In: Payload, Out: Payload, Target: Payload, I> {
     next: Option<Result<MicroBatches<In, Target>, BatchError>>,
     /// The step in flight whose report is returned next; `None` if no step is in flight.
     now: Option<Begun<In, Target>>,
-    /// The step after `now` (the step in flight), which the workers begin before the verdict on `now` is known.
+    /// The step after the step in flight, which the workers begin before the verdict on the step in flight is known;
+    /// `None` if no such step has begun.
     behind: Option<Begun<In, Target>>,
 }
 
 impl<In: Payload, Out: Payload, Target: Payload, I: Iterator<Item = Batch<In, Target>>> Steps<'_, In, Out, Target, I> {
-    /// Fetches the next batch from the caller's iterator and splits it into micro-batches, unless a batch is already
-    /// waiting.
+    /// Takes the next batch from the caller's iterator and splits it into micro-batches, unless a batch that was taken
+    /// before has not been used yet.
     fn fetch_next(&mut self) {
         if self.next.is_none() {
             let batch = self.batches.as_mut().and_then(I::next);
@@ -102,7 +103,7 @@ impl<In: Payload, Out: Payload, Target: Payload, I: Iterator<Item = Batch<In, Ta
         }
     }
 
-    /// Begins a training step with the next batch, if the caller's iterator has one.
+    /// Begins a training step with the next batch; does nothing if the caller's iterator has no more batches.
     fn begin(&mut self) -> Result<(), StepOver> {
         self.fetch_next();
         let Some(batch) = self.next.take() else { return Ok(()) };
@@ -125,8 +126,8 @@ impl<In: Payload, Out: Payload, Target: Payload, I: Iterator<Item = Batch<In, Ta
         Ok(())
     }
 
-    /// Begins the step after the step in flight (`now`), if the step in flight does not need all stages to wait for its
-    /// verdict and there is a next batch.
+    /// Begins the step after the step in flight, before the verdict on the step in flight is known. Does nothing if the
+    /// stages wait for that verdict, or if there is no valid next batch.
     fn begin_behind(&mut self) -> Result<(), Ended> {
         if self.now.as_ref().is_some_and(Begun::may_be_followed) {
             self.fetch_next();
@@ -201,8 +202,8 @@ impl<In: Payload, Out: Payload, Target: Payload, I: Iterator<Item = Batch<In, Ta
 }
 
 impl<In: Payload, Out: Payload, Target: Payload, I> Drop for Steps<'_, In, Out, Target, I> {
-    /// Rolls back the step in flight when the iterator is dropped. If the caller panics, stops the workers instead of
-    /// waiting for the step.
+    /// Rolls back the step in flight when the iterator over the steps is dropped. If the caller's thread panics, stops
+    /// the workers instead of waiting for the step.
     fn drop(&mut self) {
         if self.now.is_none() {
             return;

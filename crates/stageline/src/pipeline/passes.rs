@@ -17,14 +17,14 @@ use crate::update::flush::{Flush, Sums, Verdict};
 use crate::worker::messages::Asked;
 
 impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
-    /// Returns, for each replica, the context of the current step on a batch with the loss weights `weights`; losses
-    /// are divided by `divisor`.
+    /// Returns, for each replica, the context of the current step (step number, loss weights, loss scale and others) on
+    /// a batch with the loss weights `weights`. The loss sum is divided by `divisor`.
     pub(crate) fn contexts(&self, weights: &Weights, divisor: &Weight) -> Vec<Arc<Context>> {
         self.contexts_in_turns(weights.divided(self.plan().micro_batches()), divisor, &self.transfers.turns)
     }
 
-    /// Returns, for each replica, the context of the step after the running step, on the assumption that the running
-    /// step is not skipped.
+    /// Returns, for each replica, the context (step number, loss weights, loss scale and others) of the step after the
+    /// running step, on the assumption that the running step is not skipped.
     pub(crate) fn contexts_behind(&self, weights: &Weights) -> Vec<Arc<Context>> {
         let mut scaler = self.stepping.scaler;
         scaler.stepped();
@@ -35,8 +35,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.contexts(weights, &weights.total).into_iter().map(behind).collect()
     }
 
-    /// Returns, for each replica, the context of the current step. `parts` has each replica's part of the batch's loss
-    /// weights, and `turns` the order in which each replica issues transfers between GPUs.
+    /// Returns, for each replica, the context of the current step (step number, loss weights, loss scale and others).
+    /// `parts` has each replica's part of the batch's loss weights, and `turns` the order in which each replica issues
+    /// transfers between GPUs.
     pub(crate) fn contexts_in_turns(
         &self,
         parts: Vec<Weights>,
@@ -51,8 +52,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         parts.into_iter().zip(turns).map(context).collect()
     }
 
-    /// Returns, for each replica, the request to its workers to run a pass over the plan at whose end all stages wait
-    /// for the verdict.
+    /// Returns, for each replica, the request that its workers run a pass of the given kind. If it is a training pass,
+    /// all stages wait for the common verdict before they step their optimizers.
     pub(crate) fn asked(&self, contexts: &[Arc<Context>], pass: fn(Arc<Context>) -> Pass) -> Vec<Asked> {
         let asked = |context: &Arc<Context>| Asked {
             during: self.workers.during(),
@@ -66,14 +67,14 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         contexts.iter().map(asked).collect()
     }
 
-    /// Runs the forwards and backwards of a training step, and returns the loss sums and the gradient norm over all
-    /// stages.
+    /// Runs the forwards and backwards of a training step, and returns the sums of losses and metrics and the global
+    /// gradient norm, over all stages.
     pub(crate) fn sums(&self, batch: &MicroBatches<In, Target>, contexts: &[Arc<Context>]) -> Result<Sums, Ended> {
         self.workers.run(batch, self.asked(contexts, Pass::Train))?.sums(contexts)
     }
 
-    /// Runs the forwards and backwards of a step again to find the first computation whose result is not finite. No
-    /// stage steps its optimizer.
+    /// Runs the forwards and backwards of a non-finite step again, and returns the first computation whose result is
+    /// not finite; `None` if all results of this run are finite. No stage steps its optimizer.
     pub(crate) fn inspect(
         &self,
         batch: &MicroBatches<In, Target>,
@@ -84,8 +85,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(finite::first(finished.culprits()))
     }
 
-    /// Returns, for each replica that takes part, the request to run only the forwards of micro-batches with these loss
-    /// weights.
+    /// Returns the request to run only forwards, for each replica that takes part: as many replicas as are needed for
+    /// micro-batches with these loss weights.
     pub(crate) fn asked_forwards(&self, weights: &Weights, pass: fn(Arc<Context>) -> Pass) -> Vec<Asked> {
         let parts = weights.divided(self.plan().micro_batches());
         let plans: Vec<_> = parts.iter().map(|part| Arc::new(self.plan.forwards(part.each.len()))).collect();
@@ -94,8 +95,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.asked(&contexts, pass).into_iter().zip(plans).map(|(asked, plan)| Asked { plan, ..asked }).collect()
     }
 
-    /// Runs the forwards of a batch and returns the report with its loss. Only as many replicas take part as the batch
-    /// has micro-batches for.
+    /// Runs the forwards of a batch, and returns the report with its loss and metrics. A replica for which the batch
+    /// has no micro-batch does not take part.
     pub(crate) fn evaluate(&mut self, batch: MicroBatches<In, Target>) -> Result<EvalReport, Ended> {
         self.workers.begin(During::Evaluation { steps: self.done.steps });
         let total = &batch.weights.total;

@@ -16,10 +16,12 @@ pub struct StepReport {
     /// The loss of the batch: the sum of the loss terms, each divided by its weight. NaN if the batch has no unmasked
     /// target.
     pub loss: f64,
-    /// The terms of the batch's loss; most losses have one term. Empty if the batch has no unmasked target.
+    /// The terms of the batch's loss, each with its mean and weight; most losses have one term. Empty if the batch has
+    /// no unmasked target.
     pub terms: Vec<LossTerm>,
-    /// The metrics of the batch, in the order of [`LossStage::METRICS`](crate::LossStage::METRICS); empty if nothing was
-    /// computed.
+    /// The metrics of the batch, such as the accuracy, in the order of
+    /// [`LossStage::METRICS`](crate::LossStage::METRICS); empty if the stage has none or the batch has no unmasked
+    /// target.
     pub metrics: Vec<Metric>,
     /// The loss scale: the factor by which the loss was multiplied before the backward.
     pub loss_scale: f64,
@@ -30,9 +32,9 @@ pub struct StepReport {
     /// The report of each stage's part in the step, in the order of the stages, with the times of all replicas added
     /// up.
     pub stages: Vec<StageReport>,
-    /// M, the number of micro-batches of each replica.
+    /// M, the number of micro-batches that each data-parallel replica ran in the step.
     pub micro_batches: usize,
-    /// R, the number of data-parallel replicas.
+    /// R, the number of data-parallel replicas of the pipeline.
     pub replicas: usize,
     /// The number of reductions of gradient sums over the replicas: one for each stage, or 0 if there is one replica.
     pub reductions: usize,
@@ -51,7 +53,7 @@ pub struct LossTerm {
     /// The mean loss of this term: its sum over the targets, divided by their total weight; 0 if sum and weight are
     /// both 0.
     pub loss: f64,
-    /// The total loss weight of the targets of this term.
+    /// The total loss weight of this term in the batch, usually the number of unmasked targets.
     pub weight: f64,
 }
 
@@ -64,7 +66,7 @@ pub struct Metric {
     pub value: f64,
 }
 
-/// Returns the total weight of the first loss term; 0 if there are no terms.
+/// Returns the total loss weight of the first loss term; 0 if there are no terms.
 fn weight(terms: &[LossTerm]) -> f64 {
     terms.first().map_or(0.0, |term| term.weight)
 }
@@ -75,7 +77,8 @@ fn weight(terms: &[LossTerm]) -> f64 {
 pub enum Update {
     /// Every stage stepped its optimizer, so the step updated the parameters.
     Stepped {
-        /// The global norm: the Euclidean norm of all gradients of all stages together, before clipping.
+        /// The global norm: the Euclidean norm of all gradients of all stages together, before clipping and without the
+        /// loss scale.
         gradient_norm: f64,
         /// Whether the gradients were clipped. The flag is always true with [`Clip::Value`](crate::Clip::Value), even
         /// if the clipping changed no gradient.
@@ -92,7 +95,7 @@ pub enum Update {
         /// overflow.
         culprit: Option<Culprit>,
     },
-    /// The step's loss or a gradient was NaN or infinite, so no parameter changed.
+    /// The step's loss or a gradient was NaN or infinite, so no parameter changed; the loss scale stays as it is.
     NonFinite {
         /// The first computation of the step with a non-finite result; `None` if all results of a second run were
         /// finite.
@@ -129,21 +132,22 @@ impl StepReport {
         self.recording.bubble()
     }
 
-    /// Returns the number of worker threads of all replicas together.
+    /// Returns the number of worker threads of the pipeline, over all replicas.
     pub fn workers(&self) -> usize {
         self.recording.events().len()
     }
 
-    /// Returns the ideal bubble of GPipe and 1F1B on P workers with equal stages and free transfers, as a share of the
-    /// total stage time: (P-1)/(M+P-1), or (P-1)/(VM+P-1) with V stages per worker (Narayanan et al., 2021,
-    /// [arXiv:2104.04473](https://arxiv.org/abs/2104.04473)).
+    /// Returns the ideal bubble of GPipe and 1F1B on P workers with M micro-batches, equal stages and free transfers,
+    /// as a share of the total stage time: (P-1)/(M+P-1), or (P-1)/(VM+P-1) with V stages per worker (Narayanan et al.,
+    /// 2021, [arXiv:2104.04473](https://arxiv.org/abs/2104.04473)).
     pub fn ideal_bubble(&self) -> f64 {
         let workers = self.recording.plan().plan().workers();
         ideal_bubble(workers, self.micro_batches * self.stages.len() / workers.max(1))
     }
 }
 
-/// Returns the ideal bubble (P-1)/(VM+P-1) of P workers (`workers`), each of which runs VM forwards (`chunk_forwards`).
+/// Returns the ideal bubble (P-1)/(VM+P-1) of P workers (`workers`), each of which runs V stages on M micro-batches
+/// (`chunk_forwards` is V x M).
 fn ideal_bubble(workers: usize, chunk_forwards: usize) -> f64 {
     let fill = workers.saturating_sub(1) as f64;
     fill / (chunk_forwards as f64 + fill).max(1.0)
@@ -155,9 +159,10 @@ fn ideal_bubble(workers: usize, chunk_forwards: usize) -> f64 {
 pub struct EvalReport {
     /// The loss of the batch: the sum of the loss terms, each divided by its weight.
     pub loss: f64,
-    /// The terms of the batch's loss; most losses have one term.
+    /// The terms of the batch's loss, each with its mean and weight; most losses have one term.
     pub terms: Vec<LossTerm>,
-    /// The metrics of the batch, in the order of [`LossStage::METRICS`](crate::LossStage::METRICS).
+    /// The metrics of the batch, such as the accuracy, in the order of
+    /// [`LossStage::METRICS`](crate::LossStage::METRICS).
     pub metrics: Vec<Metric>,
 }
 

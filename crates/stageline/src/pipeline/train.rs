@@ -22,20 +22,23 @@ use crate::update::flush::{Flush, Sums, Verdict};
 use crate::update::health::ParameterHealth;
 use crate::worker::messages::{Asked, Stepped};
 
-/// A training step that all workers were asked to run, and whose verdict is not yet known.
+/// A training step that all workers were asked to run. The verdict on it (step the optimizers, or skip) is not yet
+/// decided.
 pub(crate) struct Begun<In, Target> {
     batch: MicroBatches<In, Target>,
-    /// The context of the step for each replica: step number, loss weights and loss scale.
+    /// The facts about the step that all stages of a replica need (step number, loss weights, loss scale and others),
+    /// for each replica.
     contexts: Vec<Arc<Context>>,
     flush: Flush,
     /// The time at which the step began, from which the step's duration counts.
     began: Instant,
-    /// Whether this step began before the verdict on the previous step was known.
+    /// Whether this step began before the verdict on the previous step (step the optimizers, or skip) was known.
     behind: bool,
 }
 
 impl<In, Target> Begun<In, Target> {
-    /// Whether the next step may begin before the verdict on this step is known.
+    /// Whether the next step may begin before the verdict on this step is known: true if the stages step their
+    /// optimizers with an assumed verdict, false if they wait for the verdict.
     pub(crate) fn may_be_followed(&self) -> bool {
         matches!(self.flush, Flush::Ahead(_))
     }
@@ -45,32 +48,33 @@ impl<In, Target> Begun<In, Target> {
         self.batch
     }
 
-    /// Returns the context of the begun step on the first replica; step number and loss scale are the same on all
-    /// replicas.
+    /// Returns the facts about the begun step (step number, loss weights, loss scale and others) for the first replica.
+    /// Step number and loss scale are the same for all replicas.
     fn context(&self) -> &Context {
         &self.contexts[0]
     }
 }
 
-/// The results of a training step that has ended, from which the step's report is made.
+/// The results of a training step that has ended, of which the step's report is made.
 struct Concluded {
     step: usize,
     loss_scale: f64,
-    /// The terms of the step's loss; empty if nothing was computed.
+    /// The terms of the step's loss, each with its mean and weight; empty if the batch had no unmasked target.
     terms: Vec<LossTerm>,
     metrics: Vec<Metric>,
     stages: Vec<StageReport>,
     reductions: usize,
     health: Vec<ParameterHealth>,
     update: Update,
-    /// The recorded events of each worker in the step, worker by worker.
+    /// The recorded events (timed activities) of the step, in one list for each worker.
     events: Vec<Vec<Event>>,
     /// The duration of the step until its last worker ended, without a second run that inspects a non-finite step.
     took: Duration,
 }
 
 impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
-    /// Trains on one batch: runs one step in which all stages wait for the verdict.
+    /// Trains on one batch: runs one step in which every stage waits for the common verdict (step the optimizers, or
+    /// skip) before it steps its optimizer.
     pub(crate) fn train(&mut self, batch: MicroBatches<In, Target>) -> Result<StepReport, Ended> {
         let begun = self.launch(batch, Flush::Together)?;
         self.complete(&begun, false)
@@ -99,15 +103,16 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         }))
     }
 
-    /// Asks all workers to run the next training step on `batch`, and returns the step that has begun.
+    /// Asks all workers to run the next training step on `batch`, and returns the step that has begun. `flush` says
+    /// whether its stages step their optimizers before or after the common verdict.
     pub(crate) fn launch(&mut self, batch: MicroBatches<In, Target>, flush: Flush) -> Result<Begun<In, Target>, Ended> {
         self.warn_of_change(batch.weights.all_samples());
         let contexts = self.contexts(&batch.weights, &batch.weights.total);
         self.start_on(Begun { batch, contexts, flush, began: self.workers.began(), behind: false })
     }
 
-    /// Asks all workers to run the training step after the running step, before the verdict on the running step is
-    /// known.
+    /// Asks all workers to run one more training step, on `batch`, before the verdict on the running step is known.
+    /// Returns the step that has begun.
     pub(crate) fn launch_behind(&mut self, batch: MicroBatches<In, Target>) -> Result<Begun<In, Target>, Ended> {
         self.warn_of_change(batch.weights.all_samples());
         let contexts = self.contexts_behind(&batch.weights);
@@ -127,9 +132,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(begun)
     }
 
-    /// Waits for the end of a step and returns the step's report; `followed` says whether the next step has begun. If
-    /// the verdict differs from the assumed verdict, the stages roll back the step, make the step again as the verdict
-    /// says, and discard the next step.
+    /// Waits for the end of the training step `begun` and returns its report; `followed` says whether the next step has
+    /// begun. If the verdict differs from the assumed verdict, the stages roll back the step, make the step again as
+    /// the verdict says, and discard the next step.
     pub(crate) fn complete(&mut self, begun: &Begun<In, Target>, followed: bool) -> Result<StepReport, Ended> {
         let (context, config) = (begun.context(), self.stepping.flush);
         let (loss, weight, bubble) = (field::Empty, field::Empty, field::Empty);
@@ -176,8 +181,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(report)
     }
 
-    /// Waits for the outcomes of the step in flight, whose stages step their optimizers before the verdict, and rolls
-    /// the step back on all stages.
+    /// Rolls back the step in flight on all stages, once the outcomes of all stages have arrived. Some stages have
+    /// already stepped their optimizers with an assumed verdict.
     pub(crate) fn undo(&mut self) {
         self.workers.begin(During::Step(self.done.steps));
         let undone = self.undone();
@@ -185,8 +190,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.overlap.error = undone.err().map(|ended| self.end(ended));
     }
 
-    /// Sends all workers the verdict `Skip` on the step in flight, so that the stages that have already stepped roll
-    /// back.
+    /// Waits for the outcomes of the step in flight, and sends all workers the verdict `Skip`, so that the stages that
+    /// have already stepped roll back.
     fn undone(&self) -> Result<(), Ended> {
         self.workers.finished(self.replicas())?;
         self.answer(Verdict::Skip, true)?;
@@ -202,14 +207,15 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.end(Ended::ByCaller(StepError::Stopped { during }));
     }
 
-    /// Sends the verdict on a step to all workers. If no step follows (`alone`), also sends a command to receive the
-    /// verdict, because workers otherwise receive it during the next step.
+    /// Sends the verdict on a step (step the optimizers, or skip) to all workers. If no step follows (`alone`), also
+    /// commands the workers to receive the verdict, which they otherwise do during the next step.
     fn answer(&self, verdict: Verdict, alone: bool) -> Result<(), Ended> {
         self.workers.tell(verdict)?;
         if alone { self.workers.settle() } else { Ok(()) }
     }
 
-    /// Counts a step that all stages have made or skipped, and tells the workers that the step is committed.
+    /// Counts a training step that all stages have made or skipped, and tells the workers that this step is never
+    /// rolled back.
     fn commit_step(&mut self, step: usize, update: Update) -> Result<(), Ended> {
         self.workers.commit(step + 1)?;
         self.done.steps = step + 1;
@@ -220,7 +226,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(())
     }
 
-    /// Makes the report of a training step, and tells the watchdog the duration of the step's longest action.
+    /// Makes the report of a training step from its results, and tells the watchdog the duration of the step's longest
+    /// action.
     fn report(&mut self, concluded: Concluded) -> StepReport {
         let Concluded { step, loss_scale, terms, metrics, stages, reductions, health, update, events, took } =
             concluded;
@@ -252,8 +259,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         }
     }
 
-    /// Returns the effect of a step on the parameters (updated or skipped). A step whose loss or gradients are not
-    /// finite is run again to find its first non-finite result.
+    /// Returns the effect of a step on the parameters: updated, or skipped for a reason. A step whose loss or gradients
+    /// are not finite is run again to find its first non-finite result.
     fn update(&mut self, begun: &Begun<In, Target>, sums: &Sums, verdict: Verdict) -> Result<Update, Ended> {
         if let Verdict::Step { scaling, .. } = verdict {
             return Ok(Update::Stepped { gradient_norm: sums.gradient_norm, clipped: scaling != Scaling::Keep });

@@ -48,12 +48,12 @@ impl<A> CountingAllocator<A> {
 #[derive(Default)]
 #[repr(align(128))] // so that no two workers' counts share a cache line
 pub(crate) struct Meter {
-    /// The number of bytes that the worker's threads allocated and no thread has freed yet.
+    /// The number of bytes of host memory that the worker's threads allocated and no thread has freed yet.
     held: AtomicUsize,
-    /// The largest number of bytes that the worker had in use since the meter was last read.
+    /// The largest number of bytes of host memory that the worker had in use since the last reading of the meter.
     peak: AtomicUsize,
-    /// The number of bytes that the worker's own threads allocated since the last reading, less the bytes that these
-    /// threads freed. Frees by other threads do not count.
+    /// The number of bytes of host memory that the worker's own threads allocated since the last reading of the meter,
+    /// less the bytes that these threads freed. Frees by other threads do not count.
     kept: AtomicIsize,
 }
 
@@ -75,7 +75,7 @@ impl Meter {
         counts.then_some(meter)
     }
 
-    /// Counts the calling thread's allocations on this memory meter from now on.
+    /// Counts the calling thread's host allocations on this worker's memory meter from now on.
     pub(crate) fn count_this_thread(&'static self) {
         METER.set(Some(self));
     }
@@ -88,7 +88,7 @@ impl Meter {
         self.peak.swap(self.held(), Ordering::Relaxed)
     }
 
-    /// Returns the worker's memory in use, in bytes: the current amount, the peak since the last reading, and the
+    /// Returns the worker's host memory in use, in bytes: the current amount, the peak since the last reading, and the
     /// worker's own allocations less its own frees since the last reading.
     pub(crate) fn read(&self) -> Held {
         let kept = self.kept.swap(0, Ordering::Relaxed) as i64;
@@ -119,8 +119,8 @@ impl Meter {
 /// stores this value directly before the allocation's data.
 type Owner = Option<&'static Meter>;
 
-/// Returns the layout of a memory block with room for the [`Owner`] before the data of `layout`, and the size of this
-/// room in bytes. Returns `None` if the block would be too large.
+/// Returns the layout of a memory block that has room for its owner (the worker that allocates it) before data with the
+/// layout `layout`, and the size of this room in bytes. Returns `None` if the block would be too large.
 fn with_owner(layout: Layout) -> Option<(Layout, usize)> {
     let layout = layout.align_to(align_of::<Owner>()).ok()?;
     // A room of 16 bytes keeps the alignment that malloc gives to large blocks.

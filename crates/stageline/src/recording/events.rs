@@ -21,14 +21,15 @@ pub struct Event {
     pub start: Duration,
     /// The time at which the activity ended, from the beginning of the step.
     pub end: Duration,
-    /// The part of the activity's time that the worker waited for other workers or the caller.
+    /// The part of the activity's time in which the worker was blocked by a wait for other workers or the caller.
     pub waited: Duration,
     /// The part of the activity's time spent asking the device whether it has finished, in
-    /// [synchronised](crate::Clock::Synchronised) steps. Over a network, asking takes longer than many actions.
+    /// [synchronised](crate::Clock::Synchronised) steps. It is zero in other steps. Over a network, asking takes longer
+    /// than many actions.
     pub asked: Duration,
     /// The worker's memory in use during the activity; `None` if memory is not measured (see [`Held`]).
     pub held: Option<Held>,
-    /// The number of bytes of tensors that the activity sent to another stage.
+    /// The number of bytes of tensors that the activity sent to another stage; 0 if it sent none.
     pub sent: u64,
 }
 
@@ -39,7 +40,8 @@ impl Event {
         (self.end - self.start).saturating_sub(self.waited + self.asked)
     }
 
-    /// Returns what the worker waited for during the event; `None` if the worker did not wait.
+    /// Returns the stages or the caller for which the worker waited during the event; `None` if the worker did not
+    /// wait.
     pub fn waited_for(&self) -> Option<WaitCause> {
         (self.waited > Duration::ZERO).then(|| self.activity.wait_cause()).flatten()
     }
@@ -67,12 +69,13 @@ impl Event {
 /// of each event: several stages on one GPU share the pools, and a peak is the largest of these readings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// The number of bytes in use at the end of the event.
+    /// The number of bytes that the worker had in use at the end of the event.
     pub end: u64,
-    /// The largest number of bytes in use at any time of the event.
+    /// The largest number of bytes that the worker had in use at any time of the event; on a GPU, the reading at its
+    /// end.
     pub peak: u64,
-    /// The number of bytes that the worker itself allocated during the event, less the bytes that it freed. Memory that
-    /// other workers free does not count.
+    /// The number of bytes that the worker itself allocated during the event, less the bytes that it freed; negative if
+    /// it freed more. Memory that other workers free does not count on the host.
     pub kept: i64,
 }
 
@@ -80,12 +83,13 @@ pub struct Held {
 #[derive(Default)]
 pub(crate) struct Reading {
     pub(crate) held: Option<Held>,
-    /// The time that one question to the device takes whether it has finished its work, measured on the idle device.
-    /// The question is a cost of the measurement, not of the step.
+    /// The time that it takes to ask the idle device whether it has finished its work. This time is a cost of the
+    /// measurement, not of the step, and is zero if the device is not asked.
     pub(crate) asked: Duration,
 }
 
-/// Returns the total time of the forwards, backwards and flushes among these recorded events, without waits.
+/// Returns the total time of the forwards, backwards, gradient norms and optimizer steps among these recorded events,
+/// without waits.
 pub(crate) fn busy<'a>(events: impl IntoIterator<Item = &'a Event>) -> Duration {
     events.into_iter().filter(|event| event.computes()).map(Event::worked).sum()
 }
@@ -96,16 +100,16 @@ pub(crate) struct Diary {
     pub(crate) stage: usize,
     pub(crate) activity: Activity,
     pub(crate) during: During,
-    /// The number of bytes sent to another stage in the worker's current activity.
+    /// The number of bytes of tensors that the worker has sent to another stage in its current activity so far.
     pub(crate) sent: u64,
     /// The time at which the current step began, from which the times of its events count.
     began: Instant,
     /// The time at which the worker's last event ended, which is the start of the next event.
     since: Instant,
-    /// The events of the current step. The list never grows beyond its capacity, so that nothing is allocated between
-    /// two actions.
+    /// The events that the worker has recorded in the current step. The list drops events beyond its capacity, so that
+    /// nothing is allocated between two actions.
     events: Vec<Event>,
-    /// The progress board of the worker, from which the watchdog reads the worker's current activity.
+    /// The board on which the worker shows its recent activities, from which the watchdog reads the current one.
     board: ProgressBoard,
 }
 

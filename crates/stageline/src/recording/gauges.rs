@@ -18,7 +18,8 @@ pub(crate) struct Gauges {
     /// The time that it takes to ask each idle device of the worker whether it has finished its work. Recordings
     /// subtract this time from the time of an action; it is longest for a device of another host.
     asking: Vec<(Device, Duration)>,
-    /// The number of bytes in use on the GPU at the last reading of its memory.
+    /// The number of bytes in use on the GPU at the last reading of its memory, from which the change at the next
+    /// reading is computed.
     before: Cell<u64>,
     /// The meter of the host memory that the worker's threads allocate; `None` if the program's allocator does not
     /// count memory.

@@ -9,8 +9,8 @@ use crate::recording::events::Event;
 /// sent tensor counts for its sender until the receiver frees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerMemory {
-    /// The bytes in use at the beginning of the step: parameters and optimizer states. With overlapping steps also the
-    /// state from before the previous step, which is kept until the verdict on that step.
+    /// The bytes that the worker has in use at the beginning of the step: parameters and optimizer states. With
+    /// overlapping steps also the state from before the previous step, which is kept until the verdict on that step.
     pub resident: u64,
     /// The largest number of bytes in use by the worker at any time of the step.
     pub peak: u64,

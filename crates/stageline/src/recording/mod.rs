@@ -4,7 +4,8 @@
 //! [`Recording`] with the step's bubble, its measured costs, and an [`Account`] of each worker: its idle time by cause,
 //! found by simulations of the plan with the measured costs. This folder owns all measuring on worker threads: the
 //! recorder of events, the waits for a device's clock, the counts of allocated bytes, and the evaluation of events. It
-//! changes nothing in the training. Estimates before the first step are in `memory`.
+//! changes nothing in the training. Simulations here give times, never bytes: all byte counts here are measured. Bytes
+//! that are predicted, such as the activations that a worker would hold in a simulated plan, are in `memory`.
 //!
 //! - `events`: the event of one activity of a worker (`Event`, `Held`), and the worker's recorder of events (`Diary`).
 //! - `gauges`: the clock and memory readings that a worker takes at the end of every activity (`Gauges`).
@@ -68,23 +69,24 @@ pub struct Recording {
 /// time that the worker would gain without that cause. Idle time that the simulations do not explain is `other`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Account {
-    /// The worker's time in forwards, backwards, gradient norms and optimizer steps.
+    /// The worker's time in forwards, backwards, gradient norms and optimizer steps, in seconds.
     pub busy: f64,
-    /// The worker's idle time while the pipeline fills, before the worker's first backward.
+    /// The worker's idle time while the pipeline fills, before the worker's first backward, in seconds.
     pub fill: f64,
-    /// The worker's idle time while the pipeline drains, in which the last backwards of all workers run.
+    /// The worker's idle time while the pipeline drains, in which the last backwards of all workers run, in seconds.
     pub drain: f64,
-    /// The worker's idle time because another worker has more to compute.
+    /// The worker's idle time because another worker has more to compute, in seconds.
     pub imbalance: f64,
-    /// The worker's idle time because of transfers of activations and gradients between stages.
+    /// The worker's idle time because of transfers of activations and gradients between stages, in seconds.
     pub transfer: f64,
-    /// The worker's idle time because another worker's part of the flush (the end of the step) takes longer.
+    /// The worker's idle time, in seconds, because another worker's part of the flush (gradient norms and optimizer
+    /// steps at the end of the step) takes longer.
     pub flush: f64,
-    /// The worker's time for waits that only the measurement needs: in a step with [`Clock::Synchronised`], the worker
-    /// waits after every action until its device has executed the action.
+    /// The worker's time, in seconds, for waits that only the measurement needs: in a step with
+    /// [`Clock::Synchronised`], the worker waits after every action until its device has executed the action.
     pub asking: f64,
-    /// The worker's remaining idle time: splitting the batch, threads that wake late, channels, and the exchange
-    /// between replicas.
+    /// The worker's remaining idle time, in seconds: splitting the batch, threads that wake late, channels, and the
+    /// exchange between replicas.
     pub other: f64,
 }
 
@@ -130,7 +132,8 @@ impl Recording {
         self.rows.chunks(self.plan.plan().workers())
     }
 
-    /// Returns each worker's events of the step in order of time, replica after replica; empty if nothing was computed.
+    /// Returns the events of the recorded step: one list for each worker, in order of time, with the workers of replica
+    /// 0 first. The result is empty if nothing was computed.
     pub fn events(&self) -> &[Vec<Event>] {
         &self.rows
     }
@@ -143,8 +146,9 @@ impl Recording {
         if total > 0.0 { (1.0 - busy.as_secs_f64() / total).max(0.0) } else { 0.0 }
     }
 
-    /// Returns the bubble of a simulated step of the same plan, with the measured time of every compute and transfer,
-    /// and without the overhead of the runtime.
+    /// Returns the bubble (the share of the total stage time in which nothing is computed) of a simulated step: it
+    /// follows the recorded step's plan with the measured time of every computation and transfer, without the overhead
+    /// of the runtime.
     pub fn simulated_bubble(&self) -> f64 {
         let step = self.by_replica().map(|rows| self.simulated(rows, Counted::Transfers).step()).fold(0.0, f64::max);
         let busy = self.by_replica().map(|rows| self.simulated(rows, Counted::Computes).busy().iter().sum::<f64>());
@@ -168,8 +172,8 @@ impl Recording {
         Costs::by_micro_batch(costs).with_optimizer(flush)
     }
 
-    /// Returns the account of each worker's busy and idle time, replica after replica. The exchange between replicas
-    /// counts as `other`.
+    /// Returns the account of each worker's busy and idle time in the recorded step, in seconds, replica after replica.
+    /// The exchange between replicas counts as `other`.
     pub fn accounts(&self) -> Vec<Account> {
         self.by_replica().flat_map(|rows| self.accounts_of(rows)).collect()
     }
@@ -195,8 +199,8 @@ impl Recording {
         self.rows.iter().map(|row| WorkerMemory::of(row)).collect()
     }
 
-    /// Returns the mean number of bytes of activations that each stage keeps of one micro-batch from its forward until
-    /// its backward; `None` if memory was not measured.
+    /// Returns, for each stage, the measured bytes of activations that the stage keeps for one micro-batch from its
+    /// forward until its backward, as the mean over the micro-batches; `None` if memory was not measured.
     pub fn activations(&self) -> Option<Vec<f64>> {
         (0..self.plan.plan().stages()).map(|stage| activation(stage, &self.rows)).collect()
     }
@@ -241,11 +245,12 @@ impl Recording {
         tally
     }
 
-    /// Simulates the step of one replica with the measured times of its events (`rows`), without the overhead of the
-    /// runtime.
+    /// Simulates the recorded step of one replica with the measured times of its events (`rows`), without the overhead
+    /// of the runtime. `counted` says whether transfers and waits for the device take time too.
     ///
-    /// A send counts as part of the compute before it, and a receive as part of the compute that needs it. The norms at
-    /// the end count as part of a worker's last compute, because they do not wait for other workers.
+    /// A send counts as part of the forward or backward before it, and a receive as part of the one that needs its
+    /// tensor. The gradient norms at the end count as part of a worker's last backward, because they do not wait for
+    /// other workers.
     fn simulated(&self, rows: &[Vec<Event>], counted: Counted) -> Timeline {
         let mut tally = match counted {
             Counted::Computes | Counted::Transfers => self.tally(rows, Event::worked),
@@ -284,23 +289,24 @@ impl Recording {
 /// variants before it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Counted {
-    /// Only computes (forwards, backwards and the flush) take time in the simulation.
+    /// Only forwards, backwards and the flush take time in the simulation.
     Computes,
-    /// In addition to computes, sends and receives take time on their workers.
+    /// In addition to forwards, backwards and the flush, sends and receives take time in the simulation.
     Transfers,
-    /// In addition to computes and transfers, asking devices whether they have finished takes time.
+    /// In addition to computation and transfers, asking devices whether they have finished takes time in the
+    /// simulation.
     Asking,
 }
 
-/// Returns the time that the event of a receive occupied its worker. The time spent asking the device whether it has
-/// finished counts, because a receive has to wait for the tensors in any case.
+/// Returns the time for which the event of a receive kept its worker busy, without the wait for the sender. The time
+/// spent asking the device whether it has finished counts, because a receive has to wait for the tensors in any case.
 fn arriving(receive: &Event) -> Duration {
     receive.worked() + receive.asked
 }
 
 /// The measured times of one replica's step, in seconds, by stage and micro-batch.
 struct Tally {
-    /// The costs of computes and sends, by stage and micro-batch.
+    /// The measured times of forwards, backwards and sends in seconds, by stage and then by micro-batch.
     costs: Vec<Vec<StageCost>>,
     /// The time in seconds for which each transfer kept the worker busy that received the tensor.
     received: Vec<(Transfer, f64)>,

@@ -19,8 +19,8 @@ use stageline_nn::autograd::split_backward::collect;
 use stageline_nn::params::visit::describe;
 
 impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
-    /// Runs the stage's forward on one micro-batch. In training the autodiff graph is kept for the backward; in an
-    /// inspection the input and the result are also checked for non-finite values.
+    /// Runs the stage's forward on one micro-batch. In training the autodiff graph is kept for the backward. In an
+    /// inspection (a second run of a non-finite step), the input and the result are also checked for non-finite values.
     pub(super) fn forward(&mut self, micro_batch: usize) -> Result<(), BoxError> {
         let arrived = self.source.take(micro_batch, &self.device, self.trained.precision());
         let Mode::Training { context, .. } = &self.mode else { return self.evaluate(arrived, micro_batch) };
@@ -64,12 +64,14 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         }
     }
 
-    /// Whether the stage's current pass is an inspection, which searches for non-finite results.
+    /// Whether the stage's current pass is an inspection: a second run of a non-finite step that searches for its first
+    /// non-finite result.
     pub(super) fn inspects(&self) -> bool {
         matches!(self.mode, Mode::Training { inspection: Some(_), .. })
     }
 
-    /// Records which computation of a micro-batch gave a non-finite result, if the current pass is an inspection.
+    /// Records which computation of a micro-batch gave a non-finite result. Does nothing unless the current pass is an
+    /// inspection (a second run of a non-finite step).
     pub(super) fn add_culprit(&mut self, micro_batch: usize, origin: Origin) {
         if let Mode::Training { inspection: Some(culprits), .. } = &mut self.mode {
             culprits.push(Culprit { replica: self.replica, stage: self.stage, micro_batch, origin });
@@ -83,8 +85,8 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         Ok(())
     }
 
-    /// Runs the first half of a split backward: computes the gradients of the stage's input and of tied parameters, and
-    /// defers the other weight gradients in layers that support it.
+    /// Runs the first half of a split backward: computes the gradients of the stage's input and of tied parameters. The
+    /// other weight gradients are deferred to the second half, in layers that support it.
     pub(super) fn input_gradient(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
         // The gradients of tied parameters are not deferred, because other stages wait for them.
         let exempt = self.ties.ids().collect();
@@ -97,8 +99,8 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     }
 
     /// Warns of parameters whose gradients are computed in the first half of a split backward, because their layers
-    /// (such as burn's own) cannot defer weight gradients. The second half then has less work with which to fill idle
-    /// time.
+    /// (such as burn's own) cannot defer weight gradients to the second half. The second half then has less work with
+    /// which to fill idle time.
     ///
     /// There is no warning if such parameters have at most a tenth of the stage's trained elements, as with a table of
     /// position embeddings.
@@ -141,11 +143,12 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     }
 
     /// Runs the backward of one micro-batch, keeps the gradient of the stage's input for the previous stage, and
-    /// exchanges the gradients of tied parameters. With `all_but`, the weight gradients of all parameters except these
-    /// are deferred, in layers that support it.
+    /// exchanges the gradients of tied parameters with the stages that share them. With `all_but`, the weight gradients
+    /// of all parameters except these are deferred, in layers that support it.
     ///
-    /// Returns the gradients, and a flag that is true in an inspection if the received gradient of the stage's output
-    /// was finite.
+    /// Returns the gradients and a flag. In an inspection (a second run of a non-finite step that searches for its
+    /// first non-finite result), the flag is true if the received gradient of the stage's output was finite. In any
+    /// other pass it is false.
     pub(super) fn differentiate(
         &mut self,
         micro_batch: usize,

@@ -18,14 +18,15 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         self.trained.change(|module| self.collective.follow(module, waits))
     }
 
-    /// Receives the values of tied parameters from the stages that own them, if this stage has copies of tied
-    /// parameters.
+    /// Receives the values of tied parameters from the stages that own them; does nothing if this stage has no copies
+    /// of tied parameters.
     pub(super) fn follow_owners(&mut self, waits: &Waits) -> Result<(), Stopped> {
         if self.ties.follows() { self.trained.change(|module| self.ties.follow(module, waits)) } else { Ok(()) }
     }
 
-    /// Acts on the verdict on a step in a replica without an optimizer. After a step, receives the new parameter values
-    /// from replica 0, and sends them to the stages of its own replica that hold copies of tied parameters.
+    /// Acts on the verdict on a step in a replica without optimizers (any except replica 0). If replica 0 steps,
+    /// receives the new parameter values from replica 0, and sends them to the stages of its own replica that hold
+    /// copies of tied parameters.
     pub(super) fn conclude_as_leaf(&mut self, verdict: Verdict, waits: &Waits) -> Result<Conclusion, Stopped> {
         if verdict.counts() {
             self.follow_root(waits)?;
@@ -34,8 +35,8 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         Ok(Conclusion::default())
     }
 
-    /// Returns the exchange with the neighbouring stage to which (`is_sent`) or from which tensors of the kind
-    /// `carried` go: activations come from the previous stage and go to the next stage, gradients the other way round.
+    /// Returns the side of this stage by which tensors of the kind `carried` are sent (`is_sent`) or received.
+    /// Activations come from the previous stage and go to the next stage, gradients the other way round.
     pub(super) fn neighbour(&mut self, carried: Carried, is_sent: bool) -> &mut dyn Neighbour {
         let neighbour = match (carried, is_sent) {
             (Carried::Activation, false) | (Carried::Gradient, true) => self.source.neighbour(),

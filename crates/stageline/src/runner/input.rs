@@ -26,14 +26,15 @@ pub(crate) enum Source<T> {
 /// message.
 pub(crate) struct FromBatch<T> {
     feed: Receiver<Vec<T>>,
-    /// The inputs of the current pass, by micro-batch, that no forward has used yet.
+    /// The inputs of the current pass, by micro-batch, on which the stage's forward has not yet run.
     arrived: Slots<Weighted<T>>,
 }
 
 /// The input side of every stage except the first: the link to the previous stage.
 pub(crate) struct FromPrevious<T> {
     upstream: Upstream<T>,
-    /// The inputs that have arrived from the previous stage, by micro-batch, and that no forward has used yet.
+    /// The inputs that have arrived from the previous stage, by micro-batch, on which the stage's forward has not yet
+    /// run.
     arrived: Slots<Weighted<T>>,
     /// The gradients of the stage's inputs, by micro-batch, that wait to be sent to the previous stage.
     departing: Slots<LeafGradients>,
@@ -55,7 +56,8 @@ impl<T> Source<T> {
 }
 
 impl<T: Payload> Source<T> {
-    /// Prepares the input side for a pass: the first stage receives the inputs of the batch from the caller.
+    /// Prepares the input side of a stage for a pass: the first stage receives the inputs of its micro-batches from the
+    /// caller, and other stages do nothing.
     pub(super) fn begin(&mut self, pass: &Pass, waits: &Waits) -> Result<(), Stopped> {
         if let Self::Batch(FromBatch { feed, arrived }) = self {
             let micro_batches = waits.receive(feed)?.into_iter().zip(pass.context().weights.each.iter().cloned());
@@ -64,8 +66,8 @@ impl<T: Payload> Source<T> {
         Ok(())
     }
 
-    /// Takes the input of one micro-batch for the stage's forward, on the stage's device and in the stage's precision.
-    /// An input from the previous stage arrives on that device and in its precision already.
+    /// Removes and returns the arrived input of one micro-batch, placed on the stage's device and rounded to the
+    /// stage's precision. An input from the previous stage has arrived on that device and in that precision already.
     pub(super) fn take(&mut self, micro_batch: usize, device: &Device, precision: Precision) -> Weighted<T> {
         match self {
             Self::Batch(batch) => {
@@ -76,8 +78,8 @@ impl<T: Payload> Source<T> {
         }
     }
 
-    /// Makes the input of a stage's forward part of the stage's autodiff graph, and returns the graph's leaves, whose
-    /// gradients go to the previous stage.
+    /// Makes the input of a stage's forward part of the stage's autodiff graph, and returns the input's leaves in the
+    /// graph, whose gradients go to the previous stage. On the first stage there are no leaves.
     pub(super) fn track(&self, payload: T) -> (T, Leaves) {
         match self {
             Self::Batch(_) => (track(payload), Leaves::default()),
@@ -85,8 +87,8 @@ impl<T: Payload> Source<T> {
         }
     }
 
-    /// Keeps the gradients of a micro-batch's input until they are sent to the previous stage. Returns false only in an
-    /// inspection (`inspects`) in which one of these gradients is not finite.
+    /// Keeps the gradients of a micro-batch's input until they are sent to the previous stage; the first stage keeps
+    /// none. Returns false if `inspects` is set and one of these gradients is not finite, else true.
     pub(super) fn keep(
         &mut self,
         micro_batch: usize,
@@ -103,7 +105,7 @@ impl<T: Payload> Source<T> {
         }
     }
 
-    /// Returns the exchange with the previous stage; `None` on the first stage.
+    /// Returns the side of the stage that exchanges tensors with the previous stage; `None` on the first stage.
     pub(super) fn neighbour(&mut self) -> Option<&mut dyn Neighbour> {
         match self {
             Self::Batch(_) => None,

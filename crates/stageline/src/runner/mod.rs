@@ -55,14 +55,16 @@ impl From<Stopped> for Interrupt {
     }
 }
 
-/// The report of a stage at the end of a step, after the verdict: learning rate, health and gradients.
+/// The report of a stage at the end of a step, after the verdict: learning rate, parameter health and gradients.
 #[derive(Default)]
 pub(crate) struct Conclusion {
     /// The learning rate of the stage's optimizer step; `None` if the optimizer did not step.
     pub(crate) learning_rate: Option<f64>,
-    /// The health of each parameter of the stage; empty unless the verdict asks for an examination of the parameters.
+    /// The health report of each parameter of the stage (statistics of its gradient and update); empty unless the
+    /// verdict asks for an examination of the parameters.
     pub(crate) health: Vec<ParameterHealth>,
-    /// The gradient of each trained parameter of the stage; empty unless the verdict is to show the gradients.
+    /// The gradient of each trained parameter of the stage; empty unless the verdict asks for the gradients instead of
+    /// an optimizer step.
     pub(crate) gradients: Vec<ParameterGradient>,
 }
 
@@ -71,10 +73,11 @@ pub(crate) struct Conclusion {
 pub(crate) trait Runner: Send {
     fn replica(&self) -> Replica;
     fn stage(&self) -> usize;
-    /// Prepares the stage for a pass. The first stage receives the inputs of the batch, and the last stage the targets.
+    /// Prepares the stage for a pass. The first stage receives the inputs of its micro-batches from the caller, and the
+    /// last stage their targets.
     fn begin(&mut self, pass: &Pass, waits: &Waits) -> Result<(), Stopped>;
-    /// Executes one instruction of the plan (a compute, a send or a receive), and returns the number of bytes sent to
-    /// another stage.
+    /// Executes one instruction of the plan (a compute, a send or a receive), and returns the number of bytes that it
+    /// sent to another stage; 0 unless it is a send.
     fn run(&mut self, instruction: Instruction, waits: &Waits) -> Result<u64, Interrupt>;
     fn device(&self) -> &Device;
     /// Completes the stage's gradient sums of a step. Replica 0 adds up the sums of all replicas; the other replicas
@@ -83,42 +86,44 @@ pub(crate) trait Runner: Send {
     /// Ends the pass on the stage, and returns the stage's outcome: losses, metrics, squared gradient norms, and the
     /// number of summed micro-batches. The last stage sends the outputs of an inference to the caller.
     fn finish(&mut self, waits: &Waits) -> Result<Outcome, Stopped>;
-    /// Keeps the gradient sums of a speculative optimizer step until the verdict is known, because the verdict may ask
-    /// for another step after a rollback.
+    /// Keeps a copy of the gradient sums of a speculative optimizer step until the verdict is known, because the
+    /// verdict may ask to make the step again with clipped gradients.
     fn keep_sums(&mut self);
-    /// Discards the gradient sums and losses of a step whose work is discarded, because the verdict on the step before
-    /// it was mispredicted.
+    /// Discards the gradient sums and losses of a step that began too early: the verdict on the step before it differs
+    /// from the assumed verdict.
     fn forget(&mut self);
-    /// Sends the current values of shared parameters to the stages and replicas that hold copies of these parameters,
-    /// without an optimizer step.
+    /// Sends the current values of shared parameters to the stages and replicas that hold copies of these parameters.
+    /// The optimizer does not step.
     fn publish(&mut self, waits: &Waits) -> Result<(), Stopped>;
     /// Receives the new values of tied parameters from the stages that own them and discards the values, so that the
     /// channels are empty.
     fn ignore(&mut self, waits: &Waits) -> Result<(), Stopped>;
-    /// Acts on the verdict on a step: steps the optimizer, or receives the new parameter values from replica 0, which
-    /// steps, or changes nothing.
+    /// Acts on the verdict on a step: steps the optimizer, or (in other replicas than replica 0) receives the new
+    /// parameter values from replica 0, or changes nothing. Returns the stage's report.
     fn conclude(&mut self, verdict: Verdict, waits: &Waits) -> Result<Conclusion, Stopped>;
-    /// Receives the new values of tied parameters from the stages that own them after a step, and rolls back a
-    /// rehearsed step.
+    /// Completes a step on the stage after `conclude`: receives the new values of tied parameters from the stages that
+    /// own them, or rolls back a rehearsed step, which only measures memory.
     fn follow(&mut self, verdict: Verdict, waits: &Waits) -> Result<(), Stopped>;
-    /// Commits the last step, which all stages have made: discards the state from before that step.
+    /// Commits the last training step, which all stages have made: discards the state from before that step.
     fn commit(&mut self);
-    /// Rolls back the last step: restores the state from before the step, with the step's gradient sums if they were
-    /// kept.
+    /// Rolls back the last optimizer step: restores the state from before the step, with the step's gradient sums if
+    /// they were kept.
     fn roll_back(&mut self);
     /// Returns a copy of the stage's state for a checkpoint: parameters and optimizer state.
     fn state(&self) -> StageState;
     /// Returns a copy of the stage's module without autodiff, in the precision in which its parameters are trained.
     fn copy(&self) -> ErasedModule;
-    /// Whether the stage's module is intact: not lost in a panic, and without a step that cannot be rolled back.
+    /// Whether the stage's module is intact: not lost in a panic, and without an optimizer step that other stages have
+    /// not made.
     fn is_whole(&self) -> bool;
-    /// Whether the stage has made a step that other stages have not made, and cannot roll it back.
+    /// Whether the stage has made an optimizer step that other stages have not made, and cannot roll it back.
     fn is_torn(&self) -> bool;
-    /// Returns the stage's trained module; `None` if the module is not intact.
+    /// Returns the stage's trained module; `None` if it was lost in a panic, or has an optimizer step that other stages
+    /// have not made.
     fn into_module(self: Box<Self>) -> Option<ErasedModule>;
 }
 
-/// A stage's trained module as `Any`, with the name of the module's type for error messages.
+/// A stage's trained module with its type erased (as `Any`), and the name of its type for error messages.
 pub(crate) struct ErasedModule {
     pub(crate) module: Box<dyn Any + Send>,
     pub(crate) type_name: &'static str,

@@ -26,13 +26,14 @@ use crate::update::finite::{Soundness, soundness, tensor_is_finite};
 pub(crate) trait Sink<M>: Send {
     /// The type of the input of the stage's module.
     type Input: Payload;
-    /// The type of the part of a forward's autodiff graph from which the backward starts.
+    /// The type of what a forward keeps of the output for the backward: the leaves of the output, or the loss on the
+    /// last stage.
     type Residual: Send;
 
     /// Prepares the output side of a stage for a pass; the last stage receives the targets of the batch from the
     /// caller.
     fn begin(&mut self, pass: &Pass, waits: &Waits) -> Result<(), Stopped>;
-    /// Runs the training forward of one micro-batch, and returns the part of the autodiff graph from which the backward
+    /// Runs the training forward of one micro-batch, and returns the end of its autodiff graph from which the backward
     /// starts.
     fn forward(
         &mut self,
@@ -42,20 +43,21 @@ pub(crate) trait Sink<M>: Send {
     ) -> Result<Self::Residual, BoxError>;
     /// Runs the forward of one micro-batch without an autodiff graph, for an evaluation or an inference.
     fn evaluate(&mut self, module: &M, input: Weighted<Self::Input>, micro_batch: usize) -> Result<(), BoxError>;
-    /// Returns the scalar tensor from which the backward of a micro-batch starts; `None` if no gradient reaches this
-    /// stage.
+    /// Returns the scalar tensor from which the backward of a micro-batch starts; `None` if the stage received no
+    /// gradient of its output, or its loss is part of no autodiff graph.
     fn root(&mut self, residual: Self::Residual, micro_batch: usize, context: &Context) -> Option<Tensor<1>>;
-    /// Returns the worst kind of number in the result of the last forward of this micro-batch: NaN if there is one,
-    /// else infinite, else finite.
+    /// Returns the worst kind of number (finite, infinite or NaN) in the result of this micro-batch's last forward. On
+    /// the last stage, any non-finite loss counts as NaN.
     fn output_soundness(&self, micro_batch: usize) -> Soundness;
-    /// Whether all gradients of the stage's output that the next stage sent for this micro-batch are finite.
+    /// Whether all gradients of the stage's output that the next stage sent for this micro-batch are finite; always
+    /// true on the last stage.
     fn gradient_is_finite(&self, micro_batch: usize) -> bool;
-    /// Returns the exchange with the next stage; `None` on the last stage.
+    /// Returns the side of the stage that exchanges tensors with the next stage; `None` on the last stage.
     fn neighbour(&mut self) -> Option<&mut dyn Neighbour>;
     /// Ends a pass on the output side of a stage: returns the losses and metrics that the last stage has computed, and
     /// sends the outputs of an inference to the caller.
     fn finish(&mut self, waits: &Waits) -> Result<Results, Stopped>;
-    /// Discards the losses and metrics of a pass whose step is discarded.
+    /// Discards the losses and metrics of a pass whose training step is discarded.
     fn forget(&mut self);
 }
 
@@ -73,9 +75,10 @@ pub(crate) struct Results {
 /// The output side of every stage except the last: the link that sends the stage's output to the next stage.
 pub(crate) struct ToNext<T> {
     downstream: Downstream<T>,
-    /// The outputs of micro-batches that the stage has computed and not sent yet.
+    /// The outputs of micro-batches that the stage has computed and not yet sent to the next stage.
     ready: Slots<Weighted<T>>,
-    /// The gradients of the stage's outputs that have been received and that no backward has used yet.
+    /// The gradients of the stage's outputs that the next stage has sent, by micro-batch, and that no backward has used
+    /// yet.
     gradients: Slots<LeafGradients>,
 }
 
@@ -148,9 +151,11 @@ pub(crate) struct CallerChannels<Out, Target> {
 
 /// The work of the last stage in the current pass: to compute losses from targets, or outputs for the caller.
 enum Wanted<Out, Target> {
-    /// The last stage computes losses and metrics; the slots contain the targets that no forward has used yet.
+    /// The last stage computes losses and metrics; the slots contain the targets of the micro-batches whose forward has
+    /// not yet run.
     Losses(Slots<Target>),
-    /// The last stage computes outputs for the caller; the map contains those computed so far, by micro-batch.
+    /// The last stage computes outputs for the caller, in an inference; the map contains those computed so far, by
+    /// micro-batch.
     Outputs(BTreeMap<usize, Out>),
 }
 
@@ -159,7 +164,7 @@ pub(crate) struct ToCaller<Out, Target> {
     channels: CallerChannels<Out, Target>,
     device: Device,
     wanted: Wanted<Out, Target>,
-    /// The losses and metrics of the current pass, without their autodiff graphs.
+    /// The losses and metrics that the last stage has computed in the current pass, without their autodiff graphs.
     results: Results,
 }
 
@@ -169,7 +174,7 @@ impl<Out: Payload, Target: Payload> ToCaller<Out, Target> {
     }
 
     /// Keeps the loss of a micro-batch for the step's report. Returns an error if the loss does not have one number for
-    /// each term of its weight, or if its element type (BF16 or F16) is too imprecise for a sum.
+    /// each loss term, or if its element type (BF16 or F16) is too imprecise for a sum.
     fn note_loss(&mut self, micro_batch: usize, weight: &Weight, loss: &Tensor<1>) -> Result<(), BoxError> {
         let ([numbers], terms) = (loss.dims(), weight.terms().len());
         if numbers != terms {
@@ -184,7 +189,8 @@ impl<Out: Payload, Target: Payload> ToCaller<Out, Target> {
         Ok(())
     }
 
-    /// Computes the loss of a micro-batch from the stage's output, and its metrics if the stage has some.
+    /// Computes and returns the loss of a micro-batch from the stage's output. If the stage has metrics, also computes
+    /// and keeps them.
     fn score<L>(&mut self, module: &L, output: Out, target: Target, micro_batch: usize) -> Result<Tensor<1>, BoxError>
     where
         L: LossStage<Output = Out, Target = Target>,
@@ -266,8 +272,8 @@ impl<L: LossStage> Sink<L> for ToCaller<L::Output, L::Target> {
         Ok(())
     }
 
-    /// Divides the loss sum of a micro-batch by the loss weight of the whole step, and multiplies the quotient by the
-    /// loss scale. The loss is divided nowhere else.
+    /// Divides the loss sum of a micro-batch by the loss weight of the whole step (term by term), and multiplies the
+    /// quotient by the loss scale. The loss is divided nowhere else.
     fn root(&mut self, loss: Tensor<1>, _micro_batch: usize, context: &Context) -> Option<Tensor<1>> {
         if !loss.is_tracked() {
             return None;
@@ -303,7 +309,8 @@ impl<L: LossStage> Sink<L> for ToCaller<L::Output, L::Target> {
     }
 }
 
-/// Returns the mean loss: the sum of the loss terms, each divided by the term's weight.
+/// Returns the sum over the loss terms of each term's sum divided by its weight; a term of weight 0 counts as 0 if
+/// there are several terms.
 fn mean(sums: Tensor<1>, weight: &Weight) -> Tensor<1> {
     match *weight.terms() {
         [weight] => sums.div_scalar(weight),

@@ -7,12 +7,14 @@ use crate::model::micro_batches::Weights;
 use crate::transfer::order::Turns;
 use stageline_nn::autograd::recompute::Recompute;
 
-/// The kind of a pass over a batch (training, inspection, evaluation or inference), with the context of the pass.
+/// The kind of a pass over a batch (training, inspection, evaluation or inference), with the step number, loss weights
+/// and loss scale of the pass.
 #[derive(Clone)]
 pub(crate) enum Pass {
     /// A training pass: forwards, backwards and a flush, at which the optimizers step.
     Train(Arc<Context>),
-    /// An inspection: the forwards and backwards of a step again, to find the first non-finite result. No stage steps.
+    /// An inspection: the forwards and backwards of a non-finite step again, to find its first non-finite result. No
+    /// stage steps its optimizer.
     Inspect(Arc<Context>),
     /// An evaluation: forwards and losses only, without an autodiff graph.
     Evaluate(Arc<Context>),
@@ -20,12 +22,13 @@ pub(crate) enum Pass {
     Infer(Arc<Context>),
 }
 
-/// The context of a pass over a batch: step number, loss weights, loss scale and other facts that all stages of a
-/// replica need.
+/// The facts about a pass over a batch that all stages of a replica need: step number, loss weights, loss scale and
+/// others.
 pub(crate) struct Context {
-    /// The number of the training step to which the pass belongs, counted from 0.
+    /// The number of the current training step, counted from 0; for an evaluation or an inference, the number of steps
+    /// before it.
     pub(crate) step: usize,
-    /// The loss weights and samples of the replica's micro-batches.
+    /// The loss weight and the sample numbers of each micro-batch of the replica.
     pub(crate) weights: Weights,
     /// The divisor of the loss, term by term: the total weight of the whole batch, over all replicas.
     pub(crate) divisor: Weight,
@@ -39,7 +42,8 @@ pub(crate) struct Context {
 }
 
 impl Pass {
-    /// Returns the context of a pass (step number, loss weights, loss scale and others), whatever kind of pass it is.
+    /// Returns the facts about a pass that all stages of a replica need (step number, loss weights, loss scale and
+    /// others), for any kind of pass.
     pub(crate) fn context(&self) -> &Arc<Context> {
         let (Self::Train(context) | Self::Inspect(context) | Self::Evaluate(context) | Self::Infer(context)) = self;
         context

@@ -32,14 +32,15 @@ use crate::update::health::Examination;
 use crate::update::optimizer_step::Trained;
 use crate::update::parameter_gradient::show;
 
-/// The kind of the pass that a stage is running, with the state that the pass needs.
+/// The kind of the pass that a stage is running, with the data that the stage needs in this pass.
 pub(super) enum Mode<M> {
     /// The stage runs no pass at the moment.
     Idle,
-    /// A training pass or an inspection, which both have forwards and backwards.
+    /// A training pass or an inspection (a second run of a non-finite step), which both have forwards and backwards.
     Training {
         context: Arc<Context>,
-        /// The non-finite results that an inspection has found so far; `None` in a training pass.
+        /// The non-finite results that an inspection (a second run of a non-finite step) has found so far; `None` in a
+        /// training pass.
         inspection: Option<Vec<Culprit>>,
     },
     /// An evaluation or an inference, with the copy of the stage's module that has no autodiff.
@@ -58,25 +59,27 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
     /// The output side of the stage: the link to the next stage, or the loss on the last stage.
     pub(super) sink: K,
     pub(super) mode: Mode<M>,
-    /// The autodiff graphs of the stage's live micro-batches, whose forward has run and whose backward has not.
+    /// The autodiff graphs of the stage's live micro-batches, which are those whose forward has run and whose backward
+    /// has not.
     pub(super) tape: Slots<Taped<K::Residual>>,
     /// The gradients of micro-batches between the two halves of a split backward: the gradient of the stage's input is
-    /// computed, and deferred weight gradients are not. The flag is true in an inspection if the received gradient of
-    /// the output was finite.
+    /// computed, and deferred weight gradients are not. The flag is true if the pass is an inspection (a second run of
+    /// a non-finite step) and the received gradient of the output was finite; else it is false.
     pub(super) halves: Slots<(Half, bool)>,
-    /// The sum of the stage's gradients over the micro-batches of the step.
+    /// The sum of the gradients of the stage's parameters over the micro-batches of the step.
     pub(super) gradients: GradientSum,
-    /// The gradient sums of a speculative step, kept until the verdict on the step is known; `None` at other times.
+    /// A copy of the gradient sums of a speculative step (made before the common verdict), kept until the verdict is
+    /// known; `None` at other times.
     pub(super) kept: Option<GradientsParams>,
     pub(super) ties: Ties,
     pub(super) collective: Collective,
-    /// The number of reductions of gradient sums over the replicas that this stage has made in this step.
+    /// The number of times that this stage has added up the gradient sums of all replicas in the current step.
     pub(super) reductions: usize,
     /// The order in which the workers of the replica issue transfers between GPUs in the current pass, so that NCCL
     /// cannot deadlock.
     pub(super) turns: Arc<Turns>,
     pub(super) warned: Warned,
-    /// Whether the stage has begun a pass before. If so, its parameters are in memory that the worker's thread
+    /// Whether the stage has begun its first pass. From then on its parameters are in memory that the worker's thread
     /// allocated, and its copies of other stages' parameters have their first values.
     pub(super) settled: bool,
 }
@@ -86,22 +89,25 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
 pub(super) struct Warned {
     /// Whether the stage has warned that it recomputes nothing although recomputation is configured.
     pub(super) recompute: bool,
-    /// Whether the stage has checked that its layers split their backwards, and warned if some layers do not.
+    /// Whether the stage has checked that its layers can split their backwards; the check logs a warning if some layers
+    /// cannot.
     pub(super) split: bool,
 }
 
 /// A live micro-batch on a stage: the input end and the output end of its autodiff graph, which its backward needs.
 pub(super) struct Taped<R> {
-    /// The context of the pass in which the micro-batch's forward ran.
+    /// The facts (step number, loss weights, loss scale and others) about the pass in which the micro-batch's forward
+    /// ran.
     pub(super) context: Arc<Context>,
     /// The leaf tensors of the micro-batch's autodiff graph that stand for the stage's input.
     pub(super) input: Leaves,
-    /// The output end of the micro-batch's autodiff graph, from which the backward starts.
+    /// The end of the micro-batch's autodiff graph at the stage's output, from which the backward starts.
     pub(super) residual: R,
     pub(super) weight: Weight,
 }
 
-/// A stage slot: the position of one stage in a replica, with its device and its connections to other stages.
+/// A stage slot: a stage's place in the pipeline (its replica and its number), its device, and its connections to other
+/// stages.
 pub(crate) struct StageSlot {
     pub(crate) replica: Replica,
     pub(crate) stage: usize,
@@ -111,7 +117,8 @@ pub(crate) struct StageSlot {
     /// The role of the stage in the exchange of gradient sums and parameter values with the same stage of other
     /// replicas.
     pub(crate) collective: Collective,
-    /// The number of consecutive micro-batches whose gradients are summed as one group of the stage's gradient sum.
+    /// The number of consecutive micro-batches whose gradients are summed as one group, before the sums of all groups
+    /// are added up.
     pub(crate) per_group: usize,
 }
 

@@ -29,7 +29,7 @@ pub(crate) fn kind_of(dtype: DType, shape: &[usize]) -> Kind {
     }
 }
 
-/// Returns the element type under which a checkpoint stores tensors of the given burn type.
+/// Returns the element type with which a checkpoint stores tensors of the given element type of burn.
 fn dtype_of(dtype: DType) -> Dtype {
     match dtype {
         DType::F64 => Dtype::F64,

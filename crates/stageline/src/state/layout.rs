@@ -52,8 +52,8 @@ struct Entry {
 pub(crate) struct Layout {
     entries: BTreeMap<String, Entry>,
     names: HashMap<ParamId, String>,
-    /// The tensors of each stage, with their paths in the stage's module. A tied parameter is listed for every stage
-    /// that has it.
+    /// The tensors of each stage, as parameter ids with the paths in the stage's module. A tied parameter is listed for
+    /// every stage that has it.
     paths: Vec<Vec<(ParamId, String)>>,
 }
 
@@ -88,7 +88,8 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Builds a checkpoint from the states of all stages; a tied parameter is taken from the stage that owns it.
+    /// Builds a checkpoint from the training's progress and the states of all stages; a tied parameter is taken from
+    /// the stage that owns it.
     pub(crate) fn checkpoint(&self, progress: Progress, states: Vec<StageState>) -> Checkpoint {
         let (mut parameters, mut optimizer) = (BTreeMap::new(), BTreeMap::new());
         for StageState { stage, tensors, optimizer: optimizer_fields } in states {

@@ -40,12 +40,14 @@ pub enum Difference {
     /// A field of an optimizer's state is missing in the checkpoint, or belongs to another kind of optimizer than the
     /// stage has.
     OtherOptimizer {
-        /// The name of the field of the optimizer's state, as in the checkpoint.
+        /// The name of the field of the optimizer's state, in the form that checkpoints use: the parameter's name, `/`
+        /// and the field.
         name: String,
     },
     /// A field of an optimizer's state in the checkpoint has a value that the optimizer cannot produce.
     Value {
-        /// The name of the field of the optimizer's state, as in the checkpoint.
+        /// The name of the field of the optimizer's state, in the form that checkpoints use: the parameter's name, `/`
+        /// and the field.
         name: String,
         /// The value of the field in the checkpoint; for a tensor, the first element that is wrong.
         found: String,
@@ -57,14 +59,15 @@ pub enum Difference {
 /// The type and shape of a tensor, as an error message shows them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kind {
-    /// The type of the tensor's elements.
+    /// The type of the tensor's elements, as a checkpoint stores them.
     pub dtype: Dtype,
     /// The size of each dimension of the tensor.
     pub shape: Vec<usize>,
 }
 
 impl Mismatch {
-    /// Returns an error with these differences if there are any, and `Ok` if the checkpoint fits the model.
+    /// Returns an error with the list `differences`, or `Ok` if the list is empty because the checkpoint fits the
+    /// model.
     pub(crate) fn unless_empty(differences: Vec<Difference>) -> Result<(), Self> {
         if differences.is_empty() { Ok(()) } else { Err(Self(differences)) }
     }

@@ -10,7 +10,8 @@ use burn_pack::Scalar;
 
 use crate::state::optimizer_state::{Field, Value, read};
 
-/// The properties of a field of an optimizer's state that are the same in every step: type, shape and rank.
+/// The properties of a field of an optimizer's state that are the same in every step: a tensor's type and shape, a
+/// number's type, or the parameter's rank.
 #[derive(PartialEq)]
 enum Kind {
     Tensor(DType, Vec<usize>),
@@ -38,7 +39,8 @@ pub(crate) struct Unfit {
 }
 
 impl Unfit {
-    /// Creates the reason for a field that the stage's optimizer does not keep, or that the checkpoint lacks.
+    /// Creates the rejection of a field of a checkpoint's optimizer state that the stage's optimizer does not keep, or
+    /// that the checkpoint lacks.
     pub(crate) fn other_optimizer((id, field): (ParamId, String)) -> Self {
         Self { id, field, reason: Reason::OtherOptimizer }
     }
@@ -102,10 +104,11 @@ pub(crate) fn unfit(after_a_step: &ModuleOptimizer, given: &Given) -> Vec<Unfit>
 struct Bound {
     field: &'static str,
     of: &'static str,
-    /// The exponent: an element of `field` cannot be below the element of `of` raised to this power.
+    /// The exponent of the bound: no element of the tensor `field` of an optimizer's state may be smaller than the same
+    /// element of the tensor `of` raised to this power.
     power: i32,
-    /// The relative tolerance: the part of that power by which rounding may bring an element of `field` below the
-    /// bound.
+    /// The relative tolerance of the bound: rounding may make an element smaller than its bound by at most this share
+    /// of the bound.
     rounding: f64,
     expected: &'static str,
 }
@@ -130,8 +133,8 @@ const BOUNDS: [Bound; 2] = [
 ];
 
 impl Bound {
-    /// Returns the reason why the field `value` of an optimizer's state violates this bound, which the field `smaller`
-    /// of the same parameter sets; `None` if it does not.
+    /// Returns the reason why a tensor of an optimizer's state violates this bound: an element of `value` is too small
+    /// for the same element of `smaller`. Returns `None` if no element is, or if a field is not a float tensor.
     fn broken(&self, value: &Value, smaller: &Value) -> Option<Reason> {
         let (Value::Tensor(value), Value::Tensor(smaller)) = (value, smaller) else { return None };
         if !(value.dtype().is_float() && smaller.dtype().is_float()) {

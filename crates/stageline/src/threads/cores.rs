@@ -11,7 +11,8 @@ pub(crate) enum Cores {
 }
 
 impl Cores {
-    /// Returns the number of CPU cores of each worker if there are `workers` workers; at least 1 if cores are shared.
+    /// Returns the number of CPU cores that each worker's kernels use if there are `workers` workers; at least 1 if the
+    /// workers share the machine's cores.
     pub(crate) fn of_one(self, workers: usize) -> usize {
         match self {
             Self::Each(cores) => cores,

@@ -91,7 +91,8 @@ impl<T> Sender<T> {
         self.wait_with(message, || false)
     }
 
-    /// Waits for room in the channel and sends the message, unless `ended` becomes true first.
+    /// Waits for room in the channel and sends the message. Fails if `ended` returns true first, or if all receivers of
+    /// the channel are gone.
     fn wait_with(&self, mut message: T, ended: impl Fn() -> bool) -> Result<(), Over> {
         let mut world = WORLD.enter();
         loop {
@@ -105,7 +106,8 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Adds a message to the channel if there is room. The caller holds the lock of all channels.
+    /// Adds a message to the channel without waiting; returns the message as an error if the channel is full or has no
+    /// receivers. The caller must hold the lock of all channels.
     fn put(&self, message: T) -> Result<(), TrySendError<T>> {
         let mut shared = self.0.lock();
         if shared.receivers == 0 {
@@ -130,7 +132,8 @@ impl<T> Receiver<T> {
         self.wait_for(|| false)
     }
 
-    /// Takes the oldest message out of the channel, if there is one. The caller holds the lock of all channels.
+    /// Takes the oldest message out of the channel without waiting; fails if the channel is empty. The caller must hold
+    /// the lock of all channels.
     fn take(&self) -> Result<T, TryRecvError> {
         let mut shared = self.0.lock();
         match shared.queue.pop_front() {
@@ -148,7 +151,8 @@ impl<T> Receiver<T> {
         self.0.lock().senders == 0
     }
 
-    /// Waits for a message on the channel and returns it, unless `ended` becomes true first.
+    /// Waits for a message on the channel and returns it. Fails if `ended` returns true first, or if all senders of the
+    /// channel are gone.
     fn wait_for(&self, ended: impl Fn() -> bool) -> Result<T, Over> {
         let mut world = WORLD.enter();
         self.0.lock().waiting += 1;
@@ -167,8 +171,8 @@ impl<T> Receiver<T> {
     }
 }
 
-/// Waits for a message on `channel`, unless the other end of `signal` is dropped first. The time limit is ignored,
-/// because no time passes under shuttle.
+/// Waits for a message on `channel` and returns it. Fails if the sender of the stop signal `signal` is dropped first.
+/// The time limit is ignored, because no time passes under shuttle.
 pub(crate) fn receive_or<T>(
     channel: &Receiver<T>,
     signal: &Receiver<Infallible>,
@@ -177,7 +181,7 @@ pub(crate) fn receive_or<T>(
     channel.wait_for(|| signal.is_cut())
 }
 
-/// Waits for room in `channel` and sends the message, unless the other end of `signal` is dropped first.
+/// Waits for room in `channel` and sends the message. Fails if the sender of the stop signal `signal` is dropped first.
 pub(crate) fn send_or<T>(channel: &Sender<T>, message: T, signal: &Receiver<Infallible>) -> Result<(), Over> {
     channel.wait_with(message, || signal.is_cut())
 }

@@ -18,8 +18,8 @@ use super::Over;
 /// long.
 pub(crate) const PATIENCE: Duration = Duration::from_micros(50);
 
-/// Sleeps between two checks whether a full channel has room. The sleep is rare, because a channel nearly always has
-/// room.
+/// Sleeps for [`PATIENCE`] between two checks whether a full channel has room. The sleep is rare, because a channel
+/// nearly always has room.
 pub(crate) fn pause() {
     std::thread::sleep(PATIENCE);
 }
@@ -56,7 +56,8 @@ pub(crate) fn ends_within<T>(thread: &JoinHandle<T>, patience: Duration) -> bool
     thread.is_finished()
 }
 
-/// Waits for a message on `channel`, until the other end of `signal` is dropped, or until the time `within` has passed.
+/// Waits for a message on `channel` and returns it. Fails if the sender of the stop signal `signal` is dropped first,
+/// or after the time `within`, if it is given.
 pub(crate) fn receive_or<T>(
     channel: &Receiver<T>,
     signal: &Receiver<Infallible>,
@@ -75,7 +76,7 @@ pub(crate) fn receive_or<T>(
     }
 }
 
-/// Waits for room in `channel` and sends the message, unless the other end of `signal` is dropped first.
+/// Waits for room in `channel` and sends the message. Fails if the sender of the stop signal `signal` is dropped first.
 pub(crate) fn send_or<T>(channel: &Sender<T>, message: T, signal: &Receiver<Infallible>) -> Result<(), Over> {
     select! {
         send(channel, message) -> sent => sent.map_err(|_| Over::Ended),

@@ -15,7 +15,8 @@ use crate::transfer::hand_over::hand_tensor;
 use stageline_nn::params::any_tensor::AnyTensor;
 use stageline_nn::params::shared::{is_trained, unify, with_value};
 
-/// A map from parameter ids to tensors: the gradients or the new values of shared parameters.
+/// A map from parameter ids to tensors: the gradients or the new values of parameters that two stages or replicas
+/// share.
 pub(crate) type Tensors = HashMap<ParamId, AnyTensor>;
 
 /// The message in which a stage that holds copies of parameters sends the copies' gradients to the parameters' owner.
@@ -45,7 +46,8 @@ pub(crate) struct Held {
 }
 
 /// Connects the stage that owns parameters to a stage that holds copies of them, and returns both ends of the
-/// connection. The holder can send gradients `ahead` times before the owner receives any.
+/// connection. The holder can send the gradients of `ahead` micro-batches or steps before the owner receives any; a
+/// further send is blocked.
 pub(crate) fn share(ids: Vec<ParamId>, owner: &Device, holder: &Device, ahead: usize) -> (Owned, Held) {
     let (gradient_sender, gradient_receiver) = bounded(ahead);
     let (value_sender, value_receiver) = bounded(1);
@@ -57,14 +59,14 @@ pub(crate) fn share(ids: Vec<ParamId>, owner: &Device, holder: &Device, ahead: u
 
 impl Owned {
     /// Waits for the gradients that the stage with copies of this stage's parameters sends for one micro-batch or step,
-    /// and returns these gradients.
+    /// and returns these gradients. Panics if they belong to another micro-batch or step than `of`.
     pub(crate) fn receive(&self, of: usize, waits: &Waits) -> Result<Tensors, Stopped> {
         let received = waits.receive(&self.gradients)?;
         assert_eq!(received.of, of, "owner and holder go through micro-batches and steps in the same order");
         Ok(received.tensors)
     }
 
-    /// Sends the current values of the owned parameters to the stage that holds copies of these parameters.
+    /// Sends the current values of this stage's shared parameters to the stage that holds copies of these parameters.
     pub(crate) fn publish<M: Module>(&self, module: &M, waits: &Waits) -> Result<(), Stopped> {
         let mut read = ReadValues { ids: &self.ids, holder: &self.holder, values: Tensors::new() };
         module.visit(&mut read);
@@ -88,8 +90,8 @@ impl Held {
         waits.send(&self.gradients, Gradients { of, tensors })
     }
 
-    /// Waits for the new parameter values from the owner of the parameters, and writes these values to this stage's
-    /// copies.
+    /// Waits for the new values of shared parameters from the stage that owns them, and writes these values to this
+    /// stage's copies. Returns the changed module, or the unchanged one if the pipeline stops during the wait.
     pub(crate) fn follow<M: Module>(&self, module: M, waits: &Waits) -> Result<M, (M, Stopped)> {
         match waits.receive(&self.values) {
             Ok(values) => Ok(unify(module.map(&mut SetValues { values }))),
@@ -131,7 +133,7 @@ impl ModuleVisitor for TakeGradients<'_> {
 
 struct AddGradients<'a> {
     gradients: &'a mut GradientsParams,
-    /// The gradients from each stage that holds copies, in the order in which the owner adds these gradients.
+    /// The gradients of shared parameters from each stage that holds copies, in the order in which the owner adds them.
     received: Vec<Tensors>,
 }
 

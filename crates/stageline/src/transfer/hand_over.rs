@@ -25,8 +25,8 @@ pub(crate) fn hand_tensor<const D: usize>(tensor: Tensor<D>, device: &Device) ->
     Place(device).float(for_another_thread(tensor.inner(), device))
 }
 
-/// Prepares the tensors of a payload on `device` for use by another thread: detaches them from any autodiff graph, and
-/// copies them where two threads share one GPU.
+/// Prepares the tensors of a payload for use by another thread: detaches them from any autodiff graph, and copies those
+/// on the GPU `device` into newly allocated memory.
 pub(crate) fn hand_over<P: Payload>(payload: P, device: &Device) -> P {
     payload.map(&mut HandOver(device))
 }
@@ -41,8 +41,8 @@ pub(crate) fn for_another_thread<const D: usize, K: Basic>(tensor: Tensor<D, K>,
     if one_gpu(&tensor.device(), to) { tensor.flip([0]).flip([0]) } else { tensor }
 }
 
-/// Prepares the parameters of a module without autodiff on `device` for use by another thread, copied where two threads
-/// share one GPU.
+/// Prepares the parameters of a module, which must not be tracked by autodiff, for use by another thread: copies them
+/// into newly allocated memory if they are on the GPU `device`, and otherwise leaves them unchanged.
 pub(crate) fn hand_over_module<M: Module>(module: M, device: &Device) -> M {
     module.map(&mut HandOver(device))
 }

@@ -17,8 +17,8 @@ use crate::device::location::between_gpus;
 use crate::device::remote::moved;
 use crate::transfer::hand_over::for_another_thread;
 
-/// The tensors that a stage sent last across one boundary, kept in memory until the stage sends across it again,
-/// because NCCL reads sent tensors later.
+/// The tensors that a stage sent last to one neighbouring stage on another GPU. They are kept in memory until the
+/// stage's next send to the same neighbour, because NCCL reads sent tensors later.
 pub(crate) struct Sent {
     from: Device,
     last: Vec<Box<dyn Send>>,
@@ -42,8 +42,8 @@ impl Sent {
         }
     }
 
-    /// Sends a tensor that is in no autodiff graph to a device, and keeps the tensor's memory alive, because NCCL may
-    /// read the tensor later.
+    /// Sends a tensor that is in no autodiff graph to a device, and returns the tensor there. Between two GPUs, the
+    /// sent tensor's memory is kept alive until the next [`settle`](Self::settle), because NCCL may read it later.
     pub(crate) fn send<const D: usize, K: Basic + 'static>(
         &mut self,
         tensor: Tensor<D, K>,

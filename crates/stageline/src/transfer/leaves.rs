@@ -17,8 +17,8 @@ use crate::transfer::in_flight::Sent;
 use crate::update::finite::tensor_is_finite;
 use stageline_nn::autograd::seed_gradient::root;
 
-/// The gradient of one leaf (a float tensor of a stage's input or output), as a tensor without its rank in the type;
-/// the function pointers know the rank.
+/// The gradient of one leaf (a float tensor of a stage's input or output), as a tensor whose rank is not part of the
+/// Rust type; its function pointers were made for that rank.
 struct LeafGradient {
     tensor: BridgeTensor,
     bytes: u64,
@@ -38,7 +38,8 @@ impl LeafGradient {
         Self { tensor: tensor.into_bridge(), bytes, to_device, send, is_finite }
     }
 
-    /// Returns the gradient as a tensor of rank `D`, which must be the rank with which the gradient was created.
+    /// Returns the gradient as a tensor of rank `D`. The caller must give the rank with which the gradient was created;
+    /// this is not checked here.
     fn tensor<const D: usize>(self) -> Tensor<D> {
         Tensor::from_bridge(self.tensor)
     }
@@ -56,8 +57,8 @@ impl LeafGradient {
     }
 }
 
-/// The gradients of the float tensors of a payload, in the payload's order; `None` for a tensor on which the loss does
-/// not depend.
+/// The gradients of all float tensors of a stage's input or output, in the order in which the payload lists its
+/// tensors; `None` for a tensor on which the loss does not depend.
 pub(crate) struct LeafGradients(Vec<Option<LeafGradient>>);
 
 impl LeafGradients {
@@ -83,16 +84,18 @@ impl LeafGradients {
 }
 
 /// The float tensors of a stage's input or output, at which gradients leave or enter the stage's autodiff graph, in the
-/// payload's order and without their ranks in the type.
+/// order in which the payload lists its tensors.
 #[derive(Default)]
 pub(crate) struct Leaves(Vec<Box<dyn Leaf>>);
 
-/// A leaf of a stage's autodiff graph: a float tensor of the stage's input or output, without its rank in the type.
+/// A leaf of a stage's autodiff graph: a float tensor of the stage's input or output, whose rank is not part of the
+/// Rust type.
 trait Leaf: Send {
-    /// Returns a scalar whose backward gives this leaf tensor the gradient `gradient`; `None` if autodiff does not
-    /// track the tensor.
+    /// Returns a scalar whose backward starts with the gradient `gradient` at this leaf (a float tensor of a stage's
+    /// output); `None` if autodiff does not track the tensor.
     fn seeded(&self, gradient: LeafGradient) -> Option<Tensor<1>>;
-    /// Removes this leaf tensor's gradient from the gradients that a backward computed, and returns the gradient.
+    /// Removes the gradient of this leaf (a float tensor of a stage's input) from the gradients that a backward
+    /// computed, and returns it; `None` if the backward gave it no gradient.
     fn gradient(&self, gradients: &mut Gradients) -> Option<LeafGradient>;
 }
 

@@ -95,8 +95,8 @@ impl<T: Payload> Downstream<T> {
         Ok(departure.bytes)
     }
 
-    /// Waits for the gradients of this stage's output for a micro-batch, and moves these gradients to this stage's
-    /// device.
+    /// Waits for the gradients of this stage's output for a micro-batch, which the next stage sends, and moves these
+    /// gradients to this stage's device.
     pub(crate) fn receive_gradient(&self, waits: &Waits, micro_batch: usize) -> Result<LeafGradients, Stopped> {
         Ok(take(waits, &self.gradients, micro_batch)?.moved_to(&self.here))
     }
@@ -130,8 +130,8 @@ impl<T: Payload> Upstream<T> {
     }
 }
 
-/// Waits for the next message that a neighbouring stage sends on `channel`, and returns the tensors in it. Panics if
-/// the message does not belong to `micro_batch`.
+/// Waits for the next message (an activation or gradients) that a neighbouring stage sends on `channel`, and returns
+/// the tensors in it. Panics if the message does not belong to `micro_batch`.
 fn take<T>(waits: &Waits, channel: &Receiver<Message<T>>, micro_batch: usize) -> Result<T, Stopped> {
     let message = waits.receive(channel)?;
     assert_eq!(message.micro_batch, micro_batch, "a checked plan receives in the order in which it sends");

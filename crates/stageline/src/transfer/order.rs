@@ -27,13 +27,13 @@ use crate::threads::{Receiver, Sender, bounded};
 /// both GPUs. After the last transfer of a pass over the plan, every baton is back at its start.
 #[derive(Default)]
 pub(crate) struct Turns {
-    /// The batons, one for each of the two GPUs, that a worker needs to issue each transfer. A transfer without an
-    /// entry may be issued at any time.
+    /// The batons (tokens in channels, one for each of the transfer's two GPUs) that a worker must have to issue a
+    /// transfer, by transfer. A transfer without an entry may be issued at any time.
     batons: HashMap<Transfer, Vec<Baton>>,
 }
 
-/// The two channels by which one transfer takes part in the order of a GPU: it gets the GPU's baton from the transfer
-/// before, and passes the baton on to the transfer after it.
+/// The two channels by which one transfer takes part in the fixed order of a GPU's transfers: the transfer gets the
+/// GPU's token from the transfer before it, and passes the token on to the transfer after it.
 struct Baton {
     comes: Receiver<()>,
     goes: Sender<()>,
@@ -69,7 +69,7 @@ impl Turns {
     }
 
     /// Waits until it is the turn of a transfer on both of its GPUs, issues the transfer, and lets the next transfers
-    /// of these GPUs follow.
+    /// of these GPUs follow. Fails if the pipeline stops during the wait.
     pub(crate) fn issue<R>(&self, transfer: Transfer, waits: &Waits, issue: impl FnOnce() -> R) -> Result<R, Stopped> {
         let Some(batons) = self.batons.get(&transfer) else { return Ok(issue()) };
         for baton in batons {

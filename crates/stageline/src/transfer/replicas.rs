@@ -23,15 +23,16 @@ pub(crate) enum Collective {
 }
 
 impl Default for Collective {
-    /// Returns the role of a stage in a pipeline with one replica: the root, with no other replica to exchange with.
+    /// Returns the role of a stage in the reduction of gradients if the pipeline has one replica: the root, with no
+    /// other replica to exchange with.
     fn default() -> Self {
         Self::Root(Vec::new())
     }
 }
 
 impl Collective {
-    /// Returns the role of one stage in each replica, given the parameters `ids` that the stage trains and the stage's
-    /// device in each replica.
+    /// Returns one stage's role in the reduction of gradients for each replica, given the parameters `ids` that the
+    /// stage trains and the stage's device in each replica.
     pub(crate) fn of_stage(ids: &[ParamId], devices: &[&Device]) -> Vec<Self> {
         let [root, leaves @ ..] = devices else { return Vec::new() };
         // A leaf sends its gradients once a step, so room for one message is enough.
@@ -52,8 +53,8 @@ impl Collective {
         }
     }
 
-    /// Adds up the gradient sums of all replicas for one step, in replica order: the other replicas' stages send their
-    /// sums to the first replica's stage, which returns the total.
+    /// Adds up one stage's gradient sums of all replicas for one step, in replica order: the stage of the first replica
+    /// receives the others' sums and returns the total; in another replica the function sends the sum.
     pub(crate) fn reduce<M: Module>(
         &self,
         module: &M,

@@ -21,7 +21,8 @@ pub(crate) struct Ties {
     held: Vec<Held>,
 }
 
-/// Ties the parameters `ids`, which stage `owner` trains, to their copies on stage `holder`.
+/// Connects stage `owner`, which trains the tied parameters `ids`, to stage `holder`, which computes with copies of
+/// them; `micro_batches` is the number of gradient messages that may be unread.
 pub(crate) fn tie(
     ties: &mut [Ties],
     devices: &[Device],
@@ -38,8 +39,8 @@ pub(crate) fn tie(
 
 impl Ties {
     /// Exchanges the gradients of tied parameters for one micro-batch: sends the gradients of this stage's copies to
-    /// the owners, and adds the gradients that other stages send for parameters of this stage. Returns the gradients
-    /// that remain for this stage to sum.
+    /// the stages that own the parameters, and adds the gradients that other stages send for parameters that this stage
+    /// owns. Returns the stage's gradients after both, which it sums over the micro-batches.
     pub(crate) fn exchange<M: Module>(
         &self,
         module: &M,
@@ -63,7 +64,7 @@ impl Ties {
     }
 
     /// Receives the new values of tied parameters from the stages that own them, and discards these values, so that the
-    /// channels are empty.
+    /// channels are empty; this stage's copies do not change.
     pub(crate) fn ignore(&self, waits: &Waits) -> Result<(), Stopped> {
         self.held.iter().try_for_each(|held| held.ignore(waits))
     }

@@ -22,7 +22,7 @@ impl Clip {
         bound
     }
 
-    /// Returns the scaling that clips gradients whose global norm is `norm`.
+    /// Returns the scaling that clips a step's gradients, given their global norm `norm` (over all stages).
     pub(crate) fn scaling(self, norm: f64) -> Scaling {
         match self {
             Self::GlobalNorm(max) if norm + EPSILON > max => Scaling::By(max / (norm + EPSILON)),
@@ -38,7 +38,7 @@ const EPSILON: f64 = 1e-6;
 /// The scaling that clips the gradients of a step, the same for all stages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Scaling {
-    /// The gradients of the step are within the bound and stay as they are.
+    /// The gradients of the step stay as they are, because they are within the bound or clipping is off.
     Keep,
     /// Every element of the gradients is multiplied by this factor.
     By(f64),

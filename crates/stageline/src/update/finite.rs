@@ -10,8 +10,8 @@ use crate::model::replica::Replica;
 /// The reaction to a step whose loss or gradients are not finite. No optimizer steps in either case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnNonFinite {
-    /// A step with a non-finite loss or gradient ends with [`StepError::NonFinite`](crate::StepError::NonFinite), and
-    /// the pipeline ends too.
+    /// A step with a non-finite loss or gradient fails with [`StepError::NonFinite`](crate::StepError::NonFinite), and
+    /// the pipeline runs no further steps.
     #[default]
     Stop,
     /// A step with a non-finite loss or gradient is skipped, and its report says so; parameters, optimizer states and

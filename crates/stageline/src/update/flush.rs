@@ -27,7 +27,8 @@ impl FlushConfig {
         Verdict::Step { scaling, examine: self.examines(step) }
     }
 
-    /// Whether the health of the parameters is examined in the step `step`.
+    /// Whether the health of the parameters is examined in the step `step`: in step 0 and every `health_every` steps
+    /// after it, or never if `health_every` is 0.
     pub(crate) fn examines(self, step: usize) -> bool {
         self.health_every > 0 && step.is_multiple_of(self.health_every)
     }
@@ -36,8 +37,8 @@ impl FlushConfig {
 /// The time of the optimizer step: after the common verdict of all stages, or speculatively before that verdict.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Flush {
-    /// Every stage waits for the verdict, which depends on the gradient sums of all stages, before it steps its
-    /// optimizer.
+    /// Before it steps its optimizer, every stage waits for the verdict on the step, which depends on the gradient sums
+    /// of all stages.
     Together,
     /// Each stage steps its optimizer as soon as its own gradient sums are complete and finite, with this assumed
     /// verdict. If the true verdict differs, the step is rolled back and made again as the verdict says (the
@@ -45,12 +46,12 @@ pub(crate) enum Flush {
     Ahead(Verdict),
 }
 
-/// The verdict on a step: what every stage does at its end, decided once for all stages.
+/// The verdict on a step: what every stage does with its gradients at the end of the step, decided once for all stages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Verdict {
     /// Every stage steps its optimizer with the step's gradients, and keeps the result.
     Step {
-        /// The scaling that clips the gradients before the optimizer step.
+        /// The scaling that clips the gradients of all stages before the optimizer step.
         scaling: Scaling,
         /// Whether the stages examine the health of each parameter in this step.
         examine: bool,
@@ -64,7 +65,8 @@ pub(crate) enum Verdict {
 }
 
 impl Verdict {
-    /// Whether the verdict makes the stages step their optimizers and keep that step.
+    /// Whether this verdict on a step makes the stages step their optimizers and keep that step; false if they skip it,
+    /// roll it back or only return gradients.
     pub(crate) fn counts(self) -> bool {
         matches!(self, Self::Step { .. })
     }
@@ -75,18 +77,20 @@ impl Verdict {
 pub(crate) struct Outcome {
     pub(crate) replica: Replica,
     pub(crate) stage: usize,
-    /// The squared norm of every parameter's gradient, in layer order; empty except on the replica that has the sums
-    /// over all replicas.
+    /// The squared norm of the gradient sum of each of the stage's parameters, in layer order; empty in replicas other
+    /// than replica 0, which has the sums over all replicas.
     pub(crate) squared_norms: Vec<f64>,
-    /// The number of gradient reductions over the replicas that this stage made.
+    /// The number of gradient reductions over the data-parallel replicas that this stage made in the pass.
     pub(crate) reductions: usize,
-    /// The computations of this stage in which an inspection found non-finite results.
+    /// The computations of this stage that gave NaN or infinity. Stages look for them only when a step with a
+    /// non-finite loss or gradient is run a second time; in all other passes the list is empty.
     pub(crate) culprits: Vec<Culprit>,
     /// The number of micro-batches and the loss weight in the stage's gradient sum.
     pub(crate) ledger: Ledger,
     /// The loss of every micro-batch as a list of the loss's terms; empty except on the last stage.
     pub(crate) losses: Vec<Vec<f64>>,
-    /// The sums of the metrics for every micro-batch; empty except on a last stage that has metrics.
+    /// The metrics of every micro-batch, each summed over the micro-batch; empty except on a last stage that has
+    /// metrics.
     pub(crate) metrics: Vec<Vec<f64>>,
 }
 
@@ -104,7 +108,7 @@ pub(crate) struct Sums {
     pub(crate) losses: Vec<f64>,
     /// Each metric of the step, summed over the micro-batches.
     pub(crate) metrics: Vec<f64>,
-    /// The global norm: the norm of all gradients of all stages together.
+    /// The global norm: the Euclidean norm of all gradients of all stages together, before clipping.
     pub(crate) gradient_norm: f64,
     /// The number of gradient reductions over the replicas, summed over all stages.
     pub(crate) reductions: usize,

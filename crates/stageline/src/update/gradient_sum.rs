@@ -15,12 +15,12 @@ use stageline_nn::autograd::split_backward::{Deferred, Sum};
 
 /// Sums the gradients of the micro-batches in ascending order, whatever the order in which they arrive, group by group.
 ///
-/// The order of the additions is part of the result: it gives the same bits under every schedule. A sum in R groups has
-/// the same bits as the sum of R replicas.
+/// The order of the additions is part of the result: it gives the same bits under every schedule. One replica's sum in
+/// R groups of micro-batches has the same bits as the sum of R replicas.
 pub(crate) struct GradientSum {
-    /// The gradient sum of all complete groups of micro-batches.
+    /// The sum of the gradients of all complete groups of micro-batches in the current step.
     total: GradientsParams,
-    /// The gradient sum of the current group of micro-batches.
+    /// The sum of the gradients of the current, incomplete group of micro-batches.
     group: Sum,
     /// The number of micro-batches whose gradients form one group of the sum.
     per_group: usize,
@@ -30,7 +30,7 @@ pub(crate) struct GradientSum {
 }
 
 /// The gradients of one micro-batch, with the micro-batch's loss weight. The gradients of layers' weights may be
-/// deferred.
+/// deferred, that is not computed yet.
 pub(crate) struct Half {
     pub(crate) gradients: GradientsParams,
     /// The gradients of layers' weights for this micro-batch that are not computed yet.
@@ -69,8 +69,8 @@ impl GradientSum {
         Self { total: GradientsParams::new(), group, per_group, early: BTreeMap::new(), ledger: Ledger::default() }
     }
 
-    /// Adds the gradients of one micro-batch to the sum, and computes the micro-batch's deferred gradients. Gradients
-    /// that arrive before those of an earlier micro-batch are kept until their turn.
+    /// Adds the gradients of one micro-batch to the step's sum, and computes those weight gradients of the micro-batch
+    /// that were deferred. Gradients that arrive before those of an earlier micro-batch are kept until their turn.
     pub(crate) fn add<M: Module>(&mut self, module: &M, micro_batch: usize, mut half: Half) {
         if !half.deferred.is_empty() && (micro_batch != self.ledger.backwards || half.is_several(module)) {
             half.complete();
@@ -132,13 +132,14 @@ impl GradientSum {
         copy.again
     }
 
-    /// Replaces the gradient sum by `gradients`, for a step that is made again after a rollback.
+    /// Replaces the step's gradient sum by `gradients`, with which an optimizer step is made again after a rollback;
+    /// the count of micro-batches starts at 0.
     pub(crate) fn put_back(&mut self, gradients: GradientsParams) {
         self.take();
         self.total = gradients;
     }
 
-    /// Takes the gradients out of the sum and leaves an empty sum.
+    /// Takes the step's completed gradient sum out and returns it; leaves an empty sum for the next step.
     pub(crate) fn take(&mut self) -> GradientsParams {
         let empty = Self::new(self.group.dtype, self.per_group);
         std::mem::replace(self, empty).total

@@ -4,7 +4,7 @@ use stageline_checkpoint::LossScale as State;
 
 use crate::update::precision::Precision;
 
-/// The factor by which the loss is multiplied before its backward, after the division by the weight of the step
+/// The factor by which the loss is multiplied before its backward, after the division by the step's total loss weight
 /// (Micikevicius et al., 2018, [arXiv:1710.03740](https://arxiv.org/abs/1710.03740)).
 ///
 /// The summed gradients are divided by the same factor. A power of two changes no bit of a gradient that neither
@@ -23,13 +23,14 @@ pub enum LossScale {
 pub struct DynamicLossScale {
     /// The loss scale of the first step; 65536 by default.
     pub initial: f64,
-    /// The factor by which the loss scale rises; 2 by default.
+    /// The factor, above 1, by which the loss scale is multiplied when it rises; 2 by default.
     pub growth: f64,
-    /// The factor by which the loss scale falls; 0.5 by default.
+    /// The factor, below 1, by which the loss scale is multiplied when it falls; 0.5 by default.
     pub back_off: f64,
     /// The number of steps without an overflow after which the loss scale rises; 2000 by default.
     pub growth_interval: usize,
-    /// The lowest loss scale; 1 by default. A step that overflows at this scale is not finite for another reason.
+    /// The lowest value of the loss scale; 1 by default. If a step still overflows at this value, the loss scale is not
+    /// the cause.
     pub lowest: f64,
 }
 
@@ -48,7 +49,7 @@ impl LossScale {
         }
     }
 
-    /// Whether all settings of the loss scale (initial value, growth, back-off, interval) are valid.
+    /// Whether all settings of the loss scale (initial and lowest value, growth, back-off, interval) are valid.
     pub(crate) fn is_sound(self) -> bool {
         let positive = |value: f64| value.is_finite() && value > 0.0;
         match self {
@@ -109,8 +110,8 @@ impl Scaler {
         }
     }
 
-    /// Lowers the loss scale after a step with an overflow. Returns whether the scale could fall, and thus whether a
-    /// lower scale can help.
+    /// Lowers a dynamic loss scale after a step with an overflow. Returns whether the scale was lowered; false if it is
+    /// fixed or already at its lowest value.
     pub(crate) fn back_off(&mut self) -> bool {
         let LossScale::Dynamic(DynamicLossScale { back_off, lowest, .. }) = self.config else { return false };
         let can = self.scale > lowest;

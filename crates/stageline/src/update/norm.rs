@@ -8,7 +8,8 @@ use burn::tensor::{FloatDType, Tensor};
 
 use stageline_nn::params::read_many::read;
 
-/// The sum of squares of every parameter's gradient, in f64 on the device, in the order of the module's parameters.
+/// The squared norm of each parameter's gradient in a stage's module, in f64 on the stage's device, in the order of the
+/// module's parameters.
 ///
 /// The sums stay separate for each parameter, so that the global norm, added up in layer order, does not depend on the
 /// split points.

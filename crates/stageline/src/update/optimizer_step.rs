@@ -31,7 +31,8 @@ pub(super) struct Before<M> {
 pub(crate) struct Trained<M> {
     /// The stage's module in full precision; `None` only while the module is being changed, as in an optimizer step.
     module: Option<M>,
-    /// The copy of the stage's module in a lower precision, with which the stage computes; `None` in full precision.
+    /// The copy of the stage's module in a lower precision, with which the stage runs forwards and backwards; `None` in
+    /// full precision.
     copy: Option<M>,
     precision: Precision,
     rounding: Option<Rounding>,
@@ -41,8 +42,8 @@ pub(crate) struct Trained<M> {
     before: Option<Before<M>>,
     /// Whether the stage keeps its state from before an optimizer step, so that the step can be rolled back.
     rollback: Rollback,
-    /// Whether the stage has made an optimizer step that cannot be rolled back, while other stages may not have made
-    /// theirs.
+    /// Whether the stage's last optimizer step cannot be rolled back and is not committed yet, so that other stages may
+    /// not have made theirs.
     is_ahead: bool,
     /// Whether the stage has made an optimizer step that other stages have not made, and that cannot be rolled back.
     is_torn: bool,
@@ -95,7 +96,8 @@ impl<M: Module> Trained<M> {
         optimizer
     }
 
-    /// Returns the module with which the stage computes: its copy in a lower precision, or the module itself.
+    /// Returns the module with which the stage runs forwards and backwards: the copy in a lower precision, or the
+    /// module itself in full precision.
     pub(crate) fn computing(&self) -> &M {
         self.copy.as_ref().unwrap_or_else(|| self.module())
     }
@@ -121,7 +123,7 @@ impl<M: Module> Trained<M> {
         base
     }
 
-    /// Makes the stage's last optimizer step final, because all stages have stepped.
+    /// Makes the stage's last optimizer step final, because all stages have stepped; the state before it is dropped.
     pub(crate) fn commit(&mut self) {
         self.before = None;
         self.is_ahead = false;
@@ -142,7 +144,8 @@ impl<M: Module> Trained<M> {
         self.is_torn
     }
 
-    /// Copies the stage's parameters and optimizer state to memory that the calling thread allocates.
+    /// Copies the stage's parameters, if they are in the host's memory, and its optimizer state to memory that the
+    /// calling thread allocates.
     pub(crate) fn settle(&mut self) {
         let module = self.take();
         self.put(settle(module));
@@ -183,7 +186,8 @@ impl<M: Module> Trained<M> {
         Ok(())
     }
 
-    /// Restores only the stage's tensors from a checkpoint, because the optimizer is in another replica.
+    /// Restores only the tensors of the stage's module from a checkpoint, not the optimizer state: for a replica other
+    /// than replica 0, which has no optimizers.
     pub(crate) fn restore_tensors(&mut self, restored: &Restored) {
         let module = self.take();
         self.put(unify(visit::write(module, &restored.tensors)));
@@ -199,7 +203,8 @@ impl<M: Module> Trained<M> {
         result
     }
 
-    /// Returns the mean second moment of each parameter's gradient, from the optimizer's state.
+    /// Returns the second moment of each parameter's gradient, averaged over the parameter's elements, from the
+    /// optimizer's state.
     pub(crate) fn second_moments(&self) -> HashMap<ParamId, f64> {
         second_moments(&self.optimizer)
     }

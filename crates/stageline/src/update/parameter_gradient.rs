@@ -14,10 +14,10 @@ pub struct ParameterGradient {
     pub stage: usize,
     /// The path of the parameter in the stage's module, such as `0.linear.weight`.
     pub path: String,
-    /// The parameter's gradient summed over the micro-batches, with its elements in row-major order.
+    /// The parameter's gradient summed over the micro-batches and not clipped, with its elements in row-major order.
     pub summed: Vec<f32>,
-    /// The parameter's gradient as the optimizer would receive it, which is clipped, with its elements in row-major
-    /// order.
+    /// The parameter's gradient as the optimizer would receive it: summed over the micro-batches and clipped as
+    /// configured, with its elements in row-major order.
     pub applied: Vec<f32>,
 }
 
@@ -30,7 +30,7 @@ impl ParameterGradient {
 }
 
 /// Returns the gradients of the parameters that a stage trains, in the module's order, with zeros if the loss does not
-/// depend on a parameter. Parameters for which `is_held` is true are trained by another stage and left out.
+/// depend on a parameter. Parameters for which `is_held` returns true are trained by another stage and left out.
 pub(crate) fn show<M: Module>(
     stage: usize,
     module: &M,

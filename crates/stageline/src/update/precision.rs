@@ -49,14 +49,14 @@ impl Precision {
         }
     }
 
-    /// Returns the size in bytes of one number in a stage's rounded copy of its module; 0 in full precision, which
-    /// needs no copy.
+    /// Returns the size in bytes of one number in a stage's copy of its module in this lower precision; 0 in full
+    /// precision, which needs no copy.
     pub(crate) fn bytes(self) -> usize {
         self.rounded().map_or(0, |dtype| DType::from(dtype).size())
     }
 
-    /// Returns the rule by which rounded copies of a module are made; `None` in full precision, in which the module
-    /// itself computes.
+    /// Returns the rule by which copies of a module in this lower precision are made; `None` in full precision, in
+    /// which the module itself computes.
     pub(crate) fn rounding<M: Module>(self, module: &M) -> Option<Rounding> {
         Some(Rounding { dtype: self.rounded()?, kept: kept(module) })
     }
@@ -69,17 +69,19 @@ impl Precision {
         }
     }
 
-    /// Returns the type in which gradients are summed over the micro-batches; `None` for the type of the gradients.
+    /// Returns the float type in which gradients are summed over the micro-batches; `None` if they are summed in their
+    /// own type.
     pub(crate) fn of_sums(self) -> Option<FloatDType> {
         self.rounded().map(|_| FloatDType::F32)
     }
 }
 
-/// The rule by which a stage's rounded copy of its module is made.
+/// The rule by which a stage's copy of its module in a lower precision is made: the float type, and the parameters that
+/// are not rounded.
 pub(crate) struct Rounding {
     dtype: FloatDType,
-    /// The parameters that are not rounded: all parameters of batch norms, and running states, whose tensors a module
-    /// shares with its copies.
+    /// The parameters that are not rounded when a module is copied in a lower precision: all parameters of batch norms,
+    /// and running states, whose tensors a module shares with its copies.
     kept: HashSet<ParamId>,
 }
 
@@ -105,7 +107,8 @@ impl ModuleMapper for Round<'_> {
     }
 }
 
-/// Returns the ids of a module's parameters that are not rounded: those of batch norms, and running states.
+/// Returns the ids of the parameters that are not rounded when a module is copied in a lower precision: those of batch
+/// norms, and running states.
 fn kept<M: Module>(module: &M) -> HashSet<ParamId> {
     let mut batch_norms = BatchNorms { depth: Vec::new(), found: HashSet::new() };
     module.visit(&mut batch_norms);
@@ -143,8 +146,8 @@ impl ModuleVisitor for BatchNorms {
     }
 }
 
-/// A mapper that casts every tensor of a module that is not trained to f64, and in a second pass restores the original
-/// values.
+/// A mapper that casts the untrained float tensors of a module to f64, and in a second pass (`back`) restores their
+/// original values.
 struct Mark {
     values: HashMap<ParamId, AnyTensor>,
     back: bool,
@@ -167,7 +170,8 @@ impl ModuleMapper for Mark {
     }
 }
 
-/// The float type to which tensors are cast to mark them: f64, because no parameter is in f64.
+/// The float type by which running states are recognised: the untrained tensors of a module's copy are cast to f64,
+/// which no parameter has, and the tensors that are then f64 in the module too are its running states.
 const MARK: FloatDType = FloatDType::F64;
 
 struct Marked(HashSet<ParamId>);

@@ -3,12 +3,13 @@
 
 use std::fmt;
 
-/// The likely cause of a difference: a known fault of gradient accumulation, recognised by the gradients that it would
-/// give at the first step.
+/// The likely cause of a difference between a training and its reference (the full batch on one device): a known fault
+/// of gradient accumulation, recognised by the gradients that it would give at the first step.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Cause {
-    /// The mean over a step is computed from the means of its micro-batches, as if they all had the same weight.
+    /// The loss of a step is averaged over the means of its micro-batches, as if every micro-batch had the same number
+    /// of targets.
     MeanOfMeans(Whose),
     /// Every gradient is too large or too small by the same factor, as if a division by the loss weight were missing.
     MissedDivision {
@@ -23,9 +24,10 @@ pub enum Cause {
         /// The index of the micro-batch that the stage's gradients leave out.
         micro_batch: usize,
     },
-    /// The gradients are clipped in parts instead of all gradients of a step together.
+    /// The gradients are clipped in parts (per micro-batch, stage or parameter) instead of all gradients of a step
+    /// together.
     ClippedApart(ClipScope),
-    /// The gradients are not clipped, although clipping is configured.
+    /// The gradients are not clipped, although gradient clipping is configured.
     NotClipped,
     /// A batch norm normalises each micro-batch by its own statistics.
     BatchNorm {
@@ -34,34 +36,37 @@ pub enum Cause {
         /// The path of the batch norm in the stage's module.
         path: String,
     },
-    /// The loss of a sample depends on the other samples of its micro-batch, although there is no batch norm.
+    /// The loss of a sample depends on the other samples of its micro-batch (for example by a mean over dimension 0),
+    /// although the model has no batch norm.
     CoupledSamples,
     /// The model gives different gradients each time that it computes the same batch.
     DrawsRandomNumbers,
     /// The model has different parameters each time that it is built.
     NotSeeded,
-    /// The pipeline's stages, run one after another, compute something else than the uncut model.
+    /// The pipeline's stages, run one after another on one device, compute something else than the uncut model.
     Cut {
-        /// The first stage with a parameter whose gradient differs.
+        /// The first stage with a parameter whose gradient differs from that of the uncut model.
         stage: usize,
-        /// The path of the first parameter whose gradient differs, in the stage's module.
+        /// The path, in the stage's module, of the first parameter whose gradient differs from that of the uncut model.
         path: String,
     },
     /// A part of the model that is recomputed in the backward gives different values or gradients than without
     /// recomputation.
     Recomputation,
-    /// The difference between the trainings is only rounding, from the precision in which stages compute.
+    /// The difference between the trainings is only rounding, because the stages compute in BF16 or F16 instead of full
+    /// precision.
     Rounding,
-    /// The gradients of the first step agree; the optimizer step or a later step differs.
+    /// The gradients of the first step agree with the reference; the optimizer step or a later step differs.
     AfterTheGradients {
-        /// The first step whose losses differ; `None` if only the validation losses differ.
+        /// The first step at which the training losses of the verified training and of the reference differ by more
+        /// than the tolerance; `None` if only the validation losses differ.
         step: Option<usize>,
     },
     /// No known fault explains the difference between the trainings.
     Unknown {
-        /// The stage of the parameter whose gradient has the largest difference.
+        /// The stage of the parameter whose gradient differs most from that of the reference.
         stage: usize,
-        /// The path of the parameter with the largest difference, in the stage's module.
+        /// The path, in the stage's module, of the parameter whose gradient differs most from that of the reference.
         path: String,
     },
 }
@@ -71,7 +76,8 @@ pub enum Cause {
 pub enum Whose {
     /// The loss function returns the mean over a micro-batch's targets instead of their sum.
     Loss,
-    /// The training loop averages the means of the micro-batches.
+    /// The training loop averages the means of the micro-batches, instead of dividing the sum of all losses by the loss
+    /// weight of the whole step.
     Training,
 }
 

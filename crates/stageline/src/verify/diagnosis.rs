@@ -17,54 +17,58 @@ use crate::update::precision::Precision;
 use crate::verify::Build;
 use crate::verify::flat::{Flat, add, clipped, dot, flat};
 
-/// The inputs of the search for a difference's cause: the model, the batch of the first step, and the gradients of the
-/// training as configured and of the reference.
+/// The inputs of the search for the cause of a difference between a training and its reference: the model, the batch of
+/// the first step, and the gradients of both trainings.
 pub(super) struct Diagnosis<'a, In: Payload, Out: Payload, Target: Payload> {
     /// The closure that builds the pipeline to verify, with the same parameters on every call.
     pub(super) build: &'a Build<'a, In, Out, Target>,
-    /// Whether the reference is the uncut model instead of the stages of `build`.
+    /// True if the reference is a separate model of one stage that was never cut; false if it consists of the
+    /// pipeline's own stages on one device.
     pub(super) is_uncut: bool,
     /// The batch of the first training step.
     pub(super) batch: Batch<In, Target>,
-    /// The gradients of the training as configured, for the batch of the first step.
+    /// The gradient of each parameter at the first step of the verified training, as the user configured it.
     pub(super) configured: &'a [ParameterGradient],
-    /// The gradients of the reference, for the batch of the first step.
+    /// The gradient of each parameter at the first step of the reference, which trains on one device.
     pub(super) reference: &'a [ParameterGradient],
-    /// The difference between the configured training's and the reference's gradient of each parameter.
+    /// The relative difference of each parameter's gradient between the verified training and the reference.
     pub(super) differences: &'a [Difference],
     /// The number of micro-batches into which the reference cuts the batch.
     pub(super) reference_micro_batches: usize,
-    /// The largest relative difference at which two gradients count as equal in the verification.
+    /// The tolerance: two gradients of a parameter count as equal if the norm of their difference, relative to the norm
+    /// of the expected gradient, is at most this.
     pub(super) bar: f64,
 }
 
-/// The losses and gradients of the pieces of a batch, each computed alone.
+/// The losses and gradients of the micro-batches of a batch, each computed alone.
 struct Parts {
-    /// The summed value of every term of the loss, and the loss weight, for each piece of the batch.
+    /// The sums of the loss terms over the targets, and the loss weight, for each micro-batch of the batch.
     losses: Vec<(Vec<f64>, Weight)>,
-    /// The sum of the gradients of all pieces of the batch, divided by the weight of the whole batch.
+    /// The sum of the gradients of all micro-batches of the batch, divided by the loss weight of the whole batch.
     sum: Flat,
-    /// The indices of the parameters whose gradient is all zero, for each piece of the batch.
+    /// The indices of the parameters whose gradient is all zero, in one list for each micro-batch of the batch.
     zero_gradients: Vec<Vec<usize>>,
 }
 
 /// The gradients of a step that known faults of gradient accumulation and clipping would give.
 struct Predictions {
-    /// The gradients if the training averages the mean gradients of the micro-batches.
+    /// The gradients of a step if the training averages the mean gradients of its micro-batches.
     mean: Flat,
-    /// The gradients if the training clips the gradients of each micro-batch alone and then sums them.
+    /// The gradients of a step if the training clips the gradients of each micro-batch alone and then sums them.
     clipped_each: Flat,
-    /// The gradients if the training sums the micro-batches' gradients and clips the sum after each addition.
+    /// The gradients of a step if the training sums the micro-batches' gradients and clips the sum after each addition.
     clipped_running: Flat,
-    /// The gradients if the training clips the mean gradients of each micro-batch alone and then averages them.
+    /// The gradients of a step if the training clips the mean gradients of each micro-batch alone and then averages
+    /// them.
     clipped_means: Flat,
-    /// The gradients if the training averages the mean gradients of the micro-batches and clips the running mean after
-    /// each addition.
+    /// The gradients of a step if the training averages the mean gradients of the micro-batches and clips the running
+    /// mean after each addition.
     clipped_running_means: Flat,
 }
 
 impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> {
-    /// Returns the likely cause of the difference between the two trainings; `None` if their gradients are the same.
+    /// Returns the likely cause of the difference between the verified training and its reference; `None` if their
+    /// gradients agree within the tolerance.
     pub(super) fn cause(&self) -> Result<Option<Cause>, VerifyError> {
         let configuration = (self.build)();
         let (clip, micro_batches) = (configuration.configured_clip(), configuration.configured_micro_batches());
@@ -108,7 +112,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         Ok(Some(self.unknown()))
     }
 
-    /// Cuts the batch of the first step into `count` pieces, and computes the losses and gradients of each piece alone.
+    /// Cuts the batch of the first step into `count` micro-batches, and computes the losses and gradients of each
+    /// micro-batch alone.
     fn parts(&self, probes: &mut Pipeline<In, Out, Target>, count: usize) -> Result<Parts, VerifyError> {
         let batch = self.cut(probes, count)?;
         let mut parts = Parts { losses: Vec::new(), sum: self.zeros(), zero_gradients: Vec::new() };
@@ -123,7 +128,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         Ok(parts)
     }
 
-    /// Computes the gradients that known faults would give with `count` micro-batches.
+    /// Computes the gradients that known faults would give with `count` micro-batches: averaged means, or clipping per
+    /// micro-batch.
     fn predictions(
         &self,
         probes: &mut Pipeline<In, Out, Target>,
@@ -162,13 +168,13 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         Ok(probes.cut(self.batch.clone(), count)?)
     }
 
-    /// Returns the gradients of all parameters of the model as one list of zeros.
+    /// Returns as many zeros as all gradients of the model have elements, as the start of a sum of gradients.
     fn zeros(&self) -> Flat {
         vec![0.0; self.reference.iter().map(|gradient| gradient.summed.len()).sum()]
     }
 
-    /// Checks, for every term of the loss, that loss and weight of the whole batch are the sums of those of its pieces;
-    /// returns the fault if they are not.
+    /// Checks, for every term of the loss, that the loss sum and the loss weight of the whole batch are the sums of
+    /// those of its micro-batches. Returns the fault if they are not, else `None`.
     fn loss_fault(&self, whole: &Parts, parts: &Parts) -> Option<Cause> {
         let terms = whole.losses.first().map_or(0, |(losses, _)| losses.len());
         let pairs = |parts: &Parts, term: usize| -> Vec<(f64, f64)> {
@@ -177,8 +183,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         (0..terms).find_map(|term| self.term_fault(&pairs(whole, term), &pairs(parts, term)))
     }
 
-    /// Checks one term of the loss, given the pair `(loss, weight)` of the whole batch and of each piece: the sums over
-    /// the pieces must be those of the whole. Returns the fault if they are not.
+    /// Checks one term of the loss, given the pairs `(loss sum, loss weight)` of the whole batch and of each
+    /// micro-batch: the sums over the micro-batches must equal those of the whole batch. Returns the fault if they do
+    /// not, else `None`.
     fn term_fault(&self, whole: &[(f64, f64)], parts: &[(f64, f64)]) -> Option<Cause> {
         let total = |pairs: &[(f64, f64)]| pairs.iter().fold((0.0, 0.0), |sum, pair| (sum.0 + pair.0, sum.1 + pair.1));
         let ((loss, weight), (sum, weights)) = (total(whole), total(parts));
@@ -197,8 +204,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         (uneven && apart(sum) <= self.bar).then(|| Cause::MissedDivision { factor: weight / weights })
     }
 
-    /// Searches for a fault of clipping, given that the summed gradients are right; `None` if the clipped gradients are
-    /// right too.
+    /// Searches for a fault of clipping, given that the gradients before clipping equal those of the reference. `None`
+    /// if the clipped gradients are right too.
     fn clip_fault(&self, clip: Option<Clip>) -> Option<Cause> {
         let applied: Flat = self.configured.iter().flat_map(|gradient| wide(&gradient.applied)).collect();
         let summed = flat(self.configured);
@@ -222,7 +229,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
     }
 
     /// Searches for a known fault in the summation of gradients over the micro-batches, given that the summed gradients
-    /// are wrong.
+    /// differ from the reference. `None` if no known fault gives these gradients.
     fn sum_fault(&self, found: &Flat, sum: &Flat, predictions: Predictions) -> Option<Cause> {
         let Predictions { mean, clipped_each, clipped_running, clipped_means, clipped_running_means } = predictions;
         let scaled = |values: &Flat| {
@@ -241,8 +248,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         self.closest(found, unscaled).or_else(|| self.closest(found, [scaled(sum), scaled(&mean)]))
     }
 
-    /// Returns a micro-batch whose gradients are zero for all parameters with wrong gradients, so that the model itself
-    /// drops the micro-batch.
+    /// Searches for a micro-batch that the model itself drops: its own gradients are zero for every parameter whose
+    /// summed gradient is wrong. `None` if there is no such micro-batch.
     fn dropped_by_model(&self, whole: &Parts, parts: &Parts) -> Option<Cause> {
         let wrong = self.wrong(&parts.sum, &whole.sum);
         let stage = self.last_stage(&wrong)?;
@@ -252,8 +259,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         Some(Cause::MissingMicroBatch { stage, micro_batch })
     }
 
-    /// Returns a micro-batch without which the expected gradient sums equal the found ones for all parameters with
-    /// wrong gradients, so that the training drops the micro-batch.
+    /// Searches for a micro-batch that the training drops: without it, the expected gradient sums equal the found ones
+    /// for every parameter whose summed gradient is wrong. `None` if there is no such micro-batch.
     fn dropped_by_training(
         &self,
         probes: &mut Pipeline<In, Out, Target>,
@@ -277,7 +284,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
     }
 
     /// Whether recomputation is the cause of the difference: the pipeline recomputes, and without recomputation its
-    /// gradients are right.
+    /// gradients agree with the reference.
     fn is_recomputation(&self) -> Result<bool, VerifyError> {
         let configuration = (self.build)();
         if !configuration.recomputes() {
@@ -287,8 +294,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         Ok(self.close(&flat(&kept), &flat(self.reference)))
     }
 
-    /// Whether rounding is the cause of the difference: the pipeline computes in a lower precision, and in full
-    /// precision its gradients are right.
+    /// Whether rounding is the cause of the difference: the pipeline computes in BF16 or F16, and in full precision its
+    /// gradients agree with the reference.
     fn is_rounding(&self, found: &Flat) -> Result<bool, VerifyError> {
         let configuration = (self.build)();
         if configuration.configured_precision() == Precision::Full {
@@ -298,8 +305,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         Ok(self.close(&flat(&full), &flat(self.reference)) && !self.close(found, &flat(&full)))
     }
 
-    /// Returns the candidate cause whose predicted gradients are the closest to the found gradients; `None` if no
-    /// prediction is within the largest allowed difference.
+    /// Returns the candidate cause whose predicted gradients are the closest to the gradients of the training; `None`
+    /// if no prediction is within the tolerance for every parameter.
     fn closest<const N: usize>(&self, found: &Flat, candidates: [(Cause, Flat); N]) -> Option<Cause> {
         let largest = |predicted: &Flat| self.distances(found, predicted).into_iter().fold(0.0, f64::max);
         let measured = candidates.into_iter().map(|(cause, predicted)| (largest(&predicted), cause));
@@ -307,20 +314,21 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         close.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, cause)| cause)
     }
 
-    /// Whether the found gradients of all parameters differ from the expected gradients by at most the largest allowed
-    /// difference.
+    /// Whether the found gradients of all parameters equal the expected ones within the relative tolerance of the
+    /// verification.
     fn close(&self, found: &Flat, expected: &Flat) -> bool {
         self.wrong(found, expected).is_empty()
     }
 
-    /// Returns the indices of the parameters whose found and expected gradients differ by more than the largest allowed
-    /// difference.
+    /// Returns the indices of the parameters whose found and expected gradients differ by more than the relative
+    /// tolerance of the verification, or are NaN.
     fn wrong(&self, found: &Flat, expected: &Flat) -> Vec<usize> {
         let apart = |(_, distance): &(usize, f64)| distance.is_nan() || *distance > self.bar;
         self.distances(found, expected).into_iter().enumerate().filter(apart).map(|(at, _)| at).collect()
     }
 
-    /// Returns the relative difference between the found and the expected gradient of each parameter.
+    /// Returns the relative difference between the found and the expected gradient of each parameter, in the order of
+    /// the model's parameters.
     fn distances(&self, found: &Flat, expected: &Flat) -> Vec<f64> {
         let norm = dot(expected, expected).sqrt();
         let mut start = 0;

@@ -12,8 +12,8 @@ pub struct Difference {
     pub stage: usize,
     /// The path of the compared parameter in the stage's module, such as `0.linear.weight`.
     pub path: String,
-    /// The norm of the difference, relative to the norm of the reference's gradient. If a thousandth of the norm of all
-    /// gradients is larger, the difference is relative to that norm, so that rounding in a gradient of zero does not
+    /// The L2 norm of the difference between the two gradients, divided by the norm of the reference's gradient. The
+    /// divisor is at least a thousandth of the norm of all gradients, so that rounding in a gradient of zero does not
     /// count.
     pub relative: f64,
 }
@@ -24,8 +24,8 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Compares two sets of gradients and returns the relative difference for each parameter: the larger of the differences
-/// before and after clipping, because clipping hides gradients that are too large.
+/// Compares the gradients of two trainings, and returns the relative difference for each parameter: the larger of the
+/// differences before and after clipping, because clipping hides gradients that are too large.
 pub(super) fn differences(
     configured: &[ParameterGradient],
     reference: &[ParameterGradient],
@@ -45,12 +45,14 @@ pub(super) fn differences(
     Ok(pairs.map(difference).collect())
 }
 
-/// Returns the difference of the parameter whose gradients differ most; `None` if there are no parameters.
+/// Returns the difference of the parameter whose gradients in the two trainings differ most; `None` if there are no
+/// parameters.
 pub(super) fn worst(differences: &[Difference]) -> Option<&Difference> {
     differences.iter().max_by(|a, b| a.relative.total_cmp(&b.relative))
 }
 
-/// Checks that two sets of gradients have the same number of gradients, with the same sizes in the same order.
+/// Checks that two lists of gradients have the same length, and at each position gradients of the same size; returns an
+/// error if not.
 fn same_parameters(configured: &[ParameterGradient], reference: &[ParameterGradient]) -> Result<(), VerifyError> {
     let describe = |gradient: Option<&ParameterGradient>| match gradient {
         Some(gradient) => format!("`{}` of {} elements", gradient.path, gradient.applied.len()),
@@ -67,8 +69,8 @@ fn same_parameters(configured: &[ParameterGradient], reference: &[ParameterGradi
     Ok(())
 }
 
-/// Returns the norm of the difference between `values` and `reference`, relative to the norm of `reference` or to a
-/// thousandth of `norm_of_all`, whichever is larger.
+/// Returns the L2 norm of the difference between `values` and `reference`, divided by the norm of `reference` or by a
+/// thousandth of `norm_of_all`, whichever is larger; 0 if the two are equal.
 pub(super) fn relative(
     values: impl Iterator<Item = f64>,
     reference: impl Iterator<Item = f64>,

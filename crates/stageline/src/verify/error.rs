@@ -25,7 +25,7 @@ pub enum VerifyError {
         /// The number of micro-batches into which a batch is cut by hand.
         given: usize,
     },
-    /// The training that is verified, not its reference, failed with this error.
+    /// The training that is verified failed with this error; its reference was not the cause.
     #[error("the training that is verified failed: {0}")]
     Trial(BoxError),
     /// The gradients of the training that is verified are not those of the model's parameters.
@@ -34,12 +34,13 @@ pub enum VerifyError {
          gradients of all trained parameters in the order of the model"
     )]
     Gradients {
-        /// The index of the first gradient whose size is not that of the model's parameter at this index.
+        /// The index of the first gradient whose size is not that of the model's parameter at the same index.
         at: usize,
-        /// The path and size of the gradient that the verified training returned at this index; "none" if it returned
-        /// fewer.
+        /// The path and size of the gradient that the verified training returned at the index `at`; "none" if it
+        /// returned fewer gradients.
         found: String,
-        /// The path and size of the parameter that the model has at this index; "none" if the model has fewer.
+        /// The path and size of the parameter that the model has at the index `at`; "none" if the model has fewer
+        /// parameters.
         expected: String,
     },
 }

@@ -7,7 +7,7 @@ use crate::update::parameter_gradient::ParameterGradient;
 /// The gradients of all parameters of a model as one list of numbers, joined in the model's order.
 pub(super) type Flat = Vec<f64>;
 
-/// Joins the summed gradients of all parameters of a model into one list of numbers.
+/// Joins the gradients of all parameters of a model, before clipping, into one list of numbers.
 pub(super) fn flat(gradients: &[ParameterGradient]) -> Flat {
     gradients.iter().flat_map(|gradient| wide(&gradient.summed)).collect()
 }
@@ -22,7 +22,8 @@ pub(super) fn dot(a: &Flat, b: &Flat) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// Clips one list of gradients alone: by the norm of this list, or by value.
+/// Clips one list of gradients alone: by the norm of this list, or by value. Without `clip`, returns the list
+/// unchanged.
 pub(super) fn clipped(mut gradients: Flat, clip: Option<Clip>) -> Flat {
     let norm = dot(&gradients, &gradients).sqrt();
     match clip.map_or(Scaling::Keep, |clip| clip.scaling(norm)) {

@@ -3,14 +3,16 @@
 //! [`Verify`] is the entry point. Input: a closure that builds the pipeline, or a custom training loop ([`Trial`]), and
 //! batches. Output: a [`Verification`] with all differences and their likely cause. This folder owns the second, plain
 //! training (the reference), the comparison of gradients and losses of two trainings, and the predictions of wrong
-//! gradients by which a fault is recognised. It must not run stages itself, but by a pipeline or the user's loop, and
-//! it repairs nothing.
+//! gradients by which a fault is recognised. Losses, loss weights and gradients of the pieces of a batch are added up
+//! and compared here only to find a fault; `model` defines loss weights and cuts batches for every training. This
+//! folder must not run stages itself, but by a pipeline or the user's loop, and it repairs nothing.
 //!
 //! - `trial`: the interface of a training to verify (`Trial`): a pipeline, or a custom loop.
 //! - `verification`: the result of a verification, and its printed report (`Verification`).
 //! - `difference`: the comparison of two sets of gradients, parameter by parameter (`Difference`).
-//! - `diagnosis`: the search for the likely cause of a difference, by the gradients that each known fault would give
-//!   (`Diagnosis`).
+//! - `diagnosis`: the search for the likely cause of a difference (`Diagnosis`): whether losses, weights and gradients
+//!   of the batch's pieces, each computed alone, add up to those of the whole, and which known fault would give the
+//!   gradients found.
 //! - `cause`: the known faults and the advice for each (`Cause`).
 //! - `flat`: arithmetic with all gradients of a model as one list of numbers (`Flat`).
 //! - `error`: the reasons why a verification cannot be completed (`VerifyError`).
@@ -67,20 +69,22 @@ pub struct Verify {
     bars: Option<Bars>,
 }
 
-/// The largest differences between a training and its reference with which a verification passes.
+/// The tolerances of a verification: the largest differences between a training and its reference (the full batch on
+/// one device) with which it passes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bars {
-    /// The largest allowed difference in each parameter's gradient at the first step, relative to the gradient's norm.
+    /// The largest allowed difference between a parameter's gradients in the verified training and in its reference at
+    /// the first step, relative to the norm of the reference's gradient.
     pub gradient: f64,
-    /// The largest allowed difference between the validation losses, or between the last training losses if there is no
-    /// validation. The difference is absolute for losses up to 1, and relative for larger losses.
+    /// The largest allowed difference between the validation losses of the verified training and its reference, or
+    /// between their last training losses if there is no validation. It is absolute for losses up to 1, and relative
+    /// for larger losses.
     pub loss: f64,
 }
 
 impl Bars {
-    /// Returns the largest differences that are usual for a precision: in full precision 1e-3 for gradients and losses;
-    /// in a lower precision 0.1 for gradients, because gradients of few samples have few correct bits, and 0.02 for
-    /// losses.
+    /// Returns the default tolerances for a precision. In full precision they are 1e-3 for gradients and losses. In
+    /// BF16 and F16 they are 0.1 for gradients (gradients of few samples have few correct bits) and 0.02 for losses.
     pub fn of(precision: Precision) -> Self {
         match precision {
             Precision::Full => Self { gradient: 1e-3, loss: 1e-3 },
@@ -96,24 +100,25 @@ impl Default for Verify {
 }
 
 impl Verify {
-    /// Creates a verification of 100 training steps, whose reference takes each batch as one full micro-batch.
+    /// Creates a verification of 100 training steps, whose reference runs each batch as a single micro-batch.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets the number of steps that the training and its reference make; at least 1.
+    /// Sets the number of steps that the training and its reference make; 100 if unset. A 0 counts as 1.
     pub fn steps(self, steps: usize) -> Self {
         Self { steps: steps.max(1), ..self }
     }
 
-    /// Sets the number of micro-batches into which the reference cuts a batch, for a full batch that does not fit on
-    /// its device, or for batches that are cut by hand. The cut into these micro-batches is then not verified itself.
+    /// Sets the number of micro-batches into which the reference (the training on one device) cuts a batch; 1 if unset.
+    /// More than 1 serves a full batch that does not fit on the device, and batches that are cut by hand. The cut into
+    /// these micro-batches is then not verified itself.
     pub fn reference_micro_batches(self, micro_batches: usize) -> Self {
         Self { reference_micro_batches: micro_batches.max(1), ..self }
     }
 
-    /// Sets the largest differences with which the verification passes; if unset, those that are usual for the
-    /// precision ([`Bars::of`]).
+    /// Sets the tolerances: the largest differences in gradients and losses between the training and its reference with
+    /// which the verification passes. If unset, they depend on the precision ([`Bars::of`]).
     pub fn bars(self, bars: Bars) -> Self {
         Self { bars: Some(bars), ..self }
     }
@@ -168,8 +173,8 @@ impl Verify {
         self.verify(trial, Models { build: &build, uncut: None }, batch, validation)
     }
 
-    /// Runs the training and its reference, and compares their gradients and losses. The reference is the model of
-    /// `uncut`, or of `build` if there is no `uncut`.
+    /// Runs the training and its reference, and compares their gradients and losses. The reference is the uncut model
+    /// of `models`, or the stages of its `build` if there is no uncut model.
     fn verify<In: Payload, Out: Payload, Target: Payload>(
         self,
         mut trial: impl Trial<In, Target>,
@@ -210,7 +215,7 @@ impl Verify {
         Ok(verification)
     }
 
-    /// Trains the reference, and returns its losses and the gradients of its first step.
+    /// Trains the reference (the full batch on one device), and returns its losses and the gradients of its first step.
     fn reference<In: Payload, Out: Payload, Target: Payload>(
         self,
         build: impl Fn() -> PipelineBuilder<In, Out, Target>,
@@ -252,8 +257,8 @@ struct Models<'a, In: Payload, Out: Payload, Target: Payload> {
 /// A closure that builds a pipeline, with the same parameters on every call.
 pub(super) type Build<'a, In, Out, Target> = dyn Fn() -> PipelineBuilder<In, Out, Target> + 'a;
 
-/// Returns the loss over all evaluated batches: the sum of the loss's terms, each as the weighted mean over the
-/// batches.
+/// Returns the loss over all evaluated batches: the sum of the loss terms, each averaged over the batches by its loss
+/// weight.
 pub(super) fn loss_over(batches: &[Vec<LossTerm>]) -> f64 {
     let terms = batches.iter().map(Vec::len).max().unwrap_or(0);
     let mean_of_term = |term: usize| {
@@ -288,8 +293,8 @@ impl Compared {
         (self.configured - self.reference).abs()
     }
 
-    /// Whether the losses of the two trainings differ by at most `bar`: absolutely for a loss up to 1, and relative to
-    /// the loss above.
+    /// Whether the losses of the two trainings differ by at most `bar`. The difference is absolute if the reference's
+    /// loss is at most 1 in size, and relative to that loss otherwise.
     fn within(self, bar: f64) -> bool {
         self.difference() <= bar * self.reference.abs().max(1.0)
     }

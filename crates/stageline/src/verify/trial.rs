@@ -16,13 +16,15 @@ pub trait Trial<In, Target> {
     /// Returns the error of the training, if it fails.
     fn gradients(&mut self, batch: Batch<In, Target>) -> Result<Vec<ParameterGradient>, BoxError>;
 
-    /// Makes one training step on a batch, and returns the batch's loss per unit of loss weight.
+    /// Makes one training step on a batch, and returns the batch's loss: the loss sum divided by the loss weight,
+    /// usually the mean over the targets.
     ///
     /// # Errors
     /// Returns the error of the training, if it fails.
     fn step(&mut self, batch: Batch<In, Target>) -> Result<f64, BoxError>;
 
-    /// Returns the terms of the loss of a batch without training on it; most losses have one term.
+    /// Returns the terms of the loss of a batch, each with its mean and weight, without training on the batch; most
+    /// losses have one term.
     ///
     /// # Errors
     /// Returns the error of the training, if it fails.

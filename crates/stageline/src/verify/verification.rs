@@ -11,12 +11,13 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Verification {
-    /// The largest differences between the two trainings with which the verification passes.
+    /// The tolerances: the largest differences between the two trainings with which the verification passes.
     pub bars: Bars,
-    /// The difference of each parameter's gradient at the first step, in layer order: the larger of the differences
-    /// before and after clipping.
+    /// The relative difference between the two trainings in each parameter's gradient at the first step, in layer
+    /// order: the larger of the differences before and after clipping.
     pub gradients: Vec<Difference>,
-    /// The training losses of every step, in the training as configured and in the reference.
+    /// The training losses of every step, each as a pair: the loss of the training as configured, and that of the
+    /// reference.
     pub losses: Vec<Compared>,
     /// The losses of both trainings on the validation batches after the last step; `None` if there were no such
     /// batches.
@@ -26,31 +27,33 @@ pub struct Verification {
 }
 
 impl Verification {
-    /// Whether the training as configured and the reference agree within the allowed differences.
+    /// Whether the training as configured agrees with the reference within the tolerances ([`Bars`]).
     pub fn passes(&self) -> bool {
         self.cause.is_none()
     }
 
-    /// Returns the largest difference of a parameter's gradients; `None` if there are no parameters.
+    /// Returns the difference of the parameter whose gradients differ most between the two trainings; `None` if there
+    /// are no parameters.
     pub fn worst(&self) -> Option<&Difference> {
         difference::worst(&self.gradients)
     }
 
-    /// Whether the two trainings agree within the allowed differences, in all gradients of the first step and in the
-    /// last loss. The last loss is that of the validation, or of the last step if there is no validation.
+    /// Whether the two trainings agree within the tolerances in all gradients of the first step and in the last loss.
+    /// The last loss is that of the validation, or of the last step if there is no validation.
     pub(super) fn agrees(&self) -> bool {
         let gradients = self.gradients.iter().all(|difference| difference.relative <= self.bars.gradient);
         let last = self.validation.or(self.losses.last().copied());
         gradients && last.is_none_or(|losses| losses.within(self.bars.loss))
     }
 
-    /// Returns the first step whose training losses differ by more than the allowed difference; `None` if no step does.
+    /// Returns the index of the first step at which the training losses of the two trainings differ by more than the
+    /// tolerance; `None` if there is no such step.
     pub(super) fn first_step_apart(&self) -> Option<usize> {
         self.losses.iter().position(|losses| !losses.within(self.bars.loss))
     }
 }
 
-/// The largest number of parameters, and of steps, that the printed report shows.
+/// The largest number of parameters, and of training steps, that the printed report of a verification lists.
 pub(super) const SHOWN: usize = 5;
 
 impl fmt::Display for Verification {

@@ -15,9 +15,9 @@ use crate::worker::messages::Stepped;
 use stageline_nn::forward::after_step;
 
 impl Worker {
-    /// Ends a training step on this worker's stages: at once if stages step ahead of the verdict and the assumed
-    /// verdict may hold, and otherwise when the verdict has arrived. `finite` says whether this worker's own losses and
-    /// gradients are finite.
+    /// Ends a training step on this worker's stages. If stages step ahead of the verdict and this worker's own losses
+    /// and gradients are finite (`finite`), the stages step at once with the assumed verdict. Otherwise they wait for
+    /// the true verdict.
     pub(super) fn flush(&mut self, step: usize, flush: Flush, finite: bool) -> Result<(), Stopped> {
         match flush {
             Flush::Ahead(assumed) if finite => {
@@ -42,8 +42,9 @@ impl Worker {
         Ok(())
     }
 
-    /// Completes the gradient sum of each of the worker's stages, over all replicas if there are several. Only with
-    /// several replicas is the reduction an activity with its own event and tracing span.
+    /// Completes the gradient sum of each of the worker's stages; with several replicas, replica 0 adds up the sums of
+    /// all replicas. Only with several replicas is the reduction recorded as an activity with an event and a tracing
+    /// span.
     pub(super) fn reduce(&mut self, step: usize) -> Result<(), Stopped> {
         for runner in &mut self.runners {
             if self.replica.of == 1 {
@@ -60,8 +61,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Ends the pass on each of the worker's stages, and sends each stage's outcome (ledger, losses, gradient norms) to
-    /// the caller. Returns whether all losses and gradient norms of this worker are finite.
+    /// Ends the pass on each of the worker's stages, and sends each stage's outcome (losses, gradient norms, number of
+    /// summed micro-batches) to the caller. Returns whether all losses and gradient norms of this worker are finite.
     pub(super) fn finish(&mut self) -> Result<bool, Stopped> {
         let mut finite = true;
         for runner in &mut self.runners {
@@ -76,8 +77,8 @@ impl Worker {
         Ok(finite)
     }
 
-    /// Waits for the verdict on a step (whether and how all stages step their optimizers), which the caller sends when
-    /// it has the outcomes of all stages.
+    /// Waits for the verdict on a step and returns it: whether all stages step their optimizers, and how gradients are
+    /// clipped. The caller sends it when it has the outcomes of all stages.
     pub(super) fn verdict(&mut self) -> Result<Verdict, Stopped> {
         self.diary.enter(self.diary.stage, Activity::Verdict);
         let span = span(&self.diary).entered();
@@ -88,17 +89,17 @@ impl Worker {
         Ok(verdict)
     }
 
-    /// Ends a step on each of the worker's stages as a verdict says, which is true or assumed. The effects that the
-    /// step's forwards deferred (such as updates of running statistics, see `after_step`) are first separated from
-    /// those of the next step.
+    /// Ends a step on each of the worker's stages as `verdict` says, which is the true verdict or an assumed one. The
+    /// effects that the step's forwards deferred (such as updates of running statistics, see `after_step`) are first
+    /// separated from those of the next step.
     pub(super) fn conclude(&mut self, step: usize, verdict: Verdict) -> Result<(), Stopped> {
         after_step::keep();
         self.conclude_stages(step, verdict)
     }
 
-    /// Ends a step on each of the worker's stages as the verdict says, and sends each stage's report to the caller. The
-    /// effects that the step's forwards deferred must already be separated from those of the next step; they are
-    /// dropped unless the verdict keeps the step.
+    /// Ends a step on each of the worker's stages as the verdict says, and sends each stage's report to the caller.
+    /// Effects that the step's forwards deferred, such as updates of running statistics, are dropped unless the verdict
+    /// keeps the step. These effects must already be separated from those of the next step.
     pub(super) fn conclude_stages(&mut self, step: usize, verdict: Verdict) -> Result<(), Stopped> {
         self.uncommitted = matches!(verdict, Verdict::Step { .. } | Verdict::Rehearse { .. }).then_some(step);
         let mut concluded = Vec::with_capacity(self.runners.len());

@@ -18,56 +18,61 @@ use crate::update::flush::{Flush, Outcome, Verdict};
 
 /// A command from the caller to a worker: run a pass, copy states or modules, or receive a verdict.
 pub(crate) enum Command {
-    /// The command to run one pass over the worker's list of instructions.
+    /// The command to run one pass (a training step, an evaluation, ...): the worker executes its list of the plan's
+    /// instructions once.
     Run(Run),
-    /// The command to send a copy of the state of the worker's stages for a checkpoint.
+    /// The command to send a copy of the state (parameters and optimizer state) of each of the worker's stages, for a
+    /// checkpoint.
     Save { during: During },
     /// The command to send a copy of the module of each of the worker's stages for a snapshot.
     Copy { during: During },
-    /// The command to receive the verdict on the last step, on which stages have acted by an assumed verdict, and to
-    /// act on the true one.
+    /// The command to receive the true verdict on the last step, which stages have ended with an assumed verdict. If
+    /// the two differ, the step is rolled back and ended again.
     Settle { during: During },
 }
 
-/// The command to one worker to run a pass: the request, which is the same for all workers of a replica, and room for
-/// the worker's events.
+/// The command to one worker to run a pass: the request, and an empty list for the events that the worker records.
 pub(crate) struct Run {
     pub(crate) asked: Asked,
-    /// The empty list for the worker's events of the pass, allocated by the caller; events beyond the list's capacity
-    /// are dropped.
+    /// The empty list to which the worker adds its events (timed activities) of the pass, allocated by the caller;
+    /// events beyond the list's capacity are dropped.
     pub(crate) events: Vec<Event>,
 }
 
-/// The request to run one pass over the plan (a step, an evaluation, ...), which is the same for all workers of a
-/// replica.
+/// The request to run one pass over the plan (a training step, an evaluation, ...), which is the same for all workers
+/// of a replica.
 #[derive(Clone)]
 pub(crate) struct Asked {
-    /// The kind and number of the pass (step, evaluation, ...), for errors and logs.
+    /// The kind and number of the pass (such as step 3), for errors and logs.
     pub(crate) during: During,
     /// The plan whose instructions the workers execute in this pass.
     pub(crate) plan: Arc<Checked>,
     pub(crate) pass: Pass,
-    /// The clock by which the events of the pass are timed.
+    /// The clock by which the events of the pass are timed: the host's clock, with or without a wait for the device
+    /// after every action.
     pub(crate) clock: Clock,
     /// The time at which the pass began, from which the times of the pass's events count.
     pub(crate) began: Instant,
-    /// The time of the optimizer step: after the verdict on the step, or before it, with an assumed verdict.
+    /// Whether the stages step their optimizers after the common verdict on the step, or before it with an assumed
+    /// verdict.
     pub(crate) flush: Flush,
-    /// Whether the pass begins before the verdict on the previous step is known. If that verdict differs from the
-    /// assumed verdict, this pass is discarded.
+    /// Whether the pass begins before the verdict on the previous step (step the optimizers, or skip) is known. If that
+    /// verdict differs from the assumed one, this pass is discarded.
     pub(crate) behind: bool,
 }
 
-/// The reply of a stage that has acted on the verdict on a step, or on the assumed verdict.
+/// The reply of a stage that has acted on the verdict on a step (stepped its optimizer, or skipped the step), or on the
+/// assumed verdict.
 pub(crate) struct Stepped {
     pub(crate) replica: Replica,
     pub(crate) stage: usize,
-    /// The verdict, true or assumed, on which the stage acted.
+    /// The verdict (to step the optimizer, to skip the step, ...) on which the stage acted: the true one, or an assumed
+    /// one.
     pub(crate) verdict: Verdict,
     pub(crate) conclusion: Conclusion,
 }
 
-/// The reply of a worker with its recorded events of a training pass.
+/// The reply of a worker with the timed events that it has recorded in a training pass.
 pub(crate) struct Recorded {
     pub(crate) replica: Replica,
     pub(crate) worker: usize,
@@ -77,7 +82,7 @@ pub(crate) struct Recorded {
 /// A worker's ends of its channels to and from the caller.
 pub(crate) struct WorkerChannels {
     pub(crate) commands: Receiver<Command>,
-    /// The receiver of the verdicts on steps, each of which says what all stages do at the end of a step.
+    /// The receiver of the verdicts on steps: whether all stages step their optimizers or skip the step.
     pub(crate) verdicts: Receiver<Verdict>,
     pub(crate) replies: ReplySenders,
 }
@@ -85,13 +90,15 @@ pub(crate) struct WorkerChannels {
 /// The senders of replies to the caller, one for each kind of reply, which all workers share.
 #[derive(Clone)]
 pub(crate) struct ReplySenders {
-    /// The sender of each stage's outcome (ledger, losses, gradient norms) at the end of a pass.
+    /// The sender of each stage's outcome (losses, gradient norms, number of summed micro-batches) at the end of a
+    /// pass.
     pub(crate) finished: Sender<Outcome>,
-    /// The sender of each stage's report after it has acted on the verdict.
+    /// The sender of each stage's report (learning rate, parameter health, gradients) after the stage has acted on the
+    /// verdict.
     pub(crate) stepped: Sender<Stepped>,
-    /// The sender of each worker's recorded events of a training pass.
+    /// The sender of the events (timed activities) that each worker has recorded in a training pass.
     pub(crate) recorded: Sender<Recorded>,
-    /// The sender of each stage's state for a checkpoint.
+    /// The sender of each stage's state (parameters and optimizer state) for a checkpoint.
     pub(crate) saved: Sender<StageState>,
     /// The sender of each stage's number and module for a snapshot.
     pub(crate) copied: Sender<(usize, ErasedModule)>,

@@ -44,20 +44,22 @@ use crate::worker::messages::{Asked, Command, Recorded, ReplySenders, Run, Worke
 use stageline_nn::forward::after_step;
 use stageline_nn::kernels::allocate_packing_buffer;
 
-/// A worker whose thread has started, with the handle of the thread.
+/// A worker whose thread has started: the handle of the thread, and the size of its buffer for matrix products.
 pub(crate) struct Started {
-    /// The worker's thread, which returns the runners of the worker's stages when it ends.
+    /// The handle of the worker's thread. When the thread ends, it returns the runners of the worker's stages, with
+    /// their modules.
     pub(crate) thread: JoinHandle<Vec<Box<dyn Runner>>>,
-    /// The size in bytes of the buffer for matrix products that each kernel thread of the worker keeps; 0 if not
-    /// measured.
+    /// The size, in bytes of host memory, of the buffer for matrix products that each kernel thread of the worker
+    /// keeps; 0 if not measured.
     pub(crate) packing_buffer: u64,
 }
 
-/// A worker: the interpreter of one row of a plan, with the stages that are placed on it and its channels to the
-/// caller.
+/// A worker: a thread that executes one row (one list of instructions) of a plan, with the stages that are placed on it
+/// and its channels to the caller.
 pub(crate) struct Worker {
     pub(super) replica: Replica,
-    /// The number of the worker within its replica, which is also the number of its row in the plan.
+    /// The number of the worker within its replica, which is also the number of its row (its list of instructions) in
+    /// the plan.
     pub(super) index: usize,
     /// The runners of the stages that are placed on this worker.
     pub(super) runners: Vec<Box<dyn Runner>>,
@@ -65,24 +67,25 @@ pub(crate) struct Worker {
     pub(super) waits: Waits,
     pub(super) diary: Diary,
     pub(super) gauges: Gauges,
-    /// The number of the last step that this worker's stages have made, while it is not known that all other stages
-    /// have made the step; else `None`.
+    /// The number of the last training step that this worker's stages have made, as long as it is not known that all
+    /// other stages have made the step; else `None`.
     pub(super) uncommitted: Option<usize>,
-    /// The state of the verdict on the last step of this worker: known, only assumed so far, or different from the
+    /// The state of the verdict on this worker's last training step: known, only assumed so far, or different from the
     /// assumed verdict.
     pub(super) last: Last,
 }
 
-/// The state of the verdict on the worker's last step: known, only assumed so far, or different from the assumed
-/// verdict.
+/// The state of the verdict (step the optimizers, or skip) on a worker's last training step: known, only assumed so
+/// far, or different from the assumed verdict.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Last {
-    /// The verdict on the last step is known, and the step ended as the verdict says.
+    /// The verdict on the last training step is known, and the step ended as this verdict says.
     Known,
-    /// The last step ended with this assumed verdict, before the true verdict arrived.
+    /// The last training step ended with this verdict, which the stages assumed before the true verdict arrived.
     Assumed(Verdict),
-    /// The verdict on the last step differs from the assumed verdict. Work on the following step is discarded; a last
-    /// step that was made as assumed is rolled back, and then ended again as this verdict says.
+    /// The verdict on the last training step differs from the verdict that the stages had assumed. Work on the
+    /// following step is discarded; a last step that was made as assumed is rolled back, and then ended again as this
+    /// verdict says.
     Mispredicted(Verdict),
 }
 
@@ -152,8 +155,8 @@ impl Worker {
         }
     }
 
-    /// Executes the caller's commands until the worker ends. A last step that the pipeline has not committed is then
-    /// rolled back.
+    /// Executes the caller's commands until the worker ends. Then commits the last step if all stages have made it, and
+    /// rolls it back otherwise.
     fn serve(&mut self) {
         // A tracing subscriber is the user's code and may panic while it logs a failure. The worker then still ends
         // here, with its last step committed or rolled back.
@@ -189,7 +192,8 @@ impl Worker {
         tracing::error!(stage, replica = replica.index, %activity, %during, "a stage failed, so the pipeline stops");
     }
 
-    /// Executes one command of the caller: runs a pass, copies states or modules, or receives a verdict.
+    /// Executes one command of the caller: runs a pass, sends copies of states or modules, or receives the verdict on
+    /// the last step.
     fn execute(&mut self, command: Command) -> Result<(), Interrupt> {
         match command {
             Command::Run(run) => self.run(run)?,
@@ -227,8 +231,8 @@ impl Worker {
     }
 
     /// Runs one pass on this worker's stages: begins the pass, executes the plan's instructions, and ends the pass. A
-    /// training pass ends with the flush of a step, an inspection without a step, an evaluation with the losses, and an
-    /// inference with the outputs.
+    /// training pass ends with an optimizer step or a skipped step, an inspection without an optimizer step, an
+    /// evaluation with the losses, and an inference with the outputs.
     fn run(&mut self, Run { asked, events }: Run) -> Result<(), Interrupt> {
         let Asked { during, plan, pass, clock, began, flush, behind } = asked;
         self.gauges.begin(clock, self.runners.iter().map(|runner| runner.device()));
@@ -289,13 +293,14 @@ impl Worker {
     }
 }
 
-/// Returns the replica and the number of a worker's first stage; replica 0 and stage 0 for a worker without stages.
+/// Returns the replica and the number of the first stage that a worker has; replica 0 and stage 0 for a worker without
+/// stages.
 pub(crate) fn place_of(runners: &[Box<dyn Runner>]) -> (Replica, usize) {
     runners.first().map_or((Replica::default(), 0), |runner| (runner.replica(), runner.stage()))
 }
 
-/// Returns the largest number of events that a worker with `stages` stages records in one step, by which its event list
-/// is allocated.
+/// Returns the largest number of events (timed activities) that a worker with `stages` stages records in one step; room
+/// for so many is allocated.
 pub(crate) fn events_of(plan: &Checked, worker: usize, stages: usize) -> usize {
     const AROUND_EACH_STAGE: usize = 5; // the activities start, reduction, finish, optimizer step and follow
     const VERDICTS: usize = 2; // the verdict on this step, and the verdict on the step before

@@ -14,8 +14,8 @@ use crate::update::flush::Verdict;
 use stageline_nn::forward::after_step;
 
 impl Worker {
-    /// Commits the last step, which all stages have made: drops the state from before the step, and runs the effects
-    /// (such as updates of running statistics) that the step's forwards deferred.
+    /// Commits the last training step, which all stages have made: drops the state from before the step, and runs the
+    /// effects (such as updates of running statistics) that the step's forwards deferred.
     pub(super) fn commit(&mut self) {
         if self.uncommitted.take().is_some() {
             self.runners.iter_mut().for_each(|runner| runner.commit());
@@ -23,17 +23,17 @@ impl Worker {
         }
     }
 
-    /// Rolls back the last step, which not all stages have made. Deferred effects (such as updates of running
-    /// statistics) of forwards since that step are dropped.
+    /// Rolls back the last training step, which not all stages have made. Effects that forwards since that step
+    /// deferred, such as updates of running statistics, are dropped.
     pub(super) fn roll_back(&mut self) {
         self.runners.iter_mut().for_each(|runner| runner.roll_back());
         after_step::skipped();
     }
 
-    /// Receives the verdict on the worker's last step if the verdict is not known yet. After a misprediction the step
-    /// is rolled back and ended again as the verdict says.
+    /// Receives the verdict on the worker's last step if the verdict is not known yet. If it differs from the assumed
+    /// verdict, the step is rolled back and ended again as the verdict says.
     ///
-    /// Returns whether the work since the last step stands; `false` means that this work is discarded.
+    /// Returns true if the work on the following step stands, and false if that work is discarded.
     pub(super) fn settle(&mut self) -> Result<bool, Stopped> {
         if let Last::Assumed(assumed) = self.last {
             let verdict = self.verdict()?;
@@ -54,8 +54,8 @@ impl Worker {
         }
     }
 
-    /// Checks, without waiting, whether the verdict on the last step has arrived. An early commit frees the memory of
-    /// the state before that step.
+    /// Receives the verdict on the last step if it has arrived, without waiting. A step whose verdict is as assumed is
+    /// committed at once, which frees the memory of the state before that step.
     pub(super) fn poll_verdict(&mut self) -> Result<(), Stopped> {
         if let Last::Assumed(assumed) = self.last
             && let Some(verdict) = self.waits.try_receive(&self.channels.verdicts)?
@@ -68,8 +68,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Compares the verdict on the worker's last step with the assumed verdict: commits the step if the two are equal,
-    /// and marks a misprediction if not.
+    /// Compares the true verdict on the worker's last step with the assumed one: commits the step if the two are equal.
+    /// If not, marks the step as mispredicted, so that it is rolled back later.
     pub(super) fn note_verdict(&mut self, assumed: Verdict, verdict: Verdict) {
         if verdict == assumed {
             self.last = Last::Known;

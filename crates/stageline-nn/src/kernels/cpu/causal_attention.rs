@@ -11,8 +11,8 @@ use super::numbers::numbers;
 use super::wide::{exp_from_below, sum, wide};
 use crate::kernels::attention_blocks::{AttentionHeads, Block, QUERIES, blocks, scale, weights_of_a_head};
 
-/// The sizes of attention's input `[batch, length, columns x size]`, from which the positions of queries, keys and
-/// values in the input follow.
+/// The sizes of attention's input `[batch, length, (query heads + 2 x key-value heads) x size]`, from which the
+/// positions of queries, keys and values in the input follow.
 #[derive(Clone, Copy)]
 struct Sizes {
     length: usize,
@@ -28,7 +28,8 @@ struct Head<T> {
     value: T,
 }
 
-/// The gradients of the query heads that share a key-value head, and those of their keys and values.
+/// The gradients of one key-value head's keys and values, and of the queries of all query heads that share it, each
+/// `[length, size]`.
 struct Group<'a> {
     queries: Vec<MatrixMut<'a>>,
     key: MatrixMut<'a>,
@@ -70,7 +71,8 @@ impl Sizes {
         Matrix::new(&values[head * self.size..], [self.length, self.size], stride)
     }
 
-    /// Cuts the gradient of a sample's input into the gradients of each key-value head and its query heads.
+    /// Cuts the gradient of a sample's input into writable gradients of each key-value head and of the query heads that
+    /// share it.
     fn groups(self, sample: &mut [f32]) -> impl Iterator<Item = Group<'_>> {
         let mut queries = MatrixMut::side_by_side(sample, self.stride(), self.size).collect::<Vec<_>>();
         let mut keys = queries.split_off(self.heads.query);
@@ -111,8 +113,8 @@ pub fn attended(
     (FloatTensor::<Flex>::from_data(output), weights)
 }
 
-/// Returns the position of the first key that each query of each sample sees: the first in its window and in its
-/// document.
+/// Returns the position of the first key that each query of each sample sees: the start of its window or of its
+/// document, whichever is later.
 fn first_keys(sizes: Sizes, samples: usize, starts: Option<&IntTensor<Flex>>) -> Vec<usize> {
     let mut first_keys: Vec<_> =
         (0..samples).flat_map(|_| (0..sizes.length).map(|at| sizes.heads.first_key(at))).collect();
@@ -129,7 +131,7 @@ fn first_keys(sizes: Sizes, samples: usize, starts: Option<&IntTensor<Flex>>) ->
 }
 
 /// Computes the attention of one query head into `output`, and returns the attention weights of the head, block by
-/// block of queries.
+/// block of queries. `first_keys` has the position of the first key that each query sees.
 fn attend(
     sizes: Sizes,
     Head { query, key, value }: &Head<Matrix>,

@@ -91,7 +91,7 @@ fn phi(x: f32) -> f32 {
     0.5 + 0.5 * erf(x * FRAC_1_SQRT_2)
 }
 
-/// Returns the activation function GELU of one number.
+/// Returns the activation function GELU, in the form `form`, of one number.
 #[inline(always)]
 fn value(x: f32, form: GeluForm) -> f32 {
     match form {
@@ -107,10 +107,11 @@ fn twice_cubic(x: f32) -> f32 {
     GeluForm::TWICE as f32 * (x + GeluForm::CUBIC as f32 * x * x * x)
 }
 
-/// The number from which on the derivative of GELU's approximation by a hyperbolic tangent is 0 or 1 in f32.
+/// The magnitude from which on the derivative of GELU's approximation by a hyperbolic tangent is 0 (for negative
+/// numbers) or 1 (for positive ones) in f32.
 const FLAT_TANH: f32 = 12.0;
 
-/// Returns the derivative of the activation function GELU at one number.
+/// Returns the derivative of the activation function GELU, in the form `form`, at one number.
 #[inline(always)]
 fn derivative(x: f32, form: GeluForm) -> f32 {
     match form {

@@ -32,8 +32,8 @@ pub fn normalised(
     (FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape())), of_pairs(moments))
 }
 
-/// Returns the gradient of a normalisation's contiguous input, given the moments of the input's rows and the
-/// gradient of the output.
+/// Returns the gradient of a normalisation's contiguous input, given the moments of the input's rows and the gradient
+/// of the output.
 pub fn gradient_of_input(
     input: &FloatTensor<Flex>,
     gamma: &FloatTensor<Flex>,

@@ -3,7 +3,8 @@
 //! Inputs are tensors of burn's flex backend; a kernel copies those that are not contiguous. Results must not depend on
 //! the number of cores; only products may depend on the processor's vector instructions.
 //!
-//! - `causal_attention`, `cross_entropy`, `gelu`, `layer_norm`, `rotary`, `swiglu`: the operations of layers and their gradients.
+//! - `causal_attention`, `cross_entropy`, `gelu`, `layer_norm`, `rotary`, `swiglu`: the operations of layers and their
+//!   gradients.
 //! - `products`: the products of a linear layer.
 //! - `matrix`: views of numbers as matrices (`Matrix`, `MatrixMut`), and matrix products.
 //! - `numbers`: conversions from CPU tensors to slices of numbers, and back.

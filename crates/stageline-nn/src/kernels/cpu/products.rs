@@ -71,7 +71,7 @@ fn matrix(tensor: &FloatTensor<Flex>) -> Option<Matrix<'_>> {
     plain.then(|| Matrix::new(numbers(tensor), [shape[0], shape[1]], shape[1]))
 }
 
-/// Returns the matrix product of `left` and `right` as a CPU tensor.
+/// Returns the matrix product of `left` and `right` as a CPU tensor `[rows of left, columns of right]`.
 fn tensor(left: Matrix, right: Matrix) -> FloatTensor<Flex> {
     FloatTensor::<Flex>::from_data(TensorData::new(left.times(right), [left.shape()[0], right.shape()[1]]))
 }

@@ -9,17 +9,19 @@ use rayon::prelude::*;
 use super::numbers::numbers;
 use super::wide::{sigmoid, wide};
 
-/// The number of elements that one core computes at a time; more cores do not pay for fewer.
+/// The number of elements of SwiGLU that one core computes at a time. Fewer would not repay the cost of using another
+/// core.
 const CHUNK: usize = 16_384;
 
-/// Returns `gate * sigmoid(gate) * up` for every element of two contiguous CPU tensors.
+/// Returns SwiGLU, `gate * sigmoid(gate) * up`, of every element of two contiguous CPU tensors.
 pub fn values(gate: &FloatTensor<Flex>, up: &FloatTensor<Flex>) -> FloatTensor<Flex> {
     let mut output = numbers(gate).to_vec();
     output.par_chunks_mut(CHUNK).zip(numbers(up).par_chunks(CHUNK)).for_each(|(gate, up)| gated(gate, up));
     FloatTensor::<Flex>::from_data(TensorData::new(output, gate.shape()))
 }
 
-/// Returns the gradients of the two inputs, given the gradient of the output. All tensors must be contiguous.
+/// Returns the gradients of SwiGLU's inputs `gate` and `up`, given the gradient of its output. All tensors must be
+/// contiguous.
 pub fn to_inputs(
     gate: &FloatTensor<Flex>,
     up: &FloatTensor<Flex>,

@@ -12,19 +12,21 @@ use crate::kernels::attention_mask::{before_document, hidden};
 /// The values of the forward of causal attention that its backward needs.
 #[derive(Clone, Debug)]
 pub struct Attended<T> {
-    /// The queries, keys and values of all heads, `[columns x batch, length, size]`.
+    /// The queries, keys and values of all heads, `[batch x (query heads + 2 x key-value heads), length, size]`.
     pub(crate) parts: T,
-    /// The attention weights before the division by their sum over a query's keys, `[batch x heads, length, length]`.
+    /// The attention weights before the division by their sum over a query's keys, `[batch x key-value heads, group x
+    /// length, length]`, where a group is the query heads that share a key-value head.
     pub(crate) weights: T,
-    /// The reciprocal of the sum of each query's weights, `[batch x heads, length, 1]`, in f32.
+    /// The reciprocal of the sum of each query's weights, `[batch x key-value heads, group x length, 1]`, in f32, where
+    /// a group is the query heads that share a key-value head.
     pub(crate) shares: T,
-    /// The output of attention, `[batch, length, heads x size]`.
+    /// The output of attention, `[batch, length, query heads x size]`.
     pub(crate) output: T,
 }
 
-/// Rearranges the input of attention from `[batch, length, columns x size]` to `[columns x batch, length, size]`:
-/// queries, keys and values one after another, each ordered by sample and head. A batched matrix product needs each head
-/// in one piece.
+/// Rearranges the input of attention from `[batch, length, heads x size]` to `[heads x batch, length, size]`, where
+/// heads are those of queries, keys and values: all queries come first, then all keys and all values, each ordered by
+/// sample and head. A batched matrix product needs each head in one piece.
 fn apart(side_by_side: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
     let [batch, length, columns] = side_by_side.dims();
     let size = columns / heads.columns();
@@ -40,15 +42,16 @@ fn apart(side_by_side: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
     Tensor::cat(parts.to_vec(), 0)
 }
 
-/// Returns the ranges of the queries, keys and values of `batch` samples among all of their heads.
+/// Returns the index ranges of the queries, keys and values of `batch` samples, counted in heads, if the queries of all
+/// samples come first, then all keys and then all values.
 fn ranges(heads: AttentionHeads, batch: usize) -> [Range<usize>; 3] {
     let [queries, keys] = [heads.query, heads.key_value].map(|count| count * batch);
     [0..queries, queries..queries + keys, queries + keys..queries + 2 * keys]
 }
 
-/// Splits the rearranged input of attention into the queries `[batch x key-value heads, group x length, size]`, and the
-/// keys and values `[batch x key-value heads, length, size]`. The query heads that share a key-value head stand one
-/// below the other, so that no key is copied for them.
+/// Splits the queries, keys and values of attention, `[heads x batch, length, size]`, into the queries `[batch x
+/// key-value heads, group x length, size]`, and the keys and values `[batch x key-value heads, length, size]`. The
+/// query heads that share a key-value head (a group) stand one below the other, so that no key is copied for them.
 fn each(parts: &Tensor<3>, heads: AttentionHeads) -> [Tensor<3>; 3] {
     let [count, length, size] = parts.dims();
     let batch = count / heads.columns();
@@ -94,13 +97,13 @@ impl Scales {
     }
 }
 
-/// The magnitude to which the largest divided gradient of a head is scaled in f16, so that sums of up to 8192 such
-/// numbers stay within its range.
+/// The largest magnitude to which the gradients of a head's output, divided by the sums of the attention weights, are
+/// scaled in f16, so that sums of up to 8192 of them stay within the range of f16.
 const LARGEST: f64 = 0.125;
 
-/// Returns the factor for each head's gradients in f16, `[batch x heads, 1, 1]`, that makes their largest magnitude
-/// [`LARGEST`]. Returns `None` for types other than f16, whose range needs no scaling. The gradients are
-/// `[batch x heads, length, size]`.
+/// Returns the factor for each head's gradients `[heads of all samples, length, size]` in f16 that makes their largest
+/// magnitude [`LARGEST`]; the factors are `[heads of all samples, 1, 1]`. Returns `None` for types other than f16,
+/// whose range needs no scaling.
 fn gradient_scales(dtype: DType, gradients: &Tensor<3>) -> Option<Tensor<3>> {
     let [heads, length, size] = gradients.dims();
     let largest = || gradients.clone().abs().reshape([heads, length * size]).max_dim(1);
@@ -114,8 +117,8 @@ thread_local! {
     static MASK: RefCell<Option<(Device, AttentionHeads, Tensor<3, Bool>)>> = const { RefCell::new(None) };
 }
 
-/// Returns the mask of the keys that no document hides, `[1, group x length, length]`: true where the key is at a later
-/// position than the query, or before the query's window.
+/// Returns the causal mask of attention without documents, `[1, group x length, length]`: true where the key is at a
+/// later position than the query, or before the query's window. A group is the query heads that share a key-value head.
 fn unseen(length: usize, heads: AttentionHeads, device: &Device) -> Tensor<3, Bool> {
     MASK.with_borrow_mut(|last| match last {
         Some((known, masked, mask)) if known == device && *masked == heads && mask.dims()[2] == length => mask.clone(),
@@ -138,9 +141,9 @@ fn masked(length: usize, heads: AttentionHeads, starts: Option<Tensor<2, Int>>, 
     before.reshape([batch * heads.key_value, heads.group() * length, length]).bool_or(unseen)
 }
 
-/// Computes causal attention of an input `[batch, length, columns x size]`, and returns the output,
-/// `[batch, length, heads x size]`, and the values that its backward needs. `starts`, `[batch, length]`, are the
-/// positions of the first key in each query's document.
+/// Computes causal attention of an input `[batch, length, (query heads + 2 x key-value heads) x size]`. Returns the
+/// output, `[batch, length, query heads x size]`, and the values that its backward needs. `starts`, `[batch, length]`,
+/// are the positions of the first key in each query's document; `None` for samples of one document.
 pub(crate) fn attended(
     input: Tensor<3>,
     heads: AttentionHeads,
@@ -169,8 +172,8 @@ pub(crate) fn attended(
     (output.clone(), Attended { parts, weights, shares, output })
 }
 
-/// Returns the gradient of attention's input, `[batch, length, columns x size]`, given that of its output,
-/// `[batch, length, heads x size]`.
+/// Returns the gradient of attention's input, `[batch, length, (query heads + 2 x key-value heads) x size]`, given that
+/// of its output, `[batch, length, query heads x size]`.
 pub(crate) fn to_input(
     Attended { parts, weights, shares, output }: Attended<Tensor<3>>,
     shared: AttentionHeads,

@@ -13,12 +13,13 @@ fn cumulative(x: Tensor<2>) -> Tensor<2> {
     (x * FRAC_1_SQRT_2).erf() * 0.5 + 0.5
 }
 
-/// Returns the sigmoid that replaces the cumulative distribution function in GELU's approximation.
+/// Returns the sigmoid that replaces the cumulative distribution function in GELU's approximation by a hyperbolic
+/// tangent, at every element.
 fn approximated(x: Tensor<2>) -> Tensor<2> {
     sigmoid((x.clone() * x.clone() * x.clone() * GeluForm::CUBIC + x) * GeluForm::TWICE)
 }
 
-/// Returns the activation function GELU of every element, in the type of the input.
+/// Returns the activation function GELU, in the form `form`, of every element, in the type of the input.
 pub(crate) fn values(input: &Tensor<2>, form: GeluForm) -> Tensor<2> {
     let x = wide(input.clone());
     let share = match form {

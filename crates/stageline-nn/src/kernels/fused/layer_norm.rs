@@ -36,7 +36,7 @@ pub(crate) fn normalised(
     (as_given(output, input), Moments { mean, over_deviation })
 }
 
-/// Returns the rows of an input minus their means, if the normalisation subtracts these.
+/// Returns the rows of an input minus their means, or the rows unchanged if `mean` is `None` (RMS normalisation).
 fn centred<const D: usize>(input: Tensor<D>, mean: Option<&Tensor<D>>) -> Tensor<D> {
     match mean {
         Some(mean) => wide(input) - mean.clone(),

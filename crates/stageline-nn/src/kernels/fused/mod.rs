@@ -45,7 +45,7 @@ mod checks {
     }
 
     /// Returns the output of a tensor function in f64, and the gradient of the function's input as burn's autodiff
-    /// derives it.
+    /// derives it, given the output's gradient `upstream`.
     pub fn derived<const D: usize, const E: usize>(
         function: impl Fn(Tensor<D>) -> Tensor<E>,
         input: &Tensor<D>,

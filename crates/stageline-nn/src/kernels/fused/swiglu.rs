@@ -5,13 +5,13 @@ use burn::tensor::activation::sigmoid;
 
 use super::{as_given, wide};
 
-/// Returns `gate * sigmoid(gate) * up` for every element, in the type of the inputs.
+/// Returns SwiGLU, `gate * sigmoid(gate) * up`, of every element, in the type of the inputs.
 pub(crate) fn values(gate: &Tensor<2>, up: &Tensor<2>) -> Tensor<2> {
     let x = wide(gate.clone());
     as_given(x.clone() * sigmoid(x) * wide(up.clone()), gate)
 }
 
-/// Returns the gradients of the two inputs, given the gradient of the output.
+/// Returns the gradients of SwiGLU's inputs `gate` and `up`, given the gradient of its output.
 pub(crate) fn to_inputs(gate: &Tensor<2>, up: &Tensor<2>, gradient: &Tensor<2>) -> [Tensor<2>; 2] {
     let x = || wide(gate.clone());
     let upstream = || wide(gradient.clone());

@@ -5,7 +5,7 @@ use burn::tensor::{Int, IntDType, Tensor};
 
 use super::as_given;
 
-/// Returns one row for each index below `count`, `[indices, count]`: 1 at the index, and 0 elsewhere.
+/// Returns the one-hot rows of indices below `count`, `[indices, count]`: each row is 1 at its index, and 0 elsewhere.
 pub(crate) fn is_at(indices: Tensor<1, Int>, count: usize) -> Tensor<2> {
     let places = Tensor::<1, Int>::arange(0..count as i64, &indices.device()).unsqueeze::<2>();
     // A comparison on a GPU reads both sides in the type of one side, so the types must agree.

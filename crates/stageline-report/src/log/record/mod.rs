@@ -65,10 +65,11 @@ fn or_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
 pub struct Validation {
     /// The number of training steps that were completed before the validation.
     pub after_steps: usize,
-    /// The validation loss per unit of target weight.
+    /// The mean loss over all validation targets, weighted by the weights of the targets.
     #[serde(deserialize_with = "or_nan")]
     pub validation_loss: f64,
-    /// The metrics on validation data beside the loss, by name.
+    /// The means of the model's metrics over the validation targets, by the name of the metric; the loss is not among
+    /// them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metrics: BTreeMap<String, f64>,
 }

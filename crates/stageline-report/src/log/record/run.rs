@@ -28,18 +28,18 @@ pub struct Run {
     /// workers and stages, and the events, are those of the first replica.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub replicas: usize,
-    /// The number of micro-batches that a channel between two stages can hold.
+    /// The number of micro-batches that a channel between two stages can hold before its sender blocks.
     pub channel_capacity: usize,
     /// The layers of the model, in order, with the stage of each.
     pub layers: Vec<Layer>,
     /// The link between each stage and the next, as measured before the first step; `None` if the two stages share a
-    /// host's memory. Empty if no link was measured.
+    /// host's memory. The list is empty if no link was measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<Option<Link>>,
-    /// The memory of each worker as estimated before the first step; empty if there is no estimate.
+    /// The device memory of each worker as estimated before the first step; empty if there is no estimate.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory: Vec<EstimatedMemory>,
-    /// The number of targets in a micro-batch of one replica; in most models, targets are tokens.
+    /// The number of tokens in a micro-batch of one replica; the number of samples if the data has no tokens.
     pub tokens_per_micro_batch: f64,
     /// The hardware and software on which the run trained, by name.
     #[serde(default)]
@@ -67,28 +67,30 @@ impl Link {
     }
 }
 
-/// The memory of a worker in bytes, as estimated before the first step.
+/// The device memory of a worker in bytes, as estimated before the first step. For a worker on the CPU it is host
+/// memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EstimatedMemory {
     /// The bytes of the parameters of the worker's stages.
     pub parameters: u64,
     /// The bytes of the optimizer states of the worker's parameters.
     pub optimizer: u64,
-    /// The bytes of the gradient sums of the worker's parameters.
+    /// The bytes of the gradients of the worker's parameters, which are summed over the micro-batches of a step.
     pub gradients: u64,
-    /// The bytes of the activations that the worker keeps while its number of live micro-batches is highest.
+    /// The peak of the bytes of activations that the worker keeps for backwards, over all micro-batches that are live
+    /// at that time.
     pub activations: u64,
-    /// The most bytes that are in flight between the worker and other workers.
+    /// The largest number of bytes of activations and gradients that are in flight to or from the worker at one time.
     #[serde(default)]
     pub transfers: u64,
-    /// The bytes of the parameters and optimizer states of the previous step, which the worker keeps to roll back a
-    /// speculative step.
+    /// With overlapping steps (`--flush ahead`), the bytes of the parameters, optimizer states and gradients that the
+    /// worker keeps so that the previous step can be rolled back.
     #[serde(default)]
     pub kept: u64,
-    /// The bytes that the worker has in use at all times besides tensors of the model, such as the buffers of kernel
-    /// threads.
+    /// The bytes of device memory that the worker has in use at all times besides tensors of the model, such as the
+    /// buffers of kernel threads.
     pub other: u64,
-    /// The estimated peak of the worker's memory during a step, in bytes.
+    /// The estimated peak of the worker's device memory during a step, in bytes.
     pub peak: u64,
 }
 
@@ -99,7 +101,8 @@ pub struct Layer {
     pub name: String,
     /// The number of the stage to which the layer belongs.
     pub stage: usize,
-    /// The compute of the layer, relative to that of the other layers of its stage; for example the layer's FLOPs.
+    /// The work of the layer in a forward and backward, such as its FLOPs, in any unit. Only the shares of the layers
+    /// in the work of their stage matter.
     pub weight: f64,
     /// The number of elements of the layer's parameters.
     pub parameters: u64,

@@ -12,14 +12,16 @@ use super::or_nan;
 pub struct Step {
     /// The number of the training step, counted from 0.
     pub step: usize,
-    /// The training loss of the step per unit of target weight; `None` if no target counted.
+    /// The mean training loss over the step's targets, weighted by the weights of the targets; `None` if the mean is
+    /// not finite, for example because all targets are masked.
     pub loss: Option<f64>,
-    /// The metrics of the step beside its loss, by name.
+    /// The metrics of the step beside the loss, by name: means over the step's targets, and figures that the program
+    /// added.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metrics: BTreeMap<String, f64>,
-    /// The sum of the weights of all targets that counted in the step; in most models, the number of these targets.
+    /// The sum of the weights of the step's targets; in most models, the number of targets that are not masked.
     pub weight: f64,
-    /// The throughput of the step, in targets a second.
+    /// The throughput of the step: the sum of the targets' weights (in most models, the number of tokens) a second.
     pub tokens_per_s: f64,
     /// The model FLOP utilisation: the training's FLOPs a second as a share of the devices' peak; `None` if the peak is
     /// not known.
@@ -28,23 +30,25 @@ pub struct Step {
     /// The duration of the step, from the split of the batch to the last optimizer step, in seconds.
     pub step_seconds: f64,
     /// Whether the step was synchronised: workers waited for their device after every action, so that times are those
-    /// of the device.
+    /// of the device. In other steps, times are those of the host.
     #[serde(default)]
     pub synchronised: bool,
-    /// The measured bubble of the step, as a share of the total stage time.
+    /// The measured bubble of the step: the idle share of the total stage time, from 0 to 1.
     #[serde(deserialize_with = "or_nan")]
     pub bubble: f64,
-    /// The bubble that the plan would have in theory, with equal stages and free transfers.
+    /// The bubble of 1F1B and GPipe in theory, with equal stages and free transfers, for the run's numbers of workers
+    /// and micro-batches.
     #[serde(deserialize_with = "or_nan")]
     pub bubble_ideal: f64,
     /// The bubble that a simulation of the same plan gives with the costs of this step.
     #[serde(deserialize_with = "or_nan")]
     pub bubble_simulated: f64,
-    /// The learning rate of the step; `None` if the step was skipped.
+    /// The learning rate of the step; `None` if the step was skipped, which means that it updated no parameters.
     pub learning_rate: Option<f64>,
-    /// The norm of the gradients of all parameters together, before clipping; `None` if the step was skipped.
+    /// The Euclidean norm of the gradients of all parameters together, before clipping; `None` if the step was skipped
+    /// and updated no parameters.
     pub gradient_norm: Option<f64>,
-    /// Whether the gradients of the step were clipped; `None` if the step was skipped.
+    /// Whether the gradients of the step were clipped; `None` if the step was skipped and updated no parameters.
     pub clipped: Option<bool>,
     /// The factor by which the loss was multiplied before the backward of the step.
     pub loss_scale: f64,
@@ -52,10 +56,11 @@ pub struct Step {
     pub workers: Vec<Account>,
     /// The costs of each stage in the step, averaged over the micro-batches.
     pub stages: Vec<StageCosts>,
-    /// The memory that each worker used in the step; empty if memory was not counted.
+    /// The device memory that each worker used in the step; empty if memory was not counted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory: Vec<WorkerMemory>,
-    /// The health of each parameter (norms, update ratio, zeros); empty in steps that do not examine it.
+    /// The health of each parameter (norms, update ratio, zeros); empty in steps that do not examine it
+    /// (`--health-every`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub health: Vec<Health>,
     /// The events of each worker; empty in steps that are not recorded for a timeline.
@@ -66,17 +71,19 @@ pub struct Step {
 /// The time of one worker in a step, divided into compute and the causes of idle time, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Account {
-    /// The seconds in which the worker computed: forwards, backwards, and its part of the flush.
+    /// The seconds in which the worker computed: forwards, backwards, and its part of the flush (gradient norms and the
+    /// optimizer step).
     pub busy: f64,
-    /// The seconds in which the worker was idle while the pipeline filled.
+    /// The seconds in which the worker was idle while the pipeline filled, at the start of the step.
     pub fill: f64,
-    /// The seconds in which the worker was idle while the pipeline drained.
+    /// The seconds in which the worker was idle while the pipeline drained, during the last backwards of the step.
     pub drain: f64,
     /// The seconds in which the worker was idle because another worker had more to compute.
     pub imbalance: f64,
     /// The seconds in which the worker was idle because of transfers between stages.
     pub transfer: f64,
-    /// The seconds in which the worker was idle because another worker's part of the flush was longer.
+    /// The seconds in which the worker was idle because another worker took longer in the flush, the end of the step
+    /// with gradient norms and optimizer.
     pub flush: f64,
     /// The seconds that were added to the step by asking devices whether they have finished; the same for all workers.
     #[serde(default)]
@@ -85,20 +92,21 @@ pub struct Account {
     pub other: f64,
 }
 
-/// Returns the name of the clock of times in a log: `device clock` for synchronised steps, in which workers wait for
-/// their devices, else `host clock`.
+/// Returns the name of the clock by which times in a log are measured: `device clock` if `synchronised`, because
+/// workers then waited for their devices after every action, else `host clock`.
 pub(crate) fn clock(synchronised: bool) -> &'static str {
     if synchronised { "device clock" } else { "host clock" }
 }
 
 impl Step {
-    /// Returns the name of the clock of the step's times and bubbles: `device clock` if workers waited for their devices
-    /// after every action, else `host clock`.
+    /// Returns the name of the clock by which the step's times and bubbles were measured: `device clock` if workers
+    /// waited for their devices after every action, else `host clock`.
     pub fn clock(&self) -> &'static str {
         clock(self.synchronised)
     }
 
-    /// Returns the step time in seconds, without the time that was added by asking devices whether they are done.
+    /// Returns the step time in seconds, without the time that was added to the step by asking devices whether they
+    /// have finished an action.
     pub(crate) fn seconds_without_asking(&self) -> f64 {
         self.step_seconds - self.workers.first().map_or(0.0, |account| account.asking)
     }
@@ -125,15 +133,17 @@ impl Account {
 pub struct StageCosts {
     /// The seconds of the stage's forward of one micro-batch.
     pub forward: f64,
-    /// The seconds of the stage's whole backward of one micro-batch.
+    /// The seconds of the stage's whole backward of one micro-batch, for the gradients of inputs and of weights.
     pub backward: f64,
-    /// The seconds of sending one micro-batch's output to the next stage.
+    /// The seconds for which sending one micro-batch's output to the next stage occupies the sender and the receiver.
     pub send_activation: f64,
-    /// The seconds of sending one micro-batch's gradient to the previous stage.
+    /// The seconds for which sending one micro-batch's gradient to the previous stage occupies the sender and the
+    /// receiver.
     pub send_gradient: f64,
-    /// The seconds of the stage's flush: gradient norms and the optimizer step.
+    /// The seconds of the stage's flush, the end of a step: gradient norms and the optimizer step.
     pub flush: f64,
-    /// The bytes that the stage's forward of one micro-batch keeps for the backward; `None` if memory was not counted.
+    /// The bytes of activations that the stage's forward of one micro-batch keeps in device memory for the backward;
+    /// `None` if memory was not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub activation_bytes: Option<f64>,
     /// The bytes that the stage sends to the next stage for one micro-batch; `None` for the last stage, or if the bytes
@@ -142,12 +152,13 @@ pub struct StageCosts {
     pub output_bytes: Option<f64>,
 }
 
-/// The memory that a worker used in a step, in bytes.
+/// The memory that a worker used on its device in a step, in bytes. The device memory of a worker on the CPU is that of
+/// the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerMemory {
-    /// The bytes that the worker has in use between steps: parameters and optimizer states.
+    /// The bytes of device memory that the worker has in use between steps: parameters and optimizer states.
     pub resident: u64,
-    /// The most bytes that the worker had in use during the step.
+    /// The largest number of bytes of device memory that the worker had in use during the step.
     pub peak: u64,
 }
 
@@ -159,22 +170,23 @@ pub struct Health {
     pub stage: usize,
     /// The path of the parameter in the module of its stage, such as `0.linear.weight`.
     pub parameter: String,
-    /// The norm of the parameter's gradient, before clipping.
+    /// The Euclidean norm of the parameter's gradient, before clipping.
     #[serde(deserialize_with = "or_nan")]
     pub gradient_norm: f64,
-    /// The norm of the parameter after the step.
+    /// The Euclidean norm of the parameter's values after the step.
     #[serde(deserialize_with = "or_nan")]
     pub parameter_norm: f64,
-    /// The norm of the parameter's update in the step, as a share of the norm of the parameter.
+    /// The norm of the parameter's change in the step, divided by the norm of its values after the step.
     #[serde(deserialize_with = "or_nan")]
     pub update_ratio: f64,
-    /// The mean of the optimizer's second moment of the parameter; `None` if the optimizer keeps none.
+    /// The optimizer's second moment of the gradient (its running mean square), averaged over the parameter's elements;
+    /// `None` if the optimizer keeps none.
     pub second_moment: Option<f64>,
-    /// The share of the elements of the parameter's gradient that are exactly 0.
+    /// The share of the elements of the parameter's gradient that are exactly 0, from 0 to 1.
     #[serde(deserialize_with = "or_nan")]
     pub zeros: f64,
-    /// The bins of a histogram of the gradient's elements by size: the lower end of each bin, and the number of
-    /// elements in the bin.
+    /// The histogram of the elements of the parameter's gradient by absolute value, with a bin for each power of two:
+    /// the lower end of each bin, and the number of elements in it. Zeros and empty bins are left out.
     pub histogram: Vec<(f64, u64)>,
 }
 
@@ -183,19 +195,23 @@ pub struct Health {
 pub struct Event {
     /// The number of the stage for which the worker acted.
     pub stage: usize,
-    /// The name of the activity: an instruction of the lowered plan, such as `2F0` or `2SEND_F0`, or a part of the
-    /// step: `start`, `reduce`, `finish`, `verdict`, `optimizer` or `follow`.
+    /// The name of the worker's activity: an instruction of the plan, such as `2F0` (the forward of micro-batch 0 on
+    /// stage 2) or `2SEND_F0`, or another part of the step. These are `start`, `reduce` (gradients of all replicas are
+    /// added), `finish` (gradient norms), `verdict` (the wait for the other stages before the update), `optimizer`, and
+    /// `follow` (new values of tied parameters).
     pub activity: String,
     /// The time at which the activity began, in seconds since the step began.
     pub start: f64,
     /// The time at which the activity ended, in seconds since the step began.
     pub end: f64,
-    /// The part of the activity's time in which the worker waited for other workers or the caller, in seconds.
+    /// The part of the activity's time in which the worker was blocked because it waited for other workers or the
+    /// caller, in seconds.
     pub waited: f64,
     /// The stage or other cause for which the worker waited, such as `stage 1`; `None` if no cause is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waited_for: Option<String>,
-    /// The memory that the worker had in use when the activity ended, in bytes; `None` if memory was not counted.
+    /// The device memory that the worker had in use when the activity ended, in bytes; `None` if memory was not
+    /// counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<u64>,
 }

@@ -118,7 +118,7 @@ fn id_of(name: &RemoteName) -> Option<[u8; 32]> {
 }
 
 /// Returns the network connections (sessions) to a device on another host that are kept for one kind of transfer:
-/// activations, gradients, or tensors for this host. The first call opens them.
+/// activations, gradients, or tensors for this host. The first call opens them, and fails if it cannot.
 pub(super) fn sessions(connected: &Connected, way: Lane) -> Result<&[Device], RemoteError> {
     let Connected { name, token, transfers, .. } = connected;
     let sessions = &transfers[way as usize];

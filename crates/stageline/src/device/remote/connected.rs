@@ -45,7 +45,8 @@ pub(super) enum Lane {
 }
 
 impl Lane {
-    /// Returns the number of sessions for transfers of this kind; successive micro-batches use the sessions in turn.
+    /// Returns the number of sessions with one device for this kind of transfer (activations, gradients, or tensors for
+    /// this host); successive micro-batches use the sessions in turn.
     ///
     /// A session asks another server for a tensor only when the previous tensor has arrived. With two sessions, one
     /// asks while the other's tensor is in flight, so that a schedule can hide latency: eager 1F1B runs two
@@ -68,7 +69,7 @@ pub(super) fn remember(connected: Connected) {
     all.push(Arc::new(connected));
 }
 
-/// Returns all connected devices of other hosts.
+/// Returns all devices of other hosts that this program has connected, in the order of their connection.
 pub(super) fn all() -> Vec<Arc<Connected>> {
     CONNECTED.read().clone()
 }

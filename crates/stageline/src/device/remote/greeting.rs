@@ -23,7 +23,8 @@ pub(super) struct Greeting {
     pub(super) has_kernels: bool,
 }
 
-/// The number of values in a server's greeting, which is the same in every version.
+/// The number of values in a server's greeting (its answer to a new client): four version numbers and one flag. It is
+/// the same in every version of the program.
 pub(super) const NUMBERS: usize = 5;
 
 /// The version of the operations and kernels that a server offers. The number changes whenever one of them takes other
@@ -50,7 +51,8 @@ impl Greeting {
         [major, minor, patch, operations, f32::from(u8::from(self.has_kernels))]
     }
 
-    /// Reads a server's greeting from the numbers that the server sent.
+    /// Converts the numbers that a server sent to its greeting: the version of its program, and whether its devices
+    /// have this crate's kernels.
     fn from_numbers(numbers: [f32; NUMBERS]) -> Self {
         let [version @ .., has_kernels] = numbers;
         Self { version: version.map(|number| number as u16), has_kernels: has_kernels != 0.0 }
@@ -64,7 +66,8 @@ impl fmt::Display for Greeting {
     }
 }
 
-/// Parses one number of this program's version (major, minor or patch) at compile time.
+/// Parses one number of this program's version (major, minor or patch) at compile time; any other text is a compile
+/// error.
 const fn number(digits: &str) -> u16 {
     match u16::from_str_radix(digits, 10) {
         Ok(number) => number,
@@ -80,8 +83,8 @@ pub(super) fn this_process() -> Process {
     std::array::from_fn(|part| f32::from(u16::from_le_bytes([random[2 * part], random[2 * part + 1]])))
 }
 
-/// Asks the server of a device for its greeting. The error is the text of burn's error, or of the server's unexpected
-/// answer.
+/// Asks the server of a device for its greeting: its version, and whether it has this crate's kernels. The error is the
+/// text of burn's error, or of the server's unexpected answer.
 pub(super) fn request(device: &Device) -> Result<Greeting, String> {
     numbers::<NUMBERS>(device, name::HELLO).map(Greeting::from_numbers)
 }

@@ -5,9 +5,10 @@ use std::time::Duration;
 /// The measured speed of the network between two devices.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkSpeed {
-    /// The time that a tensor of one element takes from one device to the other.
+    /// The time that a tensor of one element takes from one device to the other, in one direction.
     pub latency: Duration,
-    /// The bytes per second with which a large tensor goes from one device to the other.
+    /// The bandwidth of the network in bytes per second, measured with a large tensor that goes from one device to the
+    /// other.
     pub bandwidth: f64,
 }
 

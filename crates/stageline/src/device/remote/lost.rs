@@ -28,7 +28,8 @@ impl fmt::Display for LostHost {
     }
 }
 
-/// Checks in parallel whether the hosts of all stages are alive, and returns the lost hosts.
+/// Checks in parallel whether the other hosts on which stages run are alive, and returns those that do not answer or
+/// were restarted.
 #[cfg(feature = "remote")]
 pub(crate) fn lost_hosts<'a>(stages: impl Iterator<Item = (Replica, usize, &'a Device)>) -> Vec<LostHost> {
     use std::sync::Arc;

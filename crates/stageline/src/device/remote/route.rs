@@ -25,7 +25,7 @@ pub(crate) struct Route {
 pub(crate) struct Lanes(Vec<Device>);
 
 impl Lanes {
-    /// Returns the device or session to which the tensors of the micro-batch with this number are moved.
+    /// Returns the device or session to which the sender moves the tensors of the micro-batch with this number.
     pub(crate) fn of(&self, micro_batch: usize) -> &Device {
         &self.0[micro_batch % self.0.len()]
     }

@@ -43,8 +43,8 @@ impl<In: Clone, Out, Target: Clone> Workers<In, Out, Target> {
         Ok(outputs?.into_iter().flatten().collect())
     }
 
-    /// Sends each replica its micro-batches of the inputs and of the targets, if there are targets, and each worker the
-    /// command to run a pass.
+    /// Sends each replica its micro-batches of the inputs (and of the targets, unless the pass is an inference), and
+    /// each worker the command to run a pass.
     fn feed(&self, inputs: &[In], targets: Option<&[Target]>, asked: Vec<Asked>) -> Result<(), Ended> {
         let mut next = 0;
         let replicas = self.batches.iter().zip(self.handles.chunks(self.handles.len() / self.batches.len()));
@@ -66,8 +66,8 @@ impl<In: Clone, Out, Target: Clone> Workers<In, Out, Target> {
 }
 
 impl<In, Out, Target> Workers<In, Out, Target> {
-    /// Sends the verdict on a step to all workers, and returns the reports of all stages, in the order of replicas and
-    /// stages.
+    /// Sends the verdict on a step to all workers, waits until every stage has acted on it, and returns the reports of
+    /// all stages in the order of replicas and stages.
     pub(crate) fn conclude(&self, verdict: Verdict) -> Result<Vec<Stepped>, Ended> {
         self.tell(verdict)?;
         self.concluded_stages(verdict)
@@ -81,8 +81,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         Ok(())
     }
 
-    /// Commands all workers to receive the verdict on the last step, because no further step follows during which the
-    /// workers would receive it.
+    /// Commands all workers to receive the verdict on the last step, which its stages have only assumed so far. This is
+    /// for a last step, because workers otherwise receive the verdict during the next step.
     pub(crate) fn settle(&self) -> Result<(), Ended> {
         for worker in &self.handles {
             self.send(&worker.commands, Command::Settle { during: self.during() })?;
@@ -90,8 +90,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         Ok(())
     }
 
-    /// Returns a copy of the state of every stage of the first replica, which has everything that a checkpoint
-    /// contains.
+    /// Returns a copy of the state of every stage of the first replica for a checkpoint: parameters and optimizer
+    /// states.
     pub(crate) fn copy_states(&mut self, during: During) -> Result<Vec<StageState>, Ended> {
         self.begin(during);
         for worker in self.handles.iter().filter(|worker| worker.replica.is_first()) {
@@ -117,7 +117,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         Ok(Finished(outcomes))
     }
 
-    /// Waits for every worker's events of a training pass, and returns the events in the order of replicas and workers.
+    /// Waits until every worker has sent its events (timed activities) of a training pass, and returns them in the
+    /// order of replicas and workers.
     pub(crate) fn recorded(&self) -> Result<Vec<Vec<Event>>, Ended> {
         let mut recorded = (0..self.handles.len())
             .map(|_| self.receive(&self.replies.recorded))
@@ -126,14 +127,15 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         Ok(recorded.into_iter().map(|recorded| recorded.events).collect())
     }
 
-    /// Receives one message from every stage of the first `replicas` replicas on the channel `messages`, in the order
-    /// of arrival.
+    /// Waits for one message from every stage of the first `replicas` replicas on the channel `messages`, and returns
+    /// the messages in the order of arrival.
     fn gather<R>(&self, messages: &Receiver<R>, replicas: usize) -> Result<Vec<R>, Ended> {
         (0..replicas * self.stages).map(|_| self.receive(messages)).collect()
     }
 
-    /// Waits until every stage has ended the step as `verdict` says, and returns the stages' reports in the order of
-    /// replicas and stages. Reports of stages that acted on another (assumed) verdict are discarded.
+    /// Waits until every stage has ended the step as `verdict` says (stepped its optimizer, skipped the step, ...), and
+    /// returns the stages' reports in the order of replicas and stages. Reports of stages that acted on another
+    /// (assumed) verdict are discarded.
     pub(crate) fn concluded_stages(&self, verdict: Verdict) -> Result<Vec<Stepped>, Ended> {
         let stages = self.replicas() * self.stages;
         let mut stepped = Vec::with_capacity(stages);
@@ -146,12 +148,13 @@ impl<In, Out, Target> Workers<In, Out, Target> {
     }
 }
 
-/// The outcomes of all stages at the end of a pass: losses, gradient norms, ledgers and non-finite results.
+/// The outcomes of all stages at the end of a pass: losses, metrics, gradient norms, counts of summed micro-batches,
+/// and non-finite results.
 pub(crate) struct Finished(Vec<Outcome>);
 
 impl Finished {
-    /// Returns the loss and gradient-norm sums over all stages, or an error if a stage's gradient sum does not contain
-    /// every micro-batch of the step.
+    /// Returns the losses, metrics and gradient norm of a step, summed over all stages. Returns an error if a stage's
+    /// gradient sum does not contain every micro-batch of the step.
     pub(crate) fn sums(self, contexts: &[Arc<Context>]) -> Result<Sums, Ended> {
         let ledger =
             |Context { weights, .. }: &Context| Ledger { backwards: weights.each.len(), weight: weights.total.clone() };
@@ -159,12 +162,12 @@ impl Finished {
         Sums::of(&self.0, &expected).map_err(|error| Ended::ByCaller(error.into()))
     }
 
-    /// Returns, for every term of the loss, its sum over the micro-batches of the pass.
+    /// Returns, for every term of the loss, its sum over the targets of all micro-batches of the pass.
     pub(crate) fn losses(&self) -> Vec<f64> {
         flush::losses(&self.0)
     }
 
-    /// Returns each metric, summed over the micro-batches of the pass.
+    /// Returns the sum of each metric over the targets of all micro-batches of the pass.
     pub(crate) fn metrics(&self) -> Vec<f64> {
         flush::metrics(&self.0)
     }
@@ -175,19 +178,21 @@ impl Finished {
     }
 }
 
-/// Returns the terms of a loss, each computed as the sum over the targets divided by the weight of the targets.
+/// Returns the terms of a loss, given the sum of each term over the targets and the total loss weight. The mean of a
+/// term is its sum divided by its weight.
 pub(crate) fn terms(sums: &[f64], weight: &Weight) -> Vec<LossTerm> {
     let means = weight.divide(sums).into_iter();
     means.zip(weight.terms()).map(|(loss, &weight)| LossTerm { loss, weight }).collect()
 }
 
-/// Returns the metrics with these names and sums, each divided by the loss weight of the first term.
+/// Returns the metrics of a batch, given their names and their sums over the targets. The value of a metric is its sum
+/// divided by the loss weight of the first term.
 pub(crate) fn metrics(names: &[&'static str], sums: &[f64], weight: &Weight) -> Vec<Metric> {
     let weight = weight.terms().first().copied().unwrap_or_default();
     names.iter().zip(sums).map(|(name, sum)| Metric { name, value: mean(*sum, weight) }).collect()
 }
 
-/// Returns the total loss of a step: the sum of the values of its terms.
+/// Returns the total loss of a batch: the sum of the means of its loss terms.
 pub(crate) fn total_loss(terms: &[LossTerm]) -> f64 {
     terms.iter().map(|term| term.loss).sum()
 }

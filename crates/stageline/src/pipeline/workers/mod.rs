@@ -49,7 +49,8 @@ pub(crate) struct Workers<In, Out, Target> {
     devices: Vec<Vec<Device>>,
     /// The number of pipeline stages that one replica has.
     stages: usize,
-    /// The runners of the first replica's stages, once their workers have ended; empty before.
+    /// The runners of the first replica's stages (with the trained modules), once their workers have ended; empty
+    /// before.
     ended: Vec<Box<dyn Runner>>,
     /// The numbers of the first replica's stages whose hosts are unreachable, so that the state of these stages cannot
     /// be read.
@@ -72,10 +73,11 @@ struct WorkerHandle {
     verdicts: Sender<Verdict>,
     thread: JoinHandle<Vec<Box<dyn Runner>>>,
     progress: ProgressBoard,
-    /// The number of events for which the worker's event list has room: as many as a step or a rehearsal records,
-    /// whichever is more.
+    /// The number of events (timed activities) for which the worker's event list has room: as many as a step or a
+    /// rehearsal records, whichever is more.
     events: usize,
-    /// The size in bytes of the buffer in which each kernel thread of the worker packs the operands of matrix products.
+    /// The size, in bytes of host memory, of the buffer in which each kernel thread of the worker packs the operands of
+    /// matrix products; 0 if not measured.
     packing_buffer: u64,
 }
 
@@ -104,12 +106,14 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         self.handles.len()
     }
 
-    /// Returns the size in bytes of the largest buffer in which a kernel thread of any worker packs matrix products.
+    /// Returns the size, in bytes of host memory, of the largest buffer in which a kernel thread of any worker packs
+    /// the operands of matrix products.
     pub(crate) fn packing_buffer(&self) -> u64 {
         self.handles.iter().map(|worker| worker.packing_buffer).max().unwrap_or(0)
     }
 
-    /// Records that all stages have made the first `steps` training steps, so that none of these steps is rolled back.
+    /// Records that all stages have made or skipped the first `steps` training steps, so that none of these steps is
+    /// rolled back.
     pub(crate) fn commit(&self, steps: usize) -> Result<(), Ended> {
         Ok(self.stop.commit(steps)?)
     }

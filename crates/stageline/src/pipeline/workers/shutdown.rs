@@ -12,13 +12,13 @@ use crate::state::layout::StageState;
 use crate::threads::ends_within;
 use crate::threads::failure::Failure;
 
-/// The shortest time to wait for worker threads to end after an error, before the pipeline abandons the threads. A
-/// thread whose action never returns cannot be ended from outside.
+/// The shortest time for which the pipeline waits after an error until the worker threads end; then it abandons the
+/// threads that still run. A thread whose action never returns cannot be ended from outside.
 const AFTER_AN_ERROR: Duration = Duration::from_secs(5);
 
 impl<In, Out, Target> Workers<In, Out, Target> {
     /// Stops and joins every worker, and returns the one error that caused the stop. If a stage cannot roll back a step
-    /// that other stages have not made, the error also says after how many steps the last checkpoint was taken.
+    /// that other stages have not made, the error also says how many training steps the last checkpoint contains.
     pub(crate) fn end(&mut self, ended: Ended, last_checkpoint: Option<usize>) -> StepError {
         if let Ended::ByCaller(error) = ended {
             self.stop.raise(error);
@@ -72,7 +72,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         }
     }
 
-    /// Removes and returns the runners of the first replica's stages, after the workers have ended.
+    /// Removes and returns the runners of the first replica's stages, which have the trained modules, after the workers
+    /// have ended.
     pub(crate) fn take_stages(&mut self) -> Vec<Box<dyn Runner>> {
         std::mem::take(&mut self.ended)
     }

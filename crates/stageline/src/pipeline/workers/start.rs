@@ -24,7 +24,8 @@ pub(crate) struct BatchChannels<In, Out, Target> {
     pub(crate) outputs: Receiver<Vec<Out>>,
 }
 
-/// An assembled replica whose workers have not started, with the sizes of its stages.
+/// An assembled data-parallel replica whose workers have not started, with the devices and parameter sizes of its
+/// stages.
 pub(crate) struct Prepared<In, Out, Target> {
     pub(crate) channels: BatchChannels<In, Out, Target>,
     pub(crate) runners: Stages,

@@ -13,14 +13,14 @@ use crate::threads::{Receiver, Sender};
 /// action so far.
 pub(super) struct Watch {
     pub(super) watchdog: Option<Watchdog>,
-    /// The longest duration of one action in any training step so far.
+    /// The longest duration of one action (such as a forward or a backward) in any training step so far.
     pub(super) longest: Duration,
-    /// Whether the watchdog has warned of a stall since the current pass began.
+    /// Whether the watchdog has logged a warning of stalled workers since the current pass began.
     warned: Cell<bool>,
-    /// The time for which no worker has made progress, as of the last check, in multiples of the watchdog's `floor`. It
-    /// decides when the hosts are checked for liveness.
+    /// The time for which no worker has made progress, as of the last check, as a whole multiple of the watchdog's
+    /// `floor` (the shortest time before a stall warning). It decides when the hosts are checked for liveness.
     asked: Cell<u32>,
-    /// The kind and number of the pass that the workers run now, for errors and logs.
+    /// The kind and number of the pass (step, evaluation, ...) that the workers run now, for errors and logs.
     pub(super) during: During,
     /// The time at which the workers' current pass began.
     began: Instant,
@@ -40,13 +40,13 @@ impl Watch {
 }
 
 impl<In, Out, Target> Workers<In, Out, Target> {
-    /// Records the kind of the pass that begins now, for the watchdog and for errors, and its start time.
+    /// Records the kind and the start time of the pass that begins now, for the watchdog and for errors.
     pub(crate) fn begin(&mut self, during: During) {
         (self.watch.during, self.watch.began) = (during, Instant::now());
         self.watch.warned.set(false);
     }
 
-    /// Returns the kind and number of the pass that the workers run now, for errors and logs.
+    /// Returns the kind and number of the pass (step, evaluation, ...) that the workers run now, for errors and logs.
     pub(crate) fn during(&self) -> During {
         self.watch.during
     }
@@ -56,13 +56,14 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         self.watch.began
     }
 
-    /// Records the duration of an action; the watchdog allows several times the duration of the longest action without
-    /// progress.
+    /// Records the duration of an action, such as a forward. The watchdog allows several times the duration of the
+    /// longest action without progress.
     pub(crate) fn note_action(&mut self, took: Duration) {
         self.watch.longest = self.watch.longest.max(took);
     }
 
-    /// Waits for a message from the workers, and checks in intervals whether the workers have stalled.
+    /// Waits for a message from the workers and returns it. Meanwhile checks in intervals whether the workers have
+    /// stalled, and returns an error if they have.
     pub(super) fn receive<R>(&self, messages: &Receiver<R>) -> Result<R, Ended> {
         let Some(watchdog) = self.watch.watchdog else { return Ok(self.stop.receive(messages)?) };
         loop {
@@ -73,8 +74,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         }
     }
 
-    /// Sends a message to a worker, waits for room in the worker's channel if necessary, and checks in intervals
-    /// whether the workers have stalled.
+    /// Sends a message to a worker, and waits if the worker's channel is full. Meanwhile checks in intervals whether
+    /// the workers have stalled, and returns an error if they have.
     pub(super) fn send<R>(&self, channel: &Sender<R>, mut message: R) -> Result<(), Ended> {
         let Some(watchdog) = self.watch.watchdog else { return Ok(self.stop.send(channel, message)?) };
         while let Some(back) = self.stop.send_within(channel, message, watchdog.interval())? {
@@ -84,8 +85,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         Ok(())
     }
 
-    /// Warns if no worker makes progress (a stall), and returns an error if the stall lasts longer than the watchdog
-    /// allows or if a host is lost.
+    /// Logs a warning if no worker makes progress (a stall). Returns an error if the stall lasts longer than the
+    /// watchdog allows, or if a host is lost.
     fn check_progress(&self, watchdog: Watchdog) -> Result<(), Ended> {
         let Watch { longest, warned, asked, during, began, .. } = &self.watch;
         let limit = watchdog.limit(*longest);

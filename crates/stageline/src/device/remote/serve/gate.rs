@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 
 use super::limits;
 
-/// The largest size of the head of a client's HTTP request, in bytes.
+/// The largest accepted size of the head of a client's HTTP request (all before its body), in bytes.
 const HEAD: usize = 8 << 10;
 
 /// The time that the server waits after it failed to accept a WebSocket connection, for example because the process has
@@ -87,8 +87,8 @@ impl Drop for Place {
     }
 }
 
-/// Forwards a client's connection to burn's server: with limits of time and bytes until the client's first message, and
-/// without limits afterwards.
+/// Forwards a WebSocket client's connection to burn's server at `inner`: with limits of time and bytes up to the
+/// client's first message, and without limits afterwards.
 async fn pass(mut client: TcpStream, inner: SocketAddr, place: Place) -> io::Result<()> {
     let late = || io::Error::other(format!("it opened no session within {} s", limits::HANDSHAKE.as_secs()));
     let admitted = timeout(limits::HANDSHAKE, admitted(&mut client, inner)).await.map_err(|_| late())?;
@@ -99,8 +99,8 @@ async fn pass(mut client: TcpStream, inner: SocketAddr, place: Place) -> io::Res
     copy_bidirectional(&mut client, &mut server).await.map(drop)
 }
 
-/// Forwards the HTTP request and the first message of a client to burn's server. Returns the connection to the server,
-/// or `None` if the server closed it.
+/// Forwards the HTTP request and the first WebSocket message of a client to burn's server. Returns the connection to
+/// the server, or `None` if the server closed it; fails if the client exceeds a limit or is a web page.
 async fn admitted(client: &mut TcpStream, inner: SocketAddr) -> io::Result<Option<TcpStream>> {
     let (head, rest) = head(client).await?;
     if has_origin(&head) {
@@ -123,8 +123,8 @@ async fn admitted(client: &mut TcpStream, inner: SocketAddr) -> io::Result<Optio
     Ok((!hung_up).then_some(server))
 }
 
-/// Reads a client's HTTP request up to the empty line that ends the request's head. Returns the bytes of the head, and
-/// the bytes that were read beyond it.
+/// Reads a client's HTTP request up to the empty line that ends the request's head. Fails if the head is too long.
+/// Returns the bytes of the head, and the bytes that were read beyond it.
 async fn head(client: &mut TcpStream) -> io::Result<(Vec<u8>, Vec<u8>)> {
     const END: &[u8] = b"\r\n\r\n";
     let mut read = Vec::with_capacity(HEAD);

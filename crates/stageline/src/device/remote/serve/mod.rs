@@ -250,7 +250,8 @@ fn from_elsewhere(address: SocketAddr) -> String {
     route.map_or_else(unknown, |route| SocketAddr::new(route.ip(), address.port()).to_string())
 }
 
-/// Binds the server's iroh endpoint, which limits the streams of every new connection.
+/// Binds the server's iroh endpoint (its socket for QUIC connections) to `address`, with a limit on the streams of
+/// every new connection.
 async fn endpoint(key: &IrohIdentity, relays: &IrohRelays, address: SocketAddr) -> Result<Endpoint, ServeError> {
     let builder = match relays {
         IrohRelays::Public => Endpoint::builder(presets::N0),
@@ -275,8 +276,8 @@ async fn endpoint(key: &IrohIdentity, relays: &IrohRelays, address: SocketAddr) 
     builder.bind().await.map_err(|cause| taken(format!("{cause:#}")))
 }
 
-/// Creates burn's server for the devices `devices`, with the operations of the greeting and, on CPUs, this crate's
-/// kernels.
+/// Creates burn's server for the devices `devices`, with the operations that answer clients' questions about the server
+/// and, on CPUs, this crate's kernels.
 fn hosting(devices: Vec<Device>, peers: &Arc<Peers>) -> RemoteServer {
     #[cfg(feature = "flex")]
     if devices.iter().all(crate::device::location::is_host) {

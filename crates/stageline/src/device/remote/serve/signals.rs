@@ -17,8 +17,8 @@ impl EndSignals {
         Ok(Self([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?]))
     }
 
-    /// Waits until Ctrl-C or `SIGTERM` arrives, or until the server's future `served` ends, and returns the result of
-    /// that future.
+    /// Waits until Ctrl-C or `SIGTERM` arrives and then returns `Ok`, or until the server's future `served` ends and
+    /// then returns its result.
     pub(super) async fn or(self, served: impl Future<Output = Result<(), ServeError>>) -> Result<(), ServeError> {
         let Self([mut interrupt, mut terminate]) = self;
         tokio::select! {
