@@ -59,7 +59,9 @@ pub(crate) struct MemoryFlags {
 }
 
 impl CostFlags {
-    /// Returns the costs of `workers` x `chunks` stages in ms, from the flags. A list of another length is an error.
+    /// Returns the costs of `workers` x `chunks` stages, in ms: the times of forwards, backwards and halves of backwards,
+    /// and of transfers, as their flags give them. Each of these flags takes one value for all stages, or one value for
+    /// each; a flag with another number of values is an error.
     pub(crate) fn costs(&self, workers: usize, chunks: usize) -> anyhow::Result<Costs> {
         let shared = |flag, list: &[f64]| spread(flag, list, workers, chunks, chunks as f64);
         let forward = shared("--forward", &self.forward)?;

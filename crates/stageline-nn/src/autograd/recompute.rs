@@ -86,10 +86,12 @@ thread_local! {
     static PART_GRADIENTS: RefCell<Option<Sum>> = const { RefCell::new(None) };
 }
 
-/// Counts of the parts of a model that a forward marked for recomputation, by whether they will be recomputed.
+/// The numbers of parts (blocks, attentions and feed-forward parts) that one forward of a stage marked for
+/// recomputation, by whether the backward will recompute them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parts {
-    /// The number of parts marked for recomputation that will be recomputed in the backward.
+    /// The number of blocks, attentions and feed-forward parts of a stage's forward whose activations are dropped and
+    /// recomputed in the backward.
     recomputed: usize,
     /// The number of parts marked for recomputation whose activations are kept instead, because their input is outside
     /// the autodiff graph.

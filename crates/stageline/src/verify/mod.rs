@@ -157,12 +157,13 @@ impl Verify {
         self.verify(build().build()?, Models { build: &build, uncut: Some(&uncut) }, batch, validation)
     }
 
-    /// Verifies a custom training loop against the same model, which `build` builds. The loop must return gradients in
-    /// the order of that model's parameters.
+    /// Verifies a training loop of the user's own (`trial`): compares its losses, gradients and parameters, step by step,
+    /// with those of plain training on one device. The reference trains the model that `build` builds, which must begin
+    /// with the parameters of the loop's model. The loop must return gradients in the order of that model's parameters.
     ///
     /// # Errors
-    /// Returns [`VerifyError`] if one of the runs fails, as [`pipeline`](Self::pipeline) does, or if the gradients are
-    /// not those of the model's parameters.
+    /// Returns [`VerifyError`] if a step of the loop or of the reference fails, or if the gradients are not those of the
+    /// model's parameters.
     pub fn trial<In: Payload, Out: Payload, Target: Payload>(
         self,
         trial: impl Trial<In, Target>,
