@@ -126,6 +126,7 @@ pub enum Embeddings {
 /// A transformer block of a model, which keeps the shape `[batch, length, width]` of its activations.
 #[derive(Module, Debug)]
 #[allow(missing_docs)]
+#[allow(clippy::large_enum_variant)] // small beside the tensors of a block
 pub enum Block {
     Gpt2(gpt2::Block),
     Llama(llama::Block),

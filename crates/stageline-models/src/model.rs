@@ -184,6 +184,7 @@ impl LanguageModel {
 }
 
 /// A layer at any place in the row of a model, whose parameters have not been read or drawn yet.
+#[allow(clippy::large_enum_variant)] // one exists at a time
 enum Layer {
     Embeddings(Embeddings),
     Block(Block),

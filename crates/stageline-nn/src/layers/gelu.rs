@@ -75,6 +75,8 @@ mod one {
 mod tests {
     use burn::tensor::{Device, Distribution, Tensor, activation};
 
+    type Function = fn(Tensor<2>) -> Tensor<2>;
+
     #[test]
     fn gelu_matches_burns_up_to_the_last_bits() {
         let device = Device::flex();
@@ -85,7 +87,7 @@ mod tests {
             let gradients = (output.clone() * output.clone()).sum().backward();
             (output.inner(), leaf.grad(&gradients).unwrap(), gelu(input.clone()))
         };
-        let pairs: [[fn(Tensor<2>) -> Tensor<2>; 2]; 2] =
+        let pairs: [[Function; 2]; 2] =
             [[super::gelu, activation::gelu], [super::gelu_tanh, activation::gelu_approximate]];
         for ([ours, theirs], transposed) in pairs.into_iter().flat_map(|pair| [(pair, false), (pair, true)]) {
             let (ours, theirs) = (both(ours, transposed), both(theirs, transposed));
