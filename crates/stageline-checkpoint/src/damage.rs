@@ -11,7 +11,7 @@ const MOST_REASON: usize = 300;
 
 /// The reason why a file of a checkpoint is refused.
 ///
-/// If the damaged file is the manifest, the reason may be about a statement of the manifest on another file.
+/// If the damaged file is the manifest, the reason may be what the manifest says about another file.
 ///
 /// `Display` and `Debug` give the same text, which is as safe to print as that of
 /// [`CheckpointError`](crate::CheckpointError). The fields contain text from the file: print them as [`Printable`].
@@ -21,7 +21,7 @@ pub enum Damage {
     /// The file of the checkpoint does not exist.
     #[error("is missing")]
     Missing,
-    /// The path of a checkpoint's file or folder is something else, for example a symbolic link.
+    /// A path at which a checkpoint must have a file or a folder is of another kind, for example a symbolic link.
     #[error("is {found}, where a checkpoint has {expected}")]
     Kind {
         /// The kind of thing that was found at the path, such as "a symbolic link".

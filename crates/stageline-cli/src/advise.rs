@@ -128,8 +128,9 @@ impl Question<'_> {
         ))
     }
 
-    /// Returns a table of the links between stages, with the bubble over each link alone and over all together, and the
-    /// schedules that tolerate the links better. The text is empty if the plan uses no link.
+    /// Returns a table of the links between stages, and lines with schedules that have a smaller bubble over these
+    /// links. The table shows the predicted bubble if only one link takes time, for each link, and if all links do. The
+    /// text is empty if the plan uses no link.
     fn links(&self, measured: &Measured, target: &Target) -> Result<String> {
         let crossings = measured.crossings(target)?;
         if crossings.is_empty() {

@@ -6,11 +6,13 @@ use std::path::Path;
 use anyhow::{Context, ensure};
 use stageline_schedule::Timeline;
 
-/// The most computes that an SVG picture of a timeline may show: viewers do not open larger pictures.
+/// The largest number of bars in an SVG picture of a timeline, because viewers do not open larger pictures. Each
+/// forward, backward or half of a backward is one bar.
 const MOST_BARS: usize = 200_000;
 
-/// Returns the width in ms of a column, when a timeline is printed as a text grid. The width is that of the shortest
-/// compute, but at least a 400th of the timeline so that lines stay readable.
+/// Returns the time in ms that one column of characters stands for when a timeline is printed as text. It is the
+/// duration of the shortest forward, backward or half of a backward, but at least a 400th of the step time, so that
+/// lines stay readable.
 pub(crate) fn grid_slot(timeline: &Timeline) -> f64 {
     const MOST_COLUMNS: f64 = 400.0;
     let lengths = timeline.rows().iter().flatten().map(|span| span.end - span.start).filter(|length| *length > 0.0);
@@ -26,8 +28,8 @@ pub(crate) fn draw(path: &Path, timeline: &Timeline) -> anyhow::Result<()> {
     write_to(path, &timeline.svg("ms"))
 }
 
-/// Writes the text to a file, or to the terminal if the path is `-`. Succeeds if the reader of the terminal's pipe
-/// closes it early.
+/// Writes the text to a file, or to the standard output if the path is `-`. A pipe that its reader closes early is no
+/// error.
 pub(crate) fn write_to(path: &Path, text: &str) -> anyhow::Result<()> {
     let written = if path == "-" { std::io::stdout().write_all(text.as_bytes()) } else { std::fs::write(path, text) };
     match written {
@@ -36,7 +38,7 @@ pub(crate) fn write_to(path: &Path, text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Writes the text to the terminal. Succeeds if the reader of the terminal's pipe closes it early.
+/// Writes the text to the standard output. A pipe that its reader closes early is no error.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     write_to(Path::new("-"), text)
 }

@@ -132,7 +132,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Rounds a figure of the report to nine decimals, which hides the rounding errors of sums.
+/// Rounds a number of the report to nine decimals, which hides the rounding errors of sums.
 fn exact(number: f64) -> f64 {
     (number * 1e9).round() / 1e9
 }

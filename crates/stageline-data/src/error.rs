@@ -16,7 +16,7 @@ pub enum CorpusError {
         /// The path that the caller gave for the corpus.
         path: PathBuf,
     },
-    /// The corpus has no byte to read: it has no file, no file with these extensions, or empty files only.
+    /// The corpus has no byte to read: it has no files, no files with the requested extensions, or only empty ones.
     #[error(
         "nothing to read at {}: found no non-empty {}; give another path{}",
         path.display(),

@@ -21,7 +21,7 @@ pub struct Text {
 }
 
 impl Text {
-    /// Makes a text by joining the file ranges in this order.
+    /// Makes a text by joining the file ranges in the order of `ranges`.
     pub(crate) fn new(ranges: Vec<FileRange>) -> Self {
         let mut len = 0;
         let start = |range: &FileRange| {

@@ -11,9 +11,10 @@ use crate::refusal::Refusal;
 use crate::tensor::byte_len;
 use crate::weights::{LENGTH, MOST_HEADER};
 
-/// The header of a weights file, with its entries in the order of the layout.
+/// The header of a safetensors file, which is serialised with its tensors in the order of the file's layout.
 ///
-/// `Metadata` of the safetensors crate is no alternative, because it writes the text entries in a random order.
+/// `Metadata` of the safetensors crate is no alternative, because it writes the text entries (`__metadata__`) in a
+/// random order.
 struct Header<'a>(&'a FileLayout);
 
 impl Serialize for Header<'_> {

@@ -37,7 +37,7 @@ pub enum ModelError {
         path.display()
     )]
     UnexpectedTensor {
-        /// The path of the weights file with this tensor.
+        /// The path of the weights file with the first tensor that the configuration does not describe.
         path: PathBuf,
         /// The name of the first tensor that the configuration does not describe.
         name: String,
@@ -47,11 +47,11 @@ pub enum ModelError {
     /// The tensor of a parameter has an element type other than F32, F16 and BF16.
     #[error("{}: the tensor `{name}` has the type {dtype}; parameters are read from F32, F16 and BF16", path.display())]
     Type {
-        /// The path of the weights file with the tensor.
+        /// The path of the weights file with the tensor of an unsupported type.
         path: PathBuf,
-        /// The name of the tensor on the hub.
+        /// The name in the weights file of the tensor of an unsupported type.
         name: String,
-        /// The type of the tensor's elements, such as `I64`.
+        /// The unsupported type of the tensor's elements, such as `I64`.
         dtype: String,
     },
     /// The modules of a pipeline cannot be taken as the layers of this model; the field is the cause.

@@ -14,7 +14,7 @@ use crate::names::{Naming, Place};
 use crate::parameters::{self, tensor_of, transposed};
 
 /// A function that copies the values of a parameter from its device to the host's memory, in the order of the
-/// parameter's tensor on the hub.
+/// parameter's tensor on the Hugging Face hub.
 type Read = Box<dyn Fn() -> Vec<f32>>;
 
 impl LanguageModel {
@@ -70,7 +70,7 @@ fn by_name(found: Vec<(TensorLayout, Read)>) -> HashMap<String, Read> {
     found.into_iter().map(|(tensor, read)| (tensor.name, read)).collect()
 }
 
-/// A visitor that finds the parameters of a layer with their tensors on the hub.
+/// A visitor that finds the parameters of a layer with their tensors on the Hugging Face hub.
 struct Gather<'a> {
     path: parameters::Path,
     place: Place,

@@ -33,7 +33,7 @@ impl Family {
         }
     }
 
-    /// Returns the names that the family's tensors have on the hub, by parameter.
+    /// Returns the names that the family's tensors have on the Hugging Face hub, by parameter.
     pub fn names(&self) -> &'static Names {
         match self {
             Self::Gpt2(_) => &gpt2::NAMES,

@@ -6,8 +6,8 @@ use stageline::nn::{Embedding, cross_entropy};
 
 use crate::parameters::rows;
 
-/// Returns the logits of normalised activations `[batch x length, width]`, as `[batch, length, vocabulary]`. The array
-/// has the sizes of the activations: batch, length and width.
+/// Returns the logits of normalised activations `[batch x length, width]`, as `[batch, length, vocabulary]`. The third
+/// argument is the array of the activations' sizes: batch, length and width.
 pub fn logits(output: &Embedding, normalised: Tensor<2>, [batch, length, _]: [usize; 3]) -> Tensor<3> {
     let logits = output.project(normalised);
     let [_, vocabulary] = logits.dims();

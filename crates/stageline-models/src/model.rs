@@ -23,8 +23,9 @@ pub type Tokens = Tensor<2, Int>;
 /// The output of a language model: the logits of the next token at every position, `[batch, length, vocabulary]`.
 pub type Logits = Tensor<3>;
 
-/// A language model of a known family. It has the parameters of a folder of the hub, or those that are drawn for a new
-/// model; the layers of its [`row`](Self::row) get them when they are created.
+/// A language model of a known family. Its parameters are those of a folder in the format of the Hugging Face hub or,
+/// for a new model, are drawn at random. Opening or creating the model reads and draws none of them; the layers of its
+/// [`row`](Self::row) do so.
 #[derive(Clone)]
 pub struct LanguageModel(Arc<Inner>);
 
@@ -42,13 +43,13 @@ struct Inner {
     angles: RotaryAngles,
     cache: KeyValueCache,
     /// The function that tells whether a parameter is frozen, so that it is not trained, from the name of the
-    /// parameter's tensor on the hub.
+    /// parameter's tensor on the Hugging Face hub.
     frozen: Arc<dyn Fn(&str) -> bool + Send + Sync>,
 }
 
 impl LanguageModel {
-    /// Opens a folder of the hub: `config.json`, and `model.safetensors` or the shards that
-    /// `model.safetensors.index.json` lists. No parameter is read yet.
+    /// Opens a model folder in the format of the Hugging Face hub: `config.json`, and `model.safetensors` or the shards
+    /// that `model.safetensors.index.json` lists. No parameter is read yet.
     ///
     /// # Errors
     /// Returns [`ModelError`] if a file cannot be read, the architecture is not known, or the tensors are not those
@@ -92,8 +93,8 @@ impl LanguageModel {
         Ok(Self(Arc::new(Inner { family, config, naming, folder, seed, table, angles, cache, frozen })))
     }
 
-    /// Freezes the parameters for whose tensors on the hub, such as `model.layers.0.mlp.up_proj.weight`, the function
-    /// returns true. They are not trained, and have no optimizer state.
+    /// Freezes the parameters for whose tensors on the Hugging Face hub, such as `model.layers.0.mlp.up_proj.weight`,
+    /// the function returns true. They are not trained, and have no optimizer state.
     #[must_use]
     pub fn freeze(self, frozen: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
         Self(Arc::new(Inner { frozen: Arc::new(frozen), ..Inner::clone(&self.0) }))
@@ -137,14 +138,16 @@ impl LanguageModel {
         }
     }
 
-    /// Returns the fields of the configuration that ask for dropout, with their shares. Dropout is not applied.
+    /// Returns the fields of the configuration that ask for dropout, with their dropout probabilities. The model does
+    /// not apply dropout.
     pub fn dropout(&self) -> Vec<(&'static str, f64)> {
         const FIELDS: [&str; 4] = ["resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout"];
         let share = |field| self.0.config.get(field).and_then(Value::as_f64).filter(|share| *share > 0.0);
         FIELDS.into_iter().filter_map(|field| Some((field, share(field)?))).collect()
     }
 
-    /// Returns the name on the hub of each parameter's tensor, with true if the parameter is frozen (not trained).
+    /// Returns the name on the Hugging Face hub of each parameter's tensor, with true if the parameter is frozen (not
+    /// trained).
     pub fn tensors(&self) -> Vec<(String, bool)> {
         let device = Device::default();
         let layers = self.0.each_layer(&device, |place, layer| layer.tensors(place, &self.0.naming));
@@ -183,7 +186,7 @@ impl LanguageModel {
     }
 }
 
-/// A layer at any place in the row of a model, whose parameters have not been read or drawn yet.
+/// A layer of a model (the embeddings, a block or the head), whose parameters have not been read or drawn yet.
 #[allow(clippy::large_enum_variant)] // one exists at a time
 enum Layer {
     Embeddings(Embeddings),
@@ -210,8 +213,8 @@ impl Layer {
 }
 
 impl Inner {
-    /// Calls `each` with every layer of the model and its place in the row, one after another, without reading or
-    /// drawing a parameter. Returns the results in the same order.
+    /// Calls `each` with every layer of the model and its place among the model's layers, from first to last, without
+    /// reading or drawing a parameter. Returns the results in the same order.
     fn each_layer<T>(&self, device: &Device, mut each: impl FnMut(Place, Layer) -> T) -> Vec<T> {
         let table = || parameters::table(self.family.table(), self.family.deviation(), device);
         let embeddings = self.family.embeddings(table(), &self.cache, device);

@@ -8,7 +8,8 @@ pub enum Place {
     Head,
 }
 
-/// The tensor on the hub that has the values of a parameter: its name, and whether it is stored transposed.
+/// The tensor on the Hugging Face hub that has the values of a parameter: its name, and whether it is stored
+/// transposed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubTensor {
     pub name: String,
@@ -17,7 +18,8 @@ pub struct HubTensor {
     pub transposed: bool,
 }
 
-/// The tensor of one parameter of a layer: the parameter's path in the layer, and the tensor's name on the hub.
+/// The tensor of one parameter of a layer: the parameter's path in the layer, and the tensor's name on the Hugging Face
+/// hub.
 pub struct Name {
     path: &'static str,
     hub: &'static str,
@@ -25,18 +27,18 @@ pub struct Name {
 }
 
 impl Name {
-    /// Creates the name of a parameter's tensor that has the same shape on the hub.
+    /// Creates the name of a parameter's tensor that has the same shape on the Hugging Face hub.
     pub const fn same(path: &'static str, hub: &'static str) -> Self {
         Self { path, hub, transposed: false }
     }
 
-    /// Creates the name of a parameter's tensor whose rows and columns are exchanged on the hub.
+    /// Creates the name of a parameter's tensor whose rows and columns are exchanged on the Hugging Face hub.
     pub const fn transposed(path: &'static str, hub: &'static str) -> Self {
         Self { path, hub, transposed: true }
     }
 }
 
-/// The names of all tensors of a model family on the hub, by the layer and the parameter.
+/// The names of all tensors of a model family on the Hugging Face hub, by the layer and the parameter.
 pub struct Names {
     /// The prefix of the names of all tensors, such as `model.`, except that of an untied head; folders of a model
     /// without a head lack the prefix.
@@ -56,11 +58,11 @@ pub struct Names {
 /// embeddings.
 pub const OUTPUT: &str = "output.weight";
 
-/// The name on the hub of the tensor of an untied head's projection to the vocabulary.
+/// The name on the Hugging Face hub of the tensor of an untied head's projection to the vocabulary.
 pub const UNTIED: &str = "lm_head.weight";
 
-/// The names of the tensors of one model on the hub. Depending on its folder, they have the family's root as a prefix
-/// or lack it.
+/// The names of the tensors of one model on the Hugging Face hub. Depending on the model's folder, the names begin with
+/// the family's prefix, such as `model.`, or lack it.
 #[derive(Clone)]
 pub struct Naming {
     names: &'static Names,
@@ -75,8 +77,9 @@ impl Naming {
         Self { names, root: names.root, tied }
     }
 
-    /// Returns the names of the model's tensors in a folder: without the family's root if the folder has the table of
-    /// token embeddings under such a name only. `has` tells whether the folder has a tensor.
+    /// Returns the names of the model's tensors in a folder. The names lack the family's prefix, such as `model.`, if
+    /// the folder has the table of token embeddings only under a name without this prefix. `has` tells whether the
+    /// folder has a tensor of a given name.
     pub fn in_folder(self, has: impl Fn(&str) -> bool) -> Self {
         let rooted = self.table().name;
         let bare = &rooted[self.names.root.len()..];
@@ -89,13 +92,13 @@ impl Naming {
         self.tied
     }
 
-    /// Returns the tensor on the hub of the table of token embeddings.
+    /// Returns the tensor on the Hugging Face hub of the table of token embeddings.
     pub fn table(&self) -> HubTensor {
         self.of(Place::Embeddings, self.names.table).expect("a family names its table")
     }
 
-    /// Returns the tensor on the hub of the parameter at `path` in the layer at `place`; `None` if the family does not
-    /// name it.
+    /// Returns the tensor on the Hugging Face hub of the parameter at `path` in the layer at `place`; `None` if the
+    /// family does not name it.
     pub fn of(&self, place: Place, path: &str) -> Option<HubTensor> {
         if place == Place::Head && path == OUTPUT {
             return Some(match self.tied {

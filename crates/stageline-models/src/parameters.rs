@@ -35,8 +35,8 @@ pub fn rows(input: Tensor<3>) -> Tensor<2> {
     input.flatten(0, 1)
 }
 
-/// The path of a parameter in a layer, such as `mlp.up.weight`, while a layer is visited. The layer is an enum of
-/// families, whose variants are not part of the path.
+/// The path of a parameter in a layer, such as `mlp.up.weight`, while a layer is visited. The layer is an enum with one
+/// variant for each model family, and the name of the variant is not part of the path.
 #[derive(Default)]
 pub struct Path(Vec<Option<String>>);
 
@@ -106,7 +106,7 @@ impl ModuleVisitor for Check<'_> {
     }
 }
 
-/// Returns the tensor on the hub of the parameter at `path` in the layer at `place`.
+/// Returns the tensor on the Hugging Face hub of the parameter at `path` in the layer at `place`.
 ///
 /// # Panics
 /// Panics if the model family does not name the parameter's tensor.
@@ -187,7 +187,7 @@ pub fn unexpected<'a>(
     folder.tensors().filter(|(name, _)| !needed.contains(*name) && !naming.is_spare(name)).collect()
 }
 
-/// Returns the names on the hub of the tensors of all parameters of a layer.
+/// Returns the names on the Hugging Face hub of the tensors of all parameters of a layer.
 pub fn names<M: Module>(layer: &M, place: Place, naming: &Naming) -> Vec<String> {
     let mut visit = NamesOf { path: Path::default(), place, naming, found: Vec::new() };
     layer.visit(&mut visit);

@@ -61,7 +61,7 @@ mod tests {
     }
 
     /// Returns the bits of a linear layer's output and of the gradients of its input, weight and bias. The backward is
-    /// split if `halves` is set, and whole otherwise.
+    /// split into input and weight gradients if `halves` is set, and whole otherwise.
     fn linear<const D: usize>(
         run: impl Fn(Tensor<D>) -> Tensor<D>,
         (weight, bias): (&Param<Tensor<2>>, Option<&Param<Tensor<1>>>),

@@ -48,7 +48,8 @@ impl StageCost {
         [forward, input_gradient, weight_gradient, backward, send_activation, send_gradient]
     }
 
-    /// Returns the costs of one of `parts` equal parts of the stage. A part sends as much as the whole stage.
+    /// Returns the costs of one of `parts` equal parts of the stage: the computation time is divided by `parts`, and
+    /// the latency of transfers stays the same.
     fn part(self, parts: f64) -> Self {
         Self {
             forward: self.forward / parts,
@@ -179,8 +180,8 @@ impl Costs {
         Self { stages, links, transfers: Transfers::Asynchronous, ..self.clone() }
     }
 
-    /// Returns the costs of the same model with every stage partitioned into `parts` equal stages. Each of them sends
-    /// as much as the whole stage did.
+    /// Returns the costs of the same model with every stage partitioned into `parts` equal stages. The computation and
+    /// optimizer times are divided by `parts`; the times of transfers stay the same for each new stage.
     pub fn cut(&self, parts: usize) -> Self {
         let share = parts as f64;
         let stages = self.stages.iter().map(|costs| costs.iter().map(|cost| cost.part(share)).collect::<Vec<_>>());

@@ -38,12 +38,12 @@ impl Identity {
         Self { data, seed, batch_size, settings }
     }
 
-    /// Checks that this run may resume a checkpoint: that it has the batches of the checkpoint's run, and ends after at
-    /// least as many steps as the checkpoint has.
+    /// Checks that this run may resume a checkpoint: that both have the same data, seed and batch size, and that this
+    /// run, which ends after `steps` steps, is not shorter than the steps that the checkpoint has completed.
     ///
     /// # Errors
     /// Returns an error if the data, the seed or the batch size differ from those in the checkpoint, or the checkpoint
-    /// is after more than `steps` steps.
+    /// was written after more than `steps` steps.
     pub fn check(&self, checkpoint: &Checkpoint, steps: usize) -> Result<()> {
         let done = checkpoint.progress.steps;
         let recorded = |name: &str| checkpoint.run.get(name).cloned().unwrap_or_default();

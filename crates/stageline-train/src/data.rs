@@ -34,12 +34,13 @@ pub trait Data: Sync {
         String::new()
     }
 
-    /// Returns the number of tokens in a sample, for figures of tokens a second; 1 by default.
+    /// Returns the number of tokens in a sample, from which the throughput in tokens a second is computed; 1 by
+    /// default.
     fn tokens_per_sample(&self) -> usize {
         1
     }
 
-    /// Returns a validation loss as text for the user; by default, the loss with its name.
+    /// Formats a validation loss as text for the user; by default the word `loss` and the number with four decimals.
     fn show_loss(&self, loss: f64) -> String {
         format!("loss {loss:.4}")
     }

@@ -15,8 +15,8 @@ pub trait Model {
     /// The targets with which the last stage computes the loss.
     type Target: Payload;
 
-    /// Returns the number of elements in the model's parameters before they are initialised; `None` for a model that is
-    /// cut by hand.
+    /// Returns the total number of elements of the model's parameters, without initialising them; `None` for a model
+    /// that the user has cut into stages by hand.
     fn parameters(&self) -> Option<u64>;
 
     /// Returns the SHA-256 of all parameters in the modules of a pipeline of this model, and their number; `None` for a

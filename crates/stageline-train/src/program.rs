@@ -21,7 +21,7 @@ use crate::training::Run;
 /// training.
 const STALLED: u8 = 3;
 
-/// The flags of a program whose model and data have none.
+/// An empty set of flags, for a program whose model and data add no flags to those of the training.
 #[derive(Debug, Parser)]
 #[command(about = "Trains a model as the settings say")]
 pub struct NoFlags {}
@@ -98,8 +98,9 @@ impl<F: Parser> Program<F> {
     }
 }
 
-/// Shows the warnings of all crates and the notes of this project on stderr, above the progress bar. `RUST_LOG` chooses
-/// others, such as `stageline=trace` for the spans of all steps and actions.
+/// Prints log messages on stderr, above the progress bar: by default the warnings of all crates and the messages of
+/// Stageline's crates from level INFO on. The environment variable `RUST_LOG` replaces these levels; for example,
+/// `stageline=trace` also shows the spans of all steps and actions.
 fn show_warnings(progress: &Progress) {
     let warnings = progress.clone();
     // burn logs every compiler pass over a GPU kernel, and warns of every message in flight to a lost host. Neither is

@@ -16,8 +16,8 @@ use crate::prefetch::Batches;
 use crate::settings::job::Job;
 use crate::settings::values::FlushName;
 
-/// A function that is called with the report of every step and the step's metrics in the log, to which it may add
-/// figures.
+/// A function that is called after every step with the step's report and its metrics. The function may add values to
+/// the metrics, which are written to the log afterwards.
 pub type OnStep = Box<dyn FnMut(&StepReport, &mut BTreeMap<String, f64>)>;
 
 /// The loop over the steps of a training, with its settings, its writer of checkpoints and its progress bar. The

@@ -20,23 +20,25 @@ const VALIDATION_WINDOWS: usize = 64;
 
 /// The settings with which [`open_tokens`] turns a text into samples.
 pub struct TokenSettings<'a> {
-    /// The encoding of the text.
+    /// The encoding that turns the text into tokens, such as a tokenizer.
     pub encoding: &'a dyn Encode,
-    /// The token that is added to the end of every document, if there is one.
+    /// The token that is appended to every document; `None`, or a number above the size of the encoding's vocabulary,
+    /// appends nothing.
     pub end_of_document: Option<u32>,
-    /// The number of tokens that the model knows.
+    /// The size of the model's vocabulary; every token must be below it.
     pub vocabulary: usize,
-    /// The longest sample that the model takes, in tokens.
+    /// The length of the longest input that the model takes, in tokens.
     pub positions: usize,
-    /// The length of the samples of a text, in tokens.
+    /// The length of the model's input in each sample of a text, in tokens; at most `positions`. A JSON file of rows
+    /// sets its own length.
     pub context: usize,
-    /// The share of the text that is evaluated and not trained on.
+    /// The share of the text, above 0 and below 1, that is held out for validation and not trained on.
     pub held_out: f64,
-    /// The seed of the order of samples.
+    /// The seed of the random choice of the windows of text that each step trains on.
     pub seed: u64,
 }
 
-/// The batches of a language model.
+/// A source of batches for a language model, whose inputs and targets are token ids.
 pub type TokenData = Box<dyn Data<Input = Tokens, Target = Tokens>>;
 
 /// Opens the samples of a language model: a text file, a folder of them, or JSON lines with the field `text`, which are
@@ -82,7 +84,8 @@ pub struct TokenWindows {
 
 impl TokenWindows {
     /// Creates the windows of a text, each of `context` tokens and one more as the last target. `held_out` is the share
-    /// of the text that is evaluated and not trained on; whole documents are held out if there are many.
+    /// of the text that is evaluated and not trained on; if there are at least 20 documents, whole documents are held
+    /// out.
     ///
     /// # Errors
     /// Returns an error if the text is too short for a window of training text and one of held-out text.

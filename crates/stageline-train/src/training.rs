@@ -43,7 +43,7 @@ type TrainedOf<M> = Trained<<M as Model>::Input, <M as Model>::Output, <M as Mod
 /// The result of a training that reached its last step: the pipeline, the validation loss and the hash of the
 /// parameters.
 pub struct Trained<In: Payload, Out: Payload, Target: Payload> {
-    /// The pipeline, which is still alive: it can infer, evaluate, and give its modules.
+    /// The trained pipeline, whose workers still run: it can infer, evaluate, and return the modules of its stages.
     pub pipeline: Pipeline<In, Out, Target>,
     /// The loss on all held-out samples after the training; `None` if there are none.
     pub validation_loss: Option<f64>,
@@ -101,8 +101,8 @@ impl<F> Run<F> {
         Self { smaller: way_out, ..self }
     }
 
-    /// Sets a function that is called after every step. It may add figures of its own to the step's metrics in the log,
-    /// in TensorBoard and on the page.
+    /// Sets a function that is called after every step. It may add values of its own to the step's metrics, which
+    /// appear in the log, in TensorBoard and on the HTML page.
     #[must_use]
     pub fn on_step(self, call: impl FnMut(&StepReport, &mut BTreeMap<String, f64>) + 'static) -> Self {
         Self { on_step: Box::new(call), ..self }

@@ -10,8 +10,8 @@ use crate::error::CheckpointError;
 use crate::format::json;
 use crate::format::tensor::Tensor;
 
-/// The largest step count of a checkpoint, 2^53. JSON readers represent integers up to 2^53 exactly, and one more can
-/// still be counted.
+/// The largest step count of a checkpoint, 2^53. JSON readers that parse numbers as f64 represent every integer up to
+/// 2^53 exactly.
 const MOST_STEPS: u64 = 1 << 53;
 
 /// Everything that a training run needs to resume: progress, configuration, parameters and optimizer state.

@@ -14,7 +14,7 @@ use crate::write::plan::Plan;
 use crate::write::write_point::WritePoint;
 
 /// Creates the temporary folder `folder`, writes all files of the checkpoint into it, and makes both durable. Calls
-/// `at` before every operation at which a crash leaves something else behind.
+/// `at` just before every operation that changes what a crash would leave on disk.
 pub(crate) fn write(plan: &Plan, folder: &Path, at: &mut dyn FnMut(WritePoint)) -> Result<(), CheckpointError> {
     at(WritePoint::CreateTemporary);
     fs::create_dir(folder).map_err(CheckpointError::write("create the folder", folder))?;

@@ -10,8 +10,8 @@ use crate::format::folder;
 use crate::format::names::REMOVING;
 use crate::write::write_point::WritePoint;
 
-/// Removes all checkpoints in the folder `dir` but the `keep` latest, and nothing else. Calls `at` before every
-/// operation at which a crash leaves something else behind.
+/// Removes all checkpoints in the folder `dir` but the `keep` latest, and nothing else. Calls `at` just before every
+/// operation that changes what a crash would leave on disk.
 ///
 /// Each old checkpoint is renamed first, and the rename is synced, so that a half-removed checkpoint never has a
 /// checkpoint's name.

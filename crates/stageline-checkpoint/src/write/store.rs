@@ -67,8 +67,8 @@ impl Store {
         self.save_observed(checkpoint, &mut |_| {})
     }
 
-    /// Saves like [`save`](Self::save), and calls `at` before every point at which a crash leaves something else
-    /// behind.
+    /// Saves like [`save`](Self::save), and calls `at` just before every operation that changes what a crash would
+    /// leave on disk, and once at the end.
     ///
     /// # Errors
     /// Returns the same errors as [`save`](Self::save).

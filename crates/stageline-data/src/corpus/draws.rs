@@ -3,10 +3,11 @@
 //! The standard library does not promise the algorithm of its hasher, so this module implements its own two: FNV-1a
 //! turns bytes into a state, and SplitMix64 turns the state into well-mixed draws.
 
-/// The two random numbers of one file: its rank in the sampling order, and its share for the split.
+/// The two random numbers of one file: `rank` orders the files for sampling, and `share` decides between training and
+/// validation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Draws {
-    /// The rank of the file in the sampling order: files are sampled in ascending order of rank.
+    /// A uniform random 64-bit number. Files are sampled in ascending order of this number.
     pub(crate) rank: u64,
     /// A uniform random number in `[0, 1)`. The file is held out for validation if this number is below the validation
     /// fraction.

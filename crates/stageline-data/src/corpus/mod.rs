@@ -46,11 +46,12 @@ impl Corpus {
     /// In a folder, symbolic links, hidden entries (such as `.git`), folders named `target` and empty files are
     /// skipped. Each file has two random draws, which depend only on the seed and on its path relative to the folder:
     ///
-    /// - The first draw orders the files, also within both texts. The files within the limits are therefore an unbiased
-    ///   sample.
-    /// - The second draw decides whether a file is held out: it is if the draw is below the validation fraction. Adding
-    ///   or removing other files never moves a file to the other side, with one exception: if there are two files or
-    ///   more and one side would be empty, the file nearest to the border changes sides.
+    /// - The first draw orders the files. The files within the limits are therefore an unbiased sample. The texts for
+    ///   training and for validation keep this order.
+    /// - The second draw decides whether a file is held out: it is held out if the draw is below the validation
+    ///   fraction. Adding or removing other files never moves a file to the other side, with one exception: if there
+    ///   are two files or more and one side would be empty, the file whose draw is nearest to the validation fraction
+    ///   changes sides.
     ///
     /// If the corpus is a single file, its last bytes are held out instead.
     ///
@@ -65,7 +66,7 @@ impl Corpus {
     /// # Errors
     /// - [`CorpusError::OutOfRange`] if an option is outside its range.
     /// - [`CorpusError::PathNotFound`] if the path does not exist.
-    /// - [`CorpusError::NothingToRead`] if no file with these extensions has a byte.
+    /// - [`CorpusError::NothingToRead`] if no file with one of the requested extensions has a byte.
     /// - [`CorpusError::Io`] if a file or folder is unreadable.
     /// - [`CorpusError::Changed`] if a file changes while the corpus is being opened.
     pub fn open(path: &Path, options: &CorpusOptions) -> Result<Self, CorpusError> {

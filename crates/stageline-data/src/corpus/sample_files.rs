@@ -19,10 +19,10 @@ pub(crate) struct SampledFile {
     pub(crate) share: f64,
 }
 
-/// Returns the non-empty files in order of their random rank, until a limit of the options is reached. The last file
-/// may be cut to fit.
+/// Returns the non-empty files in ascending order of `Draws::rank`, until a limit of the options is reached. The last
+/// file may be cut to fit the limit of bytes.
 ///
-/// The rank is random, so the files within the limits are an unbiased sample of all files.
+/// `Draws::rank` is a random number, so the files within the limits are an unbiased sample of all files.
 ///
 /// # Errors
 /// Returns [`CorpusError::Io`] if the length of a file cannot be read.

@@ -23,7 +23,7 @@ pub(crate) fn split(mut files: Vec<SampledFile>, fraction: f64) -> Split {
 }
 
 /// Holds out the end of a single file for validation. If the file has two bytes or more and `fraction` is above 0,
-/// neither side is empty.
+/// neither the training part nor the validation part is empty.
 fn split_bytes(whole: FileRange, fraction: f64) -> Split {
     let bytes = whole.bytes.clone();
     let most = whole.len() - 1; // a range is never empty
@@ -36,8 +36,8 @@ fn split_bytes(whole: FileRange, fraction: f64) -> Split {
     Split { train: side(bytes.start..border), validation: side(border..bytes.end) }
 }
 
-/// Holds out the files whose random share is below `fraction`, so that other files do not influence a file's side
-/// unless a side is empty.
+/// Holds out the files whose random share is below `fraction`, so that no other file influences whether a file is held
+/// out. If the part for training or for validation would be empty, one file moves to it, except for a `fraction` of 0.
 fn split_files(files: Vec<SampledFile>, fraction: f64) -> Split {
     let (mut validation, mut train): (Vec<_>, Vec<_>) = files.into_iter().partition(|file| file.share < fraction);
     // With few files a side may be empty by chance. The file nearest to the border then changes sides.
@@ -50,7 +50,8 @@ fn split_files(files: Vec<SampledFile>, fraction: f64) -> Split {
     Split { train: ranges(train), validation: ranges(validation) }
 }
 
-/// Removes the file whose random share is nearest to `fraction` from a side of the split, and returns the file.
+/// Removes from `side`, the files for training or those for validation, the file whose random share is nearest to
+/// `fraction`. Returns the file, or `None` if `side` is empty.
 fn remove_nearest(side: &mut Vec<SampledFile>, fraction: f64) -> Option<SampledFile> {
     let distance = |i: &usize| (side[*i].share - fraction).abs();
     let nearest = (0..side.len()).min_by(|a, b| distance(a).total_cmp(&distance(b)))?;

@@ -5,7 +5,7 @@ use crate::tokens::error::TokenError;
 
 /// The encoding in which each byte of the text is a token. The vocabulary has 256 tokens.
 ///
-/// Any bytes can be encoded. Tokens that are not UTF-8 together are decoded with U+FFFD in the place of the faults.
+/// Any bytes can be encoded. Decoding replaces each sequence of bytes that is not valid UTF-8 with U+FFFD.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bytes;
 

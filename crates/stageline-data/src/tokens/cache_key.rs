@@ -13,7 +13,7 @@ use crate::tokens::source::Source;
 /// the format, the fingerprint of the encoding, the options that change the tokens, and the path of the source with the
 /// name, length and modification time of each file.
 ///
-/// Each text has its length before it. Numbers are little-endian.
+/// In the hashed bytes, each string follows its length in bytes, and numbers are little-endian.
 pub(crate) fn cache_key(source: &Source, encoding: &dyn Encode, options: &TokenOptions) -> [u8; HASH] {
     let mut hash = Sha256::new();
     let text = |hash: &mut Sha256, text: &[u8]| {

@@ -26,12 +26,12 @@ pub struct TokenFile {
 }
 
 impl TokenFile {
-    /// Opens a token file, and checks its header, its length, the ends of its documents and their checksum. The tokens
-    /// are not read, so opening takes no longer if there are many.
+    /// Opens a token file, and checks its header, its length, the ends of its documents, and the checksum of the header
+    /// and these ends. The tokens are not read, so the time to open the file does not grow with their number.
     ///
     /// # Errors
     /// - [`TokenError::PathNotFound`], [`TokenError::NotAFile`] or [`TokenError::Io`] if the file cannot be read.
-    /// - [`TokenError::Damaged`] if the file is not exactly as another [`TokenFile`] of this release.
+    /// - [`TokenError::Damaged`] if one of these checks fails, for example because another release wrote the file.
     pub fn open(path: &Path) -> Result<Self, TokenError> {
         // Before the file is opened, because opening a pipe waits for its other end.
         if !fs::metadata(path).map_err(TokenError::io(path))?.is_file() {

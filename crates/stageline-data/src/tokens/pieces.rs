@@ -5,15 +5,15 @@ use std::str;
 
 /// The largest length of a piece of a document, in bytes.
 ///
-/// The regular expressions of tokenizers give up on a run of a million blanks, and then leave the rest of the text
-/// uncut without an error. A piece is shorter than that.
+/// The regular expressions of tokenizers fail on a million consecutive blanks, and then leave the rest of the text
+/// unsplit without an error. A piece is too short for that.
 const MOST: usize = 1 << 19;
 
 /// The pieces of a document, in order. Joined, they are the document.
 ///
-/// A piece ends after a line feed, if possible one between two visible characters: there the common byte-level
-/// tokenizers cut a text anyway. A piece without a line feed ends after a whole character. A tokenizer sees one piece
-/// at a time, so the tokens on both sides of such a cut may differ from those of the uncut document.
+/// A piece ends after a line feed, if possible after one between two visible characters, where the common byte-level
+/// tokenizers split a text in any case. A piece without a line feed ends after a whole character. A tokenizer sees one
+/// piece at a time, so the tokens on both sides of such a cut may differ from those of the uncut document.
 pub(crate) struct Pieces<R> {
     reader: R,
     most: usize,
@@ -44,8 +44,8 @@ impl<R: Read> Pieces<R> {
     }
 }
 
-/// Returns the length in bytes of the next piece, which starts `bytes`. More bytes of the document follow those that
-/// are given.
+/// Returns the length in bytes of the next piece of a document, which is at the start of `bytes`. The document must go
+/// on after `bytes`.
 fn cut(bytes: &[u8]) -> usize {
     let between_visible = |&[before, line_feed, after]: &[u8; 3]| {
         line_feed == b'\n' && !before.is_ascii_whitespace() && !after.is_ascii_whitespace()

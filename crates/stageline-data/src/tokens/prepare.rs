@@ -41,7 +41,8 @@ use crate::tokens::write::TokenWriter;
 /// - [`TokenError::Line`] if a line of a JSON-lines file is no document.
 /// - [`TokenError::Document`] if the encoding refuses a document, for example because its text is not UTF-8.
 /// - [`TokenError::Changed`] if a file of the source changes while it is tokenised.
-/// - [`TokenError::OutOfRange`] if the end of a document is not in the vocabulary, nor the first token after it.
+/// - [`TokenError::OutOfRange`] if [`TokenOptions::end_of_document`] is larger than the size of the encoding's
+///   vocabulary, or the vocabulary has no tokens or more than 2^32.
 /// - [`TokenError::NoFolder`] if there is no default folder, or [`TokenError::Write`] if the folder cannot be written.
 pub fn prepare(source: &Path, encoding: &dyn Encode, options: &TokenOptions) -> Result<TokenFile, TokenError> {
     let vocabulary = options.vocabulary(encoding)?;

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-/// The sizes and functions of a GPT-2 model.
+/// The configuration of a GPT-2 model: its sizes, its activation function and the deviation of its initial weights.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub vocabulary: usize,

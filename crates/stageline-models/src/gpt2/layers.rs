@@ -16,7 +16,8 @@ use crate::parameters::{linear, normal, rows};
 /// The type of GPT-2's normalisation before the projection to the vocabulary.
 pub type Norm = LayerNorm;
 
-/// The sum of token and position embeddings, a map from `[batch, length]` to `[batch, length, width]`.
+/// The sum of token and position embeddings, a map from tokens `[batch, length]` to activations `[batch, length,
+/// width]`.
 #[derive(Module, Debug)]
 pub struct Embeddings {
     pub(crate) tokens: Embedding,
@@ -120,7 +121,7 @@ impl Stage for Block {
 
 impl Attention {
     /// Applies self-attention to activations `[batch x length, width]` and returns activations of the same shape. The
-    /// array has the sizes batch, length and width.
+    /// second argument is the array of the sizes batch, length and width.
     fn forward(&self, input: Tensor<2>, [batch, length, width]: [usize; 3]) -> Tensor<2> {
         let split = self.query_key_value.forward(input).reshape([batch, length, 3 * width]);
         self.output.forward(rows(self.cache.attend(split, self.heads.into())))

@@ -6,7 +6,7 @@ use std::f64::consts::TAU;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// The sizes and functions of a model of the Llama family.
+/// The configuration of a model of the Llama family: its sizes, biases, rotary embedding and attention windows.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub vocabulary: usize,

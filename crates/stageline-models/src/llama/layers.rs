@@ -16,7 +16,7 @@ use crate::parameters::{linear, rows};
 /// The type of the Llama family's normalisation before the projection to the vocabulary.
 pub type Norm = RmsNorm;
 
-/// The token embeddings, a map from `[batch, length]` to `[batch, length, width]`.
+/// The token embeddings, a map from tokens `[batch, length]` to activations `[batch, length, width]`.
 #[derive(Module, Debug)]
 pub struct Embeddings {
     pub(crate) tokens: Embedding,
@@ -132,7 +132,7 @@ impl Stage for Block {
 
 impl Attention {
     /// Applies self-attention to activations `[batch x length, width]` and returns activations of the same shape. The
-    /// array has the sizes batch, length and width.
+    /// second argument is the array of the sizes batch, length and width.
     fn forward(&self, input: Tensor<2>, [batch, length, _]: [usize; 3]) -> Tensor<2> {
         let size = 2 * self.angles.frequencies().len();
         let normalised = |part: Tensor<2>, norm: &Option<RmsNorm>| match norm {

@@ -246,7 +246,8 @@ fn part<M: Module + 'static, const D: usize, const E: usize>(
 }
 
 /// A mapper that detaches a module's parameters from their autodiff graph. If `tracked` is set, trained parameters
-/// become leaves of a separate graph; otherwise all become autodiff tensors that no graph tracks.
+/// become leaves of a separate graph. Frozen parameters, and all parameters if `tracked` is unset, become autodiff
+/// tensors that no graph tracks.
 struct Leaves {
     tracked: bool,
 }
@@ -259,8 +260,8 @@ impl ModuleMapper for Leaves {
     }
 }
 
-/// Returns a copy of a module for one forward of a recomputed part, with its parameters detached by [`Leaves`]: as
-/// leaves of a separate graph if `tracked` is set, and otherwise without a graph.
+/// Returns a copy of a module for one forward of a recomputed part, with its parameters detached by [`Leaves`]. If
+/// `tracked` is set, trained parameters are leaves of a separate graph; otherwise no graph tracks the parameters.
 fn leaves<M: Module>(module: &M, tracked: bool) -> M {
     let module = module.clone().map(&mut Leaves { tracked });
     if tracked { unify(module) } else { module }
@@ -304,9 +305,9 @@ impl<B: Backend> Backward<B, 1> for Recomputed {
 /// Runs a part's forward without recording a graph, and records in the graph of `input` one operation whose backward
 /// recomputes the part. Returns the operation's output.
 ///
-/// Returns `None` without calling `forward` if `input` is not a tensor of the backend `B`, or if burn's own gradient
-/// checkpointing is on. `forward` then still holds its closure, so that the caller can try the next backend or run the
-/// closure itself. Otherwise `forward` is empty after the call.
+/// `forward` is an option with the closure that computes the part. The function takes the closure out, unless it
+/// returns `None`: if `input` is not an autodiff tensor of the backend `B`, or if burn's own gradient checkpointing is
+/// on. The caller can then try the next backend or call the closure itself.
 fn recompute_later<B: Engine, M: Module + 'static, const D: usize, const E: usize>(
     _: PhantomData<B>,
     module: &M,

@@ -56,8 +56,8 @@ mod tests {
     use super::*;
     use burn::tensor::Device;
 
-    /// The test uses one output twice, each time with another gradient, so that the gradients of several roots are
-    /// added.
+    /// The test adds the roots of two tensors, one of which is computed from the other. Each root has a gradient of its
+    /// own, so that the backward sums gradients of several roots.
     #[test]
     fn a_seeded_backward_gives_the_bits_of_a_sum_of_products() {
         let device = Device::flex();

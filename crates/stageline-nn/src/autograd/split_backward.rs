@@ -80,12 +80,12 @@ impl Deferred {
     }
 }
 
-/// Defers the gradients of those parameters of a layer that have an id in `ids`, a result of [`may_put_off`] for each
-/// parameter. Returns for each entry of `ids` whether its gradient is now deferred; none is in a backward that does not
-/// defer.
+/// Defers gradients of a layer's parameters. `ids` has the result of [`may_put_off`] for each parameter: the id of a
+/// parameter whose gradient may be deferred, or `None`. Returns for each parameter whether its gradient is now
+/// deferred: false for all of them if the running backward defers no gradients, or must not defer one of these.
 ///
-/// The closure that `later` returns computes all deferred gradients together. The layer must register the other
-/// gradients in the graph.
+/// The closure that `later` returns computes all deferred gradients together. The layer must register the gradients
+/// that are not deferred in the autodiff graph.
 pub fn put_off_any<const N: usize, F: FnOnce(&mut Sum) + Send + 'static>(
     ids: [Option<ParamId>; N],
     later: impl FnOnce() -> F,
@@ -123,11 +123,12 @@ pub fn collect<R>(exempt: HashSet<ParamId>, backward: impl FnOnce() -> R) -> (R,
     (result, scope.deferred)
 }
 
-/// Defers weight gradients in the backward of a custom layer; the pipeline computes them when the plan says.
+/// Defers weight gradients in the backward of a custom layer. The pipeline computes them later, at the time that its
+/// schedule sets for weight gradients.
 ///
 /// # Errors
-/// Returns `later` if gradients cannot be deferred: outside a pipeline, in a backward that is not split, and for
-/// parameters that are tied to another stage's. The layer must then register these gradients in the graph.
+/// Returns the argument `later` if gradients cannot be deferred: outside a pipeline, in a backward that is not split,
+/// and for parameters that are tied to another stage's. The layer must then register these gradients in the graph.
 pub fn put_off(later: Deferred) -> Result<(), Deferred> {
     SCOPE.with_borrow_mut(|scope| match scope {
         Some(scope) if later.ids.iter().all(|id| !scope.exempt.contains(id)) => {

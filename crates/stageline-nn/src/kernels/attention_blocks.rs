@@ -6,8 +6,8 @@ use std::ops::Range;
 /// The heads of causal attention, and the number of keys that a query sees.
 ///
 /// The columns of attention's input are the queries of all query heads, the keys of all key-value heads, and then the
-/// values of all key-value heads; each head has the same number of elements. A number converts into so many heads, each
-/// with keys and values of its own and without a window.
+/// values of all key-value heads; each head has the same number of elements. An integer `n` converts into `n` query
+/// heads and `n` key-value heads without a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttentionHeads {
     /// The number of query heads.

@@ -49,14 +49,14 @@ fn of<const D: usize>(tensor: &Float) -> Tensor<D> {
     Cuda::of_plain(tensor.clone())
 }
 
-/// Returns the moments (mean and deviation) of an input's rows as burn tensors instead of primitives.
+/// Returns the moments (mean and reciprocal deviation) of an input's rows as burn tensors instead of primitives.
 fn moments(Moments { mean, over_deviation }: &Moments<Float>) -> Moments<Tensor<2>> {
     Moments { mean: mean.as_ref().map(of), over_deviation: of(over_deviation) }
 }
 
 impl Products for Cuda {
-    /// Computes a linear layer with burn's matrix product, but reshapes the bias before the product, because fusion
-    /// ends a product's kernel at any operation between the product and the sum with the bias.
+    /// Computes a linear layer with burn's matrix product. The bias is reshaped before the product, because burn fuses
+    /// the sum with the bias into the product's kernel only if no other operation is between them.
     fn product(input: Float, weight: Float, bias: Option<Float>) -> Float {
         let bias = bias.map(|bias| {
             let columns = bias.shape().num_elements();

@@ -14,11 +14,11 @@ use crate::kernels::attention_blocks::AttentionHeads;
 use crate::kernels::products::Products;
 use crate::kernels::variants::{GeluForm, Norm};
 
-/// A backend that computes operations of layers in one piece, where burn has several operations. Tensors are outside
-/// autodiff.
+/// A backend that computes an operation of a layer, such as attention, in one call, where burn runs several operations.
+/// All tensors are outside autodiff.
 pub trait Kernels: Products {
-    /// The moments (mean and deviation) of each input row of a normalisation, which the backward of the normalisation
-    /// needs.
+    /// The moments (mean and reciprocal deviation) of each input row of a normalisation, which the backward of the
+    /// normalisation needs.
     type Moments: Clone + Debug + Send + 'static;
     /// The values of the forward of causal attention that its backward needs.
     type Attended: Clone + Debug + Send + 'static;
@@ -37,7 +37,8 @@ pub trait Kernels: Products {
         Self::take(tensor.dtype()) && !is_empty(tensor)
     }
 
-    /// Returns the activation function GELU, in the form `form`, of every element of the input.
+    /// Returns the activation function GELU of every element of the input: exact, or approximated by a hyperbolic
+    /// tangent, as `form` says.
     fn gelu_of(input: &FloatTensor<Self>, form: GeluForm) -> FloatTensor<Self>;
 
     /// Returns the gradient of GELU's input, given the input and the gradient of GELU's output.
@@ -58,8 +59,8 @@ pub trait Kernels: Products {
     fn rotated(input: &FloatTensor<Self>, cosines: &FloatTensor<Self>, sines: &FloatTensor<Self>) -> FloatTensor<Self>;
 
     /// Computes the normalisation of an input `[..., width]` with a scale `gamma` and, unless `None`, a shift `beta`,
-    /// each `[width]`, and returns the output and the moments of the input's rows. `norm` is the normalisation and its
-    /// epsilon.
+    /// each `[width]`, and returns the output and the moments (mean and reciprocal deviation) of the input's rows.
+    /// `norm` is the normalisation and its epsilon.
     fn normalised(
         input: &FloatTensor<Self>,
         gamma: &FloatTensor<Self>,
@@ -67,8 +68,8 @@ pub trait Kernels: Products {
         norm: (Norm, f32),
     ) -> (FloatTensor<Self>, Self::Moments);
 
-    /// Returns the gradient of a normalisation's input, given the moments of the input's rows and the gradient of
-    /// the output.
+    /// Returns the gradient of a normalisation's input, given the moments (mean and reciprocal deviation) of the
+    /// input's rows and the gradient of the output.
     fn normalised_to_input(
         input: &FloatTensor<Self>,
         gamma: &FloatTensor<Self>,
@@ -77,8 +78,8 @@ pub trait Kernels: Products {
         norm: Norm,
     ) -> FloatTensor<Self>;
 
-    /// Returns the gradients of a normalisation's scale and shift, each `[width]`, given the moments of the
-    /// input's rows and the gradient of the output.
+    /// Returns the gradients of a normalisation's scale and shift, each `[width]`, given the moments (mean and
+    /// reciprocal deviation) of the input's rows and the gradient of the output.
     fn normalised_to_parameters(
         input: &FloatTensor<Self>,
         moments: &Self::Moments,

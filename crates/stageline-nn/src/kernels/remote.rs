@@ -273,7 +273,7 @@ pub mod done {
 
     type Float = FloatTensor<Flex>;
 
-    /// An operation that a client requested, with the server's tensors.
+    /// An operation that a client requested, and the tensors on the server, from which its inputs are taken.
     struct Call<'a> {
         tensors: &'a mut HandleContainer<<Flex as BackendIr>::Handle>,
         asked: &'a CustomOpIr,

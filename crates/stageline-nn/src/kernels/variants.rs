@@ -16,7 +16,8 @@ pub enum Norm {
 pub enum GeluForm {
     /// The cumulative distribution function of the standard normal distribution.
     Exact,
-    /// The approximation of that function by the hyperbolic tangent of a cubic polynomial.
+    /// The approximation of the standard normal distribution's cumulative distribution function by the hyperbolic
+    /// tangent of a cubic polynomial.
     Tanh,
 }
 

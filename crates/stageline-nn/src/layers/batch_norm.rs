@@ -175,7 +175,7 @@ pub struct Found {
     pub plain: bool,
 }
 
-/// Returns all batch norms of a module, burn's own and wrapped ones, in the module's order.
+/// Returns all batch norms of a module, burn's own and wrapped ones, in the order of the module's fields.
 pub fn batch_norms<M: Module>(module: &M) -> Vec<Found> {
     let mut search = Search::default();
     module.visit(&mut search);

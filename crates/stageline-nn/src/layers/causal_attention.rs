@@ -31,11 +31,12 @@ pub fn causal_attention(query_key_value: Tensor<3>, heads: impl Into<AttentionHe
 /// Computes causal self-attention as [`causal_attention`] does, for samples that consist of several documents: a
 /// position attends to positions of its own document only.
 ///
-/// `starts`, `[batch, length]`, are the positions at which the documents of all positions begin, counted from the start
-/// of the sample.
+/// `starts`, `[batch, length]`, has for every position the position at which its document begins, counted from the
+/// start of the sample.
 ///
 /// # Panics
-/// Panics as [`causal_attention`] does, and on the host also if a document starts after one of its positions.
+/// Panics as [`causal_attention`] does, and on the host also if an element of `starts` is greater than its own
+/// position.
 pub fn causal_attention_within(
     query_key_value: Tensor<3>,
     heads: impl Into<AttentionHeads>,

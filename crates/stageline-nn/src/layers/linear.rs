@@ -16,7 +16,8 @@ use crate::autograd::split_backward::{Sum, may_put_off, put_off_any};
 use crate::forward::flops::report_flops;
 use crate::kernels::products::Products;
 
-/// A linear layer like [burn's](burn::nn::Linear), which returns `input x weight + bias`. Its backward can be split.
+/// A linear layer like [burn's](burn::nn::Linear), which returns `input x weight + bias`. Its backward can be split
+/// into input and weight gradients.
 ///
 /// Inputs of more than two dimensions are reshaped to rows, so that they need one matrix product instead of one for
 /// every batch.
@@ -70,7 +71,8 @@ impl Linear {
     }
 }
 
-/// The linear layer as one operation of burn's autodiff graph, with a backward that splits.
+/// The linear layer as one operation of burn's autodiff graph, with a backward that can be split into input and weight
+/// gradients.
 #[derive(Debug)]
 struct SplitLinear;
 
@@ -128,8 +130,8 @@ impl<B: Products, const N: usize> Backward<B, N> for SplitLinear {
     }
 }
 
-/// Applies a linear layer with a backward that splits. Returns `None` if the tensors are not autodiff tensors of the
-/// backend `B`, or if burn's own gradient checkpointing is on.
+/// Applies a linear layer with a backward that can be split into input and weight gradients. Returns `None` if the
+/// tensors are not autodiff tensors of the backend `B`, or if burn's own gradient checkpointing is on.
 fn split<B: Products, const D: usize>(
     _: PhantomData<B>,
     input: &Tensor<D>,

@@ -14,7 +14,8 @@ use crate::layers::normalised::normalised;
 /// RMS normalisation with burn's parameter: the input divided by the root of its mean square plus epsilon, times a
 /// trained scale (Zhang and Sennrich, 2019, [arXiv:1910.07467](https://arxiv.org/abs/1910.07467)).
 ///
-/// In f32 on the host, the layer is one operation in the autodiff graph, whose backward can be split.
+/// In f32 on the host, the layer is one operation in the autodiff graph, whose backward can be split into input and
+/// weight gradients.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct RmsNorm {
@@ -79,8 +80,8 @@ mod tests {
         tensor.into_data().iter::<f32>().map(f64::from).collect()
     }
 
-    /// Compares the output and the gradients of the input and the scale, from a whole and a split backward, with the
-    /// definition in f64.
+    /// Compares the output and the gradients of the input and the scale, from a whole backward and from one that is
+    /// split into input and weight gradients, with the definition in f64.
     #[test]
     fn values_and_gradients_match_those_in_f64() {
         let device = Device::flex();

@@ -17,12 +17,12 @@ use crate::kernels::products::Products;
 use crate::layers::Embedding;
 
 impl Embedding {
-    /// Returns the products of activations `[rows, width]` with every vector of the table, `[rows, indices]`: the
-    /// logits of a model whose output layer has the weights of its embedding (Press and Wolf, 2017,
+    /// Returns the products of activations `[rows, width]` with every vector of this embedding's table, `[rows,
+    /// indices]`: the logits of a model whose output layer has the weights of its embedding (Press and Wolf, 2017,
     /// [arXiv:1608.05859](https://arxiv.org/abs/1608.05859)). The gradient of the table can be deferred.
     ///
     /// # Panics
-    /// Panics if the rows do not have the width of the table.
+    /// Panics if the last dimension of `rows` is not the width of the embedding's table.
     pub fn project(&self, rows: Tensor<2>) -> Tensor<2> {
         let ([count, width], [indices, expected]) = (rows.dims(), self.weight.shape().dims());
         assert_eq!(width, expected, "the rows have {width} elements, and the vectors of the table {expected}");
@@ -31,11 +31,11 @@ impl Embedding {
     }
 }
 
-/// The product with an embedding's table as one operation of burn's autodiff graph.
+/// The product of activations with an embedding's table as one operation of burn's autodiff graph.
 #[derive(Debug)]
 struct Projection;
 
-/// The values of the forward of a product with an embedding's table that its backward needs.
+/// The values of the forward that the backward of a product of activations with an embedding's table needs.
 #[derive(Clone, Debug)]
 struct State<B: Backend> {
     rows: FloatTensor<B>,
@@ -68,8 +68,9 @@ impl<B: Products> Backward<B, 2> for Projection {
     }
 }
 
-/// Computes the product of activations with an embedding's table, with a backward that splits. Returns `None` if the
-/// tensors are not autodiff tensors of the backend `B`, or if burn's own gradient checkpointing is on.
+/// Computes the product of activations with an embedding's table, with a backward that can be split into input and
+/// table gradients. Returns `None` if the tensors are not autodiff tensors of the backend `B`, or if burn's own
+/// gradient checkpointing is on.
 fn split<B: Products>(_: PhantomData<B>, rows: &Tensor<2>, weight: &Param<Tensor<2>>) -> Option<Tensor<2>> {
     let values = weight.val();
     let id = may_put_off(weight, &values);

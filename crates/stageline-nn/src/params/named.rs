@@ -22,8 +22,8 @@ pub struct Named {
     pub gradient: Option<Vec<f32>>,
 }
 
-/// Returns the trained parameters of a module with their gradients, in the module's order; a parameter that the module
-/// uses twice is in the list once.
+/// Returns the trained parameters of a module with their gradients, in the order of the module's fields; a parameter
+/// that the module uses twice is in the list once.
 pub fn gradients<M: Module>(module: &M, gradients: &GradientsParams) -> Vec<Named> {
     let mut read = ReadGradients { path: Vec::new(), seen: HashSet::new(), gradients, found: Vec::new() };
     module.visit(&mut read);

@@ -22,7 +22,8 @@ pub struct Description {
     pub trained: bool,
 }
 
-/// Describes all tensors of a module in the module's order; a tensor that the module uses twice is described once.
+/// Describes all tensors of a module in the order of the module's fields; a tensor that the module uses twice is
+/// described once.
 pub fn describe<M: Module>(module: &M) -> Vec<Description> {
     visit(module, |found, _| found)
 }
@@ -33,7 +34,7 @@ pub fn read<M: Module>(module: &M) -> Vec<(ParamId, TensorData)> {
 }
 
 /// Calls `each` once for every tensor of a module, with the tensor's description and a closure that reads its values,
-/// and returns the results in the module's order.
+/// and returns the results in the order of the module's fields.
 fn visit<M: Module, T>(module: &M, each: impl FnMut(Description, Read) -> T) -> Vec<T> {
     let mut visitor = Visit { path: Vec::new(), seen: HashSet::new(), each, found: Vec::new() };
     module.visit(&mut visitor);

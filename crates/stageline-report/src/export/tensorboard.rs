@@ -3,7 +3,8 @@
 
 use std::io::{self, Write};
 
-/// A TensorBoard event file, to which the scalar figures of a run are written step by step.
+/// A TensorBoard event file, to which scalar measurements of a run, such as its loss and step times, are written step
+/// by step.
 #[derive(Debug)]
 pub struct TensorBoard<W> {
     file: W,
@@ -24,8 +25,8 @@ impl<W: Write> TensorBoard<W> {
         Ok(board)
     }
 
-    /// Writes the figures of a training step, each under its TensorBoard tag, and flushes the event file. `wall_time`
-    /// is in seconds since 1970.
+    /// Writes scalar measurements of a training step, each under its TensorBoard tag, and flushes the event file.
+    /// `wall_time` is in seconds since 1970.
     ///
     /// # Errors
     /// Returns [`io::Error`] if the event file cannot be written.

@@ -81,8 +81,9 @@ impl RunLog {
         clock(self.synchronised())
     }
 
-    /// Whether stages ran on other hosts, and in no step did workers wait for their devices after every action. The
-    /// times in the log are then those of sending requests, not of the requested work.
+    /// Whether the log lacks device times: true if stages ran on other hosts, and workers waited for their devices
+    /// after every action in none of the summarised steps. The times in the log are then those of sending requests to
+    /// the devices, not of the work on the devices.
     pub fn only_asks(&self) -> bool {
         self.run.links.iter().any(Option::is_some) && !self.synchronised()
     }

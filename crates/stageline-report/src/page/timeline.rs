@@ -9,8 +9,8 @@ use super::chart::number;
 use super::escape::escaped;
 use crate::log::record::Event;
 
-/// Returns the timeline of a step that took `seconds` seconds as SVG, with a row for every stage. `rows` has the events
-/// of each worker.
+/// Returns an SVG picture of the timeline of a step that took `seconds` seconds. The picture has a row for every stage.
+/// `rows` has one list of events for each worker; an event is drawn in the row of its stage.
 pub(crate) fn timeline(rows: &[Vec<Event>], seconds: f64) -> String {
     const WIDTH: f64 = 1200.0;
     const ROW: f64 = 34.0;

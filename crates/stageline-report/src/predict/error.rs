@@ -67,8 +67,8 @@ pub enum PredictError {
         /// The number of layers of the model.
         layers: usize,
     },
-    /// There are too many choices of stage boundaries at which the model could be split between hosts to simulate them
-    /// all.
+    /// The model can be split between the hosts at too many combinations of stage boundaries, so that the search cannot
+    /// simulate all of them.
     #[error(
         "there are more than {most} ways to choose {meetings} boundaries between hosts from the {boundaries} boundaries of the run; log \
          a run of fewer stages, or take a schedule without chunks"

@@ -96,8 +96,8 @@ fn workers(plan: &Plan) -> Vec<usize> {
     worker_of
 }
 
-/// Returns a layer's share, from 0 to 1, of a figure that is summed over a group of layers with this layer in it. If
-/// the sum is 0, all layers of the group have equal shares.
+/// Returns `figure(layer)` divided by the sum of `figure` over all layers of `group`, which contains `layer`. If the
+/// sum is 0, returns an equal share for each layer of the group.
 fn share<'a>(layer: &Layer, group: impl Iterator<Item = &'a Layer> + Clone, figure: fn(&Layer) -> f64) -> f64 {
     let all: f64 = group.clone().map(figure).sum();
     if all > 0.0 { figure(layer) / all } else { 1.0 / group.count().max(1) as f64 }

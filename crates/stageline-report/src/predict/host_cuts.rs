@@ -71,9 +71,9 @@ impl Measured {
         Ok(cuts)
     }
 
-    /// Returns the most even partition of the layers into stages for given boundaries between hosts. `behind` has the
-    /// numbers of the run's stages after which the host changes, and `groups` the number of new stages between two
-    /// changes.
+    /// Returns a partition of the layers into new stages for given boundaries between hosts, which splits the layers of
+    /// each host as evenly as possible. `behind` has the numbers of the run's stages after which the layers of the next
+    /// host begin, and `groups` has the number of new stages of each host.
     fn spread(&self, behind: &[usize], groups: &[usize]) -> Result<Vec<Range<usize>>, PredictError> {
         let last = self.cut().last().map_or(0, |range| range.end);
         let ends = behind.iter().map(|&stage| self.cut()[stage].end).chain([last]);
@@ -86,10 +86,10 @@ impl Measured {
     }
 }
 
-/// Returns all choices of boundaries between hosts, each as the numbers of the run's stages after which the host
-/// changes. In each choice, every group of consecutive stages on one host has at least one layer for each of its
-/// stages. `ends` has the index after the last layer of each stage of the run, and `groups` the number of stages of
-/// each group.
+/// Returns all valid choices of boundaries between hosts, each as the numbers of the run's stages after which the
+/// layers of the next host begin. A choice is valid if every host has at least one layer for each of its new stages.
+/// `ends` has the index after the last layer of each stage of the run, and `groups` has the number of new stages of
+/// each host.
 fn choices(ends: &[usize], groups: &[usize]) -> Result<Vec<Vec<usize>>, PredictError> {
     let (boundaries, meetings) = (ends.len() - 1, groups.len() - 1);
     let layers = ends[boundaries];

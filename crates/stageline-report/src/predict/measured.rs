@@ -166,8 +166,8 @@ impl Measured {
     }
 }
 
-/// Returns the run's partition, which is the indices of the layers of each stage; `None` unless each of the `stages`
-/// stages has layers, in the order of the stages.
+/// Returns the run's partition of the layers: for each stage, the range of the indices of its layers. Returns `None` if
+/// one of the `stages` stages has no layer, or the stages of successive layers are not in ascending order.
 fn cut_of(layers: &[Layer], stages: usize) -> Option<Vec<Range<usize>>> {
     let mut cut = Vec::with_capacity(stages);
     for chunk in layers.chunk_by(|a, b| a.stage == b.stage) {
@@ -208,7 +208,8 @@ fn stage_costs(log: &RunLog, stage: usize) -> Option<StageCosts> {
     })
 }
 
-/// Returns the median seconds for which a send keeps its worker busy, without the transfer time of the link.
+/// Returns the seconds for which a send keeps its worker busy, without the transfer time of the link: the median over
+/// all sends between neighbouring stages; 0 if no send takes longer than the transfer over its link.
 fn send_seconds(log: &RunLog, costs: &[StageCosts]) -> f64 {
     let transfer_seconds = |boundary: usize| {
         let link = log.run.links.get(boundary).copied().flatten()?;

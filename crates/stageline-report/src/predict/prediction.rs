@@ -44,7 +44,7 @@ pub enum Cut {
     Given(Vec<Range<usize>>),
 }
 
-/// The figures that are predicted for a plan: step time, bubble, throughput and memory.
+/// The prediction for a plan: its step time, bubble, throughput and memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prediction {
     /// The predicted step time, in seconds.
@@ -126,8 +126,8 @@ impl Measured {
         Ok(Placed { checked, placement, cut, crossings })
     }
 
-    /// Simulates the plan to predict for and returns its predicted figures. Only transfers over the links in
-    /// `crossings` take time; other transfers are free.
+    /// Simulates the plan to predict for and returns its predicted step time, bubble, throughput and memory. Only
+    /// transfers over the links in `crossings` take time; other transfers are free.
     fn predict_over(&self, placed: &Placed, crossings: &[Crossing]) -> Prediction {
         let Placed { checked, cut, .. } = placed;
         let plan = checked.plan();

@@ -7,7 +7,7 @@ use crate::costs::Costs;
 use crate::plan::Plan;
 
 /// Replays a plan on simulated workers whose channels store `capacity` micro-batches, and returns the deadlock if the
-/// plan does not complete. The costs of the replay are arbitrary, because completion does not depend on costs.
+/// plan does not complete. The actions take arbitrary simulated times, because completion does not depend on times.
 pub(crate) fn run(plan: &Plan, capacity: usize, observer: &mut impl Observer) -> Result<(), Deadlock> {
     replay(plan, capacity, &Costs::uniform(plan.stages(), 1.0, 2.0), observer)
 }
@@ -17,8 +17,9 @@ pub(crate) fn completes(plan: &Plan, capacity: usize) -> bool {
     run(plan, capacity, &mut ()).is_ok()
 }
 
-/// Returns the least channel capacity at which a plan completes, by bisection between one at which it deadlocks and
-/// `micro_batches`; `None` if it deadlocks at `micro_batches` as well.
+/// Returns the least channel capacity that is `safe` (at which a plan completes), by bisection between
+/// `unsafe_capacity`, at which the plan deadlocks, and `micro_batches`; `None` if the plan also deadlocks at the
+/// capacity `micro_batches`.
 ///
 /// Bisection is valid because more room never causes a deadlock, and room for all micro-batches is never used up.
 pub(crate) fn least_safe(unsafe_capacity: usize, micro_batches: usize, safe: impl Fn(usize) -> bool) -> Option<usize> {

@@ -216,8 +216,9 @@ impl Run<'_> {
         channel.freed.pop_front()
     }
 
-    /// Simulates a worker's receive: takes the message out of the transfer's channel if it is at the head, or else
-    /// blocks the worker.
+    /// Simulates a worker's receive: takes the message out of the transfer's channel if the message is at the head and
+    /// has arrived. Otherwise the worker waits for the arrival, or is blocked if another message or none is at the
+    /// head.
     fn receive(&mut self, worker: usize, transfer: Transfer) -> Attempt {
         let now = self.workers[worker].now;
         let rendezvous = self.capacity == 0;

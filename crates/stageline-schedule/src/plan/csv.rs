@@ -39,15 +39,15 @@ impl Plan {
     /// The parsed plan keeps only the forwards and backwards of the text:
     ///
     /// - Empty cells (idle slots), waits and sharding are skipped.
-    /// - An overlapped pair, `(0F7;7B3)OVERLAP_F_B`, becomes its two computes in order.
-    /// - The transfers of a lowered plan must be those that its computes need. They are skipped, because lowering adds
-    ///   them again.
+    /// - An overlapped pair, `(0F7;7B3)OVERLAP_F_B`, becomes its two actions in order.
+    /// - A lowered plan (a plan with its sends and receives) must have exactly the transfers that its actions need. The
+    ///   transfers are skipped, because lowering adds them again.
     /// - PyTorch's earlier letters are `BW` for the whole backward and `B` and `W` for its halves. A plan with `W` but
     ///   without any `I` is read in these letters.
     ///
     /// # Errors
     /// Returns the row and column, counted from 1, of the first cell that is neither readable nor skipped, or of the
-    /// first transfer that is missing, superfluous or on the wrong side of its compute.
+    /// first transfer that is missing, superfluous or on the wrong side of its action.
     pub fn from_csv(csv: &str) -> Result<Self, ParsePlanError> {
         let row = |(row, line): (usize, &str)| {
             let mut cells = Row::new();

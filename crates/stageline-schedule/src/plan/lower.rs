@@ -40,8 +40,8 @@ impl Transfer {
     }
 }
 
-/// One entry in the lowered list of a worker: an action (a forward, a backward or half of a backward), a send or a
-/// receive.
+/// One instruction of a worker in a lowered plan (a plan with its sends and receives): an action (a forward, a backward
+/// or half of a backward), a send or a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Instruction {
     /// The worker runs an action: a forward, a backward or half of a backward of one of its stages on a micro-batch.

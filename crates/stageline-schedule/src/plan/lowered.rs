@@ -8,8 +8,8 @@ use super::lower::{Carried, Instruction, Transfer, around, lower};
 use super::rows::Plan;
 
 impl Plan {
-    /// Returns the lowered plan as CSV text: the actions and the transfers between workers, one row per worker. The
-    /// caller must have checked the plan.
+    /// Returns the lowered plan as CSV text, one row per worker: the actions, and the sends and receives between
+    /// workers. The caller must have checked the plan.
     pub(crate) fn to_lowered_csv(&self) -> String {
         let placement = self.placement();
         let crosses = |transfer: &Transfer| placement.worker(transfer.from) != placement.worker(transfer.to());
@@ -43,8 +43,8 @@ impl Plan {
 /// One row in the CSV text of a plan: each instruction of a worker, with the column of its cell.
 pub(crate) type Row = Vec<(usize, Instruction)>;
 
-/// Validates that a lowered plan has exactly the transfers that its actions need: each once, a receive before its
-/// action and a send after it. Transfers between stages of one worker are optional.
+/// Validates that a lowered plan (a plan with its sends and receives) has exactly the transfers that its actions need:
+/// each once, a receive before its action and a send after it. Transfers between stages of one worker are optional.
 pub(crate) fn validate_transfers(rows: &[Row]) -> Result<(), ParsePlanError> {
     let mut worker_of = HashMap::new();
     for (worker, row) in rows.iter().enumerate() {

@@ -6,8 +6,8 @@ use super::action::{Action, Compute};
 
 /// A plan for a pipeline: the actions of every worker in one training step, in the order in which the worker runs them.
 ///
-/// A row belongs to one worker (one device), and a worker may own several stages. A plan is only data:
-/// [`check`](crate::check()) decides whether it can run.
+/// A row of the plan is the list of actions of one worker (one device), and a worker may own several stages. A plan is
+/// only data: [`check`](crate::check()) decides whether it can run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     rows: Vec<Vec<Action>>,

@@ -49,10 +49,10 @@ fn repeat(block: [usize; 4], [first, second]: [usize; 2], micro_batches: usize) 
     row
 }
 
-/// Returns a plan with the actions of `plan`, each as early as possible, cell by cell. No worker has more live chunks
-/// than the peak of all workers in `plan`.
+/// Returns a plan with the actions of `plan`, each moved to the earliest possible cell of time (one cell holds one
+/// action per worker). No worker has more live chunks than the peak of all workers in `plan`.
 ///
-/// The function always advances, because the earliest remaining action of `plan` can run next.
+/// The loop always ends, because the earliest remaining action of `plan` can run next.
 fn squeezed(plan: &Plan) -> Plan {
     let room = plan.peak_live().into_iter().max().unwrap_or(0);
     let mut left: Vec<VecDeque<_>> = plan.rows().iter().map(|row| row.iter().copied().collect()).collect();
@@ -83,9 +83,10 @@ fn squeezed(plan: &Plan) -> Plan {
     Plan::new(rows)
 }
 
-/// Returns the index of a worker's next action among the remaining ones: the first that is `ready` (its input is there,
-/// and the channel has room for its output) and that keeps the live chunks within `room`, also once the actions that it
-/// overtakes have run. In the cool-down, weight gradients come last, to fill idle cells.
+/// Returns the index of a worker's next action in `left`, its remaining actions; `None` if no action can run. It is the
+/// first that is `ready` (its input is there, and the channel has room for its output) and with which at most `room`
+/// chunks are live, even after the actions that it overtakes have run. In the `cool_down` (after the last forward of
+/// the worker's first stage), weight gradients come last, to fill idle cells.
 fn next(
     left: &VecDeque<Action>,
     live: usize,

@@ -26,11 +26,11 @@ pub enum ScheduleError {
         /// The number of which the number of micro-batches must be a multiple.
         multiple_of: usize,
     },
-    /// A plan that exists already has other numbers of stages and micro-batches than requested.
+    /// The schedule is a fixed plan for other numbers of stages and micro-batches than requested.
     Shape {
-        /// The numbers of stages and micro-batches in the existing plan.
+        /// The number of stages and the number of micro-batches of the fixed plan.
         written: (usize, usize),
-        /// The requested numbers of stages and micro-batches.
+        /// The requested number of stages and the requested number of micro-batches.
         asked: (usize, usize),
     },
 }

@@ -5,8 +5,9 @@ use super::error::ScheduleError;
 use super::schedule::Schedule;
 use crate::plan::Plan;
 
-/// The V-Min schedule: [`VHalf`](crate::VHalf) with forwards and input gradients in steps of one cell everywhere. This
-/// is the shortest building block, and so the least memory (Qi et al., 2024,
+/// The V-Min schedule: two chunks per worker in a V, with split backwards, as in [`VHalf`](crate::VHalf), but with the
+/// shortest building block (a worker's actions on one micro-batch) and so the least memory. Forwards and input
+/// gradients pass both arms of the V in steps of one cell of time (Qi et al., 2024,
 /// [arXiv:2405.15362](https://arxiv.org/abs/2405.15362)).
 ///
 /// The number of stages must be even.

@@ -36,7 +36,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// Appends the actions of `steps` to the worker's list, `times` times.
+    /// Appends the actions of `steps` to the worker's list, and repeats this until they were appended `times` times.
     pub(crate) fn repeat(&mut self, times: usize, steps: &[Step]) {
         for _ in 0..times {
             for &step in steps {

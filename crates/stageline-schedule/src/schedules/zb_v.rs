@@ -25,7 +25,8 @@ use crate::plan::Plan;
 /// - With such equal times and free transfers, a worker idles between its first and its last action for at most the time
 ///   of 2(2P-1-M) forwards, and not at all if M is at least 2P-1.
 /// - Worker w has at most min(2M, M+1+w, 2P) live micro-batches, counted by chunk until the end of their weight
-///   gradient. This is at most P whole ones.
+///   gradient. A micro-batch counts once for each of the worker's two chunks, so 2P stands for P micro-batches on both
+///   chunks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZbV;
 

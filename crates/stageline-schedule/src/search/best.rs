@@ -70,8 +70,8 @@ pub fn best(micro_batches: usize, costs: &Costs, memory: &Memory) -> Result<Best
     search.best.map(|best| Best { bound: search.bound, ..best }).ok_or(no_plan)
 }
 
-/// Returns the memory of the stages with its own limit, and again with several lower limits, because an automatic
-/// schedule with a lower limit can have a shorter step.
+/// Returns `memory` with its own limit, and again with several lower limits, because an automatic schedule with a lower
+/// limit can have a shorter step.
 fn lower_limits(memory: &Memory) -> impl Iterator<Item = Memory> + '_ {
     let largest = memory.stages.iter().copied().map(StageMemory::peak).fold(0.0, f64::max);
     // Twice the memory of 1F1B is enough for a plan without bubble except fill and drain.
@@ -134,8 +134,8 @@ impl Search {
     }
 }
 
-/// Returns the plan with whole backwards in place of split ones wherever the whole backward takes less time than its
-/// two halves; `None` if none does.
+/// Returns the plan with a whole backward in place of the input gradient and the weight gradient of every stage and
+/// micro-batch for which the whole backward takes less time than both; `None` if there are none.
 fn with_whole_backwards(plan: &Plan, costs: &Costs) -> Option<Plan> {
     let cheaper = |action: &Action| {
         let cost = costs.stage(action.stage, action.micro_batch);

@@ -49,11 +49,11 @@ impl Timeline {
         idle(self, &simulate(checked, &free))
     }
 
-    /// Returns each worker's idle time by cause, compared with a timeline of the same plan in which transfers take no
-    /// time.
+    /// Returns each worker's idle time by cause. `untransferred` is a timeline of the same plan in which transfers take
+    /// no time.
     ///
-    /// Use this instead of [`idle_by_cause`](Self::idle_by_cause) if the costs of the timeline do not describe its
-    /// transfers.
+    /// Use this instead of [`idle_by_cause`](Self::idle_by_cause) if the transfers of the timeline were simulated as
+    /// parts of forwards and backwards, so that its costs do not give their times.
     pub fn idle_besides(&self, untransferred: &Self) -> Vec<Idle> {
         idle(self, untransferred)
     }

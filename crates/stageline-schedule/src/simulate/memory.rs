@@ -19,8 +19,8 @@ impl StageMemory {
     /// is done.
     pub const LIVE: Self = Self { forward: 1.0, input_gradient: 1.0 };
 
-    /// Makes the memory of a micro-batch that occupies `bytes` bytes of device memory on a stage from its forward until
-    /// its weight gradient is done.
+    /// Creates the description of a micro-batch that occupies `bytes` bytes of device memory on a stage from its
+    /// forward until its weight gradient is done.
     pub const fn whole(bytes: f64) -> Self {
         Self { forward: bytes, input_gradient: bytes }
     }
@@ -65,19 +65,20 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Makes the memory of `stages` stages, one per worker, with a limit of `limit` live micro-batches per worker. A
-    /// micro-batch is live from its forward until its weight gradient is done.
+    /// Creates the description of the memory of `stages` stages, one per worker, in units of live micro-batches, with a
+    /// limit of `limit` units per worker. A micro-batch is live from its forward until its weight gradient is done.
     pub fn live(stages: usize, limit: usize) -> Self {
         Self { stages: vec![StageMemory::LIVE; stages], limit: limit as f64 }
     }
 
-    /// Makes the memory of `stages` stages without a limit, in units of live micro-batches.
+    /// Creates the description of the memory of `stages` stages without a limit for the workers, in units of live
+    /// micro-batches.
     pub fn unlimited(stages: usize) -> Self {
         Self { stages: vec![StageMemory::LIVE; stages], limit: f64::INFINITY }
     }
 
-    /// Returns the memory of the same model with every stage partitioned into `parts` equal stages. The limit of a
-    /// worker stays the same.
+    /// Returns the memory of the same model with every stage partitioned into `parts` equal stages, each of which needs
+    /// the same share of the memory. The limit of a worker stays the same.
     pub fn cut(&self, parts: usize) -> Self {
         let part = |stage: &StageMemory| StageMemory {
             forward: stage.forward / parts as f64,

@@ -148,7 +148,8 @@ impl Log {
         self.write(&Line::Validation(validation))
     }
 
-    /// Writes the last line of the log, the trace file and the HTML page of a complete run.
+    /// Appends `last`, the final result of a complete run, to the log as its last line, and writes the trace file and
+    /// the HTML page.
     ///
     /// # Errors
     /// Returns an error if an output file cannot be written.

@@ -6,7 +6,7 @@ use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 use stageline::StepReport;
 
-/// A progress bar with the figures of the last step: the loss, the metrics, and bubbles as shares of the total stage
+/// A progress bar with results of the last step: its loss, its metrics, and its bubbles as shares of the total stage
 /// time.
 ///
 /// Text that is written to it, such as warnings, appears on stderr above the bar.
@@ -30,8 +30,8 @@ impl Progress {
         Ok(())
     }
 
-    /// Advances the progress bar by a step and shows the figures of that step; `utilisation` is the model FLOP
-    /// utilisation, from 0 to 1.
+    /// Advances the progress bar by a step and shows the loss, metrics and bubbles of that step. `utilisation` is the
+    /// model FLOP utilisation, from 0 to 1.
     pub fn step(&self, report: &StepReport, utilisation: Option<f64>) {
         let mut message = format!(
             "loss {:.3}, {:.0} tokens/s, bubble {:.1}% by the {} (ideal {:.1}%, simulated {:.1}%)",

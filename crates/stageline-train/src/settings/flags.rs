@@ -54,8 +54,9 @@ pub struct TrainingFlags {
     /// short run trains like the beginning of a longer one]
     #[arg(long, value_name = "STEPS")]
     pub schedule_steps: Option<usize>,
-    /// Batch size, in samples, for which the number of steps and the learning rate were chosen. With another one, for
-    /// example after a change of M, a warning says what that changes [default: the batch size of the first run]
+    /// Batch size, in samples, for which the number of steps and the learning rate were chosen. If the batch size
+    /// differs, for example after a change of M, a warning says what that changes [default: the batch size of the first
+    /// run]
     #[arg(long, value_name = "SAMPLES")]
     pub tuned_for: Option<usize>,
     /// Peak learning rate, which is reached at the end of the warm-up
@@ -79,7 +80,7 @@ pub struct TrainingFlags {
     #[arg(long, value_name = "FACTOR")]
     pub loss_scale: Option<LossScaleBy>,
     /// Reaction to a step whose loss or gradients are NaN or infinite: `stop` ends the training with an error, `skip`
-    /// leaves the step out
+    /// continues without updating parameters in this step
     #[arg(long, default_value = "stop")]
     pub on_non_finite: NonFiniteName,
     /// Interval between evaluations of held-out samples, in steps; 0 evaluates only before and after the training
@@ -155,7 +156,7 @@ pub struct TrainingFlags {
     /// samples of a batch
     #[arg(long, value_name = "FOLDER")]
     pub resume: Option<PathBuf>,
-    /// Ends the training early, with a checkpoint, once this number of steps is done
+    /// Ends the training early, with a checkpoint, once this number of steps is done, counting those of resumed runs
     #[arg(long, value_name = "STEPS")]
     pub stop_after: Option<usize>,
     /// Seconds in which no action begins before a warning says what every stage is doing; after ten times as many more

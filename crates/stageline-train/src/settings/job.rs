@@ -45,7 +45,8 @@ pub struct Keeping {
     pub folder: Option<PathBuf>,
     pub every: usize,
     pub keep: NonZero<usize>,
-    /// The number of steps after which the training ends early, with a checkpoint; `None` trains to the last step.
+    /// The number of steps, counted over all runs of the training, after which it ends early with a checkpoint; `None`
+    /// trains to the last step.
     pub stop_after: Option<usize>,
 }
 
@@ -266,8 +267,8 @@ fn devices(flags: &TrainingFlags) -> Result<Vec<Device>> {
     DeviceName::open_all(&names, token.as_ref()).context("--device")
 }
 
-/// Returns a watchdog that warns after this number of seconds without an action, and gives up after ten times as many
-/// more; `None` for 0 seconds.
+/// Returns a watchdog that warns once no action has begun for `seconds` seconds, and ends the training if ten times as
+/// many more pass; `None` for 0 seconds.
 fn watchdog(seconds: u32) -> Option<Watchdog> {
     let floor = Duration::from_secs(seconds.into());
     (seconds > 0).then(|| Watchdog { floor, grace: 10 * floor, ..Watchdog::default() })

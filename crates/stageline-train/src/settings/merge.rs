@@ -169,17 +169,17 @@ fn flag<'a>(command: &'a Command, name: &str) -> Result<&'a Arg> {
 
 /// Whether a resumed run takes a setting from its checkpoint.
 ///
-/// Output paths are not inherited, so that the files of the earlier run are not overwritten. Neither are the cut and
-/// the chunks, which are for one number of stages and change no bit. Neither are devices and
-/// the token file, because a checkpoint from elsewhere must not choose the hosts to connect to, or the file sent to
-/// them as the secret.
+/// Output paths are not inherited, so that the files of the earlier run are not overwritten. The cut and the chunks are
+/// not inherited, because they fit one number of stages only and do not change the trained values. Devices and the
+/// token file are not inherited, because a checkpoint from elsewhere must not choose the hosts to connect to, or the
+/// file sent to them as the secret.
 fn is_inherited(name: &str) -> bool {
     !["log", "trace", "tensorboard", "report", "checkpoint", "verify", "cut", "chunks", "device", "token_file"]
         .contains(&name)
 }
 
-/// Whether a flag is a setting: the flag takes a value, does not name a source of settings, and is not
-/// for a single run only.
+/// Whether a flag is a setting: the flag takes a value, is not a source of settings itself (`--config`, `--set` and
+/// `--resume`), and does not concern a single run only (`--stop-after` and `--print-config`).
 fn is_setting(flag: &Arg) -> bool {
     let only_here = ["config", "set", "resume", "stop_after", "print_config"];
     flag.get_long().is_some() && flag.get_action().takes_values() && !only_here.contains(&flag.get_id().as_str())

@@ -20,9 +20,9 @@ pub struct CommandLine {
     pub saved: Option<Saved>,
 }
 
-/// Resolves the command line of a program whose flags are `command`. Prints how the settings differ from those of the
-/// resumed checkpoint, and which files only the checkpoint names. The flags `not_inherited` do not come from the
-/// checkpoint.
+/// Resolves the command line of a program whose flags are `command`. Prints the settings that differ from those of the
+/// resumed checkpoint, and the file paths that come from the checkpoint and not from `arguments`. The flags in
+/// `not_inherited` are not taken from the checkpoint.
 ///
 /// # Errors
 /// Returns an error if a setting is wrong, there is no such checkpoint, or its settings are not valid.

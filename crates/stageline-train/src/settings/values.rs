@@ -17,7 +17,7 @@ pub enum OptimizerName {
 }
 
 /// The values of the flag `--on-non-finite`: a step whose loss or gradients are NaN or infinite ends the training with
-/// an error (`Stop`) or is left out (`Skip`).
+/// an error (`Stop`) or updates no parameters (`Skip`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum NonFiniteName {
     Stop,

@@ -24,12 +24,13 @@ use crate::update::optimizer_step::Rollback;
 use crate::update::precision::Precision;
 use stageline_nn::autograd::recompute::Recompute;
 
-/// The type of the function that assembles all stages of one replica, given the source of the batch's inputs for the
-/// first stage, and the last stage's channels to and from the caller.
+/// The type of the function that assembles all stages of one replica. Its arguments are the assembly that collects the
+/// stages, the channel from which the first stage receives inputs, and the last stage's channels for targets and
+/// outputs.
 pub(crate) type LastWire<In, Out, Target> = Box<dyn Fn(&mut Assembly, Source<In>, CallerChannels<Out, Target>)>;
 
-/// A complete chain of a model's stages with their devices and owners of parameters, from which every data-parallel
-/// replica is assembled.
+/// All stages of a model as one chain, from which every data-parallel replica is assembled. It also has the device of
+/// each stage, and the table of the stages that own the parameters (`Owners`).
 pub(crate) struct Joined<In, Out, Target> {
     /// The device of each stage in replica 0, the first data-parallel replica, in the order of the stages.
     pub(crate) devices: Vec<Device>,
@@ -46,18 +47,19 @@ pub(crate) struct Joined<In, Out, Target> {
 pub(crate) struct Assembled<In, Out, Target> {
     /// For each replica, the channels through which it gets its batches, and its assembled stages.
     pub(crate) replicas: Vec<(BatchChannels<In, Out, Target>, Stages)>,
-    /// The optimizer states of a checkpoint that do not fit: the fields that a stage's optimizer rejects, or requires
-    /// and does not find.
+    /// The fields of the checkpoint's optimizer states that do not fit: fields that a stage's optimizer rejects, and
+    /// fields that it requires but the checkpoint lacks.
     pub(crate) unfit: Vec<Unfit>,
 }
 
 impl<In: Payload, Out: Payload, Target: Payload> Joined<In, Out, Target> {
-    /// Assembles every replica: places a copy of each stage on its device, and joins the stages by channels and routes.
-    /// `groups` is the number of groups in which a step's gradients are summed, and `restored` the part of a checkpoint
-    /// for each stage.
+    /// Assembles every data-parallel replica: copies each stage's module to its device, and connects neighbouring
+    /// stages by channels and by routes for tensors between their devices. `groups` is the number of groups in which a
+    /// step's gradients are summed. `restored` has the part of a checkpoint for each stage, and is empty without a
+    /// checkpoint.
     ///
     /// # Errors
-    /// Returns [`BuildError::Host`] if a host does not open the sessions that transfers need.
+    /// Returns [`BuildError::Host`] if a session with a device of another host, which transfers need, cannot be opened.
     pub(crate) fn assemble(
         &self,
         plan: &Checked,

@@ -77,7 +77,8 @@ pub(crate) struct Assembly {
     pub(crate) per_group: usize,
     /// The device of each stage in the replica that is being assembled.
     pub(crate) devices: Vec<Device>,
-    /// The network route by which activations and gradients go between each stage of this replica and the next stage.
+    /// For each pair of neighbouring stages of this replica, the route of activations and gradients between their
+    /// devices.
     pub(crate) routes: Vec<Route>,
     /// The tied parameters that each stage shares with other stages of this replica.
     pub(crate) ties: Vec<Ties>,
@@ -86,16 +87,16 @@ pub(crate) struct Assembly {
     /// The part of a checkpoint from which each stage resumes, in the order of the stages; empty if training does not
     /// resume from a checkpoint.
     pub(crate) restored: Vec<Restored>,
-    /// The optimizer states of the checkpoint that do not fit: the fields that a stage's optimizer rejects, or requires
-    /// and does not find.
+    /// The fields of the checkpoint's optimizer states that do not fit: fields that a stage's optimizer rejects, and
+    /// fields that it requires but the checkpoint lacks.
     pub(crate) unfit: Vec<Unfit>,
     /// The stages of this replica that have been assembled so far.
     pub(crate) runners: Stages,
 }
 
 impl Assembly {
-    /// Returns the slot of one stage (its replica, its device and its connections to other stages), whose connections
-    /// are taken out of the assembly.
+    /// Returns the slot of one stage: its replica, its device and its connections to other stages. The connections are
+    /// moved from the assembly into the slot, so this method is called once per stage.
     fn slot(&mut self, stage: usize) -> StageSlot {
         StageSlot {
             replica: self.replica,

@@ -162,10 +162,12 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self
     }
 
-    /// Sets the interval, in training steps, at which the gradient and the update of every parameter are examined,
-    /// beginning with the first step. If unset or 0, no step is examined.
+    /// Sets the interval, in training steps, at which a step reports the health of every parameter (the norms of its
+    /// gradient and of its update, and further statistics), beginning with the first step. If unset or 0, no step
+    /// reports it.
     ///
-    /// An examination reads parameters and gradients on the host, which takes about as long as the optimizer step.
+    /// Such a report copies parameters and gradients to the host's memory, which takes about as long as the optimizer
+    /// step.
     pub fn health_every(mut self, steps: usize) -> Self {
         self.flush.health_every = steps;
         self
@@ -187,7 +189,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self.replicas() * self.micro_batches
     }
 
-    /// Returns the batch norms of the model, each with the number of its stage and its path in the stage's module.
+    /// Returns the position of every batch norm layer of the model, burn's own or an accumulated one: the index of its
+    /// stage, and its path in the stage's module.
     pub(crate) fn batch_norms(&self) -> &[(usize, String)] {
         &self.stages.owners.batch_norms
     }
@@ -226,7 +229,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self
     }
 
-    /// Turns gradient clipping off, so that the gradients of a step are those that were summed.
+    /// Turns gradient clipping off, so that the optimizers step with the gradients as they were summed over all
+    /// micro-batches.
     pub(crate) fn unclipped(mut self) -> Self {
         self.flush.clip = None;
         self
@@ -235,13 +239,14 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// Sets the interval, in training steps, at which a step is synchronised with the devices; 0 means that no step is
     /// synchronised.
     ///
-    /// In a synchronised step, beginning with the first step of the training, workers wait for their device after every
-    /// action, so that recordings have the device's times ([`Clock::Synchronised`](crate::Clock)). On an asynchronous
-    /// device the other steps record only when work was enqueued, so their bubble is that of enqueueing. A synchronised
-    /// step is slower; the training's throughput is that of the other steps.
+    /// In a synchronised step, workers wait for their device after every action, so that recordings have the device's
+    /// times ([`Clock::Synchronised`](crate::Clock)). The first step of the training is also the first synchronised
+    /// step, unless the interval is 0. In the other steps, the recorded times on an asynchronous device are those at
+    /// which work was enqueued, and the bubble is computed from these times. A synchronised step is slower than the
+    /// other steps, so it does not show the usual throughput of the training.
     ///
-    /// If unset, the number is 20 when any stage is on a device other than the host's CPU. Otherwise it is 0, because
-    /// both clocks are the same on CPUs.
+    /// If unset, the interval is 20 when any stage is on a device other than the host's CPU. Otherwise it is 0, because
+    /// on a CPU a synchronised step records the same times as any other step.
     pub fn synchronise_every(mut self, steps: usize) -> Self {
         self.synchronise_every = Some(steps);
         self
@@ -251,10 +256,10 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// have stepped; true if unset.
     ///
     /// With these copies, an error during the flush (the end of a step, at which the stages step their optimizers)
-    /// rolls the step back on all stages. Without them the flush needs less memory (with Adam in f32, 12 bytes less per
-    /// parameter), but such an error is [`StepError::Torn`](crate::StepError), and the training has to resume from a
-    /// checkpoint. [`Pipeline::steps`](crate::Pipeline::steps) then waits for all stages after every step, as
-    /// [`Pipeline::step`](crate::Pipeline::step) does.
+    /// rolls the step back on all stages. Without them, the flush needs less memory (with Adam in f32, 12 bytes less
+    /// per parameter), but such an error is [`StepError::Torn`](crate::StepError), and the training has to resume from
+    /// a checkpoint. Without them, [`Pipeline::steps`](crate::Pipeline::steps) also waits for all stages after every
+    /// step, as [`Pipeline::step`](crate::Pipeline::step) does.
     pub fn rollback(mut self, keeps_copies: bool) -> Self {
         self.rollback = if keeps_copies { Rollback::Kept } else { Rollback::Off };
         self
@@ -287,11 +292,12 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self
     }
 
-    /// Makes workers issue their transfers of tensors in one global order, which the plan gives, on all devices, as
-    /// they always do between GPUs. Several replicas are then ordered as if they shared their devices.
+    /// Makes workers issue their transfers of tensors in one global order, which the plan gives, on devices of every
+    /// kind. Without this setting, only transfers between GPUs are ordered. Workers with the same number in several
+    /// replicas are ordered as if they shared one device.
     ///
-    /// This setting exists for tests, because other devices need no order. Workers then wait for each other's
-    /// transfers, which costs time if steps differ from one another.
+    /// This setting exists for tests on devices that need no order, such as CPUs. It can cost time, because a worker
+    /// waits until the transfers before its own have been issued.
     pub fn ordered_transfers(mut self) -> Self {
         self.ordered_transfers = true;
         self

@@ -159,7 +159,8 @@ impl PayloadMapper for SumOfFloats {
     }
 }
 
-/// Returns the number of elements in a module's float parameters, without initialising lazy ones.
+/// Returns the number of elements in a module's float parameters. Parameters that burn has not initialised yet are
+/// counted too, and stay uninitialised.
 pub(super) fn parameters<M: Module>(module: &M) -> u64 {
     let mut elements = Elements(0);
     module.visit(&mut elements);

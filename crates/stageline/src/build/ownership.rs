@@ -11,7 +11,7 @@ use stageline_nn::layers::batch_norm::batch_norms;
 use stageline_nn::params::visit::{Description, describe};
 
 /// The table of the stages that own the model's parameters: the owner of a parameter is the first stage that trains it.
-/// The table also records what `build` must reject.
+/// The table also records tied parameters, batch norms and clipping optimizers, which `build` may have to reject.
 #[derive(Default)]
 pub(crate) struct Owners {
     /// The owner stage of each trained parameter, and the parameter's shape in that stage.
@@ -27,7 +27,8 @@ pub(crate) struct Owners {
     pub(crate) tensors: Vec<Vec<Description>>,
     /// The first stage whose own optimizer clips gradients; `None` if no optimizer does.
     pub(crate) clipping: Option<usize>,
-    /// The batch norms of the model, each with the number of its stage and its path in the stage's module.
+    /// The position of every batch norm layer of the model, burn's own or an accumulated one: the index of its stage,
+    /// and its path in the stage's module.
     pub(crate) batch_norms: Vec<(usize, String)>,
     /// The first stage with one of burn's own batch norms, which update their statistics at every micro-batch; `None`
     /// if no stage has one.
@@ -61,8 +62,8 @@ impl Owners {
         self.trained.iter().filter(|(_, (owner, _))| *owner == stage).map(|(id, _)| *id).collect()
     }
 
-    /// Returns the owner of a trained parameter and a stage in which the same parameter is frozen; `None` if there is
-    /// no such parameter.
+    /// Returns the owner stage of a tied parameter that one stage trains and another stage has frozen, and the first
+    /// stage in which it is frozen; `None` if there is no such parameter.
     pub(crate) fn half_frozen(&self) -> Option<(usize, usize)> {
         let both = |(id, (trained, _)): (&ParamId, &(usize, Vec<usize>))| Some((*trained, *self.frozen.get(id)?));
         self.trained.iter().filter_map(both).min()

@@ -213,11 +213,13 @@ where
         }
     }
 
-    /// Joins the stage modules of a pipeline that was built from a row of these layers to the first layer, the blocks
-    /// and the last layer. Each layer stays on the device of its stage.
+    /// Reassembles the whole model from the stage modules of a pipeline that was built from a row with the same layer
+    /// types. Returns the first layer, all blocks in order, and the last layer. Each layer stays on the device of its
+    /// stage.
     ///
     /// # Errors
-    /// Returns [`ModuleError`] if a module was taken before, is lost, or is not of a row of these layers.
+    /// Returns [`ModuleError`] if the module of a stage was taken before, is lost, or does not have the types of this
+    /// row's layers.
     pub fn join(&self, mut modules: Modules) -> Result<(F, Vec<B>, L), ModuleError> {
         let last_stage = modules.stages().saturating_sub(1);
         if last_stage == 0 {
@@ -254,8 +256,8 @@ where
         let seed = self.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(layer as u64);
         let home = drawing_device(Some(device)).autodiff();
         let layer = fork(seeded(&home, seed, || init(&home)), &device.clone().autodiff());
-        // Without this wait, all layers could be on their way to the device at once. A device that cannot answer gives its
-        // error in the first pass.
+        // Without this wait, the transfers of all layers to the device could be in flight at once. An unreachable device
+        // gives its error in the first pass.
         let _ = device.sync();
         layer
     }

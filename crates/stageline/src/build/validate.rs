@@ -34,8 +34,8 @@ pub(super) const MOST_STEPS: u64 = 10_000_000;
 /// every action. It applies if any stage is on a device other than the host's CPU.
 pub(super) const SYNCHRONISE_EVERY: usize = 20;
 
-/// Returns an error if no training can have reached the step counts of a checkpoint, or if they are too large to resume
-/// from.
+/// Returns an error if the progress recorded in a checkpoint is impossible (more optimizer steps than training steps)
+/// or too large to resume from (more than 10 million optimizer steps, or more than 2^53 training steps).
 pub(super) fn validate_progress(Progress { steps, optimizer_steps, .. }: Progress) -> Result<(), BuildError> {
     if optimizer_steps > MOST_STEPS || optimizer_steps > steps || steps > 1 << 53 {
         return Err(BuildError::Steps { steps, optimizer_steps, most: MOST_STEPS });
@@ -47,8 +47,9 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// Builds the pipeline: validates the settings, generates and checks the plan, and starts one thread per worker.
     ///
     /// # Errors
-    /// Returns [`BuildError`] if a setting is invalid, the schedule has no plan or a plan that cannot run, the
-    /// checkpoint does not fit the model, or a thread cannot be started. The message names the values and the way out.
+    /// Returns [`BuildError`] if a setting is invalid, the schedule generates no plan or a plan that cannot run, the
+    /// checkpoint does not fit the model, a session with another host cannot be opened, or a thread cannot be started.
+    /// The message names the invalid values and how to correct them.
     pub fn build(mut self) -> Result<Pipeline<In, Out, Target>, BuildError> {
         let loss_scale = self.loss_scale.unwrap_or_else(|| LossScale::of(self.precision));
         self.validate(loss_scale)?;
@@ -107,7 +108,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         Ok(pipeline)
     }
 
-    /// Returns an error if the stages are invalid, or a setting of the pipeline that does not depend on a plan.
+    /// Checks the stages and the settings that do not depend on a plan, such as clipping, loss scale and watchdog.
+    /// Returns an error for the first check that fails.
     fn validate(&self, loss_scale: LossScale) -> Result<(), BuildError> {
         let owners = &self.stages.owners;
         if let Some(stage) = owners.clipping {

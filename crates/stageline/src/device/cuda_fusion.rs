@@ -7,9 +7,10 @@ use serde_json::json;
 /// Makes burn fuse tensor operations in the order in which they are issued, unless the program or a `burn.toml` has
 /// another setting.
 ///
-/// By default, burn 0.22 searches among five chains of operations (`max_blocks`). A backward pass has more chains, and
-/// the operations of the surplus chains run as one kernel each. The operations in `nn` are issued in an order that
-/// needs no search. The effect on other operations was not measured.
+/// By default, burn 0.22 searches for kernels among at most five chains of operations (`max_blocks`). A backward pass
+/// has more chains, and every operation of a surplus chain runs as a kernel of its own. The layers of the crate
+/// `stageline-nn` issue their operations in an order that fuses well without a search. The effect on other operations
+/// was not measured.
 #[cfg(feature = "cuda")]
 pub(crate) fn fuse_in_issue_order() {
     use std::sync::Once;

@@ -14,7 +14,7 @@ pub(crate) fn is_host(_: &Device) -> bool {
     false
 }
 
-/// Whether a device belongs to another host, on which a server of devices runs.
+/// Whether a device belongs to another host, whose server (`stageline serve`) makes the device available.
 #[cfg(feature = "remote")]
 pub(crate) fn is_remote(device: &Device) -> bool {
     matches!(device.clone().inner().as_dispatch(), burn::backend::DispatchDevice::Remote(_))
@@ -34,7 +34,7 @@ pub(crate) fn share_memory(one: &Device, other: &Device) -> bool {
     one == other || (is_host(one) && is_host(other))
 }
 
-/// Whether two devices are different GPUs of this host, between which burn moves tensors by NCCL.
+/// Whether two devices are different GPUs of this host, between which burn moves tensors by NCCL if it is installed.
 pub(crate) fn between_gpus(from: &Device, to: &Device) -> bool {
     is_gpu(from) && is_gpu(to) && from.clone().inner() != to.clone().inner()
 }
@@ -44,8 +44,8 @@ pub(crate) fn one_gpu(from: &Device, to: &Device) -> bool {
     is_gpu(from) && from.clone().inner() == to.clone().inner()
 }
 
-/// Returns, for the device of each stage, the number of the communication stream on which its transfers to other GPUs
-/// run: one stream for every GPU of this host, and `None` for every other device.
+/// Returns, for the device of each stage, the index of the communication stream on which its transfers to other GPUs
+/// run, counted from 0. Every GPU of this host has one such stream; the entry of any other device is `None`.
 pub(crate) fn communication_streams(devices: &[Device]) -> Vec<Option<usize>> {
     let mut gpus: Vec<Device> = Vec::new();
     let mut stream = |device: &Device| {

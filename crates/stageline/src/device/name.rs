@@ -84,8 +84,8 @@ impl DeviceName {
     /// Opens the device of this name, which is on this machine, or on another host that requires no token.
     ///
     /// # Errors
-    /// Returns [`DeviceError`] if this build or this machine lacks the device, if it does not compute, or if the other
-    /// host cannot be reached or requires a token.
+    /// Returns [`DeviceError`] if this build or this machine lacks the device, if the GPU fails its test kernels, or if
+    /// the other host cannot be reached or requires a token.
     pub fn open(self) -> Result<Device, DeviceError> {
         match self {
             #[cfg(feature = "remote")]
@@ -216,7 +216,7 @@ pub enum DeviceError {
     /// The named device of another host cannot be reached or used.
     #[error(transparent)]
     Remote(#[from] RemoteError),
-    /// The GPU exists, but a first test kernel fails on it.
+    /// The GPU exists, but the first test kernels that run on it fail or return a wrong result.
     #[error(
         "`{device}` was found, but does not compute: {cause}; kernels are compiled with libdevice, a file of the CUDA toolkit that is \
          searched for in CUDA_PATH, /usr/local/cuda, /opt/cuda, /usr/lib/cuda and /usr; `nvidia-smi` shows whether device memory is \
@@ -225,7 +225,7 @@ pub enum DeviceError {
     Unusable {
         /// The name of the GPU that does not compute.
         device: DeviceName,
-        /// The innermost error of the test kernels, or their wrong result.
+        /// The innermost error of the GPU's test kernels, or the wrong result that they returned.
         cause: String,
     },
     /// The NVIDIA driver is too old: it lacks functions that burn calls.

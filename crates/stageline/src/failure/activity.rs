@@ -24,7 +24,8 @@ pub struct StageFailure {
     pub during: During,
     /// The panic or error that ended the failed stage.
     pub failure: Failure,
-    /// The other hosts that run stages: a failure on such a host may show only where its result is read.
+    /// The addresses of the other hosts that run stages. A failure on one of them may be reported for another stage,
+    /// which reads the result later, so the servers' logs on these hosts may show the cause.
     pub elsewhere: Vec<HostName>,
 }
 
@@ -101,14 +102,15 @@ pub enum Activity {
     Start,
     /// The stage executes an instruction of the plan: it computes or transfers a micro-batch.
     Instruction(Instruction),
-    /// The stage adds up the gradient sums of all replicas, or sends its own sum to replica 0.
+    /// The stage adds up the gradient sums of all replicas, or, in a replica other than 0, sends its own sum to
+    /// replica 0.
     Reduce,
     /// The stage ends its part of the step: it reads gradient norms and losses from its device, and reports which
     /// micro-batches are in its gradient sum.
     Finish,
     /// The stage waits at the flush (the end of a step) for the common verdict whether all optimizers step.
     Verdict,
-    /// The stage steps its optimizer, or receives the new parameter values from the replica that steps.
+    /// The stage steps its optimizer, or, in a replica other than 0, receives the new parameter values from replica 0.
     OptimizerStep,
     /// The stage receives the new values of tied parameters that other stages own.
     Follow,
@@ -139,7 +141,8 @@ impl fmt::Display for Activity {
 /// The stages or the caller for which a worker waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitCause {
-    /// The neighbouring stage with this index: it has to send the next message, or to make room in the channel to it.
+    /// The neighbouring stage with this index, which has to send the next message, or to receive one so that its
+    /// channel has room again.
     Stage(usize),
     /// The slowest of all stages, for which the others wait at the flush (the end of a step).
     AllStages,

@@ -24,7 +24,7 @@ pub enum BuildError {
     /// The schedule's plan failed the check that all its actions and transfers run to the end without a deadlock.
     #[error("the plan is rejected: {0}")]
     Check(CheckError),
-    /// The host that runs a stage does not open the sessions that transfers of tensors need.
+    /// A session (a network connection for tensor transfers) with the host of a stage cannot be opened.
     #[error(transparent)]
     Host(RemoteError),
     /// The checkpoint's numbers of steps contradict each other, or are too large to resume from.
@@ -123,13 +123,14 @@ pub enum BuildError {
         /// The path of this batch norm in the stage's module.
         path: String,
     },
-    /// A stage's optimizer clips gradients itself, one parameter at a time.
+    /// A stage's optimizer has its own gradient clipping, which clips each parameter's gradient separately; only the
+    /// pipeline's clipping is allowed.
     #[error(
         "the optimizer of stage {stage} clips each parameter's gradients separately; remove its clipping, and clip all \
          gradients together with `.clip(Clip::GlobalNorm(...))`"
     )]
     ClippingOptimizer {
-        /// The first stage whose optimizer clips gradients itself.
+        /// The first stage whose optimizer has its own gradient clipping.
         stage: usize,
     },
     /// The setting [`cores_per_stage`](crate::PipelineBuilder::cores_per_stage) is 0, so no kernel could run.

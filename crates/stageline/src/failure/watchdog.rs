@@ -22,8 +22,8 @@ const RECENT: usize = 16;
 pub struct Watchdog {
     /// The shortest time without a new activity of any worker before a warning reports what every stage is doing.
     pub floor: Duration,
-    /// The warning comes after this multiple of the longest action's duration so far without a new activity, or after
-    /// `floor` if that is longer.
+    /// The warning comes when no worker has begun a new activity for this multiple of the longest action's duration so
+    /// far, or for `floor` if that is longer.
     pub factor: f64,
     /// The time from the stall warning until the step ends with [`StepError::Stalled`](crate::StepError::Stalled).
     pub grace: Duration,
@@ -137,8 +137,8 @@ impl Stalled {
 }
 
 impl Stall {
-    /// Builds a stall report from the workers' recent activities during a pass (a step or an evaluation) that began at
-    /// `began`.
+    /// Builds a stall report for the pass `during`, which began at `began`. `boards` has one list for each worker: the
+    /// worker's recent activities, the oldest first.
     pub(crate) fn seen(boards: impl Iterator<Item = Vec<Place>>, began: Instant, during: During) -> Self {
         let now = Instant::now();
         let boards: Vec<_> = boards.collect();

@@ -16,7 +16,7 @@ pub(crate) struct Level {
 
 /// Returns all levels of recomputation in ascending order: none, then the levels of `blocks` (1, 2, ... recomputed
 /// blocks of each stage), then full. The selective level, which recomputes only cheap parts such as attention, is
-/// inserted by its measured backward time, on the assumption that all blocks take equally long.
+/// placed by its measured backward time, on the assumption that all blocks take equally long to recompute.
 pub(crate) fn in_order(nothing: Level, selective: Option<Level>, blocks: Vec<Level>, full: Level) -> Vec<Level> {
     let beyond = |level: &Level| level.backwards.saturating_sub(nothing.backwards).as_secs_f64();
     let share = selective.as_ref().map_or(0.0, |selective| beyond(selective) / beyond(&full).max(f64::MIN_POSITIVE));

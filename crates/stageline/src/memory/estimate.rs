@@ -35,14 +35,16 @@ pub struct StageEstimate {
     pub optimizer: u64,
     /// The bytes of the activations that the stage keeps for one micro-batch from its forward until its backward.
     pub activations: StageMemory,
-    /// The working memory of one forward of the stage, in bytes: its peak above the memory in use after the forward,
-    /// which includes the kept activations.
+    /// The working memory of one forward of the stage, in bytes: the peak during the forward, minus the memory in use
+    /// after the forward, which includes the kept activations.
     pub forward: u64,
-    /// The working memory of one backward of the stage, in bytes: its peak above the memory in use before the backward,
-    /// including one micro-batch's gradients. For a split backward, this is the figure of the half that needs more.
+    /// The working memory of one backward of the stage, in bytes: the peak during the backward, minus the memory in use
+    /// before it. The gradients of one micro-batch are included. For a split backward, this is the larger value of the
+    /// two halves.
     pub backward: u64,
-    /// The working memory of the stage's optimizer step at the end of a training step, in bytes: its peak above the
-    /// memory in use before it. The old and the new parameters and optimizer states then exist side by side.
+    /// The working memory of the stage's optimizer step at the end of a training step, in bytes: the peak during the
+    /// optimizer step, minus the memory in use before it. The old and the new parameters and optimizer states then
+    /// exist side by side.
     pub flush: u64,
     /// The bytes of the activation that the stage sends to the next stage for one micro-batch; 0 for the last stage.
     pub output: u64,
@@ -52,8 +54,8 @@ pub struct StageEstimate {
     /// The transfers of gradients of tied parameters to the stages that own the parameters, for one micro-batch: each
     /// has the owner's index and the bytes that this stage sends to it.
     pub tied_gradients: Vec<(usize, u64)>,
-    /// The parts of the stage's activations, forward and backward memory that do not depend on the number of rows
-    /// (samples) of a micro-batch.
+    /// The parts of `activations`, `forward` and `backward` that do not depend on the number of rows (samples) of a
+    /// micro-batch.
     pub(crate) whatever_rows: WhateverRows,
     /// The bytes of the largest single parameter among those that the stage's own optimizer steps.
     pub(crate) largest: u64,
@@ -92,7 +94,7 @@ impl StageEstimate {
 }
 
 /// The device and the parameter bytes of a stage in a data-parallel replica other than replica 0. The stage has no
-/// optimizer; its other memory figures follow from those of the same stage in replica 0.
+/// optimizer; the rest of its memory is estimated from the same stage of replica 0.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Leaf {
     pub(crate) device: Device,
@@ -129,8 +131,9 @@ pub struct WorkerEstimate {
     /// receiver has not used up. A tensor counts for the receiver, or for the sender if both workers share a memory (an
     /// activation then counts in `activations`).
     pub transfers: u64,
-    /// With overlapping steps, the bytes of the state that the worker keeps until the verdict on the previous step: the
-    /// parameters and optimizer states before that step, and its gradient sums; 0 otherwise.
+    /// With overlapping steps, the bytes of the state that the worker keeps until the verdict on the previous step
+    /// (whether its optimizer steps are committed): the parameters and optimizer states before that step, and the
+    /// gradient sums of that step. The value is 0 if steps do not overlap.
     pub kept: u64,
     /// The worker's peak memory in bytes during its forwards and backwards, before the flush: parameters, optimizer
     /// states, gradient sums, activations, tensors in flight and working memory together.

@@ -23,8 +23,8 @@ pub struct DoesNotFit {
     pub has: u64,
     /// The memory estimates of the workers on the device that has too little memory.
     pub workers: Vec<WorkerEstimate>,
-    /// The changes of settings with which the device that has too little memory needs less: each single setting, the
-    /// cheapest first, and then, if none is enough, a combination.
+    /// The proposed changes of settings with which the device needs less memory: first each single setting, in the
+    /// order of the variants of [`Lever`], and then, if no single setting is enough, one combination.
     pub ways_out: Vec<WayOut>,
 }
 
@@ -85,8 +85,9 @@ impl MemoryEstimate {
     /// Checks that every device has enough memory for its workers; `has` returns a device's memory in bytes, or `None`
     /// if it is unknown and counts as enough.
     ///
-    /// `schedule` is the pipeline's schedule and `rows` the number of rows of its micro-batches, on which the possible
-    /// changes depend. Only changes that the program accepts, according to `takes`, are suggested.
+    /// `schedule` is the pipeline's schedule and `rows` the number of rows (samples) of a micro-batch; the possible
+    /// changes of settings depend on both. Only changes for which `takes` returns true are suggested, so that a program
+    /// can exclude settings that it does not have.
     ///
     /// # Errors
     /// Returns [`DoesNotFit`], with the changes of settings that would help, if a device has too little memory.
@@ -147,7 +148,8 @@ struct Change {
 
 impl Change {
     /// Returns all combinations of settings that can be changed to save memory, for micro-batches of `rows` rows
-    /// (samples), the cheapest first; the first combination changes nothing.
+    /// (samples), in the order in which they are preferred: the first changes nothing, and those with another optimizer
+    /// are last.
     fn all(rows: usize) -> Vec<Self> {
         let sizes: Vec<_> = (1..=rows.max(1)).filter(|times| rows.is_multiple_of(*times)).collect();
         let mut all = Vec::with_capacity(24 * sizes.len());
@@ -220,10 +222,10 @@ impl WayOut {
         self.needs <= has - has / 10
     }
 
-    /// Returns the changes of settings (ways out) with which the training needs less memory on the device of
-    /// `shortage`, given the rows (samples) of a micro-batch. Each setting alone comes first, with micro-batches only
-    /// as small as necessary. If none of them is enough, the cheapest combination that fits follows, or else the one
-    /// that needs least.
+    /// Returns the changes of settings with which the training needs less memory on the device of `shortage`, if a
+    /// micro-batch has `rows` rows (samples). Each setting alone comes first, with micro-batches only as small as
+    /// necessary. If no single setting is enough, one combination follows: the first that is enough, in the order of
+    /// preference, or else the one with which the device needs least memory.
     pub(crate) fn all(
         estimate: &MemoryEstimate,
         schedule: &dyn Schedule,

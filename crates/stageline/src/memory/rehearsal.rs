@@ -191,8 +191,8 @@ impl Rehearsal<'_> {
         sent(stage, carried, &self.rows).max().unwrap_or(0)
     }
 
-    /// Returns the change of a worker's memory in use over one activity of a stage, in bytes; `None` if the rehearsal
-    /// did not measure it.
+    /// Returns the change of a worker's memory in use over one activity of a stage, such as a forward or the optimizer
+    /// step, in bytes; `None` if the rehearsal did not measure the activity.
     fn of(&self, stage: usize, activity: Activity) -> Option<Over> {
         let row = self.rows.iter().find(|row| row.iter().any(|event| event.stage == stage))?;
         let at = row.iter().position(|event| event.stage == stage && event.activity == activity)?;
@@ -205,7 +205,7 @@ impl Rehearsal<'_> {
     }
 }
 
-/// The change of a worker's memory in use over one activity, in bytes.
+/// The change of a worker's memory in use over one activity, such as a forward or the optimizer step, in bytes.
 struct Over {
     /// The bytes that the worker allocated in the activity, less the bytes that it freed; negative if it freed more.
     kept: i64,

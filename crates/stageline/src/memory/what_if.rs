@@ -20,8 +20,9 @@ impl Leaf {
 }
 
 impl WhateverRows {
-    /// Returns the parts of a stage's memory that do not depend on the rows of a micro-batch, by linear extrapolation
-    /// to 0 rows. The estimate `few` was measured with the rows of `all` times `share`, 0 < `share` < 1.
+    /// Returns the parts of a stage's memory that do not depend on the rows (samples) of a micro-batch, by linear
+    /// extrapolation to 0 rows. The stage was measured twice: for `all` with the usual number of rows, and for `few`
+    /// with `share` times that number, 0 < `share` < 1.
     pub(crate) fn between(few: &StageEstimate, all: &StageEstimate, share: f64) -> Self {
         let constant = |few: f64, all: f64| (all - (all - few) / (1.0 - share)).clamp(0.0, few.min(all).max(0.0));
         Self {
@@ -100,9 +101,10 @@ impl MemoryEstimate {
         Self { stages: self.stages.iter().map(scaled).collect(), recomputed, ..self.clone() }
     }
 
-    /// Separates the parts of the memory that grow with the rows of a micro-batch from the constant ones. `fewer` is an
-    /// estimate that was measured with `share` times the rows, 0 < `share` < 1.
-    /// [`with_rows_times`](Self::with_rows_times) and the ways out then use the result.
+    /// Separates the parts of the memory that grow with the rows (samples) of a micro-batch from the constant parts.
+    /// `fewer` is an estimate of the same training that was measured with `share` times the rows, 0 < `share` < 1. The
+    /// separation makes [`with_rows_times`](Self::with_rows_times) and the suggestions of [`check`](Self::check) more
+    /// exact.
     #[must_use]
     pub fn beside(self, fewer: &Self, share: f64) -> Self {
         let known = |(all, fewer): (&StageEstimate, &StageEstimate)| StageEstimate {
@@ -112,8 +114,8 @@ impl MemoryEstimate {
         Self { stages: self.stages.iter().zip(&fewer.stages).map(known).collect(), ..self }
     }
 
-    /// Returns a memory estimate that has the larger one of each figure of two estimates: an upper bound if
-    /// micro-batches may have either of two shapes.
+    /// Returns a memory estimate in which every measured number of bytes is the larger one of two estimates: an upper
+    /// bound if micro-batches may have either of two shapes.
     #[must_use]
     pub(crate) fn or_larger(&self, other: &Self) -> Self {
         let larger = |(one, other): (&StageEstimate, &StageEstimate)| StageEstimate {

@@ -70,7 +70,8 @@ struct Pace {
     /// The largest number of bytes of tensors in flight between stages that are in the worker's memory during one of
     /// its actions.
     transfers: u64,
-    /// The number of actions of the next step that the worker has begun when the verdict on a step arrives.
+    /// The number of actions of the next step that the worker may have begun when the verdict on the simulated step
+    /// arrives (whether its optimizer steps are committed).
     ahead: usize,
 }
 
@@ -107,18 +108,18 @@ impl Pace {
 
 /// The number of bytes of tensors in flight in one worker's memory over simulated time, as two running totals.
 struct Held {
-    /// The total number of bytes of tensors in flight that were allocated until each time of the simulation, in order
-    /// of time.
+    /// The running total of bytes that tensors in flight allocate: each entry has a simulated time and the bytes of all
+    /// allocations up to that time. The entries are in ascending order of time.
     begun: Vec<(f64, u64)>,
-    /// The total number of bytes of tensors in flight that were freed until each time of the simulation, in order of
-    /// time.
+    /// The running total of bytes that tensors in flight free: each entry has a simulated time and the bytes of all
+    /// frees up to that time. The entries are in ascending order of time.
     over: Vec<(f64, u64)>,
 }
 
 impl Held {
     /// Computes the two running totals of bytes in flight from the intervals `(from, to, bytes)` of simulated time in
-    /// which tensors are in flight. A tensor's bytes count for the time of one forward and one backward beyond `to`,
-    /// when the receiver uses them, because the receiver may be one micro-batch late.
+    /// which tensors are in flight. The receiver uses a tensor at `to`, but may be one micro-batch late, so the
+    /// tensor's bytes count until one forward and one backward after `to`.
     fn new(times: Vec<(f64, f64, u64)>) -> Self {
         let summed = |time: fn(&(f64, f64, u64)) -> f64| {
             let mut changes: Vec<_> = times.iter().map(|held| (time(held), held.2)).collect();
@@ -133,8 +134,8 @@ impl Held {
         Self { begun: summed(|held| held.0), over: summed(|held| held.1 + FORWARD + BACKWARD) }
     }
 
-    /// Returns the total size in bytes of the tensors that are in flight in the worker's memory at some time during a
-    /// simulated action.
+    /// Returns the total size in bytes of all tensors that are in flight in the worker's memory at any time during a
+    /// simulated action (`span`).
     fn during(&self, span: &Span) -> u64 {
         let until = |changes: &[(f64, u64)], so_many: usize| so_many.checked_sub(1).map_or(0, |last| changes[last].1);
         let begun = self.begun.partition_point(|(from, _)| *from < span.end);
@@ -164,9 +165,9 @@ impl Transfers {
         }
     }
 
-    /// Returns the bytes of tensors in flight in each worker's memory over simulated time. An activation between
-    /// devices counts for the receiver; within one memory it is one of the sender's activations until the sender has
-    /// its gradient.
+    /// Returns the bytes of tensors in flight in each worker's memory over simulated time. A tensor between two devices
+    /// counts for its receiver. Within one device's memory, a gradient counts for its sender, and an activation is left
+    /// out because the sender's kept activations already include it.
     fn held(&self, stages: &[StageEstimate], workers: usize) -> Vec<Held> {
         let mut held = vec![Vec::new(); workers];
         let shared = |one: usize, other: usize| share_memory(&stages[one].device, &stages[other].device);
@@ -229,8 +230,8 @@ impl Row<'_> {
     }
 
     /// Returns two peaks of the worker's memory before the flush, in bytes: that of its activations, and that of all
-    /// its memory. `resident` bytes are in use all the time; `kept` bytes of the previous step are in use during the
-    /// first actions, until the verdict on that step.
+    /// its memory. `resident` bytes are in use all the time. `kept` bytes of the previous step are in use during the
+    /// first actions, until the verdict on that step (whether its optimizer steps are committed).
     fn compute(&self, resident: u64, kept: u64) -> [u64; 2] {
         let (mut activations, mut sums, mut summed) = (0.0, 0, vec![0_u64; self.estimate.stages.len()]);
         let per_group = self.estimate.plan.micro_batches() / self.estimate.groups;

@@ -37,9 +37,9 @@ impl<I: Payload, T: Payload> Batch<I, T> {
 
     /// Creates a batch from micro-batches that the caller has cut, each a pair of input and target.
     ///
-    /// Such a batch serves tensors that do not have one row per sample, and micro-batches of different lengths. Layers
-    /// that number samples ([`Samples`](crate::Samples)) take the first dimension of a micro-batch's first tensor as
-    /// its number of samples.
+    /// Such a batch is needed for tensors that do not have one row per sample, and for micro-batches of different
+    /// lengths. Layers that draw random numbers for each sample ([`Samples`](crate::Samples)) take the size of
+    /// dimension 0 of a micro-batch's first tensor as its number of samples.
     pub fn from_micro_batches(micro_batches: Vec<(I, T)>) -> Self {
         Self(Content::Cut(micro_batches))
     }

@@ -106,8 +106,8 @@ pub enum BatchError {
 }
 
 impl BatchError {
-    /// Returns the same error for a batch that `replicas` replicas share: its number of micro-batches becomes that of
-    /// one replica.
+    /// Returns this error for a batch that `replicas` replicas share: divides the error's number of micro-batches,
+    /// which counts those of all replicas, by `replicas`.
     pub(crate) fn of_replicas(self, replicas: usize) -> Self {
         match self {
             Self::TooSmall { rows, micro_batches, .. } => {

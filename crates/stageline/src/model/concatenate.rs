@@ -34,7 +34,8 @@ fn rows_of<P: Payload>(piece: &P) -> Vec<Vec<usize>> {
     payload_shapes(piece).into_iter().map(|shape| shape.get(1..).unwrap_or_default().to_vec()).collect()
 }
 
-/// The tensors of a payload in their order, with their ranks and element types erased.
+/// The list of a payload's tensors in the payload's order. Each tensor is type-erased, so that tensors with different
+/// numbers of dimensions and of different kinds are in one list.
 #[derive(Default)]
 struct Tensors(VecDeque<Box<dyn Any>>);
 

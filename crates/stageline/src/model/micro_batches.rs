@@ -20,7 +20,8 @@ pub(crate) struct MicroBatches<I, T> {
     pub(crate) weights: Weights,
 }
 
-/// The loss weights of all micro-batches of a batch with their total, and the numbers of each micro-batch's samples.
+/// The loss weights of all micro-batches of a batch, the total of these weights, and the index in the batch of each
+/// micro-batch's first sample.
 ///
 /// The total loss weight of a whole batch is finite and has a term that is not zero.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,8 +30,8 @@ pub(crate) struct Weights {
     pub(crate) each: Vec<Weight>,
     /// The sum of the loss weights of all micro-batches, term by term.
     pub(crate) total: Weight,
-    /// The number of the first sample of each micro-batch, and then the number after the last sample of the last
-    /// micro-batch.
+    /// The index, in the whole batch, of the first sample of each micro-batch; at the end of the list, the index after
+    /// the last sample of the last micro-batch.
     starts: Vec<usize>,
 }
 
@@ -102,11 +103,11 @@ impl<I: Payload, T: Payload> MicroBatches<I, T> {
         Ok(Self { inputs, targets, weights })
     }
 
-    /// Returns the micro-batches of the largest shapes, each repeated `times` times as a batch of its own. A
-    /// micro-batch whose shapes another one contains is left out.
+    /// Returns the micro-batches that no other micro-batch contains in shape. Each one is returned as a batch of its
+    /// own, which consists of `times` copies of that micro-batch.
     ///
-    /// A micro-batch contains another one if every dimension of every tensor is at least as large. Whatever the model
-    /// computes, one of the returned micro-batches needs the most memory.
+    /// A micro-batch contains another one if every dimension of every tensor is at least as large. One of the returned
+    /// micro-batches therefore needs the most memory, whatever the model computes.
     pub(crate) fn largest(self, times: usize) -> Vec<Self> {
         let mut largest: Vec<(usize, Shapes)> = Vec::new();
         for (index, (input, target)) in self.inputs.iter().zip(&self.targets).enumerate() {

@@ -21,11 +21,14 @@ pub trait Payload: Clone + Send + 'static {
 
 /// A function that replaces the tensors of a [`Payload`], with one method per kind of tensor.
 pub trait PayloadMapper {
-    /// Returns the tensor that replaces a payload's float tensor, which has any shape.
+    /// Returns the float tensor that replaces `tensor`, a float tensor of the payload. Both have `D` dimensions; their
+    /// sizes may differ.
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D>;
-    /// Returns the tensor that replaces a payload's int tensor, which has any shape.
+    /// Returns the int tensor that replaces `tensor`, an int tensor of the payload. Both have `D` dimensions; their
+    /// sizes may differ.
     fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int>;
-    /// Returns the tensor that replaces a payload's bool tensor, which has any shape.
+    /// Returns the bool tensor that replaces `tensor`, a bool tensor of the payload. Both have `D` dimensions; their
+    /// sizes may differ.
     fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool>;
 }
 

@@ -26,8 +26,8 @@ use stageline_nn::autograd::recompute::Recompute;
 /// measures memory.
 const MICRO_BATCHES: usize = 2;
 
-/// The largest number of recomputed blocks (such as transformer blocks) per stage for which a rehearsal measures the
-/// memory. A stage that needs to recompute more blocks than this recomputes everything.
+/// The largest number of blocks (such as transformer blocks) per stage whose recomputation a rehearsal tries. A stage
+/// that would have to recompute more blocks than this recomputes everything.
 const MOST_BLOCKS: usize = 64;
 
 impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
@@ -36,8 +36,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     ///
     /// The estimate comes from a rehearsed step: the largest micro-batch of `batch` passes forward and backward through
     /// all stages twice, with no other micro-batch live, and every stage makes an optimizer step that is rolled back.
-    /// If micro-batches that were cut by hand differ in shape, every shape that fits into no other shape is rehearsed.
-    /// A rehearsal needs the memory of one live micro-batch, however many micro-batches a step has.
+    /// If micro-batches that were cut by hand differ in shape, every shape is rehearsed, except a shape that is in no
+    /// dimension larger than some other shape. A rehearsal needs the memory of one live micro-batch, however many
+    /// micro-batches a step has.
     ///
     /// A rehearsal does not count as a step, and the next step has the same bits as without the rehearsal. The
     /// exceptions are burn's own dropout, which draws random numbers at every forward, and burn's own batch norm, which
@@ -89,8 +90,10 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         found.map(|(_, estimate)| estimate)
     }
 
-    /// Rehearses steps at every level of recomputation, and returns the least level of each stage with which the memory
-    /// estimate satisfies `fits`, together with that estimate. The estimate is `None` if the memory in use is unknown.
+    /// Rehearses steps with different amounts of recomputation ([`Recompute`]), and returns, for each stage, the least
+    /// recomputation with which the memory estimate satisfies `fits`, together with that estimate. If not even full
+    /// recomputation satisfies `fits`, every stage recomputes everything. The estimate is `None`, and no stage
+    /// recomputes anything, if the memory in use is unknown.
     fn least_to_fit(
         &mut self,
         batch: &Batch<In, Target>,

@@ -57,8 +57,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         probe.map_err(|ended| self.end(ended))
     }
 
-    /// Computes the gradients and losses of the micro-batches without an optimizer step, and repeats the pass with a
-    /// lower loss scale while gradients overflow.
+    /// Computes the gradients and losses of a batch without an optimizer step; the gradients are those of the loss sum
+    /// divided by `divisor`. While gradients overflow, lowers the pipeline's loss scale and repeats the computation;
+    /// the caller restores the loss scale.
     fn probed(&mut self, batch: MicroBatches<In, Target>, divisor: &Weight) -> Result<Probe, Ended> {
         loop {
             let contexts = self.contexts(&batch.weights, divisor);

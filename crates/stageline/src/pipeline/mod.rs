@@ -83,8 +83,8 @@ pub struct Pipeline<In: Payload, Out: Payload, Target: Payload> {
 
 /// The order in which workers transfer tensors between GPUs, for each data-parallel replica.
 struct TransferOrder {
-    /// The number of the communication stream on which the transfers of each stage's device are ordered, by replica and
-    /// stage; `None` for a device without ordered transfers.
+    /// The index of the communication stream on which the transfers of each stage's device are ordered, by replica and
+    /// stage. Devices with the same index share one order. `None` for a device without ordered transfers.
     streams: Vec<Vec<Option<usize>>>,
     /// The fixed order in which each replica issues the GPU transfers of a training pass, so that NCCL cannot deadlock.
     turns: Vec<Arc<Turns>>,
@@ -119,15 +119,16 @@ struct Overlap {
     as_assumed: bool,
 }
 
-/// The devices, the sizes of parameters, the number of gradient sums and the kernel threads, from which a memory
-/// estimate is computed.
+/// The properties of the pipeline from which a memory estimate is computed: the stages' devices and parameter sizes,
+/// the number of micro-batch groups with separate gradient sums, and the number of CPU cores.
 struct Sizes {
     /// The device and the parameter sizes of each stage, by replica and stage.
     stages: Vec<Vec<(Device, Parameters)>>,
     /// The number of groups of micro-batches whose gradients are summed separately, before the sums of the groups are
     /// added up.
     groups: usize,
-    /// The number of CPU cores that the workers may use for their kernels, either per worker or shared by all workers.
+    /// The number of CPU cores for the workers' kernels: the number that each worker has, or the number that all
+    /// workers share.
     cores: Cores,
 }
 

@@ -2,8 +2,8 @@
 
 use crate::runner::ErasedModule;
 
-/// The modules of a pipeline, one for each stage: those of a pipeline that has ended
-/// ([`Pipeline::into_modules`](crate::Pipeline::into_modules)), or copies of those of a pipeline that goes on
+/// The modules of a pipeline, one for each stage. They are the modules themselves if the pipeline has ended
+/// ([`Pipeline::into_modules`](crate::Pipeline::into_modules)), or copies if it is still running
 /// ([`Pipeline::snapshot`](crate::Pipeline::snapshot)).
 pub struct Modules(Vec<Slot>);
 
@@ -15,7 +15,8 @@ enum Slot {
 }
 
 impl Modules {
-    /// Creates the modules of `stages` stages from the modules that are not lost, each with the number of its stage.
+    /// Creates the modules of a pipeline with `stages` stages from pairs of a stage's number and its module. A stage
+    /// that is in no pair counts as lost.
     pub(crate) fn new(modules: impl IntoIterator<Item = (usize, ErasedModule)>, stages: usize) -> Self {
         let mut slots: Vec<_> = (0..stages).map(|_| Slot::Lost).collect();
         for (stage, module) in modules {

@@ -17,8 +17,9 @@ use crate::update::optimizer_step::Rollback;
 
 impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// Trains on one batch after another with overlapping steps, and returns an iterator over the steps' reports. A
-    /// stage that has finished a step begins the next step while other stages still work on the first step, so the
-    /// pipeline does not drain at the end of a step. The parameters have the same bits as with [`step`](Self::step).
+    /// stage that has finished its part of a step begins the next step while other stages still work on the earlier
+    /// step, so the pipeline does not drain at the end of a step. The parameters have the same bits as with
+    /// [`step`](Self::step).
     ///
     /// This is the post-validation of Qi et al., 2023 (*Zero Bubble Pipeline Parallelism*, section 4,
     /// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)):
@@ -156,7 +157,8 @@ impl<In: Payload, Out: Payload, Target: Payload, I: Iterator<Item = Batch<In, Ta
     }
 }
 
-/// The reason why a batch in [`Pipeline::steps`] leads to no training step on the stages.
+/// The reason why the training step on a batch of [`Pipeline::steps`] was not completed: the step was skipped, the
+/// batch was rejected, or the pipeline stopped.
 enum StepOver {
     /// The batch has no loss weight (no unmasked target), so its step is skipped with this report.
     Passed(Box<StepReport>),

@@ -67,8 +67,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         contexts.iter().map(asked).collect()
     }
 
-    /// Runs the forwards and backwards of a training step, and returns the sums of losses and metrics and the global
-    /// gradient norm, over all stages.
+    /// Runs the forwards and backwards of a training step on all replicas. Returns the sums of losses and metrics over
+    /// the batch's targets, and the global gradient norm. The stages then wait for the verdict (step the optimizers, or
+    /// skip).
     pub(crate) fn sums(&self, batch: &MicroBatches<In, Target>, contexts: &[Arc<Context>]) -> Result<Sums, Ended> {
         self.workers.run(batch, self.asked(contexts, Pass::Train))?.sums(contexts)
     }

@@ -137,9 +137,9 @@ impl StepReport {
         self.recording.events().len()
     }
 
-    /// Returns the ideal bubble of GPipe and 1F1B on P workers with M micro-batches, equal stages and free transfers,
-    /// as a share of the total stage time: (P-1)/(M+P-1), or (P-1)/(VM+P-1) with V stages per worker (Narayanan et al.,
-    /// 2021, [arXiv:2104.04473](https://arxiv.org/abs/2104.04473)).
+    /// Returns the ideal bubble of GPipe and 1F1B on P workers with M micro-batches, if all stages take equal time and
+    /// transfers take no time, as a share of the total stage time: (P-1)/(M+P-1), or (P-1)/(VM+P-1) with V stages per
+    /// worker (Narayanan et al., 2021, [arXiv:2104.04473](https://arxiv.org/abs/2104.04473)).
     pub fn ideal_bubble(&self) -> f64 {
         let workers = self.recording.plan().plan().workers();
         ideal_bubble(workers, self.micro_batches * self.stages.len() / workers.max(1))

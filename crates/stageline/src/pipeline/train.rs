@@ -181,8 +181,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(report)
     }
 
-    /// Rolls back the step in flight on all stages, once the outcomes of all stages have arrived. Some stages have
-    /// already stepped their optimizers with an assumed verdict.
+    /// Ends the step in flight without training on its batch: waits until all stages have finished their forwards and
+    /// backwards, and rolls back the stages that have already stepped their optimizers with an assumed verdict. If that
+    /// fails, the pipeline stops, and its next call returns the error.
     pub(crate) fn undo(&mut self) {
         self.workers.begin(During::Step(self.done.steps));
         let undone = self.undone();
@@ -190,8 +191,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.overlap.error = undone.err().map(|ended| self.end(ended));
     }
 
-    /// Waits for the outcomes of the step in flight, and sends all workers the verdict `Skip`, so that the stages that
-    /// have already stepped roll back.
+    /// Waits for the outcomes of all stages in the step in flight, sends all workers the verdict `Skip`, and waits
+    /// until every stage has skipped or rolled back the step. Returns an error if a worker stops meanwhile.
     fn undone(&self) -> Result<(), Ended> {
         self.workers.finished(self.replicas())?;
         self.answer(Verdict::Skip, true)?;

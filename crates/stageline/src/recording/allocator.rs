@@ -133,7 +133,8 @@ fn with_owner(layout: Layout) -> Option<(Layout, usize)> {
 /// worker, and returns the address of the block's data.
 ///
 /// # Safety
-/// `block` must be null, or begin with `room` bytes, aligned for an owner, followed by `size` bytes of data.
+/// `block` must be null, or begin with `room` bytes of space for the owner, aligned for an owner, followed by `size`
+/// bytes of data.
 unsafe fn sign(block: *mut u8, room: usize, size: usize) -> *mut u8 {
     if block.is_null() {
         return block;

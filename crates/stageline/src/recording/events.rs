@@ -109,7 +109,8 @@ pub(crate) struct Diary {
     /// The events that the worker has recorded in the current step. The list drops events beyond its capacity, so that
     /// nothing is allocated between two actions.
     events: Vec<Event>,
-    /// The board on which the worker shows its recent activities, from which the watchdog reads the current one.
+    /// The progress board on which the worker records its recent activities. The watchdog, which detects stalls, reads
+    /// the current activity from the board.
     board: ProgressBoard,
 }
 
@@ -147,7 +148,8 @@ impl Diary {
         self.since = now;
     }
 
-    /// Ends the recording of a pass, and returns the events that the worker recorded in it.
+    /// Ends the recording of a pass (a step, an evaluation, ...), and returns the events that the worker recorded in
+    /// it.
     pub(crate) fn close(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }

@@ -51,8 +51,8 @@ impl Gauges {
         Some(Held { end: held, peak: held, kept })
     }
 
-    /// Prepares the measurements of a new pass on `devices`: resets the memory peak, and measures how long it takes to
-    /// ask each device whether it has finished its work.
+    /// Prepares the measurements of a new pass (a step, an evaluation, ...) on `devices`: resets the memory peak, and
+    /// measures how long it takes to ask each device whether it has finished its work.
     pub(crate) fn begin<'a>(&mut self, clock: Clock, devices: impl Iterator<Item = &'a Device>) {
         self.clock = clock;
         self.meter.map(Meter::read);

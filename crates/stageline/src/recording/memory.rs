@@ -10,7 +10,8 @@ use crate::recording::events::Event;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerMemory {
     /// The bytes that the worker has in use at the beginning of the step: parameters and optimizer states. With
-    /// overlapping steps also the state from before the previous step, which is kept until the verdict on that step.
+    /// overlapping steps, they include the state from before the previous step, which is kept until the verdict on that
+    /// step (whether its optimizer steps are committed).
     pub resident: u64,
     /// The largest number of bytes in use by the worker at any time of the step.
     pub peak: u64,

@@ -85,8 +85,8 @@ pub struct Account {
     /// The worker's time, in seconds, for waits that only the measurement needs: in a step with
     /// [`Clock::Synchronised`], the worker waits after every action until its device has executed the action.
     pub asking: f64,
-    /// The worker's remaining idle time, in seconds: splitting the batch, threads that wake late, channels, and the
-    /// exchange between replicas.
+    /// The worker's remaining idle time, in seconds, for example because of splitting the batch, threads that wake
+    /// late, channels, or the exchange of gradients and parameters between data-parallel replicas.
     pub other: f64,
 }
 
@@ -156,8 +156,9 @@ impl Recording {
         if total > 0.0 { (1.0 - busy / total).max(0.0) } else { 0.0 }
     }
 
-    /// Returns the measured costs of the first replica, in seconds: every micro-batch on every stage, and each stage's
-    /// part of the flush.
+    /// Returns the measured times of replica 0 as [`Costs`] for simulations, in seconds: the times of every forward,
+    /// backward and send, by stage and micro-batch, and the time of each stage's part of the flush (gradient norms and
+    /// optimizer step).
     ///
     /// A send's latency is the time that it occupied the sender and the receiver. If backwards ran whole, each of their
     /// halves is assumed to take half the time. For another replica, call this on the result of
@@ -173,7 +174,7 @@ impl Recording {
     }
 
     /// Returns the account of each worker's busy and idle time in the recorded step, in seconds, replica after replica.
-    /// The exchange between replicas counts as `other`.
+    /// The exchange of gradients and parameters between replicas counts as `other`.
     pub fn accounts(&self) -> Vec<Account> {
         self.by_replica().flat_map(|rows| self.accounts_of(rows)).collect()
     }
@@ -246,11 +247,11 @@ impl Recording {
     }
 
     /// Simulates the recorded step of one replica with the measured times of its events (`rows`), without the overhead
-    /// of the runtime. `counted` says whether transfers and waits for the device take time too.
+    /// of the runtime. `counted` selects the kinds of activity that take time in the simulation.
     ///
-    /// A send counts as part of the forward or backward before it, and a receive as part of the one that needs its
-    /// tensor. The gradient norms at the end count as part of a worker's last backward, because they do not wait for
-    /// other workers.
+    /// A send counts as part of the forward or backward before it, and a receive as part of the forward or backward
+    /// that needs the received tensor. The gradient norms at the end count as part of a worker's last backward, because
+    /// they do not wait for other workers.
     fn simulated(&self, rows: &[Vec<Event>], counted: Counted) -> Timeline {
         let mut tally = match counted {
             Counted::Computes | Counted::Transfers => self.tally(rows, Event::worked),
@@ -308,7 +309,7 @@ fn arriving(receive: &Event) -> Duration {
 struct Tally {
     /// The measured times of forwards, backwards and sends in seconds, by stage and then by micro-batch.
     costs: Vec<Vec<StageCost>>,
-    /// The time in seconds for which each transfer kept the worker busy that received the tensor.
+    /// The time in seconds for which the receive of each transfer kept the receiving worker busy.
     received: Vec<(Transfer, f64)>,
     /// The time in seconds that each stage took for gradient norms and losses at the end of the step.
     finish: Vec<f64>,

@@ -143,8 +143,9 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     }
 
     /// Runs the backward of one micro-batch, keeps the gradient of the stage's input for the previous stage, and
-    /// exchanges the gradients of tied parameters with the stages that share them. With `all_but`, the weight gradients
-    /// of all parameters except these are deferred, in layers that support it.
+    /// exchanges the gradients of tied parameters with the stages that share them. If the parameter set `all_but` is
+    /// given, the weight gradients of all parameters outside this set are deferred, in layers that support it. If it is
+    /// `None`, no gradient is deferred.
     ///
     /// Returns the gradients and a flag. In an inspection (a second run of a non-finite step that searches for its
     /// first non-finite result), the flag is true if the received gradient of the stage's output was finite. In any

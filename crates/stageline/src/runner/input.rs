@@ -78,8 +78,9 @@ impl<T: Payload> Source<T> {
         }
     }
 
-    /// Makes the input of a stage's forward part of the stage's autodiff graph, and returns the input's leaves in the
-    /// graph, whose gradients go to the previous stage. On the first stage there are no leaves.
+    /// Makes the input of a stage's forward part of the stage's autodiff graph. Returns the input, and those of its
+    /// float tensors that are leaves of the graph, whose gradients go to the previous stage. On the first stage there
+    /// are no leaves.
     pub(super) fn track(&self, payload: T) -> (T, Leaves) {
         match self {
             Self::Batch(_) => (track(payload), Leaves::default()),

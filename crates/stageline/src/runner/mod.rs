@@ -38,14 +38,15 @@ use crate::update::flush::{Outcome, Verdict};
 use crate::update::health::ParameterHealth;
 use crate::update::parameter_gradient::ParameterGradient;
 
-/// The runners of all stages of one replica, in the order of the stages.
+/// The stages of one replica in pipeline order, each as a [`Runner`], which erases the types of module, input and
+/// output.
 pub(crate) type Stages = Vec<Box<dyn Runner>>;
 
 /// The reason why a worker stops executing its list of instructions.
 pub(crate) enum Interrupt {
     /// The pipeline stops, because another worker failed or the caller dropped the pipeline.
     Stopped,
-    /// The user's code of the stage returned this error.
+    /// The user's code that the stage runs (its forward, loss or metrics) returned this error.
     Failed(BoxError),
 }
 
@@ -89,11 +90,11 @@ pub(crate) trait Runner: Send {
     /// Keeps a copy of the gradient sums of a speculative optimizer step until the verdict is known, because the
     /// verdict may ask to make the step again with clipped gradients.
     fn keep_sums(&mut self);
-    /// Discards the gradient sums and losses of a step that began too early: the verdict on the step before it differs
-    /// from the assumed verdict.
+    /// Discards the gradient sums, losses and metrics of a speculative step, which began before the verdict on the
+    /// previous step was known. This is for a verdict that differs from the assumed verdict.
     fn forget(&mut self);
-    /// Sends the current values of shared parameters to the stages and replicas that hold copies of these parameters.
-    /// The optimizer does not step.
+    /// Sends the current values of shared parameters, without an optimizer step, to the stages and replicas that hold
+    /// copies of these parameters.
     fn publish(&mut self, waits: &Waits) -> Result<(), Stopped>;
     /// Receives the new values of tied parameters from the stages that own them and discards the values, so that the
     /// channels are empty.

@@ -26,25 +26,26 @@ use crate::update::finite::{Soundness, soundness, tensor_is_finite};
 pub(crate) trait Sink<M>: Send {
     /// The type of the input of the stage's module.
     type Input: Payload;
-    /// The type of what a forward keeps of the output for the backward: the leaves of the output, or the loss on the
-    /// last stage.
+    /// The type of the tensors that a forward keeps for the backward: the float tensors of the stage's output, or the
+    /// loss on the last stage.
     type Residual: Send;
 
     /// Prepares the output side of a stage for a pass; the last stage receives the targets of the batch from the
     /// caller.
     fn begin(&mut self, pass: &Pass, waits: &Waits) -> Result<(), Stopped>;
-    /// Runs the training forward of one micro-batch, and returns the end of its autodiff graph from which the backward
-    /// starts.
+    /// Runs the training forward of one micro-batch. Returns the float tensors of the stage's output, or the loss on
+    /// the last stage, which end the autodiff graph and from which the backward starts.
     fn forward(
         &mut self,
         module: &M,
         input: Weighted<Self::Input>,
         micro_batch: usize,
     ) -> Result<Self::Residual, BoxError>;
-    /// Runs the forward of one micro-batch without an autodiff graph, for an evaluation or an inference.
+    /// Runs the forward of one micro-batch without an autodiff graph, for an evaluation or an inference. Keeps the
+    /// output for the next stage or the caller, or on the last stage in an evaluation the loss and metrics.
     fn evaluate(&mut self, module: &M, input: Weighted<Self::Input>, micro_batch: usize) -> Result<(), BoxError>;
-    /// Returns the scalar tensor from which the backward of a micro-batch starts; `None` if the stage received no
-    /// gradient of its output, or its loss is part of no autodiff graph.
+    /// Returns the scalar tensor from which the backward of a micro-batch starts. `None` if the stage received no
+    /// gradient of its output, or if autodiff does not track the output (or, on the last stage, the loss).
     fn root(&mut self, residual: Self::Residual, micro_batch: usize, context: &Context) -> Option<Tensor<1>>;
     /// Returns the worst kind of number (finite, infinite or NaN) in the result of this micro-batch's last forward. On
     /// the last stage, any non-finite loss counts as NaN.
@@ -272,8 +273,9 @@ impl<L: LossStage> Sink<L> for ToCaller<L::Output, L::Target> {
         Ok(())
     }
 
-    /// Divides the loss sum of a micro-batch by the loss weight of the whole step (term by term), and multiplies the
-    /// quotient by the loss scale. The loss is divided nowhere else.
+    /// Divides each term of a micro-batch's loss sum by the term's loss weight in the whole step, adds up the
+    /// quotients, and multiplies the result by the loss scale. Returns `None` if autodiff does not track the loss. The
+    /// loss is divided nowhere else.
     fn root(&mut self, loss: Tensor<1>, _micro_batch: usize, context: &Context) -> Option<Tensor<1>> {
         if !loss.is_tracked() {
             return None;
@@ -309,8 +311,8 @@ impl<L: LossStage> Sink<L> for ToCaller<L::Output, L::Target> {
     }
 }
 
-/// Returns the sum over the loss terms of each term's sum divided by its weight; a term of weight 0 counts as 0 if
-/// there are several terms.
+/// Divides the sum of each loss term by the term's weight, and returns the sum of the quotients, as a tensor of shape
+/// `[1]`. If there are several terms, a term of weight 0 adds 0; the weight of a single term must not be 0.
 fn mean(sums: Tensor<1>, weight: &Weight) -> Tensor<1> {
     match *weight.terms() {
         [weight] => sums.div_scalar(weight),

@@ -28,7 +28,8 @@ pub(crate) struct Context {
     /// The number of the current training step, counted from 0; for an evaluation or an inference, the number of steps
     /// before it.
     pub(crate) step: usize,
-    /// The loss weight and the sample numbers of each micro-batch of the replica.
+    /// The loss weight of each micro-batch of the replica, and the indices of each micro-batch's samples in the whole
+    /// batch.
     pub(crate) weights: Weights,
     /// The divisor of the loss, term by term: the total weight of the whole batch, over all replicas.
     pub(crate) divisor: Weight,

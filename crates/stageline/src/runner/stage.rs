@@ -79,8 +79,9 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
     /// cannot deadlock.
     pub(super) turns: Arc<Turns>,
     pub(super) warned: Warned,
-    /// Whether the stage has begun its first pass. From then on its parameters are in memory that the worker's thread
-    /// allocated, and its copies of other stages' parameters have their first values.
+    /// Whether the stage has begun its first pass. The first pass copies parameters in host memory to memory that the
+    /// worker's thread allocates, and sends the first values of shared parameters to the stages and replicas that hold
+    /// copies of them.
     pub(super) settled: bool,
 }
 
@@ -99,9 +100,11 @@ pub(super) struct Taped<R> {
     /// The facts (step number, loss weights, loss scale and others) about the pass in which the micro-batch's forward
     /// ran.
     pub(super) context: Arc<Context>,
-    /// The leaf tensors of the micro-batch's autodiff graph that stand for the stage's input.
+    /// The float tensors of the stage's input, which are leaves of the micro-batch's autodiff graph; empty on the first
+    /// stage.
     pub(super) input: Leaves,
-    /// The end of the micro-batch's autodiff graph at the stage's output, from which the backward starts.
+    /// The tensors at the end of the micro-batch's autodiff graph, from which the backward starts: the float tensors of
+    /// the stage's output, or the loss on the last stage.
     pub(super) residual: R,
     pub(super) weight: Weight,
 }

@@ -99,8 +99,8 @@ pub(crate) fn unfit(after_a_step: &ModuleOptimizer, given: &Given) -> Vec<Unfit>
     missing.chain(wrong).chain(unbound).collect()
 }
 
-/// A relation between two tensors of the optimizer state of one parameter: no element of the first may be smaller than
-/// a power of the same element of the second. A checkpoint that breaks it is damaged.
+/// A relation between two tensors of the optimizer state of one parameter: no element of the first tensor may be
+/// smaller than a power of the same element of the second tensor. A checkpoint that violates this relation is damaged.
 struct Bound {
     field: &'static str,
     of: &'static str,
@@ -133,8 +133,9 @@ const BOUNDS: [Bound; 2] = [
 ];
 
 impl Bound {
-    /// Returns the reason why a tensor of an optimizer's state violates this bound: an element of `value` is too small
-    /// for the same element of `smaller`. Returns `None` if no element is, or if a field is not a float tensor.
+    /// Returns the reason why the tensor `value` violates this bound: one of its elements is smaller than the bound,
+    /// which is a power of the same element of the tensor `smaller`. Returns `None` if the bound holds, or if either
+    /// value is not a float tensor.
     fn broken(&self, value: &Value, smaller: &Value) -> Option<Reason> {
         let (Value::Tensor(value), Value::Tensor(smaller)) = (value, smaller) else { return None };
         if !(value.dtype().is_float() && smaller.dtype().is_float()) {
@@ -151,8 +152,8 @@ impl Bound {
 /// Adam, AdamW and Adan; of Lamb and Adafactor; of AdaGrad.
 const COUNTS: [&str; 3] = ["momentum.time", "time", "lr_decay.time"];
 
-/// The names of the state fields in which burn's optimizers keep sums or means of squared gradients. In this order: the
-/// field of Adam and AdamW; of AMSGrad; Lamb; Adan; RMSProp; AdaGrad; and the last two of Adafactor.
+/// The names of the state fields in which burn's optimizers keep sums or means of squared gradients. In this order: one
+/// field each of Adam and AdamW; AMSGrad; Lamb; Adan; RMSProp; AdaGrad; and two fields of Adafactor.
 const SQUARES: [&str; 8] = [
     "momentum.moment_2",
     "momentum.max_moment_2",

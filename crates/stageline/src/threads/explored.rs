@@ -17,7 +17,8 @@ pub(crate) use shuttle::thread::{yield_now, yield_now as pause};
 
 use super::Over;
 
-/// The time for which a wait polls a channel before it blocks: zero, because no time passes under shuttle.
+/// The time for which a wait polls a channel before it blocks: zero, because no time passes in tests under the thread
+/// scheduler shuttle.
 pub(crate) const PATIENCE: Duration = Duration::ZERO;
 
 shuttle::lazy_static! {
@@ -42,7 +43,8 @@ impl World {
     }
 }
 
-/// The state of a channel, which the channel's senders and receivers share: queued messages, capacity and counts.
+/// The state that the senders and receivers of a channel share: the queued messages, the capacity, and the numbers of
+/// senders, receivers and waiting receivers.
 struct Shared<T> {
     queue: VecDeque<T>,
     capacity: usize,
@@ -171,8 +173,9 @@ impl<T> Receiver<T> {
     }
 }
 
-/// Waits for a message on `channel` and returns it. Fails if the sender of the stop signal `signal` is dropped first.
-/// The time limit is ignored, because no time passes under shuttle.
+/// Waits for a message on `channel` and returns it. Fails if all senders of the channel, or the sender of the stop
+/// signal `signal`, are dropped first. The time limit is ignored, because no time passes in tests under the thread
+/// scheduler shuttle.
 pub(crate) fn receive_or<T>(
     channel: &Receiver<T>,
     signal: &Receiver<Infallible>,
@@ -181,7 +184,8 @@ pub(crate) fn receive_or<T>(
     channel.wait_for(|| signal.is_cut())
 }
 
-/// Waits for room in `channel` and sends the message. Fails if the sender of the stop signal `signal` is dropped first.
+/// Waits for room in `channel` and sends the message. Fails if all receivers of the channel, or the sender of the stop
+/// signal `signal`, are dropped first.
 pub(crate) fn send_or<T>(channel: &Sender<T>, message: T, signal: &Receiver<Infallible>) -> Result<(), Over> {
     channel.wait_with(message, || signal.is_cut())
 }
@@ -207,7 +211,8 @@ impl<T> Drop for Receiver<T> {
 
 /// Removes a sender or receiver of a channel under the lock of all channels, and wakes every waiting thread.
 ///
-/// While a failed exploration unwinds, shuttle no longer schedules its threads, so ends are removed without the lock.
+/// While a failed test unwinds, the thread scheduler shuttle no longer runs the test's threads, so the sender or
+/// receiver is removed without the lock.
 fn leave(change: impl FnOnce()) {
     if std::thread::panicking() {
         return change();
@@ -217,7 +222,7 @@ fn leave(change: impl FnOnce()) {
     WORLD.changed.notify_all();
 }
 
-/// The handle of a thread that shuttle schedules, with which a caller joins the thread.
+/// The handle by which a caller joins a thread of a test that the thread scheduler shuttle runs.
 pub(crate) struct JoinHandle<T>(shuttle::thread::JoinHandle<T>);
 
 impl<T> JoinHandle<T> {
@@ -226,7 +231,7 @@ impl<T> JoinHandle<T> {
     }
 }
 
-/// Starts a thread with the given name that shuttle schedules.
+/// Starts a thread with the given name in a test; the thread scheduler shuttle decides when the thread runs.
 pub(crate) fn spawn<T: Send + 'static>(
     name: &str,
     run: impl FnOnce() -> T + Send + 'static,
@@ -234,13 +239,14 @@ pub(crate) fn spawn<T: Send + 'static>(
     shuttle::thread::Builder::new().name(name.to_owned()).spawn(run).map(JoinHandle)
 }
 
-/// Does nothing in place of a pool of kernel threads: under shuttle, kernels run on the thread that calls them.
+/// Does nothing, in place of starting a pool of kernel threads: in tests under the thread scheduler shuttle, kernels
+/// run on the thread that calls them.
 pub(crate) fn kernels(_: &str, _: usize, _: impl Fn() + Send + Sync + 'static) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns true, as if the thread ended within the time limit, because no time passes under shuttle; the caller then
-/// joins the thread.
+/// Returns true at once, as if the thread had ended within the time limit, because no time passes in tests under the
+/// thread scheduler shuttle. The caller then joins the thread.
 pub(crate) fn ends_within<T>(_: &JoinHandle<T>, _: Duration) -> bool {
     true
 }

@@ -56,8 +56,8 @@ pub(crate) fn ends_within<T>(thread: &JoinHandle<T>, patience: Duration) -> bool
     thread.is_finished()
 }
 
-/// Waits for a message on `channel` and returns it. Fails if the sender of the stop signal `signal` is dropped first,
-/// or after the time `within`, if it is given.
+/// Waits for a message on `channel` and returns it. Fails if all senders of the channel, or the sender of the stop
+/// signal `signal`, are dropped first, or after the time `within` if it is given.
 pub(crate) fn receive_or<T>(
     channel: &Receiver<T>,
     signal: &Receiver<Infallible>,
@@ -76,7 +76,8 @@ pub(crate) fn receive_or<T>(
     }
 }
 
-/// Waits for room in `channel` and sends the message. Fails if the sender of the stop signal `signal` is dropped first.
+/// Waits for room in `channel` and sends the message. Fails if all receivers of the channel, or the sender of the stop
+/// signal `signal`, are dropped first.
 pub(crate) fn send_or<T>(channel: &Sender<T>, message: T, signal: &Receiver<Infallible>) -> Result<(), Over> {
     select! {
         send(channel, message) -> sent => sent.map_err(|_| Over::Ended),

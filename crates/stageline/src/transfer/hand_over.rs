@@ -34,9 +34,10 @@ pub(crate) fn hand_over<P: Payload>(payload: P, device: &Device) -> P {
 /// Copies a tensor into newly allocated memory if another thread will use the tensor on the same GPU; otherwise returns
 /// the tensor unchanged.
 ///
-/// The copy is made by two flips, which give the same values: a flip is always a kernel of its own that writes to new
-/// memory. New memory is needed because the other thread's stream waits for the writing stream only if it has not
-/// waited since the memory was *allocated* (cubecl 0.11), and fusion may write a result into the memory of an operand.
+/// The copy is made by reversing the tensor twice (`flip`), because a flip always runs as a kernel of its own that
+/// writes to new memory. New memory is needed because the stream of the other thread waits for the writing stream only
+/// if it has not waited since the memory was *allocated* (cubecl 0.11). Fusion may write a result into the older memory
+/// of an operand, for which the other stream may not wait again.
 pub(crate) fn for_another_thread<const D: usize, K: Basic>(tensor: Tensor<D, K>, to: &Device) -> Tensor<D, K> {
     if one_gpu(&tensor.device(), to) { tensor.flip([0]).flip([0]) } else { tensor }
 }

@@ -17,8 +17,8 @@ use crate::transfer::in_flight::Sent;
 use crate::update::finite::tensor_is_finite;
 use stageline_nn::autograd::seed_gradient::root;
 
-/// The gradient of one leaf (a float tensor of a stage's input or output), as a tensor whose rank is not part of the
-/// Rust type; its function pointers were made for that rank.
+/// The gradient of one leaf (a float tensor of a stage's input or output). The Rust type does not state the tensor's
+/// number of dimensions; the function pointers are for that number.
 struct LeafGradient {
     tensor: BridgeTensor,
     bytes: u64,
@@ -77,7 +77,7 @@ impl LeafGradients {
         self.0.iter().flatten().map(|gradient| gradient.bytes).sum()
     }
 
-    /// Whether the gradients of all leaves are finite; leaves without a gradient do not count.
+    /// Whether all gradients in the list are finite; float tensors without a gradient do not count.
     pub(crate) fn is_finite(&self) -> bool {
         self.0.iter().flatten().all(LeafGradient::is_finite)
     }
@@ -91,8 +91,8 @@ pub(crate) struct Leaves(Vec<Box<dyn Leaf>>);
 /// A leaf of a stage's autodiff graph: a float tensor of the stage's input or output, whose rank is not part of the
 /// Rust type.
 trait Leaf: Send {
-    /// Returns a scalar whose backward starts with the gradient `gradient` at this leaf (a float tensor of a stage's
-    /// output); `None` if autodiff does not track the tensor.
+    /// Returns a scalar whose gradient with respect to this leaf (a float tensor of a stage's output) is `gradient`;
+    /// `None` if autodiff does not track the tensor.
     fn seeded(&self, gradient: LeafGradient) -> Option<Tensor<1>>;
     /// Removes the gradient of this leaf (a float tensor of a stage's input) from the gradients that a backward
     /// computed, and returns it; `None` if the backward gave it no gradient.
@@ -127,8 +127,8 @@ impl Leaves {
         (payload.map(&mut record), record.0)
     }
 
-    /// Returns the scalar from which a stage's backward starts, given the received gradients of the stage's output;
-    /// `None` if no gradient was received.
+    /// Returns the scalar from which a stage's backward starts, given the received gradients of the stage's output.
+    /// `None` if no gradient was received for a tensor that autodiff tracks.
     pub(crate) fn root(&self, gradients: LeafGradients) -> Option<Tensor<1>> {
         let leaves = self.0.iter().zip(gradients.0);
         leaves.filter_map(|(leaf, gradient)| leaf.seeded(gradient?)).reduce(Tensor::add)

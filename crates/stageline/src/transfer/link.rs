@@ -32,8 +32,8 @@ pub(crate) struct Downstream<T> {
     activations: Sender<Message<Weighted<T>>>,
     gradients: Receiver<Message<LeafGradients>>,
     here: Device,
-    /// The next stage's devices, or sessions with these devices, to which the activations of successive micro-batches
-    /// are sent in turn.
+    /// The destinations of the activations: devices, or sessions (network connections) with a device of another host.
+    /// Successive micro-batches use the destinations in turn.
     to: Lanes,
     sent: Sent,
 }
@@ -43,8 +43,8 @@ pub(crate) struct Upstream<T> {
     activations: Receiver<Message<Weighted<T>>>,
     gradients: Sender<Message<LeafGradients>>,
     here: Device,
-    /// The previous stage's devices, or sessions with these devices, to which the gradients of successive micro-batches
-    /// are sent in turn.
+    /// The destinations of the gradients: devices, or sessions (network connections) with a device of another host.
+    /// Successive micro-batches use the destinations in turn.
     to: Lanes,
     sent: Sent,
 }
@@ -74,7 +74,7 @@ pub(crate) fn link<T>(capacity: usize, previous: Device, next: Device, route: Ro
 
 impl<T: Payload> Downstream<T> {
     /// Sends an activation to the next stage and returns its size in bytes. The tensors move to the next stage's
-    /// device, or to the session from which that stage receives them.
+    /// device, or to the network session through which that stage receives them.
     pub(crate) fn send(
         &mut self,
         waits: &Waits,
@@ -110,7 +110,7 @@ impl<T: Payload> Upstream<T> {
     }
 
     /// Sends the gradients of this stage's input to the previous stage and returns their size in bytes. The tensors
-    /// move to the previous stage's device, or to the session from which that stage receives them.
+    /// move to the previous stage's device, or to the network session through which that stage receives them.
     pub(crate) fn send_gradient(
         &mut self,
         waits: &Waits,

@@ -7,7 +7,8 @@ use burn::tensor::{Bool, Int, Tensor};
 use crate::model::payload::{Payload, PayloadMapper};
 use crate::model::replica::Replica;
 
-/// The reaction to a step whose loss or gradients are not finite. No optimizer steps in either case.
+/// The reaction to a step whose loss or gradients are not finite: the pipeline stops, or it skips the step. With both
+/// reactions, no optimizer steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnNonFinite {
     /// A step with a non-finite loss or gradient fails with [`StepError::NonFinite`](crate::StepError::NonFinite), and
@@ -30,8 +31,8 @@ pub struct Culprit {
     pub replica: Replica,
     /// The stage whose computation gave the first non-finite results.
     pub stage: usize,
-    /// The micro-batch whose computation gave the first non-finite results, counted from 0 within the replica:
-    /// micro-batch 0 of replica r is number r x M of the batch.
+    /// The micro-batch whose computation gave the first non-finite results, counted from 0 within the replica. With M
+    /// micro-batches per replica, micro-batch 0 of replica r is micro-batch r x M of the batch.
     pub micro_batch: usize,
     /// The kind of the first non-finite results: an input, or the results of a forward or a backward.
     pub origin: Origin,

@@ -72,7 +72,8 @@ impl Verdict {
     }
 }
 
-/// The report of one stage at the end of a pass over the plan: gradient norms, losses, ledger and non-finite results.
+/// The report of one stage at the end of a pass over the plan: gradient norms, losses, non-finite results, and the
+/// ledger, which counts the micro-batches in the stage's gradient sum.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Outcome {
     pub(crate) replica: Replica,
@@ -85,7 +86,8 @@ pub(crate) struct Outcome {
     /// The computations of this stage that gave NaN or infinity. Stages look for them only when a step with a
     /// non-finite loss or gradient is run a second time; in all other passes the list is empty.
     pub(crate) culprits: Vec<Culprit>,
-    /// The number of micro-batches and the loss weight in the stage's gradient sum.
+    /// The ledger of the stage's gradient sum: the number of micro-batches in it, and the sum of their loss weights,
+    /// which are usually numbers of unmasked targets.
     pub(crate) ledger: Ledger,
     /// The loss of every micro-batch as a list of the loss's terms; empty except on the last stage.
     pub(crate) losses: Vec<Vec<f64>>,
@@ -115,11 +117,11 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    /// Checks the ledgers of all stages, and adds up the losses and gradient norms in the stages' reports, in layer
-    /// order.
+    /// Checks by the ledgers that every stage has summed the gradients of all its micro-batches. Then computes the
+    /// totals of the step from the stages' reports, with squared gradient norms added in layer order.
     ///
     /// # Errors
-    /// Returns [`LedgerError`] if a stage has not summed its replica's whole part of the step.
+    /// Returns [`LedgerError`] if a stage's gradient sum does not contain exactly its replica's part of the batch.
     pub(crate) fn of(outcomes: &[Outcome], expected: &[Ledger]) -> Result<Self, LedgerError> {
         agree(outcomes.iter().map(|outcome| (outcome.replica, outcome.stage, outcome.ledger.clone())), expected)?;
         let squares = outcomes.iter().flat_map(|outcome| &outcome.squared_norms);
@@ -174,8 +176,8 @@ mod tests {
         }
     }
 
-    /// Tests that a wrong ledger ends the step: otherwise the other stages would step although one stage's gradient sum
-    /// lacks a micro-batch.
+    /// Tests that the step ends with an error if one stage's gradient sum lacks a micro-batch or has another loss
+    /// weight than the step. Otherwise the other stages would step their optimizers.
     #[test]
     fn sums_that_are_not_the_whole_step_give_an_error_and_no_verdict() {
         let expected = [Ledger { backwards: 4, weight: 10.0.into() }];

@@ -24,13 +24,14 @@ pub(crate) struct GradientSum {
     group: Sum,
     /// The number of micro-batches whose gradients form one group of the sum.
     per_group: usize,
-    /// The gradients that arrived before those of an earlier micro-batch, by micro-batch; they are added in their turn.
+    /// The gradients of micro-batches that arrived too early, by micro-batch index: they are added once those of all
+    /// earlier micro-batches are in the sum.
     early: BTreeMap<usize, Half>,
     ledger: Ledger,
 }
 
-/// The gradients of one micro-batch, with the micro-batch's loss weight. The gradients of layers' weights may be
-/// deferred, that is not computed yet.
+/// The gradients of one micro-batch, with its loss weight (usually its number of unmasked targets). The gradients of
+/// some parameters may be deferred, which means that they are not computed yet.
 pub(crate) struct Half {
     pub(crate) gradients: GradientsParams,
     /// The gradients of layers' weights for this micro-batch that are not computed yet.
@@ -94,8 +95,8 @@ impl GradientSum {
         self.total = if total.is_empty() { group } else { joined(module, total, group) };
     }
 
-    /// Completes the gradient sum of a step, and replaces the sum by the result of `reduce`, the reduction over the
-    /// replicas.
+    /// Completes the gradient sum of a step: adds the last group of micro-batches, and replaces the sum by the result
+    /// of `reduce`, which in replica 0 is the sum over all data-parallel replicas.
     pub(crate) fn end<M: Module, E>(
         &mut self,
         module: &M,
@@ -107,7 +108,7 @@ impl GradientSum {
         Ok(())
     }
 
-    /// Returns the number of micro-batches in the gradient sum, and their total loss weight.
+    /// Returns the ledger of the gradient sum: the number of micro-batches in it, and the sum of their loss weights.
     pub(crate) fn ledger(&self) -> Ledger {
         self.ledger.clone()
     }
@@ -159,8 +160,8 @@ impl ModuleVisitor for Again<'_> {
     }
 }
 
-/// Returns the sum of two sets of gradients of a module: `gradients`, and `beside`, which were computed outside the
-/// autodiff graph or belong to the next group of micro-batches.
+/// Adds two sets of gradients of a module, parameter by parameter, and returns the sum. The gradients `beside` were
+/// computed outside the autodiff graph, or belong to the next group of micro-batches.
 pub(crate) fn joined<M: Module>(module: &M, gradients: GradientsParams, beside: GradientsParams) -> GradientsParams {
     if beside.is_empty() {
         return gradients;

@@ -3,17 +3,18 @@
 use crate::model::loss_weight::Weight;
 use crate::model::replica::Replica;
 
-/// The micro-batches and loss weight in a stage's gradient sum, which must contain every micro-batch and exactly the
-/// weight of the batch.
+/// The count of what a stage's gradient sum contains: the number of micro-batches, and the sum of their loss weights
+/// (usually numbers of unmasked targets). It must equal the count of the replica's whole part of the batch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ledger {
     /// The number of micro-batches whose gradients are in the stage's gradient sum.
     pub backwards: usize,
-    /// The sum of the loss weights of the micro-batches in the stage's gradient sum.
+    /// The sum of the loss weights (usually numbers of unmasked targets) of all micro-batches in the stage's gradient
+    /// sum.
     pub weight: Weight,
 }
 
-/// The error of a step in which a stage's gradient sum is not that of the whole batch.
+/// The error of a step in which a stage's gradient sum does not contain exactly the replica's part of the batch.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error(
     "{} summed {} micro-batches of weight {}, but the step has {} of weight {}: {}; \
@@ -25,10 +26,10 @@ pub struct LedgerError {
     pub replica: Replica,
     /// The stage whose gradient sum is wrong.
     pub stage: usize,
-    /// The number of micro-batches and the loss weight that the stage summed.
+    /// The ledger of the stage: the number of micro-batches in its gradient sum, and the sum of their loss weights.
     pub found: Ledger,
-    /// The number of micro-batches and the loss weight that the stage should have summed, for its replica's part of the
-    /// step.
+    /// The ledger that the stage should have: the number of micro-batches in its replica's part of the batch, and the
+    /// sum of their loss weights.
     pub expected: Ledger,
 }
 
@@ -44,8 +45,9 @@ impl LedgerError {
     }
 }
 
-/// Checks that every stage, given by replica and index, has summed the gradients of its replica's whole part of the
-/// step; `expected` has one ledger for each replica.
+/// Checks that the gradient sum of every stage contains its replica's whole part of the batch. `ledgers` has the
+/// replica, the index and the ledger (the count of summed micro-batches) of every stage; `expected` has one ledger for
+/// each replica.
 pub(crate) fn agree(
     ledgers: impl IntoIterator<Item = (Replica, usize, Ledger)>,
     expected: &[Ledger],

@@ -4,8 +4,8 @@ use stageline_checkpoint::LossScale as State;
 
 use crate::update::precision::Precision;
 
-/// The factor by which the loss is multiplied before its backward, after the division by the step's total loss weight
-/// (Micikevicius et al., 2018, [arXiv:1710.03740](https://arxiv.org/abs/1710.03740)).
+/// The factor by which the loss of each micro-batch, already divided by the step's total loss weight, is multiplied
+/// before the backward (Micikevicius et al., 2018, [arXiv:1710.03740](https://arxiv.org/abs/1710.03740)).
 ///
 /// The summed gradients are divided by the same factor. A power of two changes no bit of a gradient that neither
 /// overflows nor underflows.

@@ -42,8 +42,8 @@ pub(crate) struct Trained<M> {
     before: Option<Before<M>>,
     /// Whether the stage keeps its state from before an optimizer step, so that the step can be rolled back.
     rollback: Rollback,
-    /// Whether the stage's last optimizer step cannot be rolled back and is not committed yet, so that other stages may
-    /// not have made theirs.
+    /// Whether the stage's last optimizer step is not committed yet and cannot be rolled back, because rollback is off.
+    /// Other stages may not have made this step.
     is_ahead: bool,
     /// Whether the stage has made an optimizer step that other stages have not made, and that cannot be rolled back.
     is_torn: bool,
@@ -87,8 +87,8 @@ impl<M: Module> Trained<M> {
         self.module.as_ref().expect("a worker whose stage has panicked executes no more commands")
     }
 
-    /// Returns a copy of the stage's optimizer after one step of the parameters `own` with zero gradients; the stage's
-    /// module does not change.
+    /// Returns a copy of the stage's optimizer after one step with zero gradients for the parameters `own`. The fields
+    /// of its state are those that a checkpoint's optimizer state must have. The stage's module does not change.
     fn stepped_once(&self, own: impl Iterator<Item = ParamId>) -> ModuleOptimizer {
         let (mut optimizer, mut learning_rate) = (self.optimizer.clone(), self.learning_rate.clone());
         let gradients = zeros(self.module(), &own.collect());
@@ -106,8 +106,9 @@ impl<M: Module> Trained<M> {
         self.precision
     }
 
-    /// Makes one optimizer step of the stage and returns the step's base learning rate. The step is final only after
-    /// [`commit`](Self::commit); a rehearsal can be rolled back even if rollback is off.
+    /// Makes one optimizer step of the stage and returns the step's base learning rate, which holds for all parameters
+    /// that have no learning rate of their own. The step is final only after [`commit`](Self::commit); a rehearsal can
+    /// be rolled back even if rollback is off.
     pub(crate) fn step(&mut self, gradients: GradientsParams, is_rehearsal: bool) -> f64 {
         if is_rehearsal || self.rollback == Rollback::Kept {
             let (module, optimizer) = (self.module().clone(), self.optimizer.clone());
@@ -145,7 +146,7 @@ impl<M: Module> Trained<M> {
     }
 
     /// Copies the stage's parameters, if they are in the host's memory, and its optimizer state to memory that the
-    /// calling thread allocates.
+    /// calling thread allocates, so that the memory is near the cores of that thread.
     pub(crate) fn settle(&mut self) {
         let module = self.take();
         self.put(settle(module));
@@ -193,7 +194,8 @@ impl<M: Module> Trained<M> {
         self.put(unify(visit::write(module, &restored.tensors)));
     }
 
-    /// Replaces the stage's module by the result of `change`, which returns the module even if it fails.
+    /// Replaces the stage's module by the module that the function `change` returns. If `change` fails, it returns a
+    /// module as well, and its error is passed on.
     pub(crate) fn change<E>(&mut self, change: impl FnOnce(M) -> Result<M, (M, E)>) -> Result<(), E> {
         let (module, result) = match change(self.take()) {
             Ok(module) => (module, Ok(())),

@@ -80,8 +80,8 @@ impl Precision {
 /// are not rounded.
 pub(crate) struct Rounding {
     dtype: FloatDType,
-    /// The parameters that are not rounded when a module is copied in a lower precision: all parameters of batch norms,
-    /// and running states, whose tensors a module shares with its copies.
+    /// The ids of the parameters that are not rounded when a module is copied in a lower precision: all parameters of
+    /// batch norms, and running states (such as running means), whose tensors a module shares with its copies.
     kept: HashSet<ParamId>,
 }
 
@@ -125,7 +125,8 @@ fn kept<M: Module>(module: &M) -> HashSet<ParamId> {
 }
 
 struct BatchNorms {
-    /// Whether each module around the visitor's current position is a batch norm, with the outermost module first.
+    /// One flag for each module that contains the visitor's current position, the outermost first: true if the module
+    /// is a batch norm.
     depth: Vec<bool>,
     found: HashSet<ParamId>,
 }
@@ -146,8 +147,8 @@ impl ModuleVisitor for BatchNorms {
     }
 }
 
-/// A mapper that casts the untrained float tensors of a module to f64, and in a second pass (`back`) restores their
-/// original values.
+/// A mapper that casts the untrained float tensors of a module to f64, by which running states are recognised. If
+/// `back` is true, the mapper restores the original values instead.
 struct Mark {
     values: HashMap<ParamId, AnyTensor>,
     back: bool,
@@ -170,8 +171,8 @@ impl ModuleMapper for Mark {
     }
 }
 
-/// The float type by which running states are recognised: the untrained tensors of a module's copy are cast to f64,
-/// which no parameter has, and the tensors that are then f64 in the module too are its running states.
+/// The float type by which running states are recognised. The untrained tensors of a copy of the module are cast to
+/// f64, which no parameter has. The copy shares running states with the module, so these become f64 in the module too.
 const MARK: FloatDType = FloatDType::F64;
 
 struct Marked(HashSet<ParamId>);

@@ -4,7 +4,8 @@ use std::f64::consts::PI;
 
 use burn::lr_scheduler::{LrScheduler, LrSchedulerRecord};
 
-/// The key under which a scheduler's record stores the number of optimizer steps taken.
+/// The key under which the record of a `WarmupCosine` scheduler in a checkpoint stores the number of optimizer steps
+/// taken.
 const TAKEN: &str = "taken";
 
 /// A learning rate schedule: a linear warm-up to a peak, then half a cosine down to a lowest rate, which all later

@@ -110,9 +110,10 @@ impl Verify {
         Self { steps: steps.max(1), ..self }
     }
 
-    /// Sets the number of micro-batches into which the reference (the training on one device) cuts a batch; 1 if unset.
-    /// More than 1 serves a full batch that does not fit on the device, and batches that are cut by hand. The cut into
-    /// these micro-batches is then not verified itself.
+    /// Sets the number of micro-batches into which the reference (the training on one device) splits a batch; 1 if
+    /// unset. A larger number is needed if the full batch does not fit on the device, or if batches are split into
+    /// micro-batches by hand. The verification then cannot find mistakes that splitting into this number of
+    /// micro-batches causes, because the reference has them too.
     pub fn reference_micro_batches(self, micro_batches: usize) -> Self {
         Self { reference_micro_batches: micro_batches.max(1), ..self }
     }
@@ -129,7 +130,8 @@ impl Verify {
     /// batch of a step, and `validation` has batches that are not trained on.
     ///
     /// # Errors
-    /// Returns [`VerifyError`] if one of the runs fails. A difference between the trainings is not an error.
+    /// Returns [`VerifyError`] if a pipeline cannot be built, or if a step of the verified pipeline or of the reference
+    /// fails. A difference between the two trainings is not an error.
     pub fn pipeline<In: Payload, Out: Payload, Target: Payload>(
         self,
         build: impl Fn() -> PipelineBuilder<In, Out, Target>,
@@ -146,7 +148,8 @@ impl Verify {
     /// missing skip connection, is in both trainings and not found.
     ///
     /// # Errors
-    /// Returns [`VerifyError`] if one of the runs fails, as [`pipeline`](Self::pipeline) does.
+    /// Returns [`VerifyError`] if a pipeline cannot be built, if a step of the verified pipeline or of the uncut model
+    /// fails, or if the uncut model has other parameters than the pipeline.
     pub fn pipeline_and_uncut<In: Payload, Out: Payload, Target: Payload>(
         self,
         build: impl Fn() -> PipelineBuilder<In, Out, Target>,
@@ -157,13 +160,13 @@ impl Verify {
         self.verify(build().build()?, Models { build: &build, uncut: Some(&uncut) }, batch, validation)
     }
 
-    /// Verifies a training loop of the user's own (`trial`): compares its losses, gradients and parameters, step by step,
+    /// Verifies a training loop of the user's own (`trial`): compares its gradients at the first step, and its losses,
     /// with those of plain training on one device. The reference trains the model that `build` builds, which must begin
     /// with the parameters of the loop's model. The loop must return gradients in the order of that model's parameters.
     ///
     /// # Errors
-    /// Returns [`VerifyError`] if a step of the loop or of the reference fails, or if the gradients are not those of the
-    /// model's parameters.
+    /// Returns [`VerifyError`] if a step of the loop or of the reference fails, if the reference cannot be built, or if
+    /// the loop's gradients differ in number or size from those of the reference.
     pub fn trial<In: Payload, Out: Payload, Target: Payload>(
         self,
         trial: impl Trial<In, Target>,
@@ -174,8 +177,9 @@ impl Verify {
         self.verify(trial, Models { build: &build, uncut: None }, batch, validation)
     }
 
-    /// Runs the training and its reference, and compares their gradients and losses. The reference is the uncut model
-    /// of `models`, or the stages of its `build` if there is no uncut model.
+    /// Runs the verified training (`trial`) and its reference on one device, and compares their gradients and losses.
+    /// The reference trains the uncut model (`models.uncut`), or the stages of `models.build` if there is no uncut
+    /// model.
     fn verify<In: Payload, Out: Payload, Target: Payload>(
         self,
         mut trial: impl Trial<In, Target>,

@@ -27,7 +27,8 @@ pub struct Verification {
 }
 
 impl Verification {
-    /// Whether the training as configured agrees with the reference within the tolerances ([`Bars`]).
+    /// Whether the verified training agrees with the reference within the tolerances ([`Bars`]) in all gradients of the
+    /// first step and in the last loss.
     pub fn passes(&self) -> bool {
         self.cause.is_none()
     }

@@ -15,9 +15,10 @@ use crate::worker::messages::Stepped;
 use stageline_nn::forward::after_step;
 
 impl Worker {
-    /// Ends a training step on this worker's stages. If stages step ahead of the verdict and this worker's own losses
-    /// and gradients are finite (`finite`), the stages step at once with the assumed verdict. Otherwise they wait for
-    /// the true verdict.
+    /// Ends a training step on this worker's stages by a verdict (step the optimizers, or skip the step), which the
+    /// caller decides for all stages. If `flush` allows a speculative step and this worker's own losses and gradients
+    /// are finite (`finite`), the stages step at once with an assumed verdict. Otherwise they wait for the true
+    /// verdict.
     pub(super) fn flush(&mut self, step: usize, flush: Flush, finite: bool) -> Result<(), Stopped> {
         match flush {
             Flush::Ahead(assumed) if finite => {
@@ -89,17 +90,18 @@ impl Worker {
         Ok(verdict)
     }
 
-    /// Ends a step on each of the worker's stages as `verdict` says, which is the true verdict or an assumed one. The
-    /// effects that the step's forwards deferred (such as updates of running statistics, see `after_step`) are first
-    /// separated from those of the next step.
+    /// Ends a step on each of the worker's stages as `verdict` says (step the optimizer, skip the step, ...), whether
+    /// it is the true or an assumed verdict. First sets apart the effects that the step's forwards deferred, such as
+    /// updates of running statistics, so that the next step collects its own effects.
     pub(super) fn conclude(&mut self, step: usize, verdict: Verdict) -> Result<(), Stopped> {
         after_step::keep();
         self.conclude_stages(step, verdict)
     }
 
-    /// Ends a step on each of the worker's stages as the verdict says, and sends each stage's report to the caller.
-    /// Effects that the step's forwards deferred, such as updates of running statistics, are dropped unless the verdict
-    /// keeps the step. These effects must already be separated from those of the next step.
+    /// Ends a step on each of the worker's stages as `verdict` says (step the optimizer, skip the step, ...), and sends
+    /// each stage's report to the caller. The caller of this method must already have set apart the effects that the
+    /// step's forwards deferred, such as updates of running statistics. These effects are dropped unless the verdict
+    /// makes the stages step their optimizers and keep that step.
     pub(super) fn conclude_stages(&mut self, step: usize, verdict: Verdict) -> Result<(), Stopped> {
         self.uncommitted = matches!(verdict, Verdict::Step { .. } | Verdict::Rehearse { .. }).then_some(step);
         let mut concluded = Vec::with_capacity(self.runners.len());

@@ -16,7 +16,8 @@ use crate::state::layout::StageState;
 use crate::threads::{Receiver, Sender};
 use crate::update::flush::{Flush, Outcome, Verdict};
 
-/// A command from the caller to a worker: run a pass, copy states or modules, or receive a verdict.
+/// A command from the caller to a worker: run a pass, send copies of states or modules, or receive the verdict on the
+/// last step (step the optimizers, or skip the step).
 pub(crate) enum Command {
     /// The command to run one pass (a training step, an evaluation, ...): the worker executes its list of the plan's
     /// instructions once.
@@ -26,8 +27,9 @@ pub(crate) enum Command {
     Save { during: During },
     /// The command to send a copy of the module of each of the worker's stages for a snapshot.
     Copy { during: During },
-    /// The command to receive the true verdict on the last step, which stages have ended with an assumed verdict. If
-    /// the two differ, the step is rolled back and ended again.
+    /// The command to receive the true verdict on the last step (step the optimizers, or skip the step), which the
+    /// stages have ended with an assumed verdict. If the verdicts differ, the stages roll the step back and end it
+    /// again with the true verdict.
     Settle { during: During },
 }
 
@@ -53,8 +55,8 @@ pub(crate) struct Asked {
     pub(crate) clock: Clock,
     /// The time at which the pass began, from which the times of the pass's events count.
     pub(crate) began: Instant,
-    /// Whether the stages step their optimizers after the common verdict on the step, or before it with an assumed
-    /// verdict.
+    /// The time of the optimizer step: after the common verdict of all stages (step, or skip the step), or
+    /// speculatively before it, with an assumed verdict.
     pub(crate) flush: Flush,
     /// Whether the pass begins before the verdict on the previous step (step the optimizers, or skip) is known. If that
     /// verdict differs from the assumed one, this pass is discarded.

@@ -83,9 +83,9 @@ pub(super) enum Last {
     Known,
     /// The last training step ended with this verdict, which the stages assumed before the true verdict arrived.
     Assumed(Verdict),
-    /// The verdict on the last training step differs from the verdict that the stages had assumed. Work on the
-    /// following step is discarded; a last step that was made as assumed is rolled back, and then ended again as this
-    /// verdict says.
+    /// This true verdict on the last training step differs from the verdict that the stages had assumed. The work on
+    /// the following step is discarded. If the last step was ended with the assumed verdict, it is rolled back and
+    /// ended again with this verdict.
     Mispredicted(Verdict),
 }
 
@@ -155,8 +155,8 @@ impl Worker {
         }
     }
 
-    /// Executes the caller's commands until the worker ends. Then commits the last step if all stages have made it, and
-    /// rolls it back otherwise.
+    /// Executes the caller's commands until the caller drops the command channel, the pipeline stops, or a stage fails.
+    /// Then commits the worker's last training step if all stages have made that step, and rolls it back otherwise.
     fn serve(&mut self) {
         // A tracing subscriber is the user's code and may panic while it logs a failure. The worker then still ends
         // here, with its last step committed or rolled back.
@@ -231,8 +231,9 @@ impl Worker {
     }
 
     /// Runs one pass on this worker's stages: begins the pass, executes the plan's instructions, and ends the pass. A
-    /// training pass ends with an optimizer step or a skipped step, an inspection without an optimizer step, an
-    /// evaluation with the losses, and an inference with the outputs.
+    /// training pass ends with an optimizer step or a skipped step, an evaluation with the losses, and an inference
+    /// with the outputs. An inspection, which repeats a step to find its first NaN or infinite result, ends without an
+    /// optimizer step.
     fn run(&mut self, Run { asked, events }: Run) -> Result<(), Interrupt> {
         let Asked { during, plan, pass, clock, began, flush, behind } = asked;
         self.gauges.begin(clock, self.runners.iter().map(|runner| runner.device()));

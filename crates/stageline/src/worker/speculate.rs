@@ -30,10 +30,12 @@ impl Worker {
         after_step::skipped();
     }
 
-    /// Receives the verdict on the worker's last step if the verdict is not known yet. If it differs from the assumed
-    /// verdict, the step is rolled back and ended again as the verdict says.
+    /// Receives the verdict on the worker's last step (step the optimizers, or skip the step) if the worker has only
+    /// assumed it so far. If the true verdict differs from the assumed one, the step is rolled back and ended again
+    /// with the true verdict.
     ///
-    /// Returns true if the work on the following step stands, and false if that work is discarded.
+    /// Returns true if the work on the following step is kept, and false if that work is discarded because the verdicts
+    /// differ.
     pub(super) fn settle(&mut self) -> Result<bool, Stopped> {
         if let Last::Assumed(assumed) = self.last {
             let verdict = self.verdict()?;
@@ -54,8 +56,9 @@ impl Worker {
         }
     }
 
-    /// Receives the verdict on the last step if it has arrived, without waiting. A step whose verdict is as assumed is
-    /// committed at once, which frees the memory of the state before that step.
+    /// Receives the verdict on the last step (step the optimizers, or skip the step) if it has arrived, without
+    /// waiting. If it equals the assumed verdict, the step is committed at once, which frees the copies of the state
+    /// from before that step.
     pub(super) fn poll_verdict(&mut self) -> Result<(), Stopped> {
         if let Last::Assumed(assumed) = self.last
             && let Some(verdict) = self.waits.try_receive(&self.channels.verdicts)?
@@ -68,8 +71,9 @@ impl Worker {
         Ok(())
     }
 
-    /// Compares the true verdict on the worker's last step with the assumed one: commits the step if the two are equal.
-    /// If not, marks the step as mispredicted, so that it is rolled back later.
+    /// Compares the true verdict on the worker's last step (step the optimizers, or skip the step) with the verdict
+    /// that the worker assumed. Commits the step if they are equal. Otherwise marks the step as mispredicted, so that
+    /// it is rolled back later.
     pub(super) fn note_verdict(&mut self, assumed: Verdict, verdict: Verdict) {
         if verdict == assumed {
             self.last = Last::Known;

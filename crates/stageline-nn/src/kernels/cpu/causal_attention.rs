@@ -65,8 +65,8 @@ impl Sizes {
         Head { query: column(head), key: column(key), value: column(key + self.heads.key_value) }
     }
 
-    /// Returns the columns of one attention head, `[length, size]`, as a view into numbers whose rows are `stride`
-    /// numbers apart.
+    /// Returns a view of the matrix `[length, size]` of the attention head with the index `head` in `values`, which has
+    /// one row of `stride` numbers for each position.
     fn columns(self, values: &[f32], stride: usize, head: usize) -> Matrix<'_> {
         Matrix::new(&values[head * self.size..], [self.length, self.size], stride)
     }

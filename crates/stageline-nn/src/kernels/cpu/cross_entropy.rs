@@ -13,7 +13,7 @@ use super::wide::{exp_from_below, sum, wide};
 const ROWS: usize = 64;
 
 /// Returns the cross-entropy of contiguous logits `[rows, classes]` summed over rows, `[1]`, and two numbers of each
-/// row for the backward, `[rows, 2]`: the largest logit, and one over the sum of exponentials relative to it.
+/// row for the backward, `[rows, 2]`: the largest logit, and 1 / (sum over the classes of exp(logit - largest logit)).
 pub fn summed(logits: &FloatTensor<Flex>, targets: &IntTensor<Flex>) -> [FloatTensor<Flex>; 2] {
     let classes = logits.shape()[1];
     let targets = classes_of(targets, classes);
@@ -25,8 +25,9 @@ pub fn summed(logits: &FloatTensor<Flex>, targets: &IntTensor<Flex>) -> [FloatTe
     [FloatTensor::<Flex>::from_data(TensorData::new(vec![total as f32], [1])), of_pairs(scales)]
 }
 
-/// Returns the gradient of the cross-entropy's contiguous logits, given the two numbers of each row that [`summed`]
-/// returned (`scales`) and the gradient of the summed loss.
+/// Returns the gradient of the cross-entropy's contiguous logits, given the gradient of the summed loss and `scales`,
+/// the two numbers of each row that [`summed`] returned: the largest logit, and 1 / (sum of exp(logit - largest
+/// logit)).
 pub fn gradient_of_logits(
     logits: &FloatTensor<Flex>,
     targets: &IntTensor<Flex>,

@@ -91,7 +91,7 @@ fn phi(x: f32) -> f32 {
     0.5 + 0.5 * erf(x * FRAC_1_SQRT_2)
 }
 
-/// Returns the activation function GELU, in the form `form`, of one number.
+/// Returns the activation function GELU of one number: exact, or approximated by a hyperbolic tangent, as `form` says.
 #[inline(always)]
 fn value(x: f32, form: GeluForm) -> f32 {
     match form {
@@ -111,7 +111,8 @@ fn twice_cubic(x: f32) -> f32 {
 /// numbers) or 1 (for positive ones) in f32.
 const FLAT_TANH: f32 = 12.0;
 
-/// Returns the derivative of the activation function GELU, in the form `form`, at one number.
+/// Returns the derivative at one number of the activation function GELU: of the exact function, or of its approximation
+/// by a hyperbolic tangent, as `form` says.
 #[inline(always)]
 fn derivative(x: f32, form: GeluForm) -> f32 {
     match form {
@@ -184,7 +185,7 @@ mod tests {
         assert!(derivative(1e30, Tanh) == 1.0 && derivative(-1e30, Tanh).abs() < 1e-30);
     }
 
-    /// Compares the approximation with its definition by a hyperbolic tangent in f64.
+    /// Compares GELU's approximation by a hyperbolic tangent, computed in f32, with its definition in f64.
     #[test]
     fn the_tanh_form_matches_its_definition_in_f64() {
         for step in -100_000..=100_000 {

@@ -15,8 +15,8 @@ use crate::kernels::variants::Norm;
 const ROWS: usize = 64;
 
 /// Computes the normalisation of a contiguous input `[..., width]`, and returns the output and the moments of the rows,
-/// `[rows, 2]`: the number that was subtracted (the mean, or 0 for RMS normalisation), and 1 / sqrt(mean square of the
-/// rest + epsilon).
+/// `[rows, 2]`: the number that was subtracted from the row (its mean, or 0 for RMS normalisation), and 1 / sqrt(mean
+/// square of the row after the subtraction + epsilon).
 pub fn normalised(
     input: &FloatTensor<Flex>,
     gamma: &FloatTensor<Flex>,
@@ -32,8 +32,8 @@ pub fn normalised(
     (FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape())), of_pairs(moments))
 }
 
-/// Returns the gradient of a normalisation's contiguous input, given the moments of the input's rows and the gradient
-/// of the output.
+/// Returns the gradient of a normalisation's contiguous input, given the moments of the input's rows (`[rows, 2]`: mean
+/// and reciprocal deviation) and the gradient of the output.
 pub fn gradient_of_input(
     input: &FloatTensor<Flex>,
     gamma: &FloatTensor<Flex>,
@@ -50,8 +50,8 @@ pub fn gradient_of_input(
     FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape()))
 }
 
-/// Returns the gradients of a normalisation's scale and shift, each `[width]`, given the moments of the input's
-/// rows and the gradient of the output.
+/// Returns the gradients of a normalisation's scale and shift, each `[width]`, given the moments of the input's rows
+/// (`[rows, 2]`: mean and reciprocal deviation) and the gradient of the output.
 pub fn gradients_of_parameters(
     input: &FloatTensor<Flex>,
     moments: &FloatTensor<Flex>,

@@ -10,8 +10,8 @@ use super::numbers::numbers;
 use super::wide::wide;
 use crate::kernels::products::Products;
 
-/// The CPU backend's products for linear layers. Contiguous f32 matrices are multiplied here, without the zeros that
-/// burn 0.22 writes to an output before a product; other tensors use burn's products.
+/// The CPU backend's products for linear layers. Contiguous, non-empty f32 matrices are multiplied by this crate's
+/// code, because burn 0.22 first fills the output with zeros; other tensors use burn's products.
 impl Products for Flex {
     fn product(
         input: FloatTensor<Flex>,

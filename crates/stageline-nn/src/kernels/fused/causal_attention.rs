@@ -65,26 +65,28 @@ fn each(parts: &Tensor<3>, heads: AttentionHeads) -> [Tensor<3>; 3] {
 
 /// Factors that keep intermediate results of attention within the range of f16.
 ///
-/// Numbers in f16 are at most 65504, and have fewer than 11 significant bits below 6e-5. Undivided weights of a query
-/// add up to as much as the sequence length, and divided gradients are as small as one over the length, so stored
-/// intermediates are scaled.
+/// Numbers in f16 are at most 65504, and have fewer than 11 significant bits below 6e-5. A query's attention weights
+/// before the division by their sum add up to as much as the sequence length, and gradients divided by that sum are as
+/// small as one over the length, so stored intermediates are scaled.
 struct Scales {
     /// The factor by which queries are multiplied before their product with the keys, because that product is stored in
     /// the input's type, which may be f16.
     query: f64,
-    /// The remaining factor of the attention scores, by which the product of queries and keys is multiplied.
+    /// The factor by which the product of the scaled queries and the keys is multiplied to give attention scores: 1 /
+    /// sqrt(head size), divided by the factor `query`.
     rest: f64,
     /// The factor by which the attention weights are multiplied before their division by their sum.
     weights: f64,
 }
 
 impl Scales {
-    /// The longest sequence whose attention weights need no factor: 128 values of up to 512 add up to 65536, the end of
-    /// f16's range.
+    /// The longest sequence, in positions, whose attention weights are not scaled in f16. Weights before the division
+    /// by their sum are at most 1, so the sum of 128 products of a weight and an f16 value below 512 is at most 65504,
+    /// the largest number in f16.
     const UNSCALED: usize = 128;
 
-    /// Returns the factors for tensors of the type `dtype`, sequences of `length` positions and heads of `size`
-    /// elements.
+    /// Returns the scaling factors of attention for tensors of the type `dtype`, sequences of `length` positions and
+    /// heads of `size` elements; only f16 needs factors for its range.
     fn of(dtype: DType, length: usize, size: usize) -> Self {
         let scale = scale(size);
         if dtype != DType::F16 {
@@ -219,8 +221,9 @@ mod tests {
     use super::super::checks::{derived, in_all, near, random};
     use super::*;
 
-    /// Tests long sequences in f16, with values whose undivided sum exceeds 65504 and with small gradients, up to the
-    /// precision of 11 bits. Equal scores divide the weights by the length, and peaked scores by about one.
+    /// Compares attention over long sequences in f16 with f64, with values whose sum over the keys exceeds 65504 and
+    /// with small gradients. The sum by which a query's weights are divided is the length if all scores are equal, and
+    /// about one if one score is far above the others.
     #[test]
     fn long_sequences_stay_in_the_range_of_f16() {
         use burn::tensor::{Distribution, FloatDType};

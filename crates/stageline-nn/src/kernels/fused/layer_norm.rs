@@ -16,7 +16,7 @@ pub struct Moments<T> {
 }
 
 /// Computes the normalisation of an input `[rows, width]`, with a scale and a shift of `[width]`, and returns the
-/// output and the moments (mean and deviation) of the rows.
+/// output and the moments (mean and reciprocal deviation) of the rows.
 pub(crate) fn normalised(
     input: &Tensor<2>,
     gamma: Tensor<1>,

@@ -57,16 +57,16 @@ mod checks {
         (output.inner(), leaf.grad(&gradients).unwrap())
     }
 
-    /// Calls `check` with a tensor in f32, bf16 and f16, and each time with a bound for errors that suits their 24, 8
-    /// and 11 bits.
+    /// Calls `check` with a tensor in f32, bf16 and f16, and each time with a bound for errors that suits the type's
+    /// significand of 24, 8 or 11 bits.
     pub fn in_all<const D: usize>(tensor: &Tensor<D>, check: impl Fn(Tensor<D>, f64)) {
         check(tensor.clone(), 1e-5);
         check(tensor.clone().cast(FloatDType::BF16), 3e-2);
         check(tensor.clone().cast(FloatDType::F16), 4e-3);
     }
 
-    /// Panics if a tensor differs from the exact one by more than `bound`, relative to the largest exact element if
-    /// that exceeds 1.
+    /// Panics if an element of `found` differs from that of `exact` by more than `bound`, relative to the largest
+    /// magnitude in `exact` if that exceeds 1.
     #[track_caller]
     pub fn near<const D: usize>(found: Tensor<D>, exact: &Tensor<D>, bound: f64) {
         let off = (exactly(&found) - exact.clone()).abs().max().into_scalar::<f64>();

@@ -24,16 +24,16 @@ pub struct Run {
     pub schedule: String,
     /// The plan that the workers followed, in PyTorch's CSV format.
     pub plan: String,
-    /// The number of data-parallel replicas, each of which runs the plan on its own micro-batches. The figures of
-    /// workers and stages, and the events, are those of the first replica.
+    /// The number of data-parallel replicas, each of which runs the plan on its own micro-batches. The log records the
+    /// workers, stages and events of the first replica only.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub replicas: usize,
     /// The number of micro-batches that a channel between two stages can hold before its sender blocks.
     pub channel_capacity: usize,
     /// The layers of the model, in order, with the stage of each.
     pub layers: Vec<Layer>,
-    /// The link between each stage and the next, as measured before the first step; `None` if the two stages share a
-    /// host's memory. The list is empty if no link was measured.
+    /// The links between consecutive stages, as measured before the first step: entry i is the link from stage i to
+    /// stage i + 1, or `None` if both stages share a host's memory. The list is empty if no link was measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<Option<Link>>,
     /// The device memory of each worker as estimated before the first step; empty if there is no estimate.
@@ -55,8 +55,8 @@ pub struct Run {
 pub struct Link {
     /// The time from a send until the receiver can use an empty message, in seconds; finite and at least 0.
     pub latency: f64,
-    /// The bandwidth of the link in each direction, in bytes a second; finite and at least 1. Transfers in one
-    /// direction follow each other.
+    /// The bandwidth of the link in each direction, in bytes a second; finite and at least 1. Transfers in the same
+    /// direction do not overlap: each begins after the one before it.
     pub bandwidth: f64,
 }
 

@@ -15,8 +15,8 @@ pub struct Step {
     /// The mean training loss over the step's targets, weighted by the weights of the targets; `None` if the mean is
     /// not finite, for example because all targets are masked.
     pub loss: Option<f64>,
-    /// The metrics of the step beside the loss, by name: means over the step's targets, and figures that the program
-    /// added.
+    /// The metrics of the step beside the loss, by name: means over the step's targets, and values that the training
+    /// program added.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metrics: BTreeMap<String, f64>,
     /// The sum of the weights of the step's targets; in most models, the number of targets that are not masked.
@@ -29,18 +29,19 @@ pub struct Step {
     pub model_flop_utilisation: Option<f64>,
     /// The duration of the step, from the split of the batch to the last optimizer step, in seconds.
     pub step_seconds: f64,
-    /// Whether the step was synchronised: workers waited for their device after every action, so that times are those
-    /// of the device. In other steps, times are those of the host.
+    /// Whether the step was synchronised: workers waited for their device after every action, so that the recorded
+    /// times show when the device finished the action. In other steps, the times show when the host had issued the
+    /// action, which a GPU may finish later.
     #[serde(default)]
     pub synchronised: bool,
     /// The measured bubble of the step: the idle share of the total stage time, from 0 to 1.
     #[serde(deserialize_with = "or_nan")]
     pub bubble: f64,
-    /// The bubble of 1F1B and GPipe in theory, with equal stages and free transfers, for the run's numbers of workers
-    /// and micro-batches.
+    /// The theoretical bubble (P - 1) / (V M + P - 1) of P workers, each with V stages, and M micro-batches. It assumes
+    /// that all stages take equal time and that transfers take none; with V = 1, it is the bubble of GPipe and 1F1B.
     #[serde(deserialize_with = "or_nan")]
     pub bubble_ideal: f64,
-    /// The bubble that a simulation of the same plan gives with the costs of this step.
+    /// The bubble of a simulation of the run's plan, with the stage times that were measured in this step.
     #[serde(deserialize_with = "or_nan")]
     pub bubble_simulated: f64,
     /// The learning rate of the step; `None` if the step was skipped, which means that it updated no parameters.
@@ -85,7 +86,9 @@ pub struct Account {
     /// The seconds in which the worker was idle because another worker took longer in the flush, the end of the step
     /// with gradient norms and optimizer.
     pub flush: f64,
-    /// The seconds that were added to the step by asking devices whether they have finished; the same for all workers.
+    /// The seconds by which a synchronised step is longer because workers ask their devices after every action whether
+    /// they have finished, for example over a network. All workers of a step have the same value; it is 0 in other
+    /// steps.
     #[serde(default)]
     pub asking: f64,
     /// The seconds that the runtime took and no other cause explains: threads, channels and the split of the batch.
@@ -162,8 +165,8 @@ pub struct WorkerMemory {
     pub peak: u64,
 }
 
-/// The health of one parameter in a step: figures that show whether it trains well. Norms are Euclidean, over all
-/// elements.
+/// The health of one parameter in a step: statistics of its values, its gradient and its update, which show whether it
+/// trains well. Norms are Euclidean, over all elements.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Health {
     /// The number of the stage that trains the parameter.

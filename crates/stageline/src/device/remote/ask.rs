@@ -33,15 +33,17 @@ pub(super) fn check_liveness(connected: Arc<Connected>) -> LivenessCheck {
 
 impl LivenessCheck {
     /// Waits for the host's answer to the liveness check, at most until [`LIVENESS_TIMEOUT`] after the start of the
-    /// check. Returns the address of the host, and an error that says why the host counts as lost, if it does.
+    /// check. Returns the address of the host, with `Ok` if the host is alive, or else with an error that says why it
+    /// counts as lost.
     pub(super) fn finish(self) -> (HostName, Result<(), String>) {
         let silent = |_| Err(format!("it did not answer within {} s", LIVENESS_TIMEOUT.as_secs()));
         (self.host, self.answer.within(LIVENESS_TIMEOUT).unwrap_or_else(silent))
     }
 }
 
-/// Checks that the server on the host of a connected device is alive and was not restarted. The question goes through
-/// the session of the last check, or through a new session. The error says why the host counts as lost.
+/// Checks that the server on the host of a connected device is alive and was not restarted. The server is asked in the
+/// session of the previous check, or in a new session if there is none or it is lost. The error says why the host
+/// counts as lost.
 fn check_host(connected: &Connected) -> Result<(), String> {
     let last_session = connected.liveness.lock().clone();
     if let Some(process) = last_session.and_then(|session| server_process(&session)) {

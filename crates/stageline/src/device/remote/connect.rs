@@ -20,8 +20,8 @@ use super::name::{HostName, Reach, RemoteName};
 use super::pending::Pending;
 use super::token::Token;
 
-/// The time within which a host must answer when a device is connected. It is longer than the 20 to 30 s after which
-/// the network reports an unreachable host, if it does.
+/// The time limit for connecting a device, within which its host must answer. The limit is longer than the 20 to 30 s
+/// after which the network itself may report that the host is unreachable.
 const PATIENCE: Duration = Duration::from_secs(40);
 
 /// Starts to connect a device of another host on a new thread; the result is available when the device's server has
@@ -31,8 +31,8 @@ pub(crate) fn begin(name: &RemoteName, token: Option<&Token>) -> Opening<Device>
     Opening::start(name, move || connect(&connected, token))
 }
 
-/// A connection to a device of another host that a thread is opening. The result `T` is the device, or more sessions
-/// with the device.
+/// A connection to another host that is being opened on a thread of its own. `T` is the result of the thread: the
+/// connected device, or a list of further sessions with the device.
 pub(crate) struct Opening<T> {
     name: RemoteName,
     pending: Pending<Result<T, RemoteError>>,
@@ -43,8 +43,8 @@ impl<T: Send + 'static> Opening<T> {
         Self { name: name.clone(), pending: Pending::start(open) }
     }
 
-    /// Waits for the connection to the other host to open, at most until [`PATIENCE`] after the start, and returns the
-    /// result.
+    /// Waits until the thread has opened the connection to the other host, at most until [`PATIENCE`] after its start.
+    /// Returns the connected device or the sessions, or the error with which the connection failed.
     pub(crate) fn finish(self) -> Result<T, RemoteError> {
         let silent = |why| {
             Err(match why {
@@ -140,8 +140,8 @@ fn open(name: &RemoteName, token: Option<&Token>, purpose: &str) -> Result<Devic
     options.init().map_err(|error| refusal(name, &error))
 }
 
-/// Opens a session with a device of another host that no other code uses, for one question to its server. A session
-/// that was used before may be blocked by an earlier question.
+/// Opens a new session with the server of a device on another host, for one question to that server. The session is new
+/// because a session in use may be blocked by an earlier request.
 pub(super) fn open_new_session(connected: &Connected, question: &str) -> Result<Device, RemoteError> {
     static OPENED: AtomicUsize = AtomicUsize::new(0);
     let number = OPENED.fetch_add(1, Ordering::Relaxed);

@@ -45,12 +45,13 @@ pub(super) enum Lane {
 }
 
 impl Lane {
-    /// Returns the number of sessions with one device for this kind of transfer (activations, gradients, or tensors for
-    /// this host); successive micro-batches use the sessions in turn.
+    /// Returns the number of sessions that are opened with one device for this kind of transfer: two each for
+    /// activations and gradients, and one for tensors that go to this host. Successive micro-batches use the sessions
+    /// in turn.
     ///
-    /// A session asks another server for a tensor only when the previous tensor has arrived. With two sessions, one
-    /// asks while the other's tensor is in flight, so that a schedule can hide latency: eager 1F1B runs two
-    /// micro-batches further ahead than 1F1B for each boundary.
+    /// A session requests a tensor from another server only when the previous tensor has arrived. With two sessions,
+    /// one requests a tensor while the other's tensor is in flight. So a schedule that starts micro-batches early, such
+    /// as eager 1F1B, can hide the latency of the network.
     pub(super) fn sessions(self) -> usize {
         match self {
             Self::Activations | Self::Gradients => 2,

@@ -17,7 +17,8 @@ pub enum RemoteError {
         /// The network's error in connecting the host.
         cause: String,
     },
-    /// The device's host answered, but no session could be opened; or this program failed in opening one.
+    /// The session with the device failed to open for another reason than an unreachable host, such as a failed
+    /// handshake or a panic in this program.
     #[error(
         "no session with `{device}` could be opened: {cause}; check that the same version is installed on both hosts"
     )]
@@ -41,7 +42,8 @@ pub enum RemoteError {
         /// The number of devices that the host serves, numbered from 0.
         served: usize,
     },
-    /// The device's host runs another version of this program, which may compute other bits.
+    /// The device's host runs another version of this program, whose results may differ in some bits from those of this
+    /// version.
     #[error("`{device}` is served by {theirs}, and this program is {ours}; install the same version on both hosts")]
     OtherVersion {
         /// The name of the device whose host runs another version.

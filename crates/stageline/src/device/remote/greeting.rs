@@ -51,8 +51,8 @@ impl Greeting {
         [major, minor, patch, operations, f32::from(u8::from(self.has_kernels))]
     }
 
-    /// Converts the numbers that a server sent to its greeting: the version of its program, and whether its devices
-    /// have this crate's kernels.
+    /// Converts the numbers that a server sent into a greeting, which holds the version of the server's program and
+    /// whether its devices have this crate's kernels.
     fn from_numbers(numbers: [f32; NUMBERS]) -> Self {
         let [version @ .., has_kernels] = numbers;
         Self { version: version.map(|number| number as u16), has_kernels: has_kernels != 0.0 }
@@ -75,8 +75,8 @@ const fn number(digits: &str) -> u16 {
     }
 }
 
-/// Returns new random numbers that identify this process of a server, so that clients notice when the server is
-/// restarted.
+/// Draws new random numbers with which a server's process identifies itself. They change when the server is restarted,
+/// so that clients notice the restart.
 #[cfg(feature = "serve")]
 pub(super) fn this_process() -> Process {
     let random = burn::remote::IrohIdentity::random().to_bytes();

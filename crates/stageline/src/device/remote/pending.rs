@@ -20,8 +20,8 @@ impl<T: Send + 'static> Pending<T> {
         Self { began: Instant::now(), result }
     }
 
-    /// Waits for the result of the work (such as a host's answer), at most until the time `limit` after the start of
-    /// the work. The error is `Timeout` if the work took longer, and `Disconnected` if it panicked.
+    /// Waits for the result of the work, such as a host's answer, until the time `limit` has passed since the work was
+    /// started. The error is `Timeout` if the work took longer, and `Disconnected` if it panicked.
     pub(super) fn within(self, limit: Duration) -> Result<T, RecvTimeoutError> {
         self.result.recv_timeout(limit.saturating_sub(self.began.elapsed()))
     }

@@ -32,8 +32,8 @@ impl Lanes {
 }
 
 impl Route {
-    /// Prepares the routes of tensors from each stage's device to the next one in parallel, one route for each pair of
-    /// neighbours.
+    /// Prepares one route for every pair of neighbouring stages, given the device of each stage in stage order. All
+    /// routes are prepared in parallel.
     ///
     /// # Errors
     /// Returns [`RemoteError`] if a session with a device of another host cannot be opened.

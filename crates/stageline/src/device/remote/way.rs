@@ -64,8 +64,9 @@ pub(crate) fn lost_ways<'a>(chains: impl Iterator<Item = Vec<&'a Device>>) -> Ve
     tried.into_iter().filter_map(is_lost).collect()
 }
 
-/// Tests the link between two devices of other hosts: sends one number from one device to the other and reads it back.
-/// The test uses new sessions, because those of the training may be blocked by a tensor that never arrives.
+/// Tests the link between two devices of other hosts: moves one number from the device `from` to the device `to`, and
+/// reads it from there to this host. The test uses new sessions, because those of the training may be blocked by a
+/// tensor that never arrives.
 #[cfg(feature = "remote")]
 fn try_transfer(from: &super::connected::Connected, to: &super::connected::Connected) -> Result<(), String> {
     use burn::tensor::Tensor;

@@ -12,8 +12,9 @@ use crate::state::layout::StageState;
 use crate::threads::ends_within;
 use crate::threads::failure::Failure;
 
-/// The shortest time for which the pipeline waits after an error until the worker threads end; then it abandons the
-/// threads that still run. A thread whose action never returns cannot be ended from outside.
+/// The time limit within which the worker threads must end after an error. Unless a host or a link is lost, the limit
+/// is longer after long actions, and there is no limit without a watchdog. A thread that exceeds the limit is
+/// abandoned, because an action that never returns cannot be ended from outside.
 const AFTER_AN_ERROR: Duration = Duration::from_secs(5);
 
 impl<In, Out, Target> Workers<In, Out, Target> {

@@ -29,8 +29,8 @@ pub(crate) struct BatchChannels<In, Out, Target> {
 pub(crate) struct Prepared<In, Out, Target> {
     pub(crate) channels: BatchChannels<In, Out, Target>,
     pub(crate) runners: Stages,
-    /// The communication stream of each stage's device, on which its GPU transfers are ordered, by stage; `None` for a
-    /// device whose transfers are not ordered.
+    /// The index of the communication stream on which the GPU transfers of each stage's device are ordered, by stage;
+    /// `None` for a device whose transfers are not ordered.
     pub(crate) streams: Vec<Option<usize>>,
     /// The device and the parameter sizes of each stage of the replica.
     pub(crate) stages: Vec<(Device, Parameters)>,

@@ -293,8 +293,8 @@ fn hosting(devices: Vec<Device>, peers: &Arc<Peers>) -> RemoteServer {
     RemoteServer::new(devices)
 }
 
-/// Creates the operations by which a server answers the questions of clients: for the server's version and kernels, for
-/// the numbers of its process, and to admit the other servers of a training.
+/// Creates the operations with which a server answers three requests of clients: for the server's version and kernels,
+/// for the random numbers that identify its process, and to admit the other servers of a training.
 fn greeting<B: BackendIr>(has_kernels: bool, peers: &Arc<Peers>) -> CustomOpRegistry<B> {
     let mut operations = CustomOpRegistry::new();
     let greeting = TensorData::from(Greeting { has_kernels, ..Greeting::OURS }.numbers());
