@@ -30,8 +30,8 @@ pub trait Model {
     /// `device` also measured times. `None` for a model that is cut by hand.
     fn costs(&self, sample: Self::Input, device: Option<&Device>) -> Option<Costs>;
 
-    /// Returns the builder of a pipeline of this model, with one stage for each configuration. `cut` says which layers
-    /// each stage has; it must be `None` for a model that is cut by hand.
+    /// Returns the builder of a pipeline of this model. `configs` has the device, the optimizer and the learning rates of
+    /// each stage, and so gives the number of stages. `cut` says which layers each stage has; it must be `None` for a model that is cut by hand.
     ///
     /// # Errors
     /// Returns an error if the model cannot be cut into these stages.

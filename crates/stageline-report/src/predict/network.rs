@@ -19,7 +19,7 @@ impl Hosts {
         if workers.len() < 2 || workers.contains(&0) { Err(PredictError::Hosts(workers)) } else { Ok(Self(workers)) }
     }
 
-    /// Returns the number of workers of each host of the prediction.
+    /// Returns a list with the number of workers on each host, from the host of the first stage to that of the last.
     pub fn each(&self) -> &[usize] {
         &self.0
     }

@@ -35,7 +35,7 @@ pub struct LayerCost {
 }
 
 impl Costs {
-    /// Returns the cost of each layer of the row, in the order of the layers.
+    /// Returns the cost of each layer of the model, from the first layer to the last.
     pub fn layers(&self) -> &[LayerCost] {
         &self.0
     }

@@ -122,7 +122,7 @@ where
         Self { names: [first, blocks, last].map(str::to_owned), ..self }
     }
 
-    /// Returns the number of layers of the row: its blocks, the first layer and the last layer.
+    /// Returns the number of layers of the model: its blocks, its first layer and its last layer.
     pub fn layers(&self) -> usize {
         self.blocks + 2
     }

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use super::numbers::numbers;
 use super::wide::wide;
 
-/// The number of positions that one core rotates at a time.
+/// The number of positions of a sequence whose rotary embedding one CPU core computes at a time.
 const POSITIONS: usize = 64;
 
 /// Rotates a contiguous input `[batch, length, heads x size]`: in each head, element `i` and element `i + size / 2` are
