@@ -79,8 +79,17 @@ fn main() -> ExitCode {
 
 fn finetune(run: Run<Flags>) -> Result<()> {
     let (flags, seed) = (run.flags.clone(), run.seed());
-    let (model, home) = open(&flags, seed)?;
-    let encoding = encoding(&home)?;
+    let model = open(&flags, seed)?;
+    let encoding = encoding(model.home())?;
+    // What would fail after the training fails before it.
+    let rows = flags.logits.as_deref().map(TokenRows::read).transpose().context("--logits")?;
+    rows.iter().try_for_each(|rows| rows.check(model.vocabulary(), model.positions())).context("--logits")?;
+    flags.export.iter().try_for_each(|folder| model.check_export(folder)).context("--export")?;
+    let Flags { temperature, top_k, top_p, .. } = flags;
+    let sampling = Sampling { temperature, top_k, top_p, seed };
+    let prompt = flags.prompt.as_deref().map(|text| encoding.encode(text)).transpose().context("--prompt")?;
+    prompt.iter().try_for_each(|prompt| model.check_prompt(prompt, &sampling)).context("--prompt")?;
+
     let mut pipeline = match open_data(&flags, &model, &*encoding, seed)?.filter(|_| run.steps() > 0) {
         Some(data) => match run.smaller("give a shorter --context").train(&model.row(), &*data)? {
             Some(trained) => trained.pipeline,
@@ -88,32 +97,28 @@ fn finetune(run: Run<Flags>) -> Result<()> {
         },
         None => run.pipeline(&model.row(), one_token())?,
     };
-    if let (Some(rows), Some(out)) = (&flags.logits, &flags.out) {
-        write_logits(&model, &mut pipeline, rows, out)?;
+    if let (Some(rows), Some(out)) = (&rows, &flags.out) {
+        write_logits(&mut pipeline, rows, out)?;
     }
     if let Some(folder) = &flags.export {
         model.export(pipeline.snapshot()?, folder)?;
         println!("the model is in {}", folder.display());
     }
-    if let Some(prompt) = &flags.prompt {
-        let Flags { temperature, top_k, top_p, .. } = flags;
-        let sampling = Sampling { temperature, top_k, top_p, seed };
+    if let (Some(prompt), Some(text)) = (&prompt, &flags.prompt) {
+        print!("{text}");
         continue_text(&model, &mut pipeline, &*encoding, (prompt, flags.new_tokens), sampling)?;
     }
     Ok(())
 }
 
-/// Opens the model, and returns it with the folder that may have its tokenizer.
-fn open(flags: &Flags, seed: u64) -> Result<(LanguageModel, PathBuf)> {
-    let (model, home) = match (&flags.model, &flags.init) {
-        (Some(folder), None) => (LanguageModel::open(folder).context("--model")?, folder.clone()),
-        (None, Some(config)) => {
-            let home = config.parent().unwrap_or(Path::new(".")).to_owned();
-            (LanguageModel::new(config, seed).context("--init")?, home)
-        }
+/// Opens the model, with the parameters frozen that `--freeze` names.
+fn open(flags: &Flags, seed: u64) -> Result<LanguageModel> {
+    let model = match (&flags.model, &flags.init) {
+        (Some(folder), None) => LanguageModel::open(folder).context("--model")?,
+        (None, Some(config)) => LanguageModel::new(config, seed).context("--init")?,
         _ => bail!("give --model DIR for a model of the hub, or --init CONFIG.json for a new one"),
     };
-    let Some(pattern) = &flags.freeze else { return Ok((model, home)) };
+    let Some(pattern) = &flags.freeze else { return Ok(model) };
     let pattern = Regex::new(pattern).context("--freeze")?;
     let shown = pattern.as_str().to_owned();
     let model = model.freeze(move |name| pattern.is_match(name));
@@ -122,7 +127,7 @@ fn open(flags: &Flags, seed: u64) -> Result<(LanguageModel, PathBuf)> {
     let example = tensors.first().map_or("", |(name, _)| name);
     ensure!(frozen > 0, "--freeze {shown}: no tensor has such a name; they are like {example}");
     println!("{frozen} of {} tensors are frozen", tensors.len());
-    Ok((model, home))
+    Ok(model)
 }
 
 /// Returns the encoding of text: that of tokenizer.json if there is one, else bytes.
@@ -159,14 +164,7 @@ fn one_token() -> Tokens {
     Tokens::zeros([1, 1], &burn::tensor::Device::flex())
 }
 
-fn write_logits(
-    model: &LanguageModel,
-    pipeline: &mut Pipeline<Tokens, Logits, Tokens>,
-    rows: &Path,
-    out: &Path,
-) -> Result<()> {
-    let rows = TokenRows::read(rows).context("--logits")?;
-    rows.check(model.vocabulary(), model.positions()).context("--logits")?;
+fn write_logits(pipeline: &mut Pipeline<Tokens, Logits, Tokens>, rows: &TokenRows, out: &Path) -> Result<()> {
     let logits = pipeline.infer(rows.input())?;
     let shape = logits.dims().to_vec();
     let bytes: Vec<u8> = logits.into_data().iter::<f32>().flat_map(f32::to_le_bytes).collect();
@@ -174,18 +172,16 @@ fn write_logits(
     safetensors::serialize_to_file([("logits", tensor)], None, out).with_context(|| out.display().to_string())
 }
 
-/// Prints the prompt and its continuation, as it comes.
+/// Prints the text with which the model continues a prompt, as it comes.
 fn continue_text(
     model: &LanguageModel,
     pipeline: &mut Pipeline<Tokens, Logits, Tokens>,
     encoding: &dyn Encode,
-    (prompt, new_tokens): (&str, usize),
+    (prompt, new_tokens): (&[u32], usize),
     sampling: Sampling,
 ) -> Result<()> {
-    let tokens = encoding.encode(prompt).context("--prompt")?;
-    let (mut text, ends) = (Continued::new(encoding, &tokens)?, model.end_of_text());
-    print!("{prompt}");
-    for token in model.generate(pipeline, &tokens, sampling).context("--prompt")?.take(new_tokens) {
+    let (mut text, ends) = (Continued::new(encoding, prompt)?, model.end_of_text());
+    for token in model.generate(pipeline, prompt, sampling)?.take(new_tokens) {
         let token = token?;
         if ends.contains(&token) {
             break;

@@ -18,7 +18,7 @@ ORDER = {
         "verify build pipeline worker runner memory recording transfer failure update device model state threads".split()
     ),
     "stageline-hub": "companions write header values layout folder similar index weights tensor disk error refusal shown names".split(),
-    "stageline-models": "generation export model family gpt2 llama head parameters names cache error".split(),
+    "stageline-models": "generation export model family gpt2 llama head parameters names cache limits error".split(),
     "stageline-nn": "layers kernels autograd forward params".split(),
     "stageline-schedule": "search schedules simulate check costs plan".split(),
     "stageline-checkpoint": "write read format error damage printable disk".split(),

@@ -38,7 +38,8 @@ struct Tensor {
 impl ModelFolder {
     /// Opens a folder: reads `config.json` and the index, maps the weights files, and checks their headers.
     ///
-    /// The folder has `model.safetensors.index.json` and the files that it names, or else `model.safetensors`. A tensor
+    /// The folder has `model.safetensors`, or else `model.safetensors.index.json` and the files that it names; with both,
+    /// the single file counts, as in the Transformers library. A tensor
     /// that a named file has and the index does not list is part of the model too.
     ///
     /// # Errors
@@ -48,7 +49,7 @@ impl ModelFolder {
     pub fn open(path: impl AsRef<Path>) -> Result<Self, FolderError> {
         let path = path.as_ref();
         require_folder(path)?;
-        let index = match disk::has(path, INDEX) {
+        let index = match disk::has(path, INDEX) && !disk::has(path, SINGLE) {
             true => Some(Index::read(&path.join(INDEX))?),
             false => require_single(path).map(|()| None)?,
         };

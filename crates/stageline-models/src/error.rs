@@ -54,6 +54,12 @@ pub enum ModelError {
         /// The unsupported type of the tensor's elements, such as `I64`.
         dtype: String,
     },
+    /// The folder to export to is the one that the model was opened from.
+    #[error("{}: the model was opened from this folder; give another one", path.display())]
+    OwnFolder {
+        /// The path of the folder.
+        path: PathBuf,
+    },
     /// The modules of a pipeline cannot be taken as the layers of this model; the field is the cause.
     #[error(transparent)]
     Modules(#[from] ModuleError),

@@ -18,6 +18,21 @@ use crate::parameters::{self, tensor_of, transposed};
 type Read = Box<dyn Fn() -> Vec<f32>>;
 
 impl LanguageModel {
+    /// Checks, before a training, that the model can be exported to a folder: it must not be the one that the model was
+    /// opened from, whose files are in use.
+    ///
+    /// # Errors
+    /// Returns [`ModelError::OwnFolder`] if it is.
+    pub fn check_export(&self, folder: impl AsRef<Path>) -> Result<(), ModelError> {
+        let real = |path: &Path| path.canonicalize().ok();
+        match self.folder().and_then(|source| real(source.path())) {
+            Some(source) if real(folder.as_ref()).as_ref() == Some(&source) => {
+                Err(ModelError::OwnFolder { path: folder.as_ref().to_owned() })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Writes the parameters of a pipeline's modules to a folder, which transformers' `from_pretrained` reads.
     ///
     /// The folder gets the files, names, shapes and types of the one that the model was opened from, and its
@@ -49,6 +64,7 @@ impl LanguageModel {
             tensors.retain(|tensor| seen.insert(tensor.name.clone()));
             let values = by_name(found);
             Layout::single(tensors)?.write(&folder, |name| Ok::<_, ModelError>(values[name]()))?;
+            copy_companions(self.home(), &folder)?;
             return Ok(write_config(folder, self.config())?);
         };
         let values = by_name(found);

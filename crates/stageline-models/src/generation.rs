@@ -62,9 +62,37 @@ pub enum GenerationError {
         /// The range of allowed values for the setting, in words.
         range: &'static str,
     },
+    /// The model's logits are NaN.
+    #[error("the logits at position {position} are not numbers; are the parameters of the model valid?")]
+    NotANumber {
+        /// The position of the last token that the model has seen, counted from 0.
+        position: usize,
+    },
+    /// A stage of the pipeline has failed.
+    #[error(transparent)]
+    Step(#[from] StepError),
 }
 
 impl LanguageModel {
+    /// Checks that the model can continue a prompt with these settings, without a pipeline.
+    ///
+    /// # Errors
+    /// Returns [`GenerationError`] if the prompt or a setting of the sampling is not valid.
+    pub fn check_prompt(&self, prompt: &[u32], sampling: &Sampling) -> Result<(), GenerationError> {
+        let (positions, vocabulary) = (self.positions(), self.vocabulary());
+        check(sampling)?;
+        if prompt.is_empty() {
+            return Err(GenerationError::Empty);
+        }
+        if prompt.len() > positions {
+            return Err(GenerationError::TooLong { tokens: prompt.len(), positions });
+        }
+        match prompt.iter().find(|token| **token as usize >= vocabulary) {
+            Some(&token) => Err(GenerationError::Token { token, vocabulary }),
+            None => Ok(()),
+        }
+    }
+
     /// Continues a prompt with a pipeline of this model. Returns an iterator over the new tokens, which ends at the
     /// longest sequence that the model is made for.
     ///
@@ -79,17 +107,7 @@ impl LanguageModel {
         prompt: &[u32],
         sampling: Sampling,
     ) -> Result<Generation<'a>, GenerationError> {
-        let (positions, vocabulary) = (self.positions(), self.vocabulary());
-        check(&sampling)?;
-        if prompt.is_empty() {
-            return Err(GenerationError::Empty);
-        }
-        if prompt.len() > positions {
-            return Err(GenerationError::TooLong { tokens: prompt.len(), positions });
-        }
-        if let Some(&token) = prompt.iter().find(|token| **token as usize >= vocabulary) {
-            return Err(GenerationError::Token { token, vocabulary });
-        }
+        self.check_prompt(prompt, &sampling)?;
         let mut random = ChaCha8Rng::seed_from_u64(sampling.seed);
         // A stream of its own is independent of the other draws with this seed.
         random.set_stream(u64::from_le_bytes(*b"generate"));
@@ -111,7 +129,7 @@ pub struct Generation<'a> {
 }
 
 impl Iterator for Generation<'_> {
-    type Item = Result<u32, StepError>;
+    type Item = Result<u32, GenerationError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let new = self.input.len();
@@ -122,12 +140,16 @@ impl Iterator for Generation<'_> {
         let input = Tokens::from_data(TensorData::new(tokens, [1, new]), &Device::default());
         let logits = match self.pipeline.infer_micro_batches(vec![input]) {
             Ok(logits) => logits.into_iter().next()?,
-            Err(error) => return Some(Err(error)),
+            Err(error) => return Some(Err(error.into())),
         };
         self.model.cache().advance(new);
         self.known += new;
         let last: Tensor<3> = logits.slice_dim(1, new - 1..new);
-        let token = draw(last.into_data().iter::<f32>().collect(), &self.sampling, &mut self.random);
+        let logits: Vec<_> = last.into_data().iter::<f32>().collect();
+        if logits.iter().any(|logit| logit.is_nan()) {
+            return Some(Err(GenerationError::NotANumber { position: self.known - 1 }));
+        }
+        let token = draw(logits, &self.sampling, &mut self.random);
         self.input.push(token);
         Some(Ok(token))
     }

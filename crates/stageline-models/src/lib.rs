@@ -30,6 +30,7 @@
 //! - `parameters`: reads parameters from a folder when they are first used, and draws those of a new model.
 //! - `export`: writes the parameters of a pipeline as a folder of the hub.
 //! - `cache`, `generation`: keys and values of earlier positions, and the generation of text with them.
+//! - `limits`: limits to the numbers of a configuration.
 //! - `error`: the errors of this crate.
 
 mod cache;
@@ -39,6 +40,7 @@ mod family;
 mod generation;
 mod gpt2;
 mod head;
+mod limits;
 mod llama;
 mod model;
 mod names;

@@ -1,7 +1,7 @@
 //! A language model ([`LanguageModel`]): its configuration, the source of its parameters, and its layers as a row.
 
 use std::collections::HashSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use burn::module::{Module, ModuleMapper, Param, ParamId};
@@ -14,7 +14,7 @@ use stageline_hub::ModelFolder;
 use crate::cache::KeyValueCache;
 use crate::error::ModelError;
 use crate::family::{Block, Embeddings, Family, Head, KNOWN};
-use crate::names::{Naming, Place};
+use crate::names::{Naming, Place, UNTIED};
 use crate::parameters::{self, check, read_lazily, tensor_of, unexpected};
 
 /// The input or the targets of a language model: token ids, `[batch, length]`.
@@ -36,6 +36,8 @@ struct Inner {
     naming: Naming,
     /// The open model folder with the parameters; `None` for a new model.
     folder: Option<Arc<ModelFolder>>,
+    /// The folder of the configuration, which may have a tokenizer.
+    home: PathBuf,
     /// The seed from which the parameters of a new model are drawn; 0 for a model that was opened from a folder.
     seed: u64,
     /// The id of the table of token embeddings, by which a pipeline recognises that a tied head has the same parameter.
@@ -88,9 +90,15 @@ impl LanguageModel {
             Some(folder) => naming.in_folder(|name| folder.tensors().any(|(found, _)| found == name)),
             None => naming,
         };
+        // As in the Transformers library, a head with values of its own is not tied, whatever the configuration says.
+        let naming = match &folder {
+            Some(folder) if has_own_head(folder, &naming) => naming.untied(),
+            _ => naming,
+        };
         let (angles, cache) = (family.angles(), KeyValueCache::default());
+        let home = path.parent().unwrap_or(Path::new(".")).to_owned();
         let (table, frozen) = (ParamId::new(), Arc::new(|_: &str| false));
-        Ok(Self(Arc::new(Inner { family, config, naming, folder, seed, table, angles, cache, frozen })))
+        Ok(Self(Arc::new(Inner { family, config, naming, folder, home, seed, table, angles, cache, frozen })))
     }
 
     /// Freezes the parameters for whose tensors on the Hugging Face hub, such as `model.layers.0.mlp.up_proj.weight`,
@@ -156,6 +164,11 @@ impl LanguageModel {
         names.map(|name| (name.clone(), (self.0.frozen)(&name))).collect()
     }
 
+    /// Returns the folder of the configuration, which may have a tokenizer.
+    pub fn home(&self) -> &Path {
+        &self.0.home
+    }
+
     pub(crate) fn cache(&self) -> &KeyValueCache {
         &self.0.cache
     }
@@ -184,6 +197,15 @@ impl LanguageModel {
             }),
         }
     }
+}
+
+/// Whether a folder has a tensor of the head that differs from the embeddings' table.
+fn has_own_head(folder: &ModelFolder, naming: &Naming) -> bool {
+    let tensor = |name: &str| folder.tensor(name).ok().map(|tensor| (tensor.dtype, tensor.shape, tensor.bytes));
+    let table = naming.table().name;
+    let differs = naming.tied() && tensor(UNTIED).is_some_and(|head| Some(head) != tensor(&table));
+    [UNTIED, &table].into_iter().for_each(|name| folder.release(name));
+    differs
 }
 
 /// A layer of a model (the embeddings, a block or the head), whose parameters have not been read or drawn yet.

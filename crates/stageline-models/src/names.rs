@@ -86,6 +86,11 @@ impl Naming {
         if !has(&rooted) && has(bare) { Self { root: "", ..self } } else { self }
     }
 
+    /// Returns the names of the same model with a head that has a tensor of its own.
+    pub fn untied(self) -> Self {
+        Self { tied: false, ..self }
+    }
+
     /// Whether the head's projection to the vocabulary is tied to the table of token embeddings: both are one
     /// parameter.
     pub fn tied(&self) -> bool {

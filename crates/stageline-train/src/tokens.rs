@@ -50,9 +50,10 @@ pub fn open_tokens(path: &Path, settings: &TokenSettings) -> Result<TokenData> {
     let TokenSettings { vocabulary, positions, context, .. } = *settings;
     if path.extension().is_some_and(|extension| extension == "json") {
         let rows = TokenRows::read(path)?;
-        rows.check(vocabulary, positions + 1)?;
+        rows.check(vocabulary, positions.saturating_add(1))?;
         return Ok(Box::new(rows));
     }
+    ensure!(context > 0, "samples of 0 tokens; give a context of 1 or more");
     ensure!(
         context <= positions,
         "samples of {context} tokens: the model is made for {positions}; give a shorter context"
@@ -90,19 +91,25 @@ impl TokenWindows {
     /// # Errors
     /// Returns an error if the text is too short for a window of training text and one of held-out text.
     pub fn new(tokens: TokenFile, context: usize, held_out: f64, seed: u64) -> Result<Self> {
-        let (training, rest) = tokens.split(held_out)?;
+        let (training, rest) = match held_out {
+            0.0 => (0..tokens.len(), 0..0),
+            share => tokens.split(share)?,
+        };
         let (window, lengths) = (context + 1, [&training, &rest].map(|range| range.end - range.start));
         ensure!(
-            lengths.iter().all(|length| *length >= window as u64),
+            lengths[0] >= window as u64 && (held_out == 0.0 || lengths[1] >= window as u64),
             "{} tokens to train on and {} held out are too few for windows of {window} tokens; give a shorter context or \
              more text",
             lengths[0],
             lengths[1]
         );
         let sampler = Sampler::new(lengths[0], window, seed)?;
-        let held_out = Sampler::new(lengths[1], window, seed)?;
-        let windows = ((rest.end - rest.start) as usize / window).clamp(1, VALIDATION_WINDOWS);
-        let validation = held_out.evenly(windows).into_iter().map(|offset| rest.start + offset).collect();
+        let windows = (lengths[1] as usize / window).min(VALIDATION_WINDOWS);
+        let offsets = match windows {
+            0 => Vec::new(),
+            windows => Sampler::new(lengths[1], window, seed)?.evenly(windows),
+        };
+        let validation = offsets.into_iter().map(|offset| rest.start + offset).collect();
         Ok(Self { tokens, training, sampler, validation, context })
     }
 
@@ -271,6 +278,8 @@ mod tests {
         let message = "3600 tokens to train on and 400 held out are too few for windows of 501 tokens; give a shorter \
                        context or more text";
         assert_eq!(long.unwrap_err().to_string(), message);
+        let all = TokenWindows::new(TokenFile::open(windows.tokens.path()).unwrap(), 500, 0.0, 3).unwrap();
+        assert!(all.validation(4).unwrap().is_empty() && all.training == (0..4000));
         // The first 3,600 tokens are for training, so no window begins behind the 3,590th.
         let last = (0..200).flat_map(|step| windows.sampler.offsets(step, 8)).max().unwrap();
         assert!((3000..3590).contains(&last), "{last}");

@@ -26,6 +26,10 @@ impl<'a> Continued<'a> {
     /// # Errors
     /// Returns [`TokenError`] if the encoding does not know the token.
     pub fn push(&mut self, token: u32) -> Result<String, TokenError> {
+        // A model may have more tokens than its tokenizer.
+        if token as usize >= self.encoding.vocabulary() {
+            return Ok(char::REPLACEMENT_CHARACTER.to_string());
+        }
         self.tokens.push(token);
         let text = self.encoding.decode(&self.tokens)?;
         let new = match text.strip_prefix(&self.shown) {

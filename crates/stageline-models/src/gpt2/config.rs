@@ -3,6 +3,8 @@
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::limits;
+
 /// The configuration of a GPT-2 model: its sizes, its activation function and the deviation of its initial weights.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -75,8 +77,8 @@ impl Config {
     pub fn read(config: &Value) -> Result<Self, String> {
         let fields = Fields::deserialize(config).map_err(|error| error.to_string())?;
         let activation = match fields.activation_function.as_str() {
-            "gelu_new" | "gelu_pytorch_tanh" => Activation::GeluTanh,
-            "gelu" => Activation::Gelu,
+            "gelu_new" | "gelu_fast" | "gelu_pytorch_tanh" => Activation::GeluTanh,
+            "gelu" | "gelu_python" => Activation::Gelu,
             other => {
                 return Err(format!("activation_function {other:?}: known are gelu, gelu_new and gelu_pytorch_tanh"));
             }
@@ -91,7 +93,16 @@ impl Config {
             }
         }
         let Fields { n_embd: width, n_head: heads, .. } = fields;
-        if heads == 0 || width == 0 || !width.is_multiple_of(heads) {
+        limits::sizes(&[
+            ("vocab_size", fields.vocab_size),
+            ("n_embd", width),
+            ("n_positions", fields.n_positions),
+            ("n_inner", fields.n_inner.unwrap_or(1)),
+        ])?;
+        limits::counts(&[("n_layer", fields.n_layer), ("n_head", heads)])?;
+        limits::positive("layer_norm_epsilon", fields.layer_norm_epsilon)?;
+        limits::deviation("initializer_range", fields.initializer_range)?;
+        if !width.is_multiple_of(heads) {
             return Err(format!("n_embd {width} does not divide into n_head {heads}"));
         }
         Ok(Self {

@@ -1,10 +1,11 @@
 //! The configuration of Llama and its relatives, as `config.json` has it. A relative is a configuration of the same
 //! layers.
 
-use std::f64::consts::TAU;
-
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
+
+use super::rope::{Around, Rope};
+use crate::limits;
 
 /// The configuration of a model of the Llama family: its sizes, biases, rotary embedding and attention windows.
 #[derive(Clone, Debug)]
@@ -36,7 +37,7 @@ pub struct Config {
     pub positions: usize,
 }
 
-/// The fields of a Llama family `config.json` that this crate reads, with the defaults of the Transformers library.
+/// The fields of `config.json` that this crate reads, after [`defaults`] has filled in those that are absent.
 #[derive(Deserialize)]
 struct Fields {
     vocab_size: usize,
@@ -46,22 +47,16 @@ struct Fields {
     num_attention_heads: usize,
     num_key_value_heads: Option<usize>,
     head_dim: Option<usize>,
-    #[serde(default = "epsilon")]
     rms_norm_eps: f64,
-    #[serde(default)]
     tie_word_embeddings: bool,
-    #[serde(default = "deviation")]
     initializer_range: f64,
-    #[serde(default = "silu")]
     hidden_act: String,
-    attention_bias: Option<bool>,
-    #[serde(default)]
+    attention_bias: bool,
     mlp_bias: bool,
-    #[serde(default = "positions")]
     max_position_embeddings: usize,
     sliding_window: Option<usize>,
-    use_sliding_window: Option<bool>,
-    max_window_layers: Option<usize>,
+    use_sliding_window: bool,
+    max_window_layers: usize,
     layer_types: Option<Vec<String>>,
     rope_theta: Option<f64>,
     rope_scaling: Option<Rope>,
@@ -69,48 +64,68 @@ struct Fields {
     partial_rotary_factor: Option<f64>,
 }
 
-/// The fields of `config.json` about the rotary embedding: `rope_scaling`, or `rope_parameters` in newer files.
-#[derive(Clone, Deserialize)]
-struct Rope {
-    #[serde(alias = "type")]
-    rope_type: Option<String>,
-    rope_theta: Option<f64>,
-    factor: Option<f64>,
-    low_freq_factor: Option<f64>,
-    high_freq_factor: Option<f64>,
-    original_max_position_embeddings: Option<f64>,
-    partial_rotary_factor: Option<f64>,
+/// Returns the values that the Transformers library gives to the fields that a `config.json` of the type `kind` lacks.
+fn defaults(kind: &str) -> Value {
+    let mut defaults = json!({
+        "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "rms_norm_eps": 1e-6, "tie_word_embeddings": false, "initializer_range": 0.02,
+        "hidden_act": "silu", "attention_bias": false, "mlp_bias": false, "max_position_embeddings": 2048,
+        "use_sliding_window": false, "max_window_layers": 28,
+    });
+    let of_kind = match kind {
+        "mistral" => json!({
+            "intermediate_size": 14336, "num_key_value_heads": 8, "max_position_embeddings": 131_072, "sliding_window": 4096,
+        }),
+        "qwen2" | "qwen3" => json!({
+            "vocab_size": 151_936, "intermediate_size": 22016, "num_key_value_heads": 32, "max_position_embeddings": 32768,
+            "sliding_window": 4096, "head_dim": if kind == "qwen3" { json!(128) } else { Value::Null },
+        }),
+        _ => json!({}),
+    };
+    merge(&mut defaults, &of_kind);
+    defaults
 }
 
-fn epsilon() -> f64 {
-    1e-6
-}
-
-fn deviation() -> f64 {
-    0.02
-}
-
-fn silu() -> String {
-    "silu".to_owned()
-}
-
-fn positions() -> usize {
-    2048
+/// Overwrites the fields of an object with those of another one, in which `null` for a boolean stands for its default.
+fn merge(object: &mut Value, with: &Value) {
+    if let (Value::Object(object), Value::Object(with)) = (object, with) {
+        for (name, value) in with {
+            if !(value.is_null() && object.get(name).is_some_and(Value::is_boolean)) {
+                object.insert(name.clone(), value.clone());
+            }
+        }
+    }
 }
 
 impl Config {
     /// Reads the configuration of a model of the type `kind`, such as `qwen2`, from the contents of its `config.json`.
     ///
     /// # Errors
-    /// Returns the reason if a field is missing or has a value that these models do not take.
+    /// Returns the reason if a field has a value that these models do not take.
     pub fn read(config: &Value, kind: &str) -> Result<Self, String> {
-        let fields = Fields::deserialize(config).map_err(|error| error.to_string())?;
-        if fields.hidden_act != "silu" {
+        let mut filled = defaults(kind);
+        merge(&mut filled, config);
+        let fields = Fields::deserialize(&filled).map_err(|error| error.to_string())?;
+        if !["silu", "swish"].contains(&fields.hidden_act.as_str()) {
             return Err(format!("hidden_act {:?}: these models have silu", fields.hidden_act));
         }
         let heads = fields.num_attention_heads;
         let key_value_heads = fields.num_key_value_heads.unwrap_or(heads);
-        if key_value_heads == 0 || heads == 0 || !heads.is_multiple_of(key_value_heads) {
+        limits::sizes(&[
+            ("vocab_size", fields.vocab_size),
+            ("hidden_size", fields.hidden_size),
+            ("intermediate_size", fields.intermediate_size),
+            ("max_position_embeddings", fields.max_position_embeddings),
+        ])?;
+        limits::counts(&[
+            ("num_hidden_layers", fields.num_hidden_layers),
+            ("num_attention_heads", heads),
+            ("num_key_value_heads", key_value_heads),
+            ("head_dim", fields.head_dim.unwrap_or(1)),
+        ])?;
+        limits::positive("rms_norm_eps", fields.rms_norm_eps)?;
+        limits::deviation("initializer_range", fields.initializer_range)?;
+        if !heads.is_multiple_of(key_value_heads) {
             return Err(format!(
                 "num_attention_heads {heads} is not a multiple of num_key_value_heads {key_value_heads}"
             ));
@@ -120,9 +135,18 @@ impl Config {
             None if fields.hidden_size.is_multiple_of(heads) => fields.hidden_size / heads,
             None => return Err(format!("hidden_size {} does not divide into {heads} heads", fields.hidden_size)),
         };
-        if head_size == 0 || !head_size.is_multiple_of(2) {
+        if !head_size.is_multiple_of(2) {
             return Err(format!("head_dim {head_size}: a rotary embedding needs an even number"));
         }
+        let rope = fields.rope_scaling.clone().or_else(|| fields.rope_parameters.clone()).unwrap_or_default();
+        let around = Around {
+            rope_theta: fields.rope_theta,
+            partial_rotary_factor: fields.partial_rotary_factor,
+            positions: fields.max_position_embeddings,
+            head_size,
+        };
+        // Qwen2 always has biases of queries, keys and values, and no others; Mistral has none.
+        let has_bias = fields.attention_bias && ["llama", "qwen3"].contains(&kind);
         Ok(Self {
             vocabulary: fields.vocab_size,
             width: fields.hidden_size,
@@ -134,10 +158,10 @@ impl Config {
             epsilon: fields.rms_norm_eps,
             tied: fields.tie_word_embeddings,
             deviation: fields.initializer_range,
-            frequencies: frequencies(&fields, head_size)?,
-            query_key_value_bias: fields.attention_bias.unwrap_or(kind == "qwen2"),
-            output_bias: fields.attention_bias.unwrap_or(false) && kind != "qwen2",
-            mlp_bias: fields.mlp_bias,
+            frequencies: rope.frequencies(&around)?,
+            query_key_value_bias: has_bias || kind == "qwen2",
+            output_bias: has_bias,
+            mlp_bias: fields.mlp_bias && kind == "llama",
             head_norms: kind == "qwen3",
             windows: windows(&fields, kind)?,
             positions: fields.max_position_embeddings,
@@ -151,7 +175,7 @@ fn windows(fields: &Fields, kind: &str) -> Result<Vec<Option<usize>>, String> {
     let layers = fields.num_hidden_layers;
     let window = fields.sliding_window.filter(|_| match kind {
         "mistral" => true,
-        "qwen2" | "qwen3" => fields.use_sliding_window.unwrap_or(false),
+        "qwen2" | "qwen3" => fields.use_sliding_window,
         _ => false,
     });
     if window == Some(0) {
@@ -159,7 +183,7 @@ fn windows(fields: &Fields, kind: &str) -> Result<Vec<Option<usize>>, String> {
     }
     let Some(types) = &fields.layer_types else {
         // Qwen2 and Qwen3 have full attention in their first blocks.
-        let full = if kind == "mistral" { 0 } else { fields.max_window_layers.unwrap_or(28) };
+        let full = if kind == "mistral" { 0 } else { fields.max_window_layers };
         return Ok((0..layers).map(|layer| window.filter(|_| layer >= full)).collect());
     };
     if types.len() != layers {
@@ -174,52 +198,4 @@ fn windows(fields: &Fields, kind: &str) -> Result<Vec<Option<usize>>, String> {
         other => Err(format!("layer_types {other:?}: known are full_attention and sliding_attention")),
     };
     types.iter().map(of).collect()
-}
-
-/// Returns the frequencies of the rotary embedding in radians per position: `theta` to the power of `-2 i / size` for
-/// pair i of a head's `size` elements, scaled as the configuration says.
-fn frequencies(fields: &Fields, size: usize) -> Result<Vec<f32>, String> {
-    let rope = fields.rope_parameters.clone().or_else(|| fields.rope_scaling.clone());
-    let of_rope = |of: fn(&Rope) -> Option<f64>| rope.as_ref().and_then(of);
-    let partial = of_rope(|rope| rope.partial_rotary_factor).or(fields.partial_rotary_factor).unwrap_or(1.0);
-    if partial != 1.0 {
-        return Err(format!("partial_rotary_factor {partial}: these models rotate whole heads"));
-    }
-    let theta = of_rope(|rope| rope.rope_theta).or(fields.rope_theta).unwrap_or(10_000.0);
-    let plain = (0..size / 2).map(|pair| theta.powf(-2.0 * pair as f64 / size as f64));
-    let kind = rope.as_ref().and_then(|rope| rope.rope_type.as_deref()).unwrap_or("default");
-    let need = |name: &str, value: Option<f64>| match value {
-        Some(value) if value > 0.0 => Ok(value),
-        _ => Err(format!("the rotary embedding of the type {kind:?} needs {name} above 0")),
-    };
-    let scaled: Vec<f64> = match kind {
-        "default" => plain.collect(),
-        "linear" => {
-            let factor = need("factor", of_rope(|rope| rope.factor))?;
-            plain.map(|frequency| frequency / factor).collect()
-        }
-        "llama3" => {
-            let factor = need("factor", of_rope(|rope| rope.factor))?;
-            let low = need("low_freq_factor", of_rope(|rope| rope.low_freq_factor))?;
-            let high = need("high_freq_factor", of_rope(|rope| rope.high_freq_factor))?;
-            let original =
-                need("original_max_position_embeddings", of_rope(|rope| rope.original_max_position_embeddings))?;
-            if high <= low {
-                return Err(format!("high_freq_factor {high} must be above low_freq_factor {low}"));
-            }
-            plain.map(|frequency| llama3(frequency, factor, [low, high], original)).collect()
-        }
-        other => return Err(format!("rope_type {other:?}: known are default, linear and llama3")),
-    };
-    Ok(scaled.into_iter().map(|frequency| frequency as f32).collect())
-}
-
-/// Scales one frequency of the rotary embedding as Llama 3.1 does. A frequency with fewer than `low` waves in
-/// `original` positions, the context length before the scaling, is divided by `factor`. One with more than `high` waves
-/// stays, and those between are interpolated (Grattafiori et al., 2024, arXiv:2407.21783; the formula is that of Meta's
-/// `apply_scaling`).
-fn llama3(frequency: f64, factor: f64, [low, high]: [f64; 2], original: f64) -> f64 {
-    let waves = original * frequency / TAU;
-    let share = ((waves - low) / (high - low)).clamp(0.0, 1.0);
-    (1.0 - share) * frequency / factor + share * frequency
 }

@@ -3,6 +3,7 @@
 mod config;
 mod layers;
 mod names;
+mod rope;
 
 pub use config::Config;
 pub use layers::{Block, Embeddings, Norm, norm};

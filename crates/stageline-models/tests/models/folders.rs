@@ -15,7 +15,9 @@ fn rewritten(from: &Path, to: &Path, config: Value, change: impl Fn(&mut Vec<Ten
     let mut tensors: Vec<_> = source.layout().unwrap().tensors().cloned().collect();
     change(&mut tensors);
     let numbers = |name: &str| -> Result<Vec<f32>, stageline_hub::FolderError> {
-        let known = source.tensor(name).and_then(|tensor| tensor.to_f32()).unwrap_or_default();
+        // A copy of the table has its values.
+        let of = if name == "lm_head.weight" { "transformer.wte.weight" } else { name };
+        let known = source.tensor(of).and_then(|tensor| tensor.to_f32()).unwrap_or_default();
         let elements = tensors.iter().find(|tensor| tensor.name == name).unwrap().shape.iter().product();
         Ok(if known.len() == elements { known } else { vec![0.0; elements] })
     };
@@ -84,6 +86,20 @@ fn folders_without_the_root_with_buffers_and_with_copies_of_the_table_are_read()
     assert_eq!(logits(&mut plain(&LanguageModel::open(&bare).unwrap())), expected);
 }
 
+/// As in the Transformers library, a head whose values differ from the table is not tied, whatever the configuration
+/// says.
+#[test]
+fn a_head_with_values_of_its_own_is_not_tied() {
+    let folder = tempfile::tempdir().unwrap();
+    let [untied, tied] = ["untied", "tied"].map(|name| folder.path().join(name));
+    let model = new(folder.path(), &configurations()[2]);
+    model.export(plain(&model).snapshot().unwrap(), &untied).unwrap();
+    rewritten(&untied, &tied, json!({"tie_word_embeddings": true}), |_| {});
+    std::fs::copy(untied.join("model.safetensors"), tied.join("model.safetensors")).unwrap();
+    let opened = LanguageModel::open(&tied).unwrap();
+    assert_eq!(logits(&mut plain(&opened)), logits(&mut plain(&model)));
+}
+
 #[test]
 fn folders_of_other_models_are_refused_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
@@ -117,6 +133,21 @@ fn folders_of_other_models_are_refused_with_the_reason() {
         let found = message(config, &same);
         assert!(found.ends_with(expected), "{found}");
     }
+    for (config, expected) in [
+        (json!({"num_hidden_layers": 10_000_000_000_u64}), "num_hidden_layers 10000000000: give 1 to 8192"),
+        (json!({"head_dim": 1_u64 << 62}), "head_dim 4611686018427387904: give 1 to 8192"),
+        (json!({"vocab_size": 0}), "vocab_size 0: give 1 to 16777216"),
+        (json!({"rms_norm_eps": 0.0}), "rms_norm_eps 0: give a number above 0"),
+        (json!({"rope_theta": -5.0}), "rope_theta -5: give a number above 0"),
+    ] {
+        let found = message(config, &same);
+        assert!(found.ends_with(expected), "{found}");
+    }
+    // Both names of a rotary embedding's type may be there.
+    let both = json!({"rope_scaling": {"type": "linear", "rope_type": "linear", "factor": 2.0}});
+    let _ = std::fs::remove_dir_all(&bad);
+    rewritten(&place, &bad, both, same);
+    assert!(LanguageModel::open(&bad).is_ok());
     // The configuration contradicts the tensors.
     for (config, parts) in [
         (json!({"num_hidden_layers": 5}), ["model.layers.4.input_layernorm.weight", "bad has no tensor"]),
@@ -126,7 +157,7 @@ fn folders_of_other_models_are_refused_with_the_reason() {
         ),
         (json!({"intermediate_size": 40}), ["model.layers.0.mlp.gate_proj.weight", "40"]),
         (json!({"tie_word_embeddings": false}), ["lm_head.weight", "bad has no tensor"]),
-        (json!({"model_type": "qwen3"}), ["q_norm.weight", "bad has no tensor"]),
+        (json!({"model_type": "qwen3", "head_dim": 4}), ["q_norm.weight", "bad has no tensor"]),
     ] {
         let found = message(config, &same);
         assert!(parts.iter().all(|part| found.contains(part)), "{found}");
