@@ -83,8 +83,12 @@ impl<F: Parser> Program<F> {
         show_warnings(&progress);
         let own = F::command();
         // Adding the flags of a training replaces the description of the program.
-        let [short, long] = [own.get_about(), own.get_long_about()].map(|about| about.cloned().unwrap_or_default());
-        let mut command = TrainingFlags::augment_args(own).about(short).long_about(long);
+        let [short, long] = [own.get_about(), own.get_long_about()].map(Option::<&_>::cloned);
+        let mut command = TrainingFlags::augment_args(own).about(short.unwrap_or_default());
+        command = match long {
+            Some(long) => command.long_about(long),
+            None => command.long_about(None::<&'static str>),
+        };
         for (flag, value) in self.defaults {
             command = command.mut_arg(flag, |argument| argument.default_value(value));
         }

@@ -111,20 +111,7 @@ impl Config {
         }
         let heads = fields.num_attention_heads;
         let key_value_heads = fields.num_key_value_heads.unwrap_or(heads);
-        limits::sizes(&[
-            ("vocab_size", fields.vocab_size),
-            ("hidden_size", fields.hidden_size),
-            ("intermediate_size", fields.intermediate_size),
-            ("max_position_embeddings", fields.max_position_embeddings),
-        ])?;
-        limits::counts(&[
-            ("num_hidden_layers", fields.num_hidden_layers),
-            ("num_attention_heads", heads),
-            ("num_key_value_heads", key_value_heads),
-            ("head_dim", fields.head_dim.unwrap_or(1)),
-        ])?;
-        limits::positive("rms_norm_eps", fields.rms_norm_eps)?;
-        limits::deviation("initializer_range", fields.initializer_range)?;
+        check(&fields, key_value_heads)?;
         if !heads.is_multiple_of(key_value_heads) {
             return Err(format!(
                 "num_attention_heads {heads} is not a multiple of num_key_value_heads {key_value_heads}"
@@ -167,6 +154,24 @@ impl Config {
             positions: fields.max_position_embeddings,
         })
     }
+}
+
+/// Checks that the numbers of a configuration are in the range of such models.
+fn check(fields: &Fields, key_value_heads: usize) -> Result<(), String> {
+    limits::sizes(&[
+        ("vocab_size", fields.vocab_size),
+        ("hidden_size", fields.hidden_size),
+        ("intermediate_size", fields.intermediate_size),
+        ("max_position_embeddings", fields.max_position_embeddings),
+    ])?;
+    limits::counts(&[
+        ("num_hidden_layers", fields.num_hidden_layers),
+        ("num_attention_heads", fields.num_attention_heads),
+        ("num_key_value_heads", key_value_heads),
+        ("head_dim", fields.head_dim.unwrap_or(1)),
+    ])?;
+    limits::positive("rms_norm_eps", fields.rms_norm_eps)?;
+    limits::deviation("initializer_range", fields.initializer_range)
 }
 
 /// Returns the sliding window of each block, which is the number of keys that a query sees, up to and with its own

@@ -148,7 +148,21 @@ fn folders_of_other_models_are_refused_with_the_reason() {
     let _ = std::fs::remove_dir_all(&bad);
     rewritten(&place, &bad, both, same);
     assert!(LanguageModel::open(&bad).is_ok());
-    // The configuration contradicts the tensors.
+}
+
+#[test]
+fn configurations_that_contradict_the_tensors_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().join("model");
+    let model = new(folder.path(), &configurations()[1]);
+    model.export(plain(&model).snapshot().unwrap(), &place).unwrap();
+    let bad = folder.path().join("bad");
+    let message = |config: Value, change: &dyn Fn(&mut Vec<TensorLayout>)| {
+        let _ = std::fs::remove_dir_all(&bad);
+        rewritten(&place, &bad, config, change);
+        LanguageModel::open(&bad).map(drop).unwrap_err().to_string()
+    };
+    let same = |_: &mut Vec<TensorLayout>| {};
     for (config, parts) in [
         (json!({"num_hidden_layers": 5}), ["model.layers.4.input_layernorm.weight", "bad has no tensor"]),
         (
