@@ -45,11 +45,15 @@ struct Kept {
 }
 
 impl KeyValueCache {
-    /// Switches the cache on for a new text, of which the blocks have seen no token.
-    pub(crate) fn begin(&self) {
+    /// Switches the cache on for a new text, and returns true; returns false if it is on for another text.
+    pub(crate) fn begin(&self) -> bool {
         let mut generated = self.0.lock();
+        if generated.position.is_some() {
+            return false;
+        }
         generated.position = Some(0);
         generated.text += 1;
+        true
     }
 
     /// Adds `count` to the position of the next input, after an inference of as many tokens. Does nothing while the

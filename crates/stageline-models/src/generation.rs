@@ -62,6 +62,9 @@ pub enum GenerationError {
         /// The range of allowed values for the setting, in words.
         range: &'static str,
     },
+    /// Another generation of this model has not ended.
+    #[error("the model generates another text; let that generation end, or open the model a second time")]
+    Busy,
     /// The model's logits are NaN.
     #[error("the logits at position {position} are not numbers; are the parameters of the model valid?")]
     NotANumber {
@@ -111,7 +114,9 @@ impl LanguageModel {
         let mut random = ChaCha8Rng::seed_from_u64(sampling.seed);
         // A stream of its own is independent of the other draws with this seed.
         random.set_stream(u64::from_le_bytes(*b"generate"));
-        self.cache().begin();
+        if !self.cache().begin() {
+            return Err(GenerationError::Busy);
+        }
         Ok(Generation { model: self, pipeline, input: prompt.to_vec(), known: 0, sampling, random })
     }
 }

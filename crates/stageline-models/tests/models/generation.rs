@@ -55,6 +55,10 @@ fn a_generation_ends_at_the_last_position_and_refuses_wrong_prompts() {
         let tokens = model.generate(&mut pipeline, prompt, Sampling::GREEDY)?;
         Ok::<_, GenerationError>(tokens.map(Result::unwrap).count())
     };
+    let mut other = plain(&model);
+    let running = model.generate(&mut other, &[1], Sampling::GREEDY).unwrap();
+    assert!(matches!(generate(&[1]), Err(GenerationError::Busy)));
+    drop(running);
     // The prompt of 38 tokens leaves two positions; the last one still predicts a token.
     assert_eq!(generate(&[2; 38]).unwrap(), 3);
     assert_eq!(generate(&[]).unwrap_err().to_string(), "the prompt is empty; give at least one token");
