@@ -15,7 +15,7 @@ use crate::cache::KeyValueCache;
 use crate::error::ModelError;
 use crate::family::{Block, Embeddings, Family, Head, KNOWN};
 use crate::names::{Naming, Place, UNTIED};
-use crate::parameters::{self, check, read_lazily, tensor_of, unexpected};
+use crate::parameters::{self, Expected, expected, read_lazily, tensor_of, unexpected};
 
 /// The input or the targets of a language model: token ids, `[batch, length]`.
 pub type Tokens = Tensor<2, Int>;
@@ -157,10 +157,8 @@ impl LanguageModel {
     /// Returns the name on the Hugging Face hub of each parameter's tensor, with true if the parameter is frozen (not
     /// trained).
     pub fn tensors(&self) -> Vec<(String, bool)> {
-        let device = Device::default();
-        let layers = self.0.each_layer(&device, |place, layer| layer.tensors(place, &self.0.naming));
         let mut seen = HashSet::new();
-        let names = layers.into_iter().flatten().filter(|name| seen.insert(name.clone()));
+        let names = self.0.expected().into_iter().map(|tensor| tensor.name).filter(|name| seen.insert(name.clone()));
         names.map(|name| (name.clone(), (self.0.frozen)(&name))).collect()
     }
 
@@ -184,10 +182,9 @@ impl LanguageModel {
     /// Checks that the model folder has the tensors that the configuration describes, in their shapes, and no others
     /// except buffers and copies that no parameter needs.
     fn check(&self, folder: &ModelFolder) -> Result<(), ModelError> {
-        let device = Device::default();
-        let found = self.0.each_layer(&device, |place, layer| layer.check(place, &self.0.naming, folder));
-        let found = found.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let needed: HashSet<_> = found.into_iter().flatten().collect();
+        let expected = self.0.expected();
+        expected.iter().try_for_each(|tensor| tensor.check(folder))?;
+        let needed: HashSet<_> = expected.into_iter().map(|tensor| tensor.name).collect();
         match unexpected(folder, &needed, &self.0.naming).as_slice() {
             [] => Ok(()),
             [(name, info), rest @ ..] => Err(ModelError::UnexpectedTensor {
@@ -208,44 +205,19 @@ fn has_own_head(folder: &ModelFolder, naming: &Naming) -> bool {
     differs
 }
 
-/// A layer of a model (the embeddings, a block or the head), whose parameters have not been read or drawn yet.
-#[allow(clippy::large_enum_variant)] // one exists at a time
-enum Layer {
-    Embeddings(Embeddings),
-    Block(Block),
-    Head(Head),
-}
-
-impl Layer {
-    fn check(&self, place: Place, naming: &Naming, folder: &ModelFolder) -> Result<Vec<String>, ModelError> {
-        match self {
-            Self::Embeddings(layer) => check(layer, place, naming, folder),
-            Self::Block(layer) => check(layer, place, naming, folder),
-            Self::Head(layer) => check(layer, place, naming, folder),
-        }
-    }
-
-    fn tensors(&self, place: Place, naming: &Naming) -> Vec<String> {
-        match self {
-            Self::Embeddings(layer) => parameters::names(layer, place, naming),
-            Self::Block(layer) => parameters::names(layer, place, naming),
-            Self::Head(layer) => parameters::names(layer, place, naming),
-        }
-    }
-}
-
 impl Inner {
-    /// Calls `each` with every layer of the model and its place among the model's layers, from first to last, without
-    /// reading or drawing a parameter. Returns the results in the same order.
-    fn each_layer<T>(&self, device: &Device, mut each: impl FnMut(Place, Layer) -> T) -> Vec<T> {
-        let table = || parameters::table(self.family.table(), self.family.deviation(), device);
-        let embeddings = self.family.embeddings(table(), &self.cache, device);
-        let mut found = vec![each(Place::Embeddings, Layer::Embeddings(embeddings))];
+    /// Returns the tensors of all parameters of the model, from the first layer to the last, without reading or drawing a
+    /// parameter. The table of a tied model is in the list twice.
+    fn expected(&self) -> Vec<Expected> {
+        let device = Device::default();
+        let table = || parameters::table(self.family.table(), self.family.deviation(), &device);
+        let embeddings = self.family.embeddings(table(), &self.cache, &device);
+        let mut found = expected(&embeddings, Place::Embeddings, &self.naming);
         for index in 0..self.family.blocks() {
-            let block = self.family.block(index, &self.angles, &self.cache, device);
-            found.push(each(Place::Block(index), Layer::Block(block)));
+            let block = self.family.block(index, &self.angles, &self.cache, &device);
+            found.extend(expected(&block, Place::Block(index), &self.naming));
         }
-        found.push(each(Place::Head, Layer::Head(self.family.head(table(), device))));
+        found.extend(expected(&self.family.head(table(), &device), Place::Head, &self.naming));
         found
     }
 

@@ -54,31 +54,44 @@ impl Path {
     }
 }
 
-/// Checks that a folder has the tensors of all parameters of a layer, in their shapes and in types that can be read
-/// (F32, F16 and BF16), and returns the tensors' names.
-///
-/// # Errors
-/// Returns the error of the first parameter whose tensor is missing, or has another shape or type.
-pub fn check<M: Module>(
-    layer: &M,
-    place: Place,
-    naming: &Naming,
-    folder: &ModelFolder,
-) -> Result<Vec<String>, ModelError> {
-    let mut check = Check { path: Path::default(), place, naming, folder, found: Ok(Vec::new()) };
-    layer.visit(&mut check);
-    check.found
+/// The tensor that a folder must have for a parameter of a model.
+pub struct Expected {
+    pub name: String,
+    /// The shape of the tensor on the Hugging Face hub.
+    pub shape: Vec<usize>,
 }
 
-struct Check<'a> {
+impl Expected {
+    /// Checks that a folder has the tensor, in its shape and in a type that can be read.
+    ///
+    /// # Errors
+    /// Returns an error if the tensor is missing, or has another shape or type.
+    pub fn check(&self, folder: &ModelFolder) -> Result<(), ModelError> {
+        let dtype = folder.expect(&self.name, &self.shape)?.dtype;
+        if matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16) {
+            return Ok(());
+        }
+        let file = folder.tensors().find(|(name, _)| *name == self.name).map(|(_, info)| &info.file);
+        let path = folder.path().join(file.map_or("", String::as_str));
+        Err(ModelError::Type { path, name: self.name.clone(), dtype: format!("{dtype:?}") })
+    }
+}
+
+/// Returns the tensors of all parameters of a layer, without reading or drawing a parameter.
+pub fn expected<M: Module>(layer: &M, place: Place, naming: &Naming) -> Vec<Expected> {
+    let mut visit = ExpectedOf { path: Path::default(), place, naming, found: Vec::new() };
+    layer.visit(&mut visit);
+    visit.found
+}
+
+struct ExpectedOf<'a> {
     path: Path,
     place: Place,
     naming: &'a Naming,
-    folder: &'a ModelFolder,
-    found: Result<Vec<String>, ModelError>,
+    found: Vec<Expected>,
 }
 
-impl ModuleVisitor for Check<'_> {
+impl ModuleVisitor for ExpectedOf<'_> {
     fn enter_module(&mut self, name: &str, container: &str) {
         self.path.enter(name, container);
     }
@@ -88,21 +101,12 @@ impl ModuleVisitor for Check<'_> {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let Ok(names) = &mut self.found else { return };
-        let tensor = tensor_of(self.naming, self.place, &self.path.joined());
+        let HubTensor { name, transposed } = tensor_of(self.naming, self.place, &self.path.joined());
         let mut shape = param.lazy_shape().to_vec();
-        if tensor.transposed {
+        if transposed {
             shape.reverse();
         }
-        match self.folder.expect(&tensor.name, &shape).map(|found| found.dtype) {
-            Ok(Dtype::F32 | Dtype::F16 | Dtype::BF16) => names.push(tensor.name),
-            Ok(dtype) => {
-                let file = self.folder.tensors().find(|(name, _)| *name == tensor.name).map(|(_, info)| &info.file);
-                let path = self.folder.path().join(file.map_or("", String::as_str));
-                self.found = Err(ModelError::Type { path, name: tensor.name, dtype: format!("{dtype:?}") });
-            }
-            Err(error) => self.found = Err(error.into()),
-        }
+        self.found.push(Expected { name, shape });
     }
 }
 
@@ -115,7 +119,7 @@ pub fn tensor_of(naming: &Naming, place: Place, path: &str) -> HubTensor {
 }
 
 /// Returns the layer with parameters that are read from the folder when they are first used. The folder must have
-/// passed [`check`], or the first use may panic.
+/// passed [`Expected::check`], or the first use may panic.
 pub fn read_lazily<M: Module>(layer: M, place: Place, naming: &Naming, folder: &Arc<ModelFolder>) -> M {
     layer.map(&mut ReadLazily { path: Path::default(), place, naming, folder })
 }
@@ -185,32 +189,4 @@ pub fn unexpected<'a>(
     naming: &Naming,
 ) -> Vec<(&'a str, &'a TensorInfo)> {
     folder.tensors().filter(|(name, _)| !needed.contains(*name) && !naming.is_spare(name)).collect()
-}
-
-/// Returns the names on the Hugging Face hub of the tensors of all parameters of a layer.
-pub fn names<M: Module>(layer: &M, place: Place, naming: &Naming) -> Vec<String> {
-    let mut visit = NamesOf { path: Path::default(), place, naming, found: Vec::new() };
-    layer.visit(&mut visit);
-    visit.found
-}
-
-struct NamesOf<'a> {
-    path: Path,
-    place: Place,
-    naming: &'a Naming,
-    found: Vec<String>,
-}
-
-impl ModuleVisitor for NamesOf<'_> {
-    fn enter_module(&mut self, name: &str, container: &str) {
-        self.path.enter(name, container);
-    }
-
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.path.exit();
-    }
-
-    fn visit_float<const D: usize>(&mut self, _: &Param<Tensor<D>>) {
-        self.found.push(tensor_of(self.naming, self.place, &self.path.joined()).name);
-    }
 }

@@ -100,19 +100,25 @@ fn a_head_with_values_of_its_own_is_not_tied() {
     assert_eq!(logits(&mut plain(&opened)), logits(&mut plain(&model)));
 }
 
+/// Exports a small Llama to the folder `place`.
+fn export_llama(home: &Path, place: &Path) {
+    let model = new(home, &configurations()[1]);
+    model.export(plain(&model).snapshot().unwrap(), place).unwrap();
+}
+
+/// Copies a model to the folder `bad` with changes in its configuration, and returns the error of opening the copy.
+fn refusal(place: &Path, bad: &Path, config: Value) -> String {
+    let _ = std::fs::remove_dir_all(bad);
+    rewritten(place, bad, config, |_| {});
+    LanguageModel::open(bad).map(drop).unwrap_err().to_string()
+}
+
 #[test]
 fn folders_of_other_models_are_refused_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
-    let place = folder.path().join("model");
-    let model = new(folder.path(), &configurations()[1]);
-    model.export(plain(&model).snapshot().unwrap(), &place).unwrap();
-    let bad = folder.path().join("bad");
-    let message = |config: Value, change: &dyn Fn(&mut Vec<TensorLayout>)| {
-        let _ = std::fs::remove_dir_all(&bad);
-        rewritten(&place, &bad, config, change);
-        LanguageModel::open(&bad).map(drop).unwrap_err().to_string()
-    };
-    let same = |_: &mut Vec<TensorLayout>| {};
+    let [place, bad] = ["model", "bad"].map(|name| folder.path().join(name));
+    export_llama(folder.path(), &place);
+    let message = |config: Value| refusal(&place, &bad, config);
     for (config, expected) in [
         (
             json!({"model_type": "bert"}),
@@ -130,7 +136,7 @@ fn folders_of_other_models_are_refused_with_the_reason() {
         ),
         (json!({"head_dim": 5}), "config.json: head_dim 5: a rotary embedding needs an even number"),
     ] {
-        let found = message(config, &same);
+        let found = message(config);
         assert!(found.ends_with(expected), "{found}");
     }
     for (config, expected) in [
@@ -140,29 +146,22 @@ fn folders_of_other_models_are_refused_with_the_reason() {
         (json!({"rms_norm_eps": 0.0}), "rms_norm_eps 0: give a number above 0"),
         (json!({"rope_theta": -5.0}), "rope_theta -5: give a number above 0"),
     ] {
-        let found = message(config, &same);
+        let found = message(config);
         assert!(found.ends_with(expected), "{found}");
     }
     // Both names of a rotary embedding's type may be there.
     let both = json!({"rope_scaling": {"type": "linear", "rope_type": "linear", "factor": 2.0}});
     let _ = std::fs::remove_dir_all(&bad);
-    rewritten(&place, &bad, both, same);
+    rewritten(&place, &bad, both, |_| {});
     assert!(LanguageModel::open(&bad).is_ok());
 }
 
 #[test]
 fn configurations_that_contradict_the_tensors_are_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let place = folder.path().join("model");
-    let model = new(folder.path(), &configurations()[1]);
-    model.export(plain(&model).snapshot().unwrap(), &place).unwrap();
-    let bad = folder.path().join("bad");
-    let message = |config: Value, change: &dyn Fn(&mut Vec<TensorLayout>)| {
-        let _ = std::fs::remove_dir_all(&bad);
-        rewritten(&place, &bad, config, change);
-        LanguageModel::open(&bad).map(drop).unwrap_err().to_string()
-    };
-    let same = |_: &mut Vec<TensorLayout>| {};
+    let [place, bad] = ["model", "bad"].map(|name| folder.path().join(name));
+    export_llama(folder.path(), &place);
+    let message = |config: Value| refusal(&place, &bad, config);
     for (config, parts) in [
         (json!({"num_hidden_layers": 5}), ["model.layers.4.input_layernorm.weight", "bad has no tensor"]),
         (
@@ -173,7 +172,7 @@ fn configurations_that_contradict_the_tensors_are_refused() {
         (json!({"tie_word_embeddings": false}), ["lm_head.weight", "bad has no tensor"]),
         (json!({"model_type": "qwen3", "head_dim": 4}), ["q_norm.weight", "bad has no tensor"]),
     ] {
-        let found = message(config, &same);
+        let found = message(config);
         assert!(parts.iter().all(|part| found.contains(part)), "{found}");
     }
     // The header of the copy gives its first tensor another type of the same size.
@@ -181,7 +180,7 @@ fn configurations_that_contradict_the_tensors_are_refused() {
     let dtype = bytes.windows(5).position(|name| name == b"\"F32\"").unwrap();
     bytes[dtype + 1] = b'I';
     let _ = std::fs::remove_dir_all(&bad);
-    rewritten(&place, &bad, json!({}), same);
+    rewritten(&place, &bad, json!({}), |_| {});
     std::fs::write(bad.join("model.safetensors"), bytes).unwrap();
     let found = LanguageModel::open(&bad).map(drop).unwrap_err().to_string();
     assert!(found.contains("I32") && found.contains("model.safetensors"), "{found}");
