@@ -48,14 +48,12 @@ pub struct StageEstimate {
     pub flush: u64,
     /// The bytes of the activation that the stage sends to the next stage for one micro-batch; 0 for the last stage.
     pub output: u64,
-    /// The bytes of the gradients that the stage sends to the previous stage for one micro-batch; 0 for the first
-    /// stage.
+    /// The bytes of gradients that the stage sends to the previous stage for one micro-batch; 0 for the first stage.
     pub input_gradients: u64,
     /// The transfers of gradients of tied parameters to the stages that own the parameters, for one micro-batch: each
     /// has the owner's index and the bytes that this stage sends to it.
     pub tied_gradients: Vec<(usize, u64)>,
-    /// The parts of `activations`, `forward` and `backward` that do not depend on the number of rows (samples) of a
-    /// micro-batch.
+    /// The parts of `activations`, `forward` and `backward` that do not depend on a micro-batch's rows (samples).
     pub(crate) whatever_rows: WhateverRows,
     /// The bytes of the largest single parameter among those that the stage's own optimizer steps.
     pub(crate) largest: u64,
@@ -117,8 +115,7 @@ pub struct WorkerEstimate {
     /// kernel thread packs matrix products; each is as large as the processor's L2 cache, whatever the model and the
     /// batch.
     pub other: u64,
-    /// The bytes of the parameters of the worker's stages, with their copies in a lower precision, if the stages
-    /// compute in one.
+    /// The bytes of the parameters of the worker's stages, with their copies in a lower precision, if there are any.
     pub parameters: u64,
     /// The bytes of the optimizer states of the worker's stages.
     pub optimizer: u64,

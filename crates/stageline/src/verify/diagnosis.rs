@@ -5,9 +5,9 @@
 //! such as a loss that is a mean or a batch norm, shows as micro-batches that do not add up to the whole batch.
 
 use super::difference::{Difference, relative, wide, worst};
+use super::evidence::{Parts, Predictions};
 use super::{Cause, ClipScope, VerifyError, Whose};
 use crate::model::batch::Batch;
-use crate::model::loss_weight::Weight;
 use crate::model::micro_batches::MicroBatches;
 use crate::model::payload::Payload;
 use crate::pipeline::{Pipeline, Probe};
@@ -38,32 +38,6 @@ pub(super) struct Diagnosis<'a, In: Payload, Out: Payload, Target: Payload> {
     /// The tolerance: two gradients of a parameter count as equal if the norm of their difference, relative to the norm
     /// of the expected gradient, is at most this.
     pub(super) bar: f64,
-}
-
-/// The losses and gradients of the micro-batches of a batch, each computed alone.
-struct Parts {
-    /// The sums of the loss terms over the targets, and the loss weight, for each micro-batch of the batch.
-    losses: Vec<(Vec<f64>, Weight)>,
-    /// The sum of the gradients of all micro-batches of the batch, divided by the loss weight of the whole batch.
-    sum: Flat,
-    /// The indices of the parameters whose gradient is all zero, in one list for each micro-batch of the batch.
-    zero_gradients: Vec<Vec<usize>>,
-}
-
-/// The gradients of a step that known faults of gradient accumulation and clipping would give.
-struct Predictions {
-    /// The gradients of a step if the training averages the mean gradients of its micro-batches.
-    mean: Flat,
-    /// The gradients of a step if the training clips the gradients of each micro-batch alone and then sums them.
-    clipped_each: Flat,
-    /// The gradients of a step if the training sums the micro-batches' gradients and clips the sum after each addition.
-    clipped_running: Flat,
-    /// The gradients of a step if the training clips the mean gradients of each micro-batch alone and then averages
-    /// them.
-    clipped_means: Flat,
-    /// The gradients of a step if the training averages the mean gradients of the micro-batches and clips the running
-    /// mean after each addition.
-    clipped_running_means: Flat,
 }
 
 impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> {

@@ -13,6 +13,7 @@
 //! - `diagnosis`: the search for the likely cause of a difference (`Diagnosis`): whether losses, weights and gradients
 //!   of the batch's pieces, each computed alone, add up to those of the whole, and which known fault would give the
 //!   gradients found.
+//! - `evidence`: the figures that the search compares: sums over micro-batches, and what known faults would give.
 //! - `cause`: the known faults and the advice for each (`Cause`).
 //! - `flat`: arithmetic with all gradients of a model as one list of numbers (`Flat`).
 //! - `error`: the reasons why a verification cannot be completed (`VerifyError`).
@@ -21,6 +22,7 @@ mod cause;
 mod diagnosis;
 mod difference;
 mod error;
+mod evidence;
 mod flat;
 mod trial;
 mod verification;

@@ -15,11 +15,10 @@ mod limits;
 mod peers;
 mod signals;
 
-use std::fmt;
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::{fmt, io};
 
 use burn::remote::{IrohIdentity, IrohRelays};
 use burn::server::{
@@ -29,8 +28,7 @@ use burn::server::{
 use burn::tensor::{Device, TensorData};
 use burn_ir::{BackendIr, ScalarIr};
 use iroh::endpoint::{QuicTransportConfig, presets};
-use iroh::protocol::Router;
-use iroh::{Endpoint, EndpointId, RelayMode};
+use iroh::{Endpoint, EndpointId, RelayMode, protocol::Router};
 
 use self::peers::{Guarded, Peers};
 use self::signals::EndSignals;

@@ -1,0 +1,30 @@
+//! The figures by which the search for a difference's cause tells faults apart: [`Parts`] and [`Predictions`].
+
+use super::flat::Flat;
+use crate::model::loss_weight::Weight;
+
+/// The losses and gradients of the micro-batches of a batch, each computed alone.
+pub(super) struct Parts {
+    /// The sums of the loss terms over the targets, and the loss weight, for each micro-batch of the batch.
+    pub(super) losses: Vec<(Vec<f64>, Weight)>,
+    /// The sum of the gradients of all micro-batches of the batch, divided by the loss weight of the whole batch.
+    pub(super) sum: Flat,
+    /// The indices of the parameters whose gradient is all zero, in one list for each micro-batch of the batch.
+    pub(super) zero_gradients: Vec<Vec<usize>>,
+}
+
+/// The gradients of a step that known faults of gradient accumulation and clipping would give.
+pub(super) struct Predictions {
+    /// The gradients of a step if the training averages the mean gradients of its micro-batches.
+    pub(super) mean: Flat,
+    /// The gradients of a step if the training clips the gradients of each micro-batch alone and then sums them.
+    pub(super) clipped_each: Flat,
+    /// The gradients of a step if the training sums the micro-batches' gradients and clips the sum after each addition.
+    pub(super) clipped_running: Flat,
+    /// The gradients of a step if the training clips the mean gradients of each micro-batch alone and then averages
+    /// them.
+    pub(super) clipped_means: Flat,
+    /// The gradients of a step if the training averages the mean gradients of the micro-batches and clips the running
+    /// mean after each addition.
+    pub(super) clipped_running_means: Flat,
+}
