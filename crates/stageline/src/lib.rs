@@ -9,7 +9,7 @@
 //! # Where to begin
 //!
 //! - A model: [`Stage`] and [`LossStage`] are the traits of its parts, and [`Payload`] marks the values that may cross
-//!   between two stages. [`Batch`] holds the input and the targets of a step, and [`Weight`] the divisor of a loss.
+//!   between two stages; a [`SharedInput`] goes from the batch to every stage that reads it. [`Batch`] holds the input and the targets of a step, and [`Weight`] the divisor of a loss.
 //! - A model of many equal blocks: [`Row`] cuts it into any number of stages, by the [`Costs`] of its layers or as a
 //!   [`Cut`] says, and creates each layer on the device of its stage.
 //! - A pipeline: [`Pipeline::builder`] chains the stages, each with a [`StageConfig`] of device, optimizer and learning
@@ -79,7 +79,7 @@ pub use model::batch::Batch;
 pub use model::batch_error::BatchError;
 pub use model::effective_batch::{BatchChange, EffectiveBatch};
 pub use model::loss_weight::Weight;
-pub use model::payload::{Payload, PayloadMapper};
+pub use model::payload::{Payload, PayloadMapper, SharedInput};
 pub use model::replica::Replica;
 pub use model::stage::{LossStage, Stage};
 pub use pipeline::modules::{ModuleError, Modules};

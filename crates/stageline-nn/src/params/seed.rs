@@ -3,9 +3,14 @@
 //! burn draws lazy parameters at their first use, which may be on any thread. So a seeded initialisation draws these
 //! parameters before it returns.
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Bool, Device, Int, Tensor};
 use parking_lot::ReentrantMutex;
+
+use crate::params::fork::{fork, is_quantized};
+
+/// The number of bytes of parameters that may be on their way to a device at once while a module is drawn and moved.
+const IN_FLIGHT: usize = 8 << 20;
 
 /// The lock that allows one seeded initialisation at a time, because burn's CPU backends share one random number
 /// generator in a process. The lock is reentrant, so that a seeded model may contain seeded layers.
@@ -33,6 +38,18 @@ pub fn seeded<M: Module>(device: &Device, seed: u64, init: impl FnOnce() -> M) -
     module
 }
 
+/// Creates a module as [`seeded`] does on the device `home`, and moves it to `device`. Each parameter is moved before the
+/// next one is drawn, so that `home` never has the memory of the whole module.
+pub fn seeded_on<M: Module>(home: &Device, device: &Device, seed: u64, init: impl FnOnce() -> M) -> M {
+    let _drawing = DRAWING.lock();
+    home.seed(seed);
+    let mut moving = Moving { device: device.clone().autodiff(), in_flight: 0 };
+    // The second move is for quantized parameters and for tensors that are not parameters.
+    let module = fork(init().map(&mut moving), &moving.device);
+    moving.arrive();
+    module
+}
+
 /// Calls `run`, which may draw random numbers without a seed. The function first waits until no other thread runs a
 /// seeded initialisation, because the draws would change the numbers of that initialisation.
 pub fn unseeded<R>(run: impl FnOnce() -> R) -> R {
@@ -56,6 +73,38 @@ impl ModuleVisitor for Touch {
     }
     fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
         param.val();
+    }
+}
+
+/// A mapper that draws one float parameter after another and moves it to a device.
+struct Moving {
+    device: Device,
+    /// The number of bytes that were sent since the mapper last waited for the device.
+    in_flight: usize,
+}
+
+impl Moving {
+    /// Waits until the device has all parameters that were sent, so that the host can free them. An unreachable device
+    /// gives its error in the first pass.
+    fn arrive(&mut self) {
+        let _ = self.device.sync();
+        self.in_flight = 0;
+    }
+}
+
+impl ModuleMapper for Moving {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let value = param.val();
+        if is_quantized(&value) {
+            return param;
+        }
+        self.in_flight += value.shape().num_elements() * value.dtype().size();
+        drop(value);
+        let param = param.fork(&self.device);
+        if self.in_flight > IN_FLIGHT {
+            self.arrive();
+        }
+        param
     }
 }
 

@@ -13,8 +13,7 @@ use crate::model::stage::{LossStage, Stage};
 use crate::pipeline::Pipeline;
 use crate::pipeline::modules::{ModuleError, Modules};
 use crate::state::names::Names;
-use stageline_nn::params::fork::fork;
-use stageline_nn::params::seed::{seeded, unseeded};
+use stageline_nn::params::seed::{seeded_on, unseeded};
 
 /// A model as a row of layers: a first layer, any number of blocks of one type, and a last layer with a loss.
 ///
@@ -251,15 +250,11 @@ where
     }
 
     /// Creates one layer with parameters drawn from a seed of its own, which comes from the row's seed and the layer's
-    /// number, and moves the layer to `device`.
+    /// number, and moves each parameter to `device` before it draws the next one.
     fn layer<M: Module>(&self, layer: usize, device: &Device, init: impl FnOnce(&Device) -> M) -> M {
         let seed = self.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(layer as u64);
         let home = drawing_device(Some(device)).autodiff();
-        let layer = fork(seeded(&home, seed, || init(&home)), &device.clone().autodiff());
-        // Without this wait, the transfers of all layers to the device could be in flight at once. An unreachable device
-        // gives its error in the first pass.
-        let _ = device.sync();
-        layer
+        seeded_on(&home, device, seed, || init(&home))
     }
 
     /// Adds the parameters of one stage's layers to `names`, under the names that they have in the whole model.

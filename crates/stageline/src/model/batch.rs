@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use burn::tensor::{Bool, Int, Tensor};
 
-use crate::model::payload::{Payload, PayloadMapper};
+use crate::model::payload::{Payload, PayloadMapper, SharedInput};
 use crate::model::scoring::WeightOf;
 
 /// A batch: the input and the targets of one training step or evaluation, as whole tensors or as micro-batches.
@@ -136,6 +136,9 @@ impl PayloadMapper for SliceRows {
     }
     fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
         tensor.slice_dim(0, self.0.clone())
+    }
+    fn shared<T: Payload>(&mut self, shared: SharedInput<T>) -> SharedInput<T> {
+        shared.map_given(self)
     }
 }
 

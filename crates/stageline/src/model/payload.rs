@@ -1,4 +1,5 @@
-//! Payloads ([`Payload`]): the values made of tensors that may cross a boundary between two stages.
+//! Payloads ([`Payload`]): the values made of tensors that may cross a boundary between two stages, and the part of a
+//! batch that several stages read ([`SharedInput`]).
 
 use burn::tensor::kind::Basic;
 use burn::tensor::quantization::quantized_data_len;
@@ -30,6 +31,81 @@ pub trait PayloadMapper {
     /// Returns the bool tensor that replaces `tensor`, a bool tensor of the payload. Both have `D` dimensions; their
     /// sizes may differ.
     fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool>;
+    /// Returns the shared input that replaces `shared`; by default, the tensors on the stage's device are replaced one
+    /// by one.
+    fn shared<T: Payload>(&mut self, shared: SharedInput<T>) -> SharedInput<T>
+    where
+        Self: Sized,
+    {
+        shared.map_here(self)
+    }
+}
+
+/// A part of a batch that several stages read, such as an attention mask or the positions of tokens.
+///
+/// Each stage passes the value on as a part of its output, so the types of stages say which of them read it. Its tensors
+/// do not travel with the activation: a stage on another device gets them directly from the batch. They have no
+/// gradients.
+///
+/// ```
+/// use burn::tensor::{Bool, Int, Tensor};
+/// use stageline::{Batch, SharedInput};
+///
+/// # fn batch(tokens: Tensor<2, Int>, padding: Tensor<2, Bool>, targets: Tensor<2, Int>) {
+/// // The first stage has the input `(Tensor<2, Int>, SharedInput<Tensor<2, Bool>>)`, and later stages
+/// // `(Tensor<3>, SharedInput<Tensor<2, Bool>>)`; each calls `get` on the second part.
+/// let batch = Batch::new((tokens, SharedInput::new(padding)), targets);
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct SharedInput<T> {
+    /// The micro-batch's part of what the caller gave, on the caller's device.
+    given: T,
+    /// The same values for the forward of the current stage, on its device.
+    here: T,
+}
+
+impl<T: Payload> SharedInput<T> {
+    /// Creates a part of a batch that several stages read.
+    pub fn new(value: T) -> Self {
+        Self { here: value.clone(), given: value }
+    }
+
+    /// Returns the micro-batch's values on the device of the current stage.
+    pub fn get(&self) -> T {
+        self.here.clone()
+    }
+
+    /// Replaces the values for the current stage by what `mapper` returns for them.
+    pub(crate) fn map_here(self, mapper: &mut impl PayloadMapper) -> Self {
+        Self { here: self.here.map(mapper), ..self }
+    }
+
+    /// Replaces the values that the caller gave by what `mapper` returns for them, for the current stage as well.
+    pub(crate) fn map_given(self, mapper: &mut impl PayloadMapper) -> Self {
+        Self::new(self.given.map(mapper))
+    }
+
+    /// Replaces the values that the caller gave, and those for the current stage, by what `mapper` returns for them.
+    pub(crate) fn map_both(self, mapper: &mut impl PayloadMapper) -> Self {
+        Self { given: self.given.map(mapper), here: self.here.map(mapper) }
+    }
+
+    /// Replaces the values for the current stage by what `mapper` makes of the values that the caller gave.
+    pub(crate) fn map_given_to_here(self, mapper: &mut impl PayloadMapper) -> Self {
+        Self { here: self.given.clone().map(mapper), ..self }
+    }
+
+    /// Drops the copy of the values on the device of the current stage.
+    pub(crate) fn leave(self) -> Self {
+        Self::new(self.given)
+    }
+}
+
+impl<T: Payload> Payload for SharedInput<T> {
+    fn map<M: PayloadMapper>(self, mapper: &mut M) -> Self {
+        mapper.shared(self)
+    }
 }
 
 /// Returns the size of a tensor's elements in bytes of memory on its device.

@@ -10,7 +10,7 @@ use burn::tensor::{Bool, Device, Int, Tensor};
 
 use crate::device::location::{between_gpus, one_gpu};
 use crate::device::remote::{by_the_host, moved};
-use crate::model::payload::{Payload, PayloadMapper};
+use crate::model::payload::{Payload, PayloadMapper, SharedInput};
 use stageline_nn::params::fork::is_quantized;
 use stageline_nn::params::shared::with_value;
 
@@ -77,7 +77,8 @@ impl PayloadMapper for HandOver<'_> {
     }
 }
 
-struct Place<'a>(&'a Device);
+/// A mapper that moves every tensor of a payload to a device, detached from any autodiff graph.
+pub(super) struct Place<'a>(pub(super) &'a Device);
 
 impl PayloadMapper for Place<'_> {
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
@@ -88,6 +89,9 @@ impl PayloadMapper for Place<'_> {
     }
     fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
         self.place(tensor.inner())
+    }
+    fn shared<T: Payload>(&mut self, shared: SharedInput<T>) -> SharedInput<T> {
+        shared.map_given_to_here(self)
     }
 }
 

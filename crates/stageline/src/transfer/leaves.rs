@@ -12,7 +12,7 @@ use burn::tensor::kind::BridgeTensor;
 use burn::tensor::{Bool, Device, Gradients, Int, Tensor};
 
 use crate::device::remote::moved;
-use crate::model::payload::{Payload, PayloadMapper, bytes_of};
+use crate::model::payload::{Payload, PayloadMapper, SharedInput, bytes_of};
 use crate::transfer::in_flight::Sent;
 use crate::update::finite::tensor_is_finite;
 use stageline_nn::autograd::seed_gradient::root;
@@ -159,6 +159,9 @@ impl PayloadMapper for RecordInput {
     fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
         tensor.autodiff()
     }
+    fn shared<T: Payload>(&mut self, shared: SharedInput<T>) -> SharedInput<T> {
+        shared.map_here(&mut Track)
+    }
 }
 
 #[derive(Default)]
@@ -174,6 +177,9 @@ impl PayloadMapper for RecordOutput {
     }
     fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
         tensor.inner()
+    }
+    fn shared<T: Payload>(&mut self, shared: SharedInput<T>) -> SharedInput<T> {
+        shared.leave()
     }
 }
 

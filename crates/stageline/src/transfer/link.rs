@@ -10,8 +10,9 @@ use crate::device::location::between_gpus;
 use crate::device::remote::{Lanes, Route, moved};
 use crate::failure::stop::{Stopped, Waits};
 use crate::model::loss_weight::Weight;
-use crate::model::payload::{Payload, PayloadMapper, bytes_of};
+use crate::model::payload::{Payload, PayloadMapper, SharedInput, bytes_of};
 use crate::threads::{Receiver, Sender, bounded};
+use crate::transfer::hand_over::Place;
 use crate::transfer::in_flight::Sent;
 use crate::transfer::leaves::LeafGradients;
 use crate::transfer::order::Turns;
@@ -166,6 +167,9 @@ impl PayloadMapper for Departure<'_> {
             self.sent.send(tensor, self.device)
         }
     }
+    fn shared<T: Payload>(&mut self, shared: SharedInput<T>) -> SharedInput<T> {
+        shared.leave()
+    }
 }
 
 /// A mapper that moves every tensor of a received payload to the receiving stage's device.
@@ -180,5 +184,8 @@ impl PayloadMapper for Arrival<'_> {
     }
     fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
         moved(tensor, self.0)
+    }
+    fn shared<T: Payload>(&mut self, shared: SharedInput<T>) -> SharedInput<T> {
+        shared.map_given_to_here(&mut Place(self.0))
     }
 }

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Bool, DType, FloatDType, Int, Tensor};
 
-use crate::model::payload::{Payload, PayloadMapper};
+use crate::model::payload::{Payload, PayloadMapper, SharedInput};
 use stageline_nn::layers::batch_norm::BATCH_NORM;
 use stageline_nn::params::any_tensor::AnyTensor;
 use stageline_nn::params::fork::is_quantized;
@@ -196,6 +196,9 @@ impl PayloadMapper for RoundInput {
     }
     fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
         tensor
+    }
+    fn shared<T: Payload>(&mut self, shared: SharedInput<T>) -> SharedInput<T> {
+        shared.map_both(self)
     }
 }
 

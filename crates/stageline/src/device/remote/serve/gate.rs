@@ -66,11 +66,11 @@ impl Waiting {
     fn enter(waiting: &Arc<Self>, client: IpAddr) -> Option<Place> {
         let mut counts = waiting.0.lock();
         let all: usize = counts.values().sum();
-        let own = counts.entry(client).or_default();
-        if *own >= limits::CONNECTIONS || all >= limits::ALL_CONNECTIONS {
+        let own = counts.get(&client).copied().unwrap_or(0);
+        if own >= limits::CONNECTIONS || all >= limits::ALL_CONNECTIONS {
             return None;
         }
-        *own += 1;
+        counts.insert(client, own + 1);
         Some(Place { waiting: Arc::clone(waiting), client })
     }
 }
