@@ -6,12 +6,14 @@ use safetensors::Dtype;
 
 use crate::printable::{Printable, number};
 
-/// The largest number of bytes that the reason for refusing a file may have if it quotes text from the file.
+/// The largest number of bytes kept of the reason why a file is malformed, such as a parser's message, which may quote
+/// the file.
 const MOST_REASON: usize = 300;
 
 /// The reason why a file of a checkpoint is refused.
 ///
-/// If the damaged file is the manifest, the reason may be what the manifest says about another file.
+/// If the manifest itself is the damaged file, the reason may concern its entry for another file, such as an impossible
+/// size.
 ///
 /// `Display` and `Debug` give the same text, which is as safe to print as that of
 /// [`CheckpointError`](crate::CheckpointError). The fields contain text from the file: print them as [`Printable`].
@@ -21,7 +23,7 @@ pub enum Damage {
     /// The file of the checkpoint does not exist.
     #[error("is missing")]
     Missing,
-    /// A path at which a checkpoint must have a file or a folder is of another kind, for example a symbolic link.
+    /// The checkpoint has something else at a path where it must have a file or a folder, for example a symbolic link.
     #[error("is {found}, where a checkpoint has {expected}")]
     Kind {
         /// The kind of thing that was found at the path, such as "a symbolic link".
@@ -37,7 +39,7 @@ pub enum Damage {
     Size {
         /// The length on disk, in bytes, of the file whose length is wrong.
         found: u64,
-        /// The length of the file in bytes, according to the manifest.
+        /// The length in bytes that the manifest of the checkpoint lists for the file.
         expected: u64,
     },
     /// The manifest file is longer than any manifest may be.
@@ -54,24 +56,24 @@ pub enum Damage {
         /// The length in bytes of the file that does not fit into memory.
         bytes: u64,
     },
-    /// The SHA-256 of the file is not the recorded one, so its contents differ from those that were written.
+    /// The SHA-256 of a checkpoint file is not the recorded one, so the contents differ from those that were written.
     #[error("was changed: its SHA-256 is {}, but {} was recorded", Printable::new(found), Printable::new(expected))]
     Hash {
-        /// The SHA-256 of the file on disk, in hexadecimal digits.
+        /// The SHA-256 of the contents that the checkpoint file has on disk, in hexadecimal digits.
         found: String,
-        /// The SHA-256 that the manifest recorded, in hexadecimal digits.
+        /// The SHA-256 that the manifest of the checkpoint records for the file, in hexadecimal digits.
         expected: String,
     },
-    /// The manifest does not end with a seal, its own SHA-256.
+    /// The manifest of the checkpoint does not end with its own SHA-256 (the seal), so it was cut short or changed.
     #[error("does not end with its own SHA-256: it was cut short or changed")]
     NoSeal,
-    /// The text of the file is malformed, for example invalid JSON. The field says why.
+    /// The text of a checkpoint file is malformed, for example invalid JSON; the field says why.
     #[error("is malformed: {}", Printable::new(.0).at_most(MOST_REASON))]
     Form(String),
-    /// The manifest lists a file to which no tensor belongs.
+    /// The manifest lists a file of the checkpoint in which it places no tensor.
     #[error("lists the file `{}`, to which no tensor belongs", Printable::new(file))]
     Foreign {
-        /// The name of the listed file to which no tensor belongs.
+        /// The name of the listed file in which the manifest places no tensor.
         file: String,
     },
     /// The manifest lists the same file twice.
@@ -115,17 +117,18 @@ pub enum Damage {
         /// The length of each dimension of the tensor, according to the manifest.
         shape: Vec<usize>,
     },
-    /// The manifest gives a file a size that is impossible for the sizes of its tensors.
+    /// The manifest lists an impossible length for a file: too short or too long for its tensors and its header, or too
+    /// long for an index.
     #[error(
         "gives the file `{}` {found} bytes, which is impossible with {tensors} bytes of tensors",
         Printable::new(file)
     )]
     Total {
-        /// The name of the file whose size is impossible.
+        /// The name of the file whose listed length is impossible.
         file: String,
-        /// The length of the file in bytes, according to the manifest.
+        /// The impossible length in bytes that the manifest lists for the file.
         found: u64,
-        /// The bytes that the tensors of the file take together, without the header.
+        /// The number of bytes that the tensors of the file take together, without the header; 0 for an index.
         tensors: u64,
     },
     /// A tensor file lacks a tensor that the manifest lists for the file.
@@ -162,12 +165,12 @@ pub enum Damage {
     NotFinite {
         /// The name of the tensor with the infinity or NaN.
         tensor: String,
-        /// The index of the first element that is not finite, in row-major order.
+        /// The position of the first infinity or NaN among the tensor's elements, in row-major order, counted from 0.
         index: usize,
         /// The value of the first element that is not finite: an infinity or NaN.
         value: f64,
     },
-    /// The step count in the manifest is above the limit of the format.
+    /// The manifest states more completed steps than a checkpoint may have.
     #[error("has {steps} steps, but at most {most} are possible")]
     Steps {
         /// The number of completed steps that the manifest states.
@@ -175,12 +178,13 @@ pub enum Damage {
         /// The largest step count that a checkpoint may have.
         most: u64,
     },
-    /// The manifest states more optimizer steps than steps of the training.
+    /// The manifest states more optimizer steps than completed training steps.
     #[error("has {optimizer_steps} optimizer steps, but only {steps} steps in all")]
     OptimizerSteps {
         /// The number of steps that the optimizer made, according to the manifest.
         optimizer_steps: u64,
-        /// The number of completed steps of the training, skipped steps included.
+        /// The number of completed training steps, including those that skipped the optimizer, for example after an
+        /// overflow.
         steps: u64,
     },
     /// The loss scale in the manifest is not a positive finite number.
@@ -195,8 +199,8 @@ pub enum Damage {
 }
 
 impl Damage {
-    /// Makes a [`Damage::Form`], which says why the text of a file is malformed. The reason may quote text from the
-    /// file, of any length.
+    /// Makes a [`Damage::Form`] for a file whose text is malformed. `reason` says why; it may quote the file, and is
+    /// escaped and cut to 300 bytes.
     pub(crate) fn malformed(reason: impl fmt::Display) -> Self {
         Self::Form(Printable::new(reason.to_string()).at_most(MOST_REASON).to_string())
     }

@@ -21,8 +21,8 @@ pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
 }
 
-/// Returns the part of a path that exists but is no folder, and its kind, such as "a file". Nothing can lie below such
-/// a part.
+/// Returns the longest part of a path that exists, with its kind in words such as "a file", if that part is not a
+/// folder and therefore blocks the path; otherwise `None`.
 pub(crate) fn in_the_way(path: &Path) -> Option<(PathBuf, &'static str)> {
     let path: PathBuf = path.components().collect(); // drops a slash at the end, which would ask for a folder
     let part = path.ancestors().find(|part| fs::symlink_metadata(part).is_ok())?;
@@ -35,12 +35,14 @@ pub(crate) fn in_the_way(path: &Path) -> Option<(PathBuf, &'static str)> {
     Some((part.to_path_buf(), found))
 }
 
-/// Returns the path, or `.` (the current folder) if the path is empty, as the parent of a bare file name is.
+/// Returns `path`, or `.` (the current folder) if `path` is empty. The parent of a bare file name is such an empty
+/// path.
 pub(crate) fn or_here(path: &Path) -> &Path {
     if path.as_os_str().is_empty() { Path::new(".") } else { path }
 }
 
-/// Returns whether a path is a folder, a file, a link or something else, in words for an error message.
+/// Returns the kind of an entry of the file system in words for an error message: "a folder", "a file", "a symbolic
+/// link", or "a device, a pipe or a socket".
 pub(crate) fn kind(metadata: &fs::Metadata) -> &'static str {
     match () {
         () if metadata.is_dir() => "a folder",

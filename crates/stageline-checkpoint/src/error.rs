@@ -9,11 +9,11 @@ use safetensors::Dtype;
 use crate::damage::Damage;
 use crate::printable::{Printable, number};
 
-/// The most bytes that an error message shows of its path, if it has only one.
+/// The largest number of bytes of a path that an error message shows, if the message has only one path.
 const MOST_PATH: usize = 600;
-/// The most bytes that an error message with two paths shows of each path.
+/// The largest number of bytes that an error message with two paths shows of each path.
 const MOST_OF_TWO: usize = 300;
-/// The most bytes that an error message shows of a reason with text from elsewhere, such as a parser's.
+/// The largest number of bytes that an error message shows of a parser's message or of another text from elsewhere.
 const MOST_REASON: usize = 500;
 
 /// The reason why a checkpoint cannot be read or written.
@@ -30,7 +30,7 @@ pub enum CheckpointError {
         /// The path at which the caller expected a checkpoint.
         path: PathBuf,
     },
-    /// The path that was given for reading a checkpoint cannot be accessed.
+    /// The path that was given for reading a checkpoint cannot be accessed, for example for lack of permission.
     #[error("cannot access {}; make it readable", alone(path))]
     Look {
         /// The path at which the caller expected to find a checkpoint, and which cannot be accessed.
@@ -112,8 +112,8 @@ pub enum CheckpointError {
         /// The error of the operating system for the failed operation.
         source: io::Error,
     },
-    /// The new checkpoint is complete and has its name, but a power loss may remove it: the folder could not be synced,
-    /// and the rename could not be undone. No old checkpoint is removed.
+    /// The new checkpoint is complete under its final name, but a power loss may remove it: the folder could not be
+    /// synced, and the rename to this name could not be undone. No old checkpoint is removed.
     #[error(
         "{} is complete, but a power loss may remove it: its folder cannot be synced; check the disk, then write \
          another checkpoint; earlier checkpoints are untouched",
@@ -122,9 +122,9 @@ pub enum CheckpointError {
     NotDurable {
         /// The path of the new checkpoint, which is complete.
         published: PathBuf,
-        /// The error of the operating system when the store's folder was synced.
+        /// The error of the operating system with which syncing the folder of checkpoints failed.
         source: io::Error,
-        /// The error of the operating system when the checkpoint's rename was undone.
+        /// The error of the operating system with which undoing the rename of the new checkpoint failed.
         undo: io::Error,
     },
     /// The new checkpoint is complete, but an old one could not be removed.
@@ -141,7 +141,7 @@ pub enum CheckpointError {
         doing: &'static str,
         /// The path of the folder on which the removal of an old checkpoint failed.
         path: PathBuf,
-        /// The error of the operating system for the failed operation.
+        /// The error of the operating system with which the removal of old checkpoints failed.
         source: io::Error,
     },
     /// The folder of checkpoints has a checkpoint with the highest possible sequence number, so a new one cannot get
@@ -177,7 +177,7 @@ pub enum CheckpointError {
     /// A tensor has a name that the safetensors format reserves.
     #[error("no tensor can be named `{}`: the format reserves this name; rename the tensor", Printable::new(tensor))]
     Reserved {
-        /// The name of the tensor, which the format reserves.
+        /// The name of the tensor, which the safetensors format reserves.
         tensor: String,
     },
     /// An element of a tensor to save is infinite or NaN.
@@ -190,12 +190,12 @@ pub enum CheckpointError {
     NotFinite {
         /// The name of the tensor with the infinity or NaN.
         tensor: String,
-        /// The index of the first element that is not finite, in row-major order.
+        /// The position of the first infinity or NaN among the tensor's elements, in row-major order, counted from 0.
         index: usize,
         /// The value of the first element that is not finite: an infinity or NaN.
         value: f64,
     },
-    /// The step count of the checkpoint to save is above the limit of the format.
+    /// The checkpoint to save states more completed steps than a checkpoint may have.
     #[error("the step count is {steps}; it must be at most {most}")]
     Steps {
         /// The number of completed steps that the checkpoint states.
@@ -203,12 +203,13 @@ pub enum CheckpointError {
         /// The largest step count that a checkpoint may have.
         most: u64,
     },
-    /// The checkpoint to save states more optimizer steps than steps of the training.
+    /// The checkpoint to save states more optimizer steps than completed training steps.
     #[error("the optimizer's step count is {optimizer_steps}; it must be at most the step count, which is {steps}")]
     OptimizerSteps {
         /// The number of steps that the optimizer made, according to the checkpoint.
         optimizer_steps: u64,
-        /// The number of completed steps of the training, skipped steps included.
+        /// The number of completed training steps, including those that skipped the optimizer, for example after an
+        /// overflow.
         steps: u64,
     },
     /// The loss scale of the checkpoint to save is not a positive finite number.
@@ -226,24 +227,27 @@ pub enum CheckpointError {
     Header {
         /// The name of the tensor file or index in the checkpoint's folder.
         file: String,
-        /// The error with which the header or the index could not be written.
+        /// The reason why the header of the tensor file, or the index, cannot be written, such as a length above the
+        /// limit.
         reason: String,
     },
-    /// The new manifest was parsed for a check before it was written, and did not give the same values back.
+    /// The manifest of the checkpoint to save is not written, because a reader would refuse its text or get other
+    /// values from it.
     #[error(
         "the manifest of {bytes} bytes could not be read back: {}; make `run` smaller and less deeply nested",
         Printable::new(reason).at_most(MOST_REASON)
     )]
     Manifest {
-        /// The length of the manifest's text in bytes; 0 if the manifest has no JSON form at all.
+        /// The length of the new manifest's text in bytes; 0 if the manifest cannot be serialized as JSON.
         bytes: usize,
-        /// The reason why the manifest could not be read back.
+        /// The reason why a reader would not get the same manifest back, such as its length or a value that would
+        /// change.
         reason: String,
     },
     /// The background thread of a [`Writer`](crate::Writer) could not be started.
     #[error("cannot start the thread that writes checkpoints; raise the limit on threads (ulimit -u)")]
     Thread {
-        /// The error of the operating system when the thread was started.
+        /// The error of the operating system when the writer's background thread was started.
         source: io::Error,
     },
     /// The background thread of a [`Writer`](crate::Writer) panicked.
@@ -252,7 +256,7 @@ pub enum CheckpointError {
         Printable::new(message).at_most(MOST_REASON)
     )]
     Panicked {
-        /// The message with which the thread panicked.
+        /// The panic message of the writer's background thread.
         message: String,
     },
 }
@@ -261,8 +265,8 @@ impl CheckpointError {
     /// The largest length of a [`CheckpointError`]'s message in bytes, as `Display` and as `Debug`.
     pub const MOST_BYTES: usize = 1_000;
 
-    /// Returns a closure for `map_err` that makes a [`CheckpointError::Write`] of an operating system's error. `doing`
-    /// is the failed operation as a verb.
+    /// Returns a closure for `map_err` that converts an operating system's error to a [`CheckpointError::Write`].
+    /// `doing` is the failed operation as a verb, and `path` its file or folder.
     pub(crate) fn write(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Write { doing, path: path.to_path_buf(), source }
     }
@@ -280,18 +284,18 @@ impl fmt::Debug for CheckpointError {
     }
 }
 
-/// Makes the only path of an error message printable, in at most 600 bytes.
+/// Returns a path as printable text of at most 600 bytes, for an error message that shows no other path.
 fn alone(path: &Path) -> Printable<'_> {
     Printable::new(path.to_string_lossy()).at_most(MOST_PATH)
 }
 
-/// Makes one of the two paths of an error message printable, in at most 300 bytes.
+/// Returns a path as printable text of at most 300 bytes, for an error message that shows two paths.
 fn one_of_two(path: &Path) -> Printable<'_> {
     Printable::new(path.to_string_lossy()).at_most(MOST_OF_TWO)
 }
 
 /// Returns the end of the error message about a damaged checkpoint, which says what to do: fix permissions, resume from
-/// `older`, or restore a copy.
+/// the older checkpoint at `older`, or restore a copy.
 fn recovery(damage: &Damage, older: Option<&Path>) -> String {
     match older {
         _ if matches!(damage, Damage::Io(error) if error.kind() == io::ErrorKind::PermissionDenied) => {

@@ -34,7 +34,7 @@ impl<'a> Printable<'a> {
         Self { text: text.into(), most: Self::MOST_BYTES }
     }
 
-    /// Sets the most bytes of the text that are printed, escapes included. The limit is at least 3, the length of
+    /// Sets the largest number of bytes that are printed of the text, escapes included; at least 3, the length of
     /// `...`.
     pub fn at_most(self, bytes: usize) -> Self {
         Self { most: bytes.max(DOTS.len()), ..self }
@@ -68,11 +68,11 @@ pub(crate) fn number(value: f64) -> String {
     if plain.len() <= 25 { plain } else { format!("{value:e}") }
 }
 
-/// The mark that a printed text gets at the place where its middle was cut out.
+/// The text that replaces the middle of a text which is too long to print.
 const DOTS: &str = "...";
 
-/// Returns the length in bytes of the longest beginning of `chars` that takes at most `most` bytes when its invisible
-/// characters are escaped.
+/// Returns the number of bytes at the beginning of `chars` that can be printed in at most `most` bytes, with invisible
+/// characters escaped. The result counts the bytes before escaping.
 fn fitting(chars: impl Iterator<Item = char>, most: usize) -> usize {
     let mut left = most;
     let fits = |&char: &char| {

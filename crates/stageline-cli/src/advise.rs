@@ -14,17 +14,18 @@ use crate::shape;
 
 /// Recommends a number of micro-batches and a partition of the layers, from the log of a run.
 ///
-/// Prints the smallest M for a bubble, whether the links between workers are fast enough, the most even partition of
-/// the measured layers, and the main cause of idle time. With --hosts, compares the partitions over several hosts.
+/// Prints the smallest number of micro-batches M whose bubble is at most --bubble, whether the links between workers
+/// are fast enough, the most even partition of the measured layers, and the main cause of idle time. With --hosts,
+/// compares the partitions over several hosts.
 #[derive(Args)]
 pub(crate) struct Flags {
-    /// File with the log of a run, as a training writes it with `--log`
+    /// File with the log of a run, which a training program writes with `--log`
     #[arg(long, value_name = "FILE")]
     from: PathBuf,
-    /// Number of workers P to recommend for [default: that of the run]
+    /// Number of workers P of the recommended run [default: the P of the logged run]
     #[arg(long)]
     stages: Option<usize>,
-    /// Name of the schedule to recommend for [default: the schedule of the run]
+    /// Name of the schedule of the recommended run [default: the schedule of the logged run]
     #[arg(long)]
     schedule: Option<String>,
     /// Largest acceptable bubble of the recommended run, as a share of the total stage time
@@ -33,8 +34,9 @@ pub(crate) struct Flags {
     /// Largest number of micro-batches M to try
     #[arg(long, default_value_t = 512)]
     most: usize,
-    /// Number of workers of each host, in order: suggests which layers to place on each host, with the traffic between
-    /// hosts and the balance that leaves. Hosts are connected by the given link, or else by the slowest of the log
+    /// Number of workers on each host, in order, such as `4,4`: compares the partitions of the layers over these hosts,
+    /// with the bytes sent between hosts and the time of the slowest worker. Hosts are connected by the link of
+    /// --bandwidth and --latency, or else by the slowest link in the log
     #[arg(long, value_name = "WORKERS,WORKERS", value_delimiter = ',', conflicts_with = "stages")]
     hosts: Vec<usize>,
     #[command(flatten)]
@@ -64,7 +66,7 @@ pub(crate) fn run(flags: &Flags) -> Result<()> {
 /// The increase of the bubble above which `advise` calls a link too slow, as a share of the total stage time.
 const TOO_SLOW: f64 = 0.02;
 
-/// The input of a recommendation: the flags of `advise`, the log of the run and the schedule to recommend for.
+/// The input of a recommendation: the flags of `advise`, the log of the run, and the schedule of the recommended run.
 struct Question<'a> {
     flags: &'a Flags,
     log: &'a RunLog,
@@ -77,8 +79,8 @@ impl Question<'_> {
         Target { workers, micro_batches: self.log.plan.micro_batches(), schedule: self.schedule, cut }
     }
 
-    /// Returns the text of a recommendation without --hosts, and the most even partition of the layers into stages by
-    /// the measured time of a forward and backward.
+    /// Returns the recommendation without --hosts as text, and the recommended partition of the layers into stages,
+    /// which is the most even one by the measured time of a forward and backward.
     fn any_cut(&self, measured: Measured) -> Result<(String, Vec<Range<usize>>)> {
         let measured = self.flags.link.apply(measured)?;
         let workers = self.flags.stages.unwrap_or(self.log.plan.workers());
@@ -93,8 +95,9 @@ impl Question<'_> {
         Ok((text, cut))
     }
 
-    /// Returns the text of a recommendation for a model that is split between hosts at stage boundaries of the run, and
-    /// the partition of its layers with the shortest step.
+    /// Returns the recommendation with --hosts as text, and the recommended partition of the layers into stages. Of the
+    /// partitions that split between hosts at stage boundaries of the run, it is the one with the shortest predicted
+    /// step.
     fn cut_between_hosts(&self, measured: Measured) -> Result<(String, Vec<Range<usize>>)> {
         let hosts = Hosts::new(self.flags.hosts.clone())?;
         let link = self.flags.link.link().or(measured.slowest_link());
@@ -128,9 +131,9 @@ impl Question<'_> {
         ))
     }
 
-    /// Returns a table of the links between stages, and lines with schedules that have a smaller bubble over these
-    /// links. The table shows the predicted bubble if only one link takes time, for each link, and if all links do. The
-    /// text is empty if the plan uses no link.
+    /// Returns a text with a table of the links between stages, and a line for each schedule that has a smaller bubble
+    /// over these links; an empty text if the plan uses no link. A row of the table shows the bubble that is predicted
+    /// if only its link takes time. The last two rows are for all links and for no links.
     fn links(&self, measured: &Measured, target: &Target) -> Result<String> {
         let crossings = measured.crossings(target)?;
         if crossings.is_empty() {
@@ -207,8 +210,8 @@ impl Question<'_> {
     }
 }
 
-/// Formats the bubble over links (`with`), and says whether the links are too slow: whether this bubble exceeds the
-/// bubble with free transfers (`without`) by more than 2% of the total stage time.
+/// Returns the bubble over links (`with`) as text, and whether the links are fast enough. They are too slow if this
+/// bubble exceeds the bubble with free transfers (`without`) by more than 2% of the total stage time.
 fn verdict(without: f64, with: f64) -> String {
     let (percent, more) = (100.0 * with, with - without);
     if more > TOO_SLOW {

@@ -14,7 +14,8 @@ use crate::shape::read_plan;
 pub(crate) struct Flags {
     /// CSV file of the plan, as written by `plan --csv` or PyTorch; `-` reads the standard input
     plan: PathBuf,
-    /// Number of micro-batches that a channel between two stages can hold; 0 is a rendezvous
+    /// Number of micro-batches that a channel between two stages can hold; with 0, a sender waits until the receiver
+    /// takes the tensor
     #[arg(long, default_value_t = 1)]
     capacity: usize,
     /// Limit of live micro-batches on a worker, counted over all its stages

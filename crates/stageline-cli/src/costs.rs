@@ -7,27 +7,27 @@ use anyhow::ensure;
 use clap::Args;
 use stageline_schedule::{Costs, Memory, StageCost, StageMemory, Transfers};
 
-/// The flags for the costs of stages, which are comma-separated lists. A list of one entry is for every stage. In a
-/// list of P entries (the number of stages) each stage has its own, which is divided evenly among the V chunks of the
-/// stage. In a list of P x V entries each chunk has its own.
+/// The flags for the costs of stages. Each cost is a comma-separated list: one entry for all stages, one for each of P
+/// stages, or one for each of P x V chunks. Times of a whole stage are divided evenly among its V chunks; latencies,
+/// bytes and bandwidths are not divided.
 #[derive(Args)]
 pub(crate) struct CostFlags {
     /// Time of a stage's forward of one micro-batch, in ms; a comma-separated list gives each stage its own
     #[arg(long, value_delimiter = ',', value_name = "MS", default_value = "1", value_parser = amount)]
     forward: Vec<f64>,
-    /// Time of the input-gradient half of a stage's backward, in ms
+    /// Time of the input-gradient half of a stage's backward of one micro-batch, in ms
     #[arg(long, value_delimiter = ',', value_name = "MS", default_value = "1", value_parser = amount)]
     input_grad: Vec<f64>,
-    /// Time of the weight-gradient half of a stage's backward, in ms
+    /// Time of the weight-gradient half of a stage's backward of one micro-batch, in ms
     #[arg(long, value_delimiter = ',', value_name = "MS", default_value = "1", value_parser = amount)]
     weight_grad: Vec<f64>,
-    /// Time of a stage's whole backward, in ms [default: the sum of its halves]
+    /// Time of a stage's whole backward of one micro-batch, in ms [default: the sum of its halves]
     #[arg(long, value_delimiter = ',', value_name = "MS", value_parser = amount)]
     backward: Vec<f64>,
-    /// Latency of each transfer that a stage sends to another worker, in ms
+    /// Latency of each transfer from a stage to another worker, in ms
     #[arg(long, value_delimiter = ',', value_name = "MS", default_value = "0", value_parser = amount)]
     transfer: Vec<f64>,
-    /// Bytes that a stage sends to the next stage for a micro-batch, and receives back as a gradient
+    /// Bytes that a stage sends to the next stage for one micro-batch, and receives back from it as a gradient
     #[arg(long, value_delimiter = ',', value_name = "BYTES", value_parser = amount, requires = "bandwidth")]
     bytes: Vec<f64>,
     /// Bandwidth of the link to the next stage, in GB/s for each direction; transfers in one direction run one after
@@ -42,15 +42,16 @@ pub(crate) struct CostFlags {
     serialised: bool,
 }
 
-/// The flags for the memory of stages. The lists have one entry for all stages, one for each of P stages, or one for
-/// each of P x V chunks, as the flags for the costs.
+/// The flags for the memory of stages, in bytes. The memory of a micro-batch is a comma-separated list: one entry for
+/// all stages, one for each of P stages, or one for each of P x V chunks. The memory of a whole stage is divided evenly
+/// among its V chunks.
 #[derive(Args)]
 pub(crate) struct MemoryFlags {
-    /// Bytes that a live micro-batch keeps on a stage from its forward on
+    /// Bytes of activations that a stage keeps for one live micro-batch, from its forward to its backward
     #[arg(long, value_delimiter = ',', value_name = "BYTES", value_parser = amount)]
     memory_per_forward: Vec<f64>,
-    /// Bytes of --memory-per-forward that stay in use between a micro-batch's input gradient and weight gradient
-    /// [default: all]
+    /// Bytes of --memory-per-forward that a stage still keeps for a micro-batch between its input gradient and its
+    /// weight gradient [default: all]
     #[arg(long, value_delimiter = ',', value_name = "BYTES", value_parser = amount, requires = "memory_per_forward")]
     memory_per_input_grad: Vec<f64>,
     /// Memory limit of a worker, in bytes
@@ -59,9 +60,8 @@ pub(crate) struct MemoryFlags {
 }
 
 impl CostFlags {
-    /// Returns the costs of `workers` x `chunks` stages, in ms: the times of forwards, backwards and halves of backwards,
-    /// and of transfers, as their flags give them. Each of these flags takes one value for all stages, or one value for
-    /// each; a flag with another number of values is an error.
+    /// Returns the costs of `workers` x `chunks` stages, in ms, as the flags give them: forwards, backwards, optimizer
+    /// steps and transfers. A flag with a wrong number of entries is an error.
     pub(crate) fn costs(&self, workers: usize, chunks: usize) -> anyhow::Result<Costs> {
         let shared = |flag, list: &[f64]| spread(flag, list, workers, chunks, chunks as f64);
         let forward = shared("--forward", &self.forward)?;
@@ -85,7 +85,8 @@ impl CostFlags {
         Ok(costs.with_links(self.links(workers, chunks)?).with_transfers(transfers))
     }
 
-    /// Returns the time for which one transfer occupies the link from each stage to the next, in ms.
+    /// Returns the time in ms for which one transfer occupies the link from each stage to the next: its bytes divided
+    /// by the bandwidth, or 0 if --bytes is unset.
     fn links(&self, workers: usize, chunks: usize) -> anyhow::Result<Vec<f64>> {
         const BYTES_A_MS: f64 = 1e6; // at 1 GB/s
         if self.bytes.is_empty() {
@@ -98,8 +99,8 @@ impl CostFlags {
 }
 
 impl MemoryFlags {
-    /// Returns the memory of `workers` x `chunks` stages and the memory limit of a worker; `None` if the flags are
-    /// unset.
+    /// Returns the memory that a micro-batch occupies on each of `workers` x `chunks` stages, with the memory limit of
+    /// a worker; `None` if the flags are unset.
     pub(crate) fn memory(&self, workers: usize, chunks: usize) -> anyhow::Result<Option<Memory>> {
         if self.memory_per_forward.is_empty() {
             return Ok(None);
@@ -116,8 +117,9 @@ impl MemoryFlags {
     }
 }
 
-/// Expands the list of a flag to one entry for each of `workers` x `chunks` stages. An entry for all chunks of a stage
-/// is divided by `share`.
+/// Returns the list of a flag with one entry for each of `workers` x `chunks` stages. `list` has one entry for all, one
+/// for each worker, or one for each stage. In the first two cases, each entry is divided by `share`. A list of another
+/// length is an error.
 fn spread(flag: &str, list: &[f64], workers: usize, chunks: usize, share: f64) -> anyhow::Result<Vec<f64>> {
     let stages = workers * chunks;
     let lengths = BTreeSet::from([1, workers, stages]);

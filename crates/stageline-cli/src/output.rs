@@ -28,8 +28,8 @@ pub(crate) fn draw(path: &Path, timeline: &Timeline) -> anyhow::Result<()> {
     write_to(path, &timeline.svg("ms"))
 }
 
-/// Writes the text to a file, or to the standard output if the path is `-`. A pipe that its reader closes early is no
-/// error.
+/// Writes `text` to the file at `path`, or to the standard output if the path is `-`. A pipe that its reader closes
+/// early is no error.
 pub(crate) fn write_to(path: &Path, text: &str) -> anyhow::Result<()> {
     let written = if path == "-" { std::io::stdout().write_all(text.as_bytes()) } else { std::fs::write(path, text) };
     match written {
@@ -38,7 +38,7 @@ pub(crate) fn write_to(path: &Path, text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Writes the text to the standard output. A pipe that its reader closes early is no error.
+/// Writes `text` to the standard output. A pipe that its reader closes early is no error.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     write_to(Path::new("-"), text)
 }

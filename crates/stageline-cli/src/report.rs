@@ -35,7 +35,7 @@ pub(crate) struct Report {
     /// The bubble by span (arXiv:2401.10241), from 0 to 1: the idle share of the busiest worker in the longest time
     /// from a worker's first compute to its last.
     bubble_span: f64,
-    /// A lower bound on the step time, in ms, of any plan with the same costs and the same placement of stages on
+    /// A lower bound on the step time, in ms, of any plan with the same costs, memory limit and placement of stages on
     /// workers.
     bound_ms: f64,
     /// The largest number of micro-batches of each worker that are live at one time, which means that the worker keeps
@@ -46,7 +46,7 @@ pub(crate) struct Report {
     idle_ms: Vec<IdleMs>,
 }
 
-/// The schedule whose plan a search found to be the best.
+/// The best plan that a search found: its schedule, and the channel capacity that it needs.
 #[derive(Serialize)]
 struct Found {
     schedule: &'static str,

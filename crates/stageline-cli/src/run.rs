@@ -18,24 +18,25 @@ use crate::shape;
 /// Predicts step time, bubble, throughput and memory for another P, M or schedule, from the log of a run.
 ///
 /// The prediction is a simulation with the costs that the run measured. With another P, stages are made of the layers
-/// in the log; a layer has a share of its stage's time by its FLOPs. The halves of a split backward are assumed to be
-/// equal. Workers have the links of the run, unless --bandwidth is given. To show how far the prediction can be
-/// trusted, the command also predicts the run itself and prints the error.
+/// in the log; each layer has a share of its stage's time in proportion to its FLOPs. The halves of a split backward
+/// are assumed to be equal. Workers have the links of the run, unless --bandwidth is given. To show how far the
+/// prediction can be trusted, the command also predicts the run itself and prints the error.
 #[derive(Args)]
 pub(crate) struct PredictFlags {
-    /// File with the log of a run, as a training writes it with `--log`
+    /// File with the log of a run, which a training program writes with `--log`
     #[arg(long, value_name = "FILE")]
     from: PathBuf,
-    /// Number of workers P to predict for [default: that of the run]
+    /// Number of workers P of the predicted run [default: the P of the logged run]
     #[arg(long)]
     stages: Option<usize>,
-    /// Number of micro-batches M to predict for, of the same size as in the run [default: that of the run]
+    /// Number of micro-batches M of the predicted run, each of the same size as in the logged run [default: the M of
+    /// the logged run]
     #[arg(long)]
     micro_batches: Option<usize>,
-    /// Name of the schedule to predict for [default: the schedule of the run]
+    /// Name of the schedule of the predicted run [default: the schedule of the logged run]
     #[arg(long)]
     schedule: Option<String>,
-    /// Number of chunks V of every worker, for schedules that leave this choice
+    /// Number of chunks V of every worker, for schedules in which it can be chosen
     #[arg(long)]
     chunks: Option<usize>,
     #[command(flatten)]
@@ -61,8 +62,8 @@ impl LinkFlags {
         Some(Link { latency: 1e-3 * self.latency, bandwidth: 1e9 * self.bandwidth? })
     }
 
-    /// Returns the costs of a run with the link of the flags between all workers, or with the links of the run if the
-    /// flags are unset.
+    /// Returns the measured costs of a run with the link of --bandwidth and --latency between any two workers, or with
+    /// the links of the run if --bandwidth is unset.
     pub(crate) fn apply(&self, measured: Measured) -> Result<Measured> {
         match self.link() {
             Some(link) => Ok(measured.over(link)?),
@@ -74,7 +75,7 @@ impl LinkFlags {
 /// Writes an HTML page about a run, from its log.
 #[derive(Args)]
 pub(crate) struct PageFlags {
-    /// File with the log of a run, as a training writes it with `--log`
+    /// File with the log of a run, which a training program writes with `--log`
     #[arg(long, value_name = "FILE")]
     from: PathBuf,
     /// HTML file to which the page about the run is written
@@ -82,7 +83,7 @@ pub(crate) struct PageFlags {
     html: PathBuf,
 }
 
-/// The prediction as `stageline predict` prints it. Bubbles are shares of the total stage time.
+/// The prediction as `stageline predict` prints it. Bubbles are shares of the total stage time (workers x step time).
 #[derive(Serialize)]
 struct Predicted<'a> {
     schedule: &'a str,
@@ -155,8 +156,8 @@ fn text(predicted: &Predicted) -> String {
     )
 }
 
-/// The errors, without sign, of a prediction for the measured run itself: relative for the step time, absolute for the
-/// bubble.
+/// The errors, without sign, of the prediction for the measured run itself: the relative error of the step time, and
+/// the absolute error of the bubble.
 struct OwnError {
     step: f64,
     bubble: f64,

@@ -15,15 +15,15 @@ use crate::shape::not_too_large;
 /// Finds the plan with the shortest simulated step within a memory limit, among all schedules and automatically
 /// generated plans.
 ///
-/// Schedules with chunks split every stage into 2 chunks, or into up to 4 if the schedule leaves the choice. The
+/// Schedules with chunks split every stage into 2 chunks, or into 2 to 4 if the number of chunks can be chosen. The
 /// printed bound is a lower bound on the step time of any plan with the same placement of stages on workers.
 #[derive(Args)]
 pub(crate) struct Flags {
     /// Number of stages P, one on each worker
     #[arg(long)]
     stages: usize,
-    /// File with the log of a run, as a training writes it with `--log`, from which the costs of stages are taken: of
-    /// the most even partition of its layers into P stages
+    /// File with the log of a run, which a training program writes with `--log`. The costs of stages are computed from
+    /// it, for the most even partition of its layers into P stages
     #[arg(long, value_name = "FILE", conflicts_with_all = ["forward", "input_grad", "weight_grad", "backward", "optimizer"])]
     from: Option<PathBuf>,
     /// Number of micro-batches M in a step

@@ -8,7 +8,8 @@ use anyhow::{Context, anyhow, ensure};
 use clap::Args;
 use stageline_schedule::{Plan, SCHEDULES, Schedule, schedule_named};
 
-/// The most pairs of stage and micro-batch that a plan may have. A plan of this size takes about 10 GB of memory.
+/// The largest number of pairs of stage and micro-batch that a plan may have. A plan of this size takes about 10 GB of
+/// memory.
 const MOST_PAIRS: usize = 100_000_000;
 
 /// The flags that choose a plan: a schedule, and the numbers of stages, micro-batches and chunks.
@@ -22,7 +23,7 @@ pub(crate) struct Shape {
     /// Number of micro-batches M in a step
     #[arg(long)]
     micro_batches: usize,
-    /// Number of chunks V of every stage, for schedules that leave this choice
+    /// Number of chunks V of every stage, for schedules in which it can be chosen
     #[arg(long)]
     chunks: Option<usize>,
 }
@@ -42,8 +43,8 @@ impl Shape {
     }
 }
 
-/// Returns the schedule with this name, with the given number of chunks on each worker or, for `None`, the schedule's
-/// own number.
+/// Returns the schedule with the given name and number of chunks on each worker. If `chunks` is `None`, the schedule
+/// has its own number of chunks.
 pub(crate) fn schedule(name: &str, chunks: Option<usize>) -> anyhow::Result<Box<dyn Schedule>> {
     let named = schedule_named(name)?;
     match chunks {
@@ -56,7 +57,8 @@ pub(crate) fn schedule(name: &str, chunks: Option<usize>) -> anyhow::Result<Box<
     }
 }
 
-/// Rejects the size of a plan that would not fit into the memory of this machine.
+/// Returns an error if a plan with `stages` stages and `micro_batches` micro-batches would exceed the limit of 100
+/// million pairs of stage and micro-batch, because it would need too much memory.
 pub(crate) fn not_too_large(stages: usize, micro_batches: usize) -> anyhow::Result<()> {
     ensure!(
         stages.max(1).saturating_mul(micro_batches.max(1)) <= MOST_PAIRS,

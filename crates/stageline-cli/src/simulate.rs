@@ -12,11 +12,11 @@ use crate::shape::{Shape, read_plan};
 
 /// Simulates a schedule, or a plan from a file, and prints its step time, bubble, idle time by cause and memory.
 ///
-/// The printed bound is a lower bound on the step time of any plan with the same placement of stages on workers. The
-/// bubble of the total is the idle share of workers x step time. The bubble by span is the idle share of the longest
-/// span from a worker's first compute to its last (arXiv:2401.10241). Idle time attributed to a cause is the time that
-/// would be saved without this cause: with free transfers, equal stages, equal optimizer steps, or without filling and
-/// draining.
+/// The printed bound is a lower bound on the step time of any plan with the same placement of stages on workers. Two
+/// bubbles are printed. The bubble of the total is the idle share of the total stage time (workers x step time). The
+/// bubble by span is the idle share of the longest span from a worker's first compute to its last (arXiv:2401.10241).
+/// Idle time attributed to a cause is the time that would be saved without this cause: with free transfers, equal
+/// stages, equal optimizer steps, or without filling and draining.
 #[derive(Args)]
 #[command(override_usage = "stageline simulate [OPTIONS] --stages <P> --micro-batches <M>\n       \
                             stageline simulate [OPTIONS] --plan <FILE>")]
@@ -24,10 +24,10 @@ pub(crate) struct Flags {
     #[command(flatten)]
     shape: Option<Shape>,
     /// CSV file of a plan, as written by `plan --csv` or PyTorch, to simulate instead of a schedule; `-` reads the
-    /// standard input. Costs are then those of the stages that the actions of the plan name
+    /// standard input. Lists of costs then have an entry for each stage of the plan
     #[arg(long, value_name = "FILE", conflicts_with = "Shape", required_unless_present = "Shape")]
     plan: Option<PathBuf>,
-    /// Number of micro-batches that a channel between two stages can hold [default: all of a step]
+    /// Number of micro-batches that a channel between two stages can hold [default: all micro-batches of a step]
     #[arg(long)]
     capacity: Option<usize>,
     #[command(flatten)]

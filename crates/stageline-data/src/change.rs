@@ -12,7 +12,7 @@ pub enum Change {
     Length(u64),
     /// The file was written to but kept its length: its modification time changed, or a read ended too early.
     Written,
-    /// The file was replaced by something that is no file, such as a folder.
+    /// The file was replaced by something other than a regular file, such as a folder.
     NoFile,
     /// The file was deleted or moved away.
     Gone,
@@ -43,8 +43,8 @@ impl Stamp {
         Self { length: metadata.len(), modified: metadata.modified().ok() }
     }
 
-    /// Returns the change of the file since this stamp was taken, if there is one. `metadata` is the file's metadata
-    /// now.
+    /// Returns the change of the file since this length and time were recorded; `None` if there is none. `metadata` is
+    /// the current metadata of the file.
     pub(crate) fn change(&self, metadata: &Metadata) -> Option<Change> {
         let now = Self::new(metadata);
         if !metadata.is_file() {

@@ -29,15 +29,15 @@ pub enum CorpusError {
         /// The file extensions that the caller asked for; `None` for any file.
         extensions: Option<Vec<String>>,
     },
-    /// The text is shorter than one training window.
+    /// The text is shorter than one window, the number of bytes or tokens in a training example.
     #[error(
         "the text has {text_len} bytes, but a window takes {window}; shorten the window, or read more text (more \
          files, a larger max_bytes or, for validation, a larger validation_fraction)"
     )]
     TextTooShort {
-        /// The length of the text in bytes.
+        /// The length of the text in bytes; in tokens if the sampler chooses windows of tokens.
         text_len: u64,
-        /// The length of a training window in bytes.
+        /// The length of a window in bytes; in tokens if the sampler chooses windows of tokens.
         window: usize,
     },
     /// An option of the corpus or of the sampler is outside its range.
@@ -61,7 +61,7 @@ pub enum CorpusError {
         path: PathBuf,
         /// The length of the file in bytes when the corpus was opened.
         had: u64,
-        /// The kind of change that the file underwent.
+        /// The kind of change that the file underwent since the corpus was opened.
         now: Change,
     },
     /// A file or folder of the corpus cannot be read.
@@ -75,7 +75,8 @@ pub enum CorpusError {
 }
 
 impl CorpusError {
-    /// Returns a closure for `map_err` that makes a [`CorpusError::Io`] of an operating system's error at `path`.
+    /// Returns a closure for `map_err` that converts an operating system's error to a [`CorpusError::Io`] for the file
+    /// or folder at `path`.
     pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
         |source| Self::Io { path: path.to_path_buf(), source }
     }

@@ -19,12 +19,12 @@ pub(crate) struct FileRange {
 }
 
 impl FileRange {
-    /// Returns the length of the range in bytes.
+    /// Returns the number of bytes in the file range.
     pub(crate) fn len(&self) -> u64 {
         self.bytes.end - self.bytes.start
     }
 
-    /// Fills `buffer` with the bytes of the range that follow its first `skip` bytes. The range must have `skip +
+    /// Reads bytes of the file range into `buffer`, after its first `skip` bytes. The range must have at least `skip +
     /// buffer.len()` bytes, which is not checked.
     ///
     /// The file is open during this call only. A corpus may have more files than a process may keep open, and an open

@@ -1,10 +1,10 @@
 //! Keys of random streams for sampling: one seed gives unrelated random numbers for each purpose.
 
-/// Returns the ChaCha key for the random numbers of one purpose: the seed as 8 little-endian bytes, then `tag`, then
-/// zeros.
+/// Returns the ChaCha key of a random stream: the seed as 8 little-endian bytes, then `tag`, then zeros. The tag names
+/// the purpose of the stream, such as `stageline sampler`.
 ///
-/// Each purpose has a tag of its own, also across crates. Streams of different purposes therefore differ even if their
-/// seeds and stream numbers are equal. A change of this rule or of a tag changes the numbers that a resumed run draws.
+/// Each purpose has its own tag, in all crates, so streams of different purposes differ even for equal seeds and stream
+/// numbers. A change of a tag, or of this layout, changes the random numbers that a resumed run draws.
 ///
 /// # Panics
 /// Panics if the tag is longer than 24 bytes or not ASCII.

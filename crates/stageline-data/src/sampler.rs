@@ -21,8 +21,8 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Makes a sampler of windows of `window` bytes for a text of `text_len` bytes, the [`Text::len`](crate::Text::len)
-    /// of that text.
+    /// Makes a sampler that chooses windows of `window` bytes in a text of `text_len` bytes, as returned by
+    /// [`Text::len`](crate::Text::len). Both lengths are in tokens for a token file.
     ///
     /// # Errors
     /// - [`CorpusError::OutOfRange`] if `window` is 0.
@@ -62,8 +62,8 @@ impl Sampler {
     }
 }
 
-/// Maps 64 uniform random bits to a number in `0..n`, the upper half of the product `bits * n`. The bias is less than
-/// `n` in 2^64.
+/// Maps 64 uniform random bits to an almost uniform number in `0..n`: the upper half of the product `bits * n`. The
+/// bias is less than `n` in 2^64.
 fn scale(bits: u64, n: u64) -> u64 {
     ((u128::from(bits) * u128::from(n)) >> 64) as u64
 }

@@ -15,7 +15,7 @@ const CHUNK: u64 = 1 << 18;
 /// read at the same time; reading takes no lock.
 pub struct Text {
     ranges: Vec<FileRange>,
-    /// The offset in the stream of the first byte of each file range.
+    /// The offset of the first byte of each file range in the joined text.
     starts: Vec<u64>,
     len: u64,
 }
@@ -127,8 +127,8 @@ mod tests {
     use super::*;
     use crate::change::Stamp;
 
-    /// Creates a temporary folder of files with these contents, which must not be empty, and the text that joins these
-    /// files.
+    /// Creates a temporary folder with one file for each element of `pieces`, which must not be empty. Returns the
+    /// folder and the text that joins the files.
     fn text(pieces: &[&[u8]]) -> (tempfile::TempDir, Text) {
         let root = tempfile::tempdir().unwrap();
         let range = |(i, bytes): (usize, &&[u8])| {

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A file or folder that could not be read during a walk.
+/// A file or folder that could not be read while the files of a folder were listed, with the error.
 #[derive(Debug)]
 pub(crate) struct Unreadable {
     pub(crate) path: PathBuf,
@@ -12,16 +12,17 @@ pub(crate) struct Unreadable {
 }
 
 impl Unreadable {
-    /// Returns a closure for `map_err` that adds `path` to an error of the operating system.
+    /// Returns a closure for `map_err` that converts an operating system's error to an [`Unreadable`] for `path`.
     fn at(path: &Path) -> impl FnOnce(io::Error) -> Self {
         |source| Self { path: path.to_path_buf(), source }
     }
 }
 
-/// Returns the regular files below `root` with one of `extensions`, or all of them for `None`, in no particular order.
+/// Returns the regular files in the folder `root` and its subfolders that have one of `extensions` (any file for
+/// `None`), in no particular order.
 ///
 /// Skips symbolic links, whose targets may lie outside or form a cycle; hidden entries, such as `.git`; and folders
-/// named `target`, which contain build outputs. The name of `root` itself does not matter.
+/// named `target`, which contain build outputs. `root` itself may have any name.
 ///
 /// # Errors
 /// Returns the first folder or entry of a folder that cannot be read, with the error of the operating system.
@@ -57,7 +58,7 @@ fn has_extension(path: &Path, extensions: Option<&[String]>) -> bool {
 
 /// Returns `path` relative to `root`, with `/` between its parts on every system.
 ///
-/// Parts that are not Unicode are replaced, which is fine for a name that is only hashed.
+/// Bytes that are not Unicode are replaced by U+FFFD, which is fine for a name that is only hashed and sorted.
 pub(crate) fn relative_name(root: &Path, path: &Path) -> String {
     let relative = path.strip_prefix(root).unwrap_or(path);
     let parts: Vec<_> = relative.iter().map(|part| part.to_string_lossy()).collect();

@@ -47,8 +47,8 @@ pub(crate) fn read_json(path: &Path, reason: &'static str) -> Result<Map<String,
     }
 }
 
-/// Whether a folder has an entry of this name, even a link that leads nowhere. True if the operating system refuses to
-/// tell, so that opening the file gives its error.
+/// Whether `folder` has an entry of the name `name`, even a link to nothing. True also if the operating system refuses
+/// to tell, so that opening the file later reports the error.
 pub(crate) fn has(folder: &Path, name: &str) -> bool {
     !matches!(fs::symlink_metadata(folder.join(name)), Err(error) if error.kind() == io::ErrorKind::NotFound)
 }
@@ -60,15 +60,16 @@ pub(crate) fn sync_folder(path: &Path) -> Result<(), FolderError> {
     synced.map_err(FolderError::write("sync", path))
 }
 
-/// A new file under a temporary name. When the value is dropped, the file is removed unless it got its final name.
+/// A new file that has a temporary name until it is published. If it is never published, it is removed when this value
+/// is dropped.
 pub(crate) struct NewFile {
     temporary: PathBuf,
     path: PathBuf,
 }
 
 impl NewFile {
-    /// Creates a temporary file that shall replace `name` in `folder`, lets `fill` write its contents, and syncs it to
-    /// disk. An error of `fill` is returned, and the temporary file is removed.
+    /// Creates a temporary file in `folder` that is to become the file `name`, lets `fill` write its contents, and
+    /// syncs it to disk. If `fill` fails, its error is returned and the temporary file is removed.
     pub(crate) fn write(
         folder: &Path,
         name: &str,
@@ -84,7 +85,7 @@ impl NewFile {
         Ok(new)
     }
 
-    /// Gives the temporary file its final name. It replaces any file of that name.
+    /// Renames the temporary file to its final name, and replaces any file of that name.
     pub(crate) fn publish(self) -> Result<(), FolderError> {
         fs::rename(&self.temporary, &self.path).map_err(FolderError::write("replace", &self.path))
     }
@@ -97,7 +98,7 @@ impl Drop for NewFile {
     }
 }
 
-/// Writes a value as JSON to a temporary file in `folder`, which is to be published as `name`.
+/// Writes a value as JSON to a temporary file in `folder`. The returned file gets the name `name` when it is published.
 pub(crate) fn write_json(folder: &Path, name: &str, value: &impl Serialize) -> Result<NewFile, FolderError> {
     let path = folder.join(name);
     let text = serde_json::to_string_pretty(value);

@@ -10,7 +10,7 @@ use stageline_checkpoint::Printable;
 use crate::refusal::Refusal;
 use crate::shown::{hint, path as shown, shape};
 
-/// The largest number of bytes that an error message shows of a parser's error, which may quote the file.
+/// The largest number of bytes that an error message shows of a parser's message, which may quote the file.
 const MOST_REASON: usize = 400;
 
 /// The reason why a model folder cannot be read or written.
@@ -57,10 +57,10 @@ pub enum FolderError {
     MissingFile {
         /// The path at which the file is expected.
         path: PathBuf,
-        /// The reason why the folder must have the file.
+        /// The reason why the model folder must have the missing file, such as "it describes the model".
         reason: &'static str,
     },
-    /// The path of a file leads to a folder, a device, a pipe or a socket.
+    /// The path at which a file is expected leads to a folder, a device, a pipe or a socket.
     #[error("{} is not a file; replace it by a file, or remove it", shown(path))]
     NotAFile {
         /// The path at which a file is expected.
@@ -89,10 +89,11 @@ pub enum FolderError {
     Malformed {
         /// The path of the malformed file.
         path: PathBuf,
-        /// The error of the parser, or another reason why the file is refused. It may quote the file.
+        /// The error message of the parser, or another reason why the file is malformed. It may quote the file.
         reason: String,
     },
-    /// The index names a weights file that might lie outside the folder, or that is not in the format safetensors.
+    /// The index of a model folder names a weights file whose name might lead out of the folder, or does not end with
+    /// `.safetensors`.
     #[error(
         "{} names the file `{}` for the tensor `{}`, which is not a plain name that ends with .safetensors; download \
          the index again",
@@ -103,12 +104,12 @@ pub enum FolderError {
     FileName {
         /// The path of the index, `model.safetensors.index.json`.
         path: PathBuf,
-        /// The name of the tensor whose file is refused.
+        /// The name of the tensor for which the index names the refused file.
         tensor: String,
-        /// The name of a weights file that is refused.
+        /// The refused name of a weights file, as the index has it.
         file: String,
     },
-    /// The weights file that the index names for a tensor does not have the tensor.
+    /// The index of a model folder lists a tensor in a weights file that does not have the tensor.
     #[error(
         "{} lacks the tensor `{}`, which model.safetensors.index.json lists for it; download both files again",
         shown(path),
@@ -148,7 +149,7 @@ pub enum FolderError {
         /// The names of the most similar tensors in the folder, at most three, the nearest first.
         similar: Vec<String>,
     },
-    /// A tensor has another shape than the model expects.
+    /// A tensor of a weights file has another shape than the model expects.
     #[error(
         "{} has the tensor `{}` with the shape {}, but the model expects {}; check that config.json belongs to these \
          weights",
@@ -162,9 +163,9 @@ pub enum FolderError {
         path: PathBuf,
         /// The name of the tensor that has another shape.
         tensor: String,
-        /// The shape of the tensor in the file.
+        /// The shape of the tensor in the weights file.
         found: Vec<usize>,
-        /// The shape that the caller expects.
+        /// The shape that the caller expects the tensor to have.
         expected: Vec<usize>,
     },
     /// The elements of a tensor have a type other than F32, F16 and BF16, which is not converted to f32.
@@ -181,20 +182,22 @@ pub enum FolderError {
         /// The type of the tensor's elements in the file.
         dtype: Dtype,
     },
-    /// A folder cannot be written: its layout, its place or the values for a tensor are refused.
+    /// A model file or folder is not written, for example because the model is read from this folder, or because the
+    /// values for a tensor do not fit its shape.
     #[error("{} is not written: {reason}", shown(path))]
     Refused {
         /// The path of the file or folder that is not written.
         path: PathBuf,
-        /// The reason for the refusal.
+        /// The reason why the file or folder is not written.
         reason: Refusal,
     },
-    /// The caller of [`Layout::write`](crate::Layout::write) has no values for a tensor.
+    /// The function that the caller passed to [`Layout::write`](crate::Layout::write) returned an error instead of the
+    /// values of a tensor.
     #[error("{} is not written: no values for the tensor `{}`", shown(path), Printable::new(tensor))]
     Values {
         /// The path of the weights file that is not written.
         path: PathBuf,
-        /// The name of the tensor without values.
+        /// The name of the tensor for which the caller's function returned an error.
         tensor: String,
         /// The error that the caller's function returned for the tensor.
         source: Box<dyn Error + Send + Sync>,
@@ -212,28 +215,28 @@ pub enum FolderError {
 }
 
 impl FolderError {
-    /// The largest length in bytes of the text that `Display` or `Debug` gives of this error.
+    /// The largest length of a [`FolderError`]'s message in bytes, as `Display` and as `Debug`.
     pub const MOST_BYTES: usize = 1_200;
 
-    /// Returns a closure for `map_err` that makes a [`FolderError::Read`] for `path` of an operating system's error.
+    /// Returns a closure for `map_err` that converts an operating system's error to a [`FolderError::Read`] for `path`.
     pub(crate) fn read(path: &Path) -> impl FnOnce(io::Error) -> Self {
         |source| Self::Read { path: path.to_path_buf(), source }
     }
 
-    /// Returns a closure for `map_err` that makes a [`FolderError::Write`] for `path` of an operating system's error.
-    /// `doing` is the operation that failed, as a verb.
+    /// Returns a closure for `map_err` that converts an operating system's error to a [`FolderError::Write`] for
+    /// `path`. `doing` is the operation that failed, as a verb.
     pub(crate) fn write(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Write { doing, path: path.to_path_buf(), source }
     }
 
-    /// Makes a [`FolderError::Malformed`] for the file at `path`. The reason may quote the file at any length; it is
-    /// escaped and cut.
+    /// Makes a [`FolderError::Malformed`] for the file at `path`. `reason` says why the file is malformed; it may quote
+    /// the file, and is escaped and cut.
     pub(crate) fn malformed(path: &Path, reason: impl fmt::Display) -> Self {
         let reason = Printable::new(reason.to_string()).at_most(MOST_REASON).to_string();
         Self::Malformed { path: path.to_path_buf(), reason }
     }
 
-    /// Makes a [`FolderError::Refused`] of the reason why the file or folder is not written.
+    /// Makes a [`FolderError::Refused`] for the file or folder at `path`, which is not written because of `reason`.
     pub(crate) fn refused(path: &Path, reason: Refusal) -> Self {
         Self::Refused { path: path.to_path_buf(), reason }
     }

@@ -16,7 +16,8 @@ use crate::similar::similar;
 use crate::tensor::{TensorInfo, TensorView};
 use crate::weights::WeightsFile;
 
-/// A model folder whose weights files are mapped into memory. All files are checked when it is opened.
+/// A model folder that is open for reading. Its weights files are mapped into memory, and their headers have been
+/// checked.
 pub struct ModelFolder {
     path: PathBuf,
     config: Value,
@@ -26,7 +27,7 @@ pub struct ModelFolder {
     tensors: BTreeMap<String, Tensor>,
 }
 
-/// The place of a tensor in the weights files.
+/// The type and shape of a tensor of the model folder, and its place in the weights files.
 struct Tensor {
     info: TensorInfo,
     /// The index of the tensor's file in [`ModelFolder::files`].
@@ -36,11 +37,12 @@ struct Tensor {
 }
 
 impl ModelFolder {
-    /// Opens a folder: reads `config.json` and the index, maps the weights files, and checks their headers.
+    /// Opens a model folder: reads `config.json` and the index, maps the weights files into memory, and checks their
+    /// headers.
     ///
-    /// The folder has `model.safetensors`, or else `model.safetensors.index.json` and the files that it names; with both,
-    /// the single file counts, as in the Transformers library. A tensor
-    /// that a named file has and the index does not list is part of the model too.
+    /// The weights are in `model.safetensors`, or else in the files that `model.safetensors.index.json` names. If a
+    /// folder has both, only `model.safetensors` is read, as in the Transformers library. A tensor that a named file
+    /// has but the index does not list is part of the model too.
     ///
     /// # Errors
     /// Returns an error that names the file and the reason if a file is missing, unreadable, malformed or cut short; if
@@ -75,8 +77,8 @@ impl ModelFolder {
         Ok(folder)
     }
 
-    /// Opens the weights file `name` of the folder and adds its tensors. A tensor that another file has is an error.
-    /// `reason` says why the folder must have the file.
+    /// Opens the weights file `name` of the folder and adds its tensors to those of the model; an error if another file
+    /// has a tensor of the same name. `reason` says, for the error message, why the folder must have the file.
     fn add(&mut self, name: &str, reason: &'static str) -> Result<(), FolderError> {
         let (file, tensors) = WeightsFile::open(&self.path, name, reason)?;
         for (tensor, info) in tensors {
@@ -118,12 +120,12 @@ impl ModelFolder {
         &self.config
     }
 
-    /// Returns the name of each tensor with its type, shape and file, ordered by name.
+    /// Returns the tensors of the model folder, ordered by name: the name of each with its type, shape and file.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = (&str, &TensorInfo)> {
         self.tensors.iter().map(|(name, tensor)| (name.as_str(), &tensor.info))
     }
 
-    /// Returns the tensor with the name `name`.
+    /// Returns the tensor of the model folder that has the name `name`.
     ///
     /// # Errors
     /// Returns [`FolderError::MissingTensor`], with the most similar names, if no file has the tensor.
@@ -138,7 +140,7 @@ impl ModelFolder {
     }
 
     /// Lets the operating system drop the memory pages of a mapped tensor, once its values have been copied. The tensor
-    /// stays readable, from the file. The name of a tensor that does not exist is ignored.
+    /// stays readable: its pages are then read from the file again. An unknown name is ignored.
     pub fn release(&self, name: &str) {
         if let Some(tensor) = self.tensors.get(name) {
             self.files[tensor.file].release(&tensor.offsets);
@@ -170,8 +172,8 @@ impl ModelFolder {
         self.index.as_ref()
     }
 
-    /// Returns the name of each tensor in a weights file with its type and shape, in the order of their bytes in the
-    /// file. `file` is the index of the file.
+    /// Returns the name, type and shape of each tensor in a weights file, in the order of their bytes in the file.
+    /// `file` is the position of the weights file in `ModelFolder::files`.
     pub(crate) fn tensors_of(&self, file: usize) -> Vec<(&str, &TensorInfo)> {
         let mut tensors: Vec<_> = self.tensors.iter().filter(|(_, tensor)| tensor.file == file).collect();
         tensors.sort_by_key(|(_, tensor)| (tensor.offsets.start, tensor.offsets.end));
@@ -201,8 +203,8 @@ fn require_folder(path: &Path) -> Result<(), FolderError> {
     }
 }
 
-/// Checks that a folder without an index has `model.safetensors`. The error says whether the folder has pickled weights
-/// or none.
+/// Checks that a model folder without an index has `model.safetensors`. The error tells whether the folder has only
+/// pickled weights or no weights at all.
 fn require_single(path: &Path) -> Result<(), FolderError> {
     if disk::has(path, SINGLE) {
         return Ok(());

@@ -16,12 +16,12 @@ pub(crate) struct Index {
     /// The entries about the whole model, such as `total_size`, the number of bytes of all tensors.
     #[serde(default)]
     pub(crate) metadata: Map<String, Value>,
-    /// The name of the weights file of each tensor, by the name of the tensor.
+    /// The name of the weights file that has each tensor, by the name of the tensor.
     pub(crate) weight_map: BTreeMap<String, String>,
 }
 
 impl Index {
-    /// Reads the index at `path`, which must name only weights files of its own folder.
+    /// Reads the index at `path`; an error if it names anything other than weights files of its own folder.
     pub(crate) fn read(path: &Path) -> Result<Self, FolderError> {
         let object = disk::read_json(path, "it is the index of the weights")?;
         let index: Self =

@@ -70,7 +70,7 @@ impl Layout {
         &self.files
     }
 
-    /// Returns the tensors of all files in the order in which they are written.
+    /// Returns the tensors of all weights files of the layout, in the order in which they are written.
     pub fn tensors(&self) -> impl Iterator<Item = &TensorLayout> {
         self.files.iter().flat_map(|file| &file.tensors)
     }
@@ -107,14 +107,15 @@ impl ModelFolder {
     }
 }
 
-/// Adds the entry `format: pt`, which the Transformers library requires, unless the metadata has a `format`.
+/// Returns the text entries of a weights file's header with the entry `format: pt` added, which the Transformers
+/// library requires. An existing `format` stays as it is.
 fn with_format(mut metadata: BTreeMap<String, String>) -> BTreeMap<String, String> {
     metadata.entry("format".to_owned()).or_insert_with(|| "pt".to_owned());
     metadata
 }
 
-/// Checks that the tensors of a file have different names, none that is reserved, and sizes in bytes that are whole and
-/// do not overflow.
+/// Checks the tensors of one weights file: their names must differ and not be reserved, and their sizes must be whole
+/// numbers of bytes whose sum does not overflow.
 fn check(tensors: &[TensorLayout]) -> Result<(), Refusal> {
     let mut names = BTreeSet::new();
     let mut total = 0usize;

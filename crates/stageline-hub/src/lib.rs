@@ -33,15 +33,15 @@
 //! ```text
 //! FOLDER/
 //!   config.json                        the description of the model; it must be an object
-//!   model.safetensors.index.json       the file of each tensor; if present, only its files are read
+//!   model.safetensors                  all weights; if present, no other weights file is read
+//!   model.safetensors.index.json       the file of each tensor, if the weights are in several files
 //!   model-00001-of-00002.safetensors   weights that the index names
-//!   model.safetensors                  all weights, if there is no index
 //!   tokenizer.json ...                 companions, which are copied without a look at their contents
 //! ```
 //!
 //! - Pickled weights (`pytorch_model.bin`) are not read; the error says how to convert them.
-//! - A folder may have an index and a `model.safetensors` that the index does not name. This crate then reads the
-//!   index, and the Transformers library reads `model.safetensors`. [`Layout::write`] refuses to make such a folder.
+//! - A folder may have both an index and a `model.safetensors`. This crate then reads only `model.safetensors`, as the
+//!   Transformers library does. [`Layout::write`] refuses to make such a folder.
 //! - Written weights files are safetensors with `format: pt` in their headers. They have the order of the layout, so a
 //!   file that the safetensors crate wrote and whose values did not change is written with the same bytes.
 //!

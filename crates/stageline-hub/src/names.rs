@@ -1,6 +1,6 @@
 //! The file names of a model folder, and the rule for the names of weights files.
 
-/// The name of the file that describes the model.
+/// The name of the file of a model folder that describes the model.
 pub(crate) const CONFIG: &str = "config.json";
 /// The name of the file that lists the weights files and their tensors, in a folder with several weights files.
 pub(crate) const INDEX: &str = "model.safetensors.index.json";

@@ -22,19 +22,19 @@ pub enum Refusal {
         Printable::new(file)
     )]
     OtherWeights {
-        /// The name of the weights file or index that is in the way.
+        /// The name of the weights file or index that readers would take instead of the new weights.
         file: String,
     },
     /// Two tensors of the layout have the same name.
     #[error("two tensors have the name `{}`; rename one of them", Printable::new(tensor))]
     Twice {
-        /// The name that two tensors have.
+        /// The name that two tensors of the layout have.
         tensor: String,
     },
     /// A tensor has a name that the safetensors format reserves.
     #[error("no tensor can be named `{}`: the format reserves this name; rename the tensor", Printable::new(tensor))]
     Reserved {
-        /// The name of the tensor, which the format reserves.
+        /// The name of the tensor, which the safetensors format reserves.
         tensor: String,
     },
     /// The size of a tensor, or of all tensors of a file, overflows or is not a whole number of bytes.
@@ -71,9 +71,11 @@ pub enum Refusal {
         tensor: String,
         /// The length of each dimension of the tensor.
         lengths: Vec<usize>,
-        /// The unit of the expected and the found number: "values" or "bytes".
+        /// The unit of `expected` and `found`: "values" if the caller returned f32 values, "bytes" if it returned
+        /// bytes.
         unit: &'static str,
-        /// The number of values or bytes that the tensor's shape takes.
+        /// The number of values that the shape of the tensor takes, or of bytes that they take in the type of the
+        /// tensor.
         expected: usize,
         /// The number of values or bytes that the caller returned.
         found: usize,
@@ -85,7 +87,7 @@ pub enum Refusal {
         Printable::new(tensor)
     )]
     Dtype {
-        /// The name of the tensor whose f32 values are not converted.
+        /// The name of the tensor to whose type f32 values are not converted.
         tensor: String,
         /// The type of the tensor's elements in the file.
         dtype: Dtype,
@@ -109,7 +111,8 @@ pub enum Refusal {
     /// The configuration of a model is JSON, but not an object.
     #[error("the configuration is not a JSON object; pass an object")]
     NotAnObject,
-    /// A file cannot be written as JSON: an index, a header of weights, or a configuration.
+    /// A file cannot be written, because its contents have no JSON form: an index, the header of a weights file, or a
+    /// configuration.
     #[error("it has no JSON form: {}", Printable::new(reason))]
     Json {
         /// The error message of the JSON library for the file that is not written.

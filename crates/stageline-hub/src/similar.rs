@@ -1,15 +1,15 @@
 //! Finds names that are similar to a missing one, for its error message.
 
-/// The largest number of similar names that an error message suggests.
+/// The largest number of similar tensor names that the error message for a missing tensor suggests.
 const MOST: usize = 3;
-/// The largest length in bytes of a name that is compared; longer names are not suggested, because the edit distance of
-/// hostile names would take too long.
+/// The largest length in bytes of a tensor name that is compared with a missing name. Longer names are never suggested,
+/// because their edit distance would take too long to compute.
 const LONGEST: usize = 200;
-/// The largest number of names to which a missing name is compared.
+/// The largest number of existing tensor names that are compared with a missing name.
 const COMPARED: usize = 20_000;
 
-/// Returns at most three of `names`: those with the smallest edit distance to `wanted`, the nearest first, and none
-/// with a distance above half of the length of `wanted`.
+/// Returns the names that are most similar to the missing tensor name `wanted`: at most three of `names`, the one with
+/// the smallest edit distance first. Names with a distance above half of the length of `wanted` are left out.
 pub(crate) fn similar<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<String> {
     if wanted.len() > LONGEST {
         return Vec::new();

@@ -50,13 +50,13 @@ impl TensorView<'_> {
     }
 }
 
-/// Converts each group of `N` consecutive bytes to an f32. `convert` converts one group.
+/// Converts tensor elements of `N` bytes each to f32 values. `convert` converts the bytes of one element.
 fn converted<const N: usize>(bytes: &[u8], convert: impl Fn([u8; N]) -> f32) -> Vec<f32> {
     bytes.as_chunks().0.iter().map(|&chunk| convert(chunk)).collect()
 }
 
-/// Returns the number of bytes of a tensor with this type and shape; `None` if the number overflows or is not whole
-/// (with types of less than a byte).
+/// Returns the number of bytes of a tensor with the type `dtype` and the shape `shape`; `None` if the number overflows,
+/// or is not whole because an element takes less than a byte.
 pub(crate) fn byte_len(dtype: Dtype, shape: &[usize]) -> Option<usize> {
     let elements = shape.iter().try_fold(1usize, |product, &length| product.checked_mul(length))?;
     let bits = elements.checked_mul(dtype.bitsize())?;

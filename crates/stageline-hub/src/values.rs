@@ -32,13 +32,13 @@ impl From<Vec<f32>> for Values<'_> {
 }
 
 impl<'a> From<TensorView<'a>> for Values<'a> {
-    /// Makes the values to write from a tensor that is read: its bytes, so that it is written with the same bits.
+    /// Makes the values to write from a tensor of an open model folder: its bytes, which are written unchanged.
     fn from(tensor: TensorView<'a>) -> Self {
         Self::Bytes(Cow::Borrowed(tensor.bytes))
     }
 }
 
-/// A tensor to write, and the path of its weights file.
+/// A tensor to write, with the path of the weights file into which it is written.
 pub(crate) struct Target<'a> {
     pub(crate) tensor: &'a TensorLayout,
     /// The final path of the weights file, for error messages.
@@ -46,7 +46,8 @@ pub(crate) struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// Checks that the number of values fits the tensor's shape, and writes them to `out` in the type of the tensor.
+    /// Checks that the number of `values` fits the tensor's shape, and writes them to `out`. Values in f32 are
+    /// converted to the type of the tensor.
     pub(crate) fn write(&self, values: &Values<'_>, out: &mut impl Write) -> Result<(), FolderError> {
         let TensorLayout { dtype, shape, .. } = self.tensor;
         match values {
@@ -73,8 +74,8 @@ impl Target<'_> {
         }
     }
 
-    /// Checks that the number of values or bytes found is the expected one. `unit` names them in the error. The
-    /// expected number of a layout's tensor never overflows, because the layout was checked.
+    /// Checks that the caller returned as many values or bytes as the tensor takes. `unit`, "values" or "bytes", names
+    /// them in the error. `expected` is `None` only if the number overflows, which a checked layout excludes.
     fn check(&self, unit: &'static str, expected: Option<usize>, found: usize) -> Result<(), FolderError> {
         let expected = expected.unwrap_or(usize::MAX);
         if expected == found {
@@ -84,9 +85,9 @@ impl Target<'_> {
         Err(self.refused(Refusal::Length { tensor, lengths, unit, expected, found }))
     }
 
-    /// Converts the values with `bytes` and writes them to `out`, chunk by chunk, so that the converted tensor is never
-    /// in memory as a whole. `infinite` tells whether a value is infinite in the type of the tensor; a finite value for
-    /// which it is true is an error.
+    /// Writes f32 values to `out` in the type of the tensor, chunk by chunk, so that the converted tensor is never in
+    /// memory as a whole. `bytes` converts a value; `infinite` tells whether the value is infinite in that type, which
+    /// is an error if it was finite in f32.
     fn convert<const N: usize>(
         &self,
         values: &[f32],

@@ -32,12 +32,13 @@ pub(crate) struct WeightsFile {
     start: usize,
 }
 
-/// A weights file with the names and descriptions of its tensors, in the order of their bytes.
+/// A weights file, with the name and the description (type, shape and offsets) of each tensor in the order of their
+/// bytes in the file.
 pub(crate) type Parsed = (WeightsFile, Vec<(String, TensorInfo)>);
 
 impl WeightsFile {
-    /// Maps the file `name` of `folder` into memory and parses its header. `reason` says, for the error message, why
-    /// the folder must have the file.
+    /// Maps the weights file `name` in `folder` into memory and parses its header. `reason` says, for the error
+    /// message, why the folder must have the file.
     pub(crate) fn open(folder: &Path, name: &str, reason: &'static str) -> Result<Parsed, FolderError> {
         let path = folder.join(name);
         let file = disk::open(&path, reason)?;
@@ -51,8 +52,8 @@ impl WeightsFile {
         Ok((Self { name: name.to_owned(), path, metadata, map, start }, tensors))
     }
 
-    /// Returns the bytes of the tensor at `offsets`, a byte range counted from the end of the header. It must come from
-    /// the header of this file.
+    /// Returns the bytes of the tensor at `offsets`, a byte range counted from the end of the header. The range must
+    /// come from the header of this file.
     pub(crate) fn bytes(&self, offsets: &Range<usize>) -> &[u8] {
         &self.map[self.start..][offsets.clone()]
     }
@@ -73,8 +74,8 @@ impl WeightsFile {
     }
 }
 
-/// Parses the bytes of a weights file. Returns the offset of the tensors in the file and the header, or the fault in
-/// words. The tensors must fill the rest of the file without gaps.
+/// Parses the header of a weights file from all bytes of the file. Returns the offset at which the tensors begin and
+/// the header, or the fault in words. The tensors must fill the rest of the file without gaps.
 ///
 /// `SafeTensors::read_metadata` is no alternative: its sums overflow on hostile offsets.
 fn parse(bytes: &[u8]) -> Result<(usize, Metadata), String> {

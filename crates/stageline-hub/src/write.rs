@@ -17,7 +17,7 @@ use crate::values::{Target, Values};
 /// The number of bytes that are collected in memory before they are written to a file.
 const BUFFER: usize = 1 << 20;
 
-/// The type of any error that the caller's function for the values of a tensor returns.
+/// An error of any type, as the caller's function for the values of a tensor returns it.
 type AnyError = Box<dyn Error + Send + Sync>;
 
 impl Layout {
@@ -72,7 +72,7 @@ impl Layout {
         if self.source.as_ref() == Some(&canonical) {
             return Err(FolderError::refused(folder, Refusal::Source));
         }
-        // Without an index, this crate reads `model.safetensors`; the Transformers library prefers it to an index.
+        // This crate and the Transformers library prefer `model.safetensors` to an index; other readers may not.
         let replaced = |name: &str| self.files.iter().any(|file| file.name == name);
         let in_the_way = match self.index {
             Some(_) => (SINGLE, disk::has(folder, SINGLE) && !replaced(SINGLE)),
@@ -84,7 +84,8 @@ impl Layout {
         }
     }
 
-    /// Writes the index to a temporary file in `folder`; returns `None` if the layout has no index.
+    /// Writes the index of the weights files to a temporary file in `folder`; returns `None` if the layout has no
+    /// index.
     fn write_index(&self, folder: &Path) -> Result<Option<NewFile>, FolderError> {
         let Some(metadata) = &self.index else { return Ok(None) };
         let mut metadata = metadata.clone();

@@ -8,22 +8,23 @@ use burn::tensor::{Bool, Int, Tensor};
 use parking_lot::Mutex;
 use stageline::nn::{AttentionHeads, causal_attention};
 
-/// The switch of a model's key-value cache, which generation turns on. All blocks of the model share it.
+/// A switch that turns a model's key-value cache on while a text is generated. All blocks of the model share it.
 ///
-/// While it is off, blocks attend within each sample, as in training. While it is on, an input continues the one before
-/// it: a block attends to the keys and values that it has kept, and keeps those of the input. The blocks of a pipeline
-/// see the switch from their own threads, so it must not change during an inference.
+/// While the switch is off, blocks attend within each sample, as in training. While it is on, every input continues the
+/// text of the input before: a block attends to the keys and values that it has kept from earlier inputs, and keeps
+/// those of the new one. The blocks of a pipeline read the switch from their own threads, so it must not change during
+/// an inference.
 #[derive(Clone, Debug, Default)]
 pub struct KeyValueCache(Arc<Mutex<Generated>>);
 
 /// The state of a model's key-value cache, which all blocks of the model share.
 #[derive(Debug, Default)]
 struct Generated {
-    /// The number of tokens that the blocks have seen of the text that is being generated; `None` while the cache is
-    /// off.
+    /// The number of tokens of the generated text that the blocks have processed so far, prompt included; `None` while
+    /// the cache is off.
     position: Option<usize>,
-    /// The number of times that the cache was switched on, by which a block recognises that its keys and values are of
-    /// an earlier text.
+    /// The number of times that the cache was switched on. A changed number tells a block that its kept keys and values
+    /// belong to an earlier text.
     text: u64,
 }
 
@@ -38,14 +39,15 @@ pub struct BlockCache {
 #[derive(Debug)]
 struct Kept {
     text: u64,
-    /// The keys, `[batch, positions, key-value heads x size]`, rotated if the model has a rotary embedding. Size is the
-    /// number of elements of a head.
+    /// The kept keys, `[batch, positions, key-value heads x head size]`. If the model has a rotary embedding, the keys
+    /// are stored rotated.
     keys: Tensor<3>,
     values: Tensor<3>,
 }
 
 impl KeyValueCache {
-    /// Switches the cache on for a new text, and returns true; returns false if it is on for another text.
+    /// Switches the cache on for a new text and returns true. Does nothing and returns false if the cache is already on
+    /// for another text.
     pub(crate) fn begin(&self) -> bool {
         let mut generated = self.0.lock();
         if generated.position.is_some() {
@@ -56,39 +58,41 @@ impl KeyValueCache {
         true
     }
 
-    /// Adds `count` to the position of the next input, after an inference of as many tokens. Does nothing while the
-    /// cache is off.
+    /// Advances the position in the text by `count` tokens, after an inference on that many tokens. Does nothing while
+    /// the cache is off.
     pub(crate) fn advance(&self, count: usize) {
         let mut generated = self.0.lock();
         generated.position = generated.position.map(|position| position + count);
     }
 
-    /// Switches the cache off. A block frees what it has kept in its next forward.
+    /// Switches the cache off. A block frees its kept keys and values in its next forward.
     pub(crate) fn end(&self) {
         self.0.lock().position = None;
     }
 
-    /// Returns the position in the text of the next input's first token, from 0; 0 while the cache is off.
+    /// Returns the position in the text of the first token of the next input, counted from 0; returns 0 while the cache
+    /// is off.
     pub(crate) fn position(&self) -> usize {
         self.0.lock().position.unwrap_or(0)
     }
 
-    /// Returns a new, empty cache for one block, which follows this switch.
+    /// Returns a new, empty key-value cache for one block. The block's cache is on or off together with the model's.
     pub(crate) fn block(&self) -> BlockCache {
         BlockCache { model: self.clone(), kept: Arc::default() }
     }
 }
 
 impl BlockCache {
-    /// Returns the position in the text of the next input's first token, from 0; 0 while the cache is off.
+    /// Returns the position in the text of the first token of the next input, counted from 0; returns 0 while the cache
+    /// is off.
     pub(crate) fn position(&self) -> usize {
         self.model.position()
     }
 
-    /// Computes causal attention as [`causal_attention`] does. The input is `[batch, length, columns]`: the queries,
-    /// keys and values of all heads. The output is `[batch, length, query heads x size]`, where size is the number of
-    /// elements of a head. While the cache is on, queries also attend to the keys and values of earlier inputs, and the
-    /// new keys and values are kept.
+    /// Computes the causal attention of a block as [`causal_attention`] does. The input `[batch, length, columns]` has
+    /// the queries, keys and values of all heads side by side; the output is `[batch, length, query heads x head
+    /// size]`. While the cache is on, queries also attend to the kept keys and values of earlier inputs, and the new
+    /// keys and values are kept.
     pub(crate) fn attend(&self, query_key_value: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
         let (position, text) = {
             let generated = self.model.0.lock();
@@ -116,8 +120,9 @@ impl BlockCache {
     }
 }
 
-/// Computes causal attention of queries `[batch, new, query heads x size]`, which are the last `new` positions, to keys
-/// and values `[batch, positions, key-value heads x size]` of all positions. The output has the shape of the queries.
+/// Computes causal attention for the newest positions of a text. The queries, and the output, are `[batch, new, query
+/// heads x head size]` for the last `new` positions. The keys and values are `[batch, positions, key-value heads x head
+/// size]` for all positions.
 fn continued(queries: Tensor<3>, keys: Tensor<3>, values: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
     let ([batch, new, width], [_, positions, _]) = (queries.dims(), keys.dims());
     let (size, group) = (width / heads.query, heads.query / heads.key_value);

@@ -15,17 +15,17 @@ pub enum ModelError {
     /// The configuration (`config.json`) cannot be read, or its fields do not fit its model family.
     #[error("{}: {reason}", path.display())]
     Config {
-        /// The path of the configuration that is refused.
+        /// The path of the configuration file that cannot be used.
         path: PathBuf,
-        /// The reason why the configuration is refused, with the field that is missing or wrong.
+        /// The reason why the configuration cannot be used, such as the field that is missing or wrong.
         reason: String,
     },
     /// The `model_type` of the configuration is an architecture that this crate does not know.
     #[error("{}: the model type `{found}` is not known; known are {}", path.display(), known.join(", "))]
     UnknownArchitecture {
-        /// The path of the configuration that names the model type.
+        /// The path of the configuration file with the unknown `model_type`.
         path: PathBuf,
-        /// The `model_type` in the configuration.
+        /// The unknown `model_type` in the configuration.
         found: String,
         /// The values of `model_type` that this crate knows.
         known: &'static [&'static str],
@@ -41,7 +41,7 @@ pub enum ModelError {
         path: PathBuf,
         /// The name of the first tensor that the configuration does not describe.
         name: String,
-        /// The number of further tensors that the configuration does not describe.
+        /// The number of further tensors, beside the first, that the configuration does not describe.
         more: usize,
     },
     /// The tensor of a parameter has an element type other than F32, F16 and BF16.
@@ -54,16 +54,17 @@ pub enum ModelError {
         /// The unsupported type of the tensor's elements, such as `I64`.
         dtype: String,
     },
-    /// The folder to export to is the one that the model was opened from.
+    /// The model cannot be exported to the folder that it was opened from, because the files there are in use.
     #[error("{}: the model was opened from this folder; give another one", path.display())]
     OwnFolder {
-        /// The path of the folder.
+        /// The path of the folder that the model was opened from.
         path: PathBuf,
     },
-    /// The modules of a pipeline cannot be taken as the layers of this model; the field is the cause.
+    /// The modules of a pipeline are not the layers of this model, because one is missing or has another type; the
+    /// field is the cause.
     #[error(transparent)]
     Modules(#[from] ModuleError),
-    /// A call of the pipeline, such as a step or a snapshot, failed; the field is the cause.
+    /// A pipeline failed, for example in a step or a snapshot; the field is the cause.
     #[error(transparent)]
     Step(#[from] StepError),
 }

@@ -13,16 +13,16 @@ use crate::model::LanguageModel;
 use crate::names::{Naming, Place};
 use crate::parameters::{self, tensor_of, transposed};
 
-/// A function that copies the values of a parameter from its device to the host's memory, in the order of the
-/// parameter's tensor on the Hugging Face hub.
+/// A function that copies the values of a parameter from its device to the host's memory, and returns them in the order
+/// in which the parameter's tensor is stored on the Hugging Face hub.
 type Read = Box<dyn Fn() -> Vec<f32>>;
 
 impl LanguageModel {
-    /// Checks, before a training, that the model can be exported to a folder: it must not be the one that the model was
-    /// opened from, whose files are in use.
+    /// Checks, before a training, that the trained model can be exported to `folder`. This must not be the folder that
+    /// the model was opened from, because its files are in use.
     ///
     /// # Errors
-    /// Returns [`ModelError::OwnFolder`] if it is.
+    /// Returns [`ModelError::OwnFolder`] if the model was opened from `folder`.
     pub fn check_export(&self, folder: impl AsRef<Path>) -> Result<(), ModelError> {
         let real = |path: &Path| path.canonicalize().ok();
         match self.folder().and_then(|source| real(source.path())) {
@@ -33,15 +33,16 @@ impl LanguageModel {
         }
     }
 
-    /// Writes the parameters of a pipeline's modules to a folder, which transformers' `from_pretrained` reads.
+    /// Writes the parameters of a pipeline to a folder, in the format that `from_pretrained` of the Transformers
+    /// library reads. `modules` are the modules of the pipeline's stages.
     ///
-    /// The folder gets the files, names, shapes and types of the one that the model was opened from, and its
-    /// configuration and tokenizer. A new model is written as one file in f32. Parameters are read one after another,
-    /// so at most one of them is copied to the host's memory.
+    /// A model that was opened from a folder is written with the files, names, shapes and types of that folder, and its
+    /// configuration and tokenizer are copied. A new model is written as one file in f32. Parameters are read one after
+    /// another, so at most one of them is copied to the host's memory.
     ///
     /// # Errors
-    /// Returns [`ModelError`] if a module is missing or of another type, a file cannot be written, or the folder is the
-    /// one that the model was opened from.
+    /// Returns [`ModelError`] if a module is missing or of another type, a file cannot be written, or the model was
+    /// opened from this folder.
     pub fn export(&self, modules: Modules, folder: impl AsRef<Path>) -> Result<(), ModelError> {
         let (first, blocks, last) = self.row().join(modules)?;
         let mut gather = Gather {
@@ -86,7 +87,8 @@ fn by_name(found: Vec<(TensorLayout, Read)>) -> HashMap<String, Read> {
     found.into_iter().map(|(tensor, read)| (tensor.name, read)).collect()
 }
 
-/// A visitor that finds the parameters of a layer with their tensors on the Hugging Face hub.
+/// A visitor that collects, for each parameter of a layer, its tensor on the Hugging Face hub and the function that
+/// reads its values.
 struct Gather<'a> {
     path: parameters::Path,
     place: Place,

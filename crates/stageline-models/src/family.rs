@@ -23,8 +23,8 @@ pub enum Family {
 }
 
 impl Family {
-    /// Reads the contents of a `config.json` whose `model_type` is `kind`; `None` if this crate does not know the type,
-    /// and an error in words if a field is missing or wrong.
+    /// Reads the configuration of a model from `config`, the contents of a `config.json` whose `model_type` is `kind`.
+    /// Returns `None` if this crate does not know the type, and an error text if a field is missing or wrong.
     pub fn read(kind: &str, config: &Value) -> Option<Result<Self, String>> {
         match kind {
             "gpt2" => Some(gpt2::Config::read(config).map(Self::Gpt2)),
@@ -33,7 +33,7 @@ impl Family {
         }
     }
 
-    /// Returns the names that the family's tensors have on the Hugging Face hub, by parameter.
+    /// Returns the names that the tensors of this model family have on the Hugging Face hub, by layer and parameter.
     pub fn names(&self) -> &'static Names {
         match self {
             Self::Gpt2(_) => &gpt2::NAMES,
@@ -82,7 +82,8 @@ impl Family {
         }
     }
 
-    /// Returns the angles of the rotary embedding that all blocks share; GPT-2 has none.
+    /// Returns the angles of the rotary embedding, which all blocks of the model share; empty for GPT-2, which has no
+    /// rotary embedding.
     pub fn angles(&self) -> RotaryAngles {
         match self {
             Self::Gpt2(_) => RotaryAngles::new(Vec::new()),
@@ -106,7 +107,7 @@ impl Family {
         }
     }
 
-    /// Creates the last layer of the model, with `output` as the table of its projection to the vocabulary.
+    /// Creates the last layer of the model, the head; `output` is the weight of its projection to the vocabulary.
     pub fn head(&self, output: Embedding, device: &Device) -> Head {
         match self {
             Self::Gpt2(config) => Head::Gpt2(Gpt2Head { norm: gpt2::norm(config, device), output }),
@@ -115,7 +116,7 @@ impl Family {
     }
 }
 
-/// The first layer of a model: a map from tokens `[batch, length]` to activations `[batch, length, width]`.
+/// The first layer of a model, which maps token ids `[batch, length]` to activations `[batch, length, width]`.
 #[derive(Module, Debug)]
 #[allow(missing_docs)]
 pub enum Embeddings {
@@ -123,7 +124,7 @@ pub enum Embeddings {
     Llama(llama::Embeddings),
 }
 
-/// A transformer block of a model, which keeps the shape `[batch, length, width]` of its activations.
+/// A transformer block of a model, whose input and output are activations `[batch, length, width]`.
 #[derive(Module, Debug)]
 #[allow(missing_docs)]
 #[allow(clippy::large_enum_variant)] // small beside the tensors of a block

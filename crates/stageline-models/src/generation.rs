@@ -14,22 +14,23 @@ pub struct Sampling {
     /// The temperature by which logits are divided: below 1 it makes likely tokens likelier. 0 takes the likeliest
     /// token (greedy).
     pub temperature: f64,
-    /// The number of the likeliest tokens from which one is drawn; `None` draws from all tokens.
+    /// The number of likeliest tokens among which the next token is drawn; `None` draws from all tokens.
     pub top_k: Option<usize>,
     /// The threshold of nucleus sampling, above 0 and at most 1 (Holtzman et al., 2020,
-    /// [arXiv:1904.09751](https://arxiv.org/abs/1904.09751)): a token is drawn from the fewest likeliest tokens whose
-    /// probabilities add up to at least this number. `None` draws from all tokens that `top_k` leaves.
+    /// [arXiv:1904.09751](https://arxiv.org/abs/1904.09751)): the next token is drawn from the smallest set of
+    /// likeliest tokens whose probabilities add up to at least this number. `None` draws from all tokens that `top_k`
+    /// leaves.
     pub top_p: Option<f64>,
     /// The seed of the random draws of tokens.
     pub seed: u64,
 }
 
 impl Sampling {
-    /// The sampling that takes the likeliest token every time.
+    /// The settings of greedy sampling, which takes the likeliest token every time.
     pub const GREEDY: Self = Self { temperature: 0.0, top_k: None, top_p: None, seed: 0 };
 }
 
-/// The reason why the generation of a text cannot begin.
+/// The reason why a text cannot be generated, or its generation cannot continue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GenerationError {
@@ -62,22 +63,23 @@ pub enum GenerationError {
         /// The range of allowed values for the setting, in words.
         range: &'static str,
     },
-    /// Another generation of this model has not ended.
+    /// Another generation with this model is still running.
     #[error("the model generates another text; let that generation end, or open the model a second time")]
     Busy,
-    /// The model's logits are NaN.
+    /// At least one of the model's logits is NaN.
     #[error("the logits at position {position} are not numbers; are the parameters of the model valid?")]
     NotANumber {
-        /// The position of the last token that the model has seen, counted from 0.
+        /// The position in the text, counted from 0, of the token after which the logits are NaN.
         position: usize,
     },
-    /// A stage of the pipeline has failed.
+    /// A stage of the pipeline has failed; the field is the cause.
     #[error(transparent)]
     Step(#[from] StepError),
 }
 
 impl LanguageModel {
-    /// Checks that the model can continue a prompt with these settings, without a pipeline.
+    /// Checks that the model can continue the prompt with these sampling settings, so that an error is found before a
+    /// pipeline is built.
     ///
     /// # Errors
     /// Returns [`GenerationError`] if the prompt or a setting of the sampling is not valid.
@@ -103,7 +105,8 @@ impl LanguageModel {
     /// positions until the generation is dropped.
     ///
     /// # Errors
-    /// Returns [`GenerationError`] if the prompt or a setting of the sampling is not valid.
+    /// Returns [`GenerationError`] if the prompt or a setting of the sampling is not valid, or another generation with
+    /// this model is still running.
     pub fn generate<'a>(
         &'a self,
         pipeline: &'a mut Pipeline<Tokens, Logits, Tokens>,
@@ -125,9 +128,9 @@ impl LanguageModel {
 pub struct Generation<'a> {
     model: &'a LanguageModel,
     pipeline: &'a mut Pipeline<Tokens, Logits, Tokens>,
-    /// The tokens of the text that the pipeline has not seen yet: the prompt, and later the newest token.
+    /// The tokens of the text that the pipeline has not processed yet: first the prompt, and later the newest token.
     input: Vec<u32>,
-    /// The number of tokens of the text that the pipeline has seen.
+    /// The number of tokens of the text that the pipeline has processed.
     known: usize,
     sampling: Sampling,
     random: ChaCha8Rng,
@@ -179,7 +182,7 @@ fn check(sampling: &Sampling) -> Result<(), GenerationError> {
     }
 }
 
-/// Draws the next token from the logits of all tokens of the vocabulary, as `sampling` says.
+/// Draws the next token and returns its id. `logits` has one number for each token of the vocabulary.
 fn draw(logits: Vec<f32>, sampling: &Sampling, random: &mut impl Rng) -> u32 {
     let mut ranked: Vec<_> = logits.into_iter().enumerate().collect();
     // The sort is stable, so that the first of equal tokens is the likeliest, on every machine.

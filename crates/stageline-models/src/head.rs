@@ -6,21 +6,22 @@ use stageline::nn::{Embedding, cross_entropy};
 
 use crate::parameters::rows;
 
-/// Returns the logits of normalised activations `[batch x length, width]`, as `[batch, length, vocabulary]`. The third
-/// argument is the array of the activations' sizes: batch, length and width.
+/// Returns the logits `[batch, length, vocabulary]` for activations `[batch x length, width]` after the final
+/// normalisation. The third argument is the array of the sizes batch, length and width.
 pub fn logits(output: &Embedding, normalised: Tensor<2>, [batch, length, _]: [usize; 3]) -> Tensor<3> {
     let logits = output.project(normalised);
     let [_, vocabulary] = logits.dims();
     logits.reshape([batch, length, vocabulary])
 }
 
-/// Returns the cross-entropy of the next tokens in nats, summed over all targets, `[1]`. The logits are `[batch,
-/// length, vocabulary]`, and the targets `[batch, length]`.
+/// Returns the cross-entropy of the next tokens in nats, summed over all targets, as a tensor of one element. The
+/// logits are `[batch, length, vocabulary]`, and the targets `[batch, length]`.
 pub fn loss(logits: Tensor<3>, targets: Tensor<2, Int>) -> Tensor<1> {
     cross_entropy(rows(logits).cast(FloatDType::F32), targets.flatten(0, 1))
 }
 
-/// Returns the weight of the loss: the number of targets, batch x length.
+/// Returns the weight of the loss, by which a sum of losses is divided for the mean: the number of targets, batch x
+/// length.
 pub fn weight(targets: &Tensor<2, Int>) -> Weight {
     targets.shape().num_elements().into()
 }

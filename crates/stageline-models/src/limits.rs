@@ -1,17 +1,20 @@
 //! Limits to the numbers of a configuration, so that a wrong file is an error before memory is allocated.
 
-/// The largest vocabulary, width or sequence of a model.
+/// The largest vocabulary, width or sequence length that the configuration of a model may have.
 const LARGEST_SIZE: usize = 1 << 24;
 
-/// The largest number of layers or heads of a model, and of elements of a head.
+/// The largest number of layers or heads that the configuration of a model may have, and the largest number of elements
+/// of a head.
 const LARGEST_COUNT: usize = 1 << 13;
 
-/// Checks that sizes, each with the name of its field, are from 1 to the largest that a model has.
+/// Returns an error if a size in a model's configuration, such as its width, is 0 or larger than `LARGEST_SIZE`. Each
+/// entry of `fields` is the name and the value of a field.
 pub fn sizes(fields: &[(&str, usize)]) -> Result<(), String> {
     within(fields, LARGEST_SIZE)
 }
 
-/// Checks that numbers of layers or heads, each with the name of its field, are from 1 to the largest that a model has.
+/// Returns an error if a count in a model's configuration, such as its number of layers, is 0 or larger than
+/// `LARGEST_COUNT`. Each entry of `fields` is the name and the value of a field.
 pub fn counts(fields: &[(&str, usize)]) -> Result<(), String> {
     within(fields, LARGEST_COUNT)
 }
@@ -23,12 +26,13 @@ fn within(fields: &[(&str, usize)], largest: usize) -> Result<(), String> {
     }
 }
 
-/// Checks that the field `name` has a number above 0.
+/// Returns an error if `value`, the field `name` of a model's configuration, is not a finite number above 0.
 pub fn positive(name: &str, value: f64) -> Result<(), String> {
     if value > 0.0 && value.is_finite() { Ok(()) } else { Err(format!("{name} {value}: give a number above 0")) }
 }
 
-/// Checks that the field `name` has a standard deviation: a number that is at least 0.
+/// Returns an error if `value`, the field `name` of a model's configuration, cannot be a standard deviation: a finite
+/// number of 0 or more.
 pub fn deviation(name: &str, value: f64) -> Result<(), String> {
     if value >= 0.0 && value.is_finite() {
         Ok(())

@@ -23,9 +23,9 @@ pub type Tokens = Tensor<2, Int>;
 /// The output of a language model: the logits of the next token at every position, `[batch, length, vocabulary]`.
 pub type Logits = Tensor<3>;
 
-/// A language model of a known family. Its parameters are those of a folder in the format of the Hugging Face hub or,
-/// for a new model, are drawn at random. Opening or creating the model reads and draws none of them; the layers of its
-/// [`row`](Self::row) do so.
+/// A language model of a known family. Its parameters are read from a folder in the format of the Hugging Face hub or,
+/// for a new model, drawn at random. The layers of its [`row`](Self::row) do this later; opening or creating the model
+/// reads and draws no parameters.
 #[derive(Clone)]
 pub struct LanguageModel(Arc<Inner>);
 
@@ -36,16 +36,17 @@ struct Inner {
     naming: Naming,
     /// The open model folder with the parameters; `None` for a new model.
     folder: Option<Arc<ModelFolder>>,
-    /// The folder of the configuration, which may have a tokenizer.
+    /// The folder that contains the model's configuration, and perhaps a tokenizer.
     home: PathBuf,
     /// The seed from which the parameters of a new model are drawn; 0 for a model that was opened from a folder.
     seed: u64,
-    /// The id of the table of token embeddings, by which a pipeline recognises that a tied head has the same parameter.
+    /// The id of the parameter with the token embeddings. A tied head has a parameter of the same id, so that a
+    /// pipeline recognises both as one.
     table: ParamId,
     angles: RotaryAngles,
     cache: KeyValueCache,
-    /// The function that tells whether a parameter is frozen, so that it is not trained, from the name of the
-    /// parameter's tensor on the Hugging Face hub.
+    /// The function that takes the name of a parameter's tensor on the Hugging Face hub, and returns true if the
+    /// parameter is frozen (not trained).
     frozen: Arc<dyn Fn(&str) -> bool + Send + Sync>,
 }
 
@@ -64,11 +65,12 @@ impl LanguageModel {
         Ok(model)
     }
 
-    /// Creates a model whose parameters are drawn from a seed, with the configuration in a file like `config.json`. The
-    /// weights are normal with the deviation `initializer_range`, and biases are 0.
+    /// Creates a new model whose parameters are drawn at random from `seed`. `config` is the path of a file in the
+    /// format of `config.json`. Weights are normal with the standard deviation `initializer_range`, and biases are 0.
     ///
     /// # Errors
-    /// Returns [`ModelError`] if the file cannot be read, or the architecture is not known.
+    /// Returns [`ModelError`] if the file cannot be read, the architecture is not known, or a field is missing or
+    /// wrong.
     pub fn new(config: impl AsRef<Path>, seed: u64) -> Result<Self, ModelError> {
         let path = config.as_ref();
         let wrong = |reason: String| ModelError::Config { path: path.to_owned(), reason };
@@ -101,15 +103,16 @@ impl LanguageModel {
         Ok(Self(Arc::new(Inner { family, config, naming, folder, home, seed, table, angles, cache, frozen })))
     }
 
-    /// Freezes the parameters for whose tensors on the Hugging Face hub, such as `model.layers.0.mlp.up_proj.weight`,
-    /// the function returns true. They are not trained, and have no optimizer state.
+    /// Freezes parameters, which are then not trained and have no optimizer state. The function `frozen` takes the name
+    /// of a parameter's tensor on the Hugging Face hub, such as `model.layers.0.mlp.up_proj.weight`, and returns true
+    /// if the parameter is to be frozen.
     #[must_use]
     pub fn freeze(self, frozen: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
         Self(Arc::new(Inner { frozen: Arc::new(frozen), ..Inner::clone(&self.0) }))
     }
 
-    /// Returns the model as a row of layers, which a pipeline can cut into stages. Checkpoints of such a pipeline can
-    /// be resumed with any cut.
+    /// Returns the model as a row of layers (embeddings, blocks and head), which a pipeline can cut into stages.
+    /// Checkpoints of such a pipeline can be resumed with any cut.
     pub fn row(&self) -> Row<Embeddings, Block, Head> {
         let [first, block, last] = [(); 3].map(|()| Arc::clone(&self.0));
         let row = Row::new(
@@ -154,15 +157,15 @@ impl LanguageModel {
         FIELDS.into_iter().filter_map(|field| Some((field, share(field)?))).collect()
     }
 
-    /// Returns the name on the Hugging Face hub of each parameter's tensor, with true if the parameter is frozen (not
-    /// trained).
+    /// Returns the name of each parameter's tensor on the Hugging Face hub, and true for each parameter that is frozen
+    /// (not trained).
     pub fn tensors(&self) -> Vec<(String, bool)> {
         let mut seen = HashSet::new();
         let names = self.0.expected().into_iter().map(|tensor| tensor.name).filter(|name| seen.insert(name.clone()));
         names.map(|name| (name.clone(), (self.0.frozen)(&name))).collect()
     }
 
-    /// Returns the folder of the configuration, which may have a tokenizer.
+    /// Returns the folder that contains the model's configuration, and perhaps a tokenizer.
     pub fn home(&self) -> &Path {
         &self.0.home
     }
@@ -179,8 +182,8 @@ impl LanguageModel {
         self.0.folder.as_deref()
     }
 
-    /// Checks that the model folder has the tensors that the configuration describes, in their shapes, and no others
-    /// except buffers and copies that no parameter needs.
+    /// Returns an error if the model folder lacks a tensor that the configuration describes, has it in another shape,
+    /// or has further tensors. Buffers and copies that no parameter needs are allowed.
     fn check(&self, folder: &ModelFolder) -> Result<(), ModelError> {
         let expected = self.0.expected();
         expected.iter().try_for_each(|tensor| tensor.check(folder))?;
@@ -196,7 +199,8 @@ impl LanguageModel {
     }
 }
 
-/// Whether a folder has a tensor of the head that differs from the embeddings' table.
+/// Whether a folder stores a tensor for a head that should be tied to the token embeddings, and this tensor differs
+/// from the table of the embeddings.
 fn has_own_head(folder: &ModelFolder, naming: &Naming) -> bool {
     let tensor = |name: &str| folder.tensor(name).ok().map(|tensor| (tensor.dtype, tensor.shape, tensor.bytes));
     let table = naming.table().name;
@@ -206,8 +210,8 @@ fn has_own_head(folder: &ModelFolder, naming: &Naming) -> bool {
 }
 
 impl Inner {
-    /// Returns the tensors of all parameters of the model, from the first layer to the last, without reading or drawing a
-    /// parameter. The table of a tied model is in the list twice.
+    /// Returns the name and shape of the tensor of every parameter, from the first layer to the last, without reading
+    /// or drawing a parameter. The embeddings' table of a model with a tied head is in the list twice.
     fn expected(&self) -> Vec<Expected> {
         let device = Device::default();
         let table = || parameters::table(self.family.table(), self.family.deviation(), &device);
@@ -238,8 +242,8 @@ impl Inner {
         self.with_values(self.family.head(output, device), Place::Head)
     }
 
-    /// Creates the table of token embeddings. In a new model with a tied head, the embeddings and the head draw the
-    /// same values.
+    /// Creates the table of token embeddings. In a new model with a tied head, its values are drawn from the model's
+    /// seed, so that the embeddings and the head get the same ones.
     fn table(&self, device: &Device) -> Embedding {
         let make = || parameters::table(self.family.table(), self.family.deviation(), device);
         let mut table = match self.folder.is_none() && self.naming.tied() {
@@ -250,8 +254,8 @@ impl Inner {
         table
     }
 
-    /// Returns the layer with two changes: if the model has a folder, its parameters are read from there when they are
-    /// first used; and its frozen parameters are not trained.
+    /// Returns the layer with two changes. If the model was opened from a folder, the layer's parameters are read from
+    /// there when they are first used; and its frozen parameters are not trained.
     fn with_values<M: Module>(&self, layer: M, place: Place) -> M {
         let layer = match &self.folder {
             Some(folder) => read_lazily(layer, place, &self.naming, folder),

@@ -13,13 +13,13 @@ pub enum Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubTensor {
     pub name: String,
-    /// Whether the tensor's rows are the parameter's columns: PyTorch's linear layers have weights `[outputs, inputs]`,
-    /// and those here `[inputs, outputs]`.
+    /// Whether the tensor's rows are the parameter's columns. PyTorch stores the weights of linear layers as `[outputs,
+    /// inputs]`, and this crate as `[inputs, outputs]`.
     pub transposed: bool,
 }
 
-/// The tensor of one parameter of a layer: the parameter's path in the layer, and the tensor's name on the Hugging Face
-/// hub.
+/// An entry of the table that assigns tensors to parameters: the path of a parameter in its layer, and the name of its
+/// tensor on the Hugging Face hub.
 pub struct Name {
     path: &'static str,
     hub: &'static str,
@@ -27,12 +27,14 @@ pub struct Name {
 }
 
 impl Name {
-    /// Creates the name of a parameter's tensor that has the same shape on the Hugging Face hub.
+    /// Creates the entry of a parameter whose tensor on the Hugging Face hub has the same shape. `path` is the
+    /// parameter's path in its layer, and `hub` is the tensor's name there.
     pub const fn same(path: &'static str, hub: &'static str) -> Self {
         Self { path, hub, transposed: false }
     }
 
-    /// Creates the name of a parameter's tensor whose rows and columns are exchanged on the Hugging Face hub.
+    /// Creates the entry of a parameter whose tensor on the Hugging Face hub is transposed. `path` is the parameter's
+    /// path in its layer, and `hub` is the tensor's name there.
     pub const fn transposed(path: &'static str, hub: &'static str) -> Self {
         Self { path, hub, transposed: true }
     }
@@ -40,22 +42,23 @@ impl Name {
 
 /// The names of all tensors of a model family on the Hugging Face hub, by the layer and the parameter.
 pub struct Names {
-    /// The prefix of the names of all tensors, such as `model.`, except that of an untied head; folders of a model
-    /// without a head lack the prefix.
+    /// The prefix of the names of all tensors except that of an untied head, such as `model.`. Folders of a model that
+    /// was saved without a head lack the prefix.
     pub root: &'static str,
     pub embeddings: &'static [Name],
-    /// The prefix of the names of blocks' tensors after the root, such as `layers.`; the index of the block follows it.
+    /// The part of the names of blocks' tensors between the root prefix and the index of the block, such as `layers.`.
     pub blocks: &'static str,
     pub block: &'static [Name],
     pub head: &'static [Name],
     /// The path of the table of token embeddings in the first layer, such as `tokens.weight`.
     pub table: &'static str,
-    /// The ends of the names of tensors that folders have and no parameter needs, such as causal masks.
+    /// The suffixes of the names of tensors that a folder may have although no parameter needs them, such as causal
+    /// masks.
     pub buffers: &'static [&'static str],
 }
 
-/// The path, in the head, of the parameter that projects to the vocabulary. In a tied model it is the table of token
-/// embeddings.
+/// The path in the head of the parameter that projects activations to the vocabulary. In a model with a tied head, this
+/// parameter is the table of token embeddings.
 pub const OUTPUT: &str = "output.weight";
 
 /// The name on the Hugging Face hub of the tensor of an untied head's projection to the vocabulary.
@@ -71,22 +74,23 @@ pub struct Naming {
 }
 
 impl Naming {
-    /// Creates the names of the tensors of a model. `tied` says whether the head's projection is the table of token
-    /// embeddings.
+    /// Creates the names of the tensors of one model on the Hugging Face hub, from the `names` of its family. `tied`
+    /// says whether the head's projection is the table of token embeddings.
     pub fn new(names: &'static Names, tied: bool) -> Self {
         Self { names, root: names.root, tied }
     }
 
-    /// Returns the names of the model's tensors in a folder. The names lack the family's prefix, such as `model.`, if
-    /// the folder has the table of token embeddings only under a name without this prefix. `has` tells whether the
-    /// folder has a tensor of a given name.
+    /// Returns the tensor names as a folder has them. The family's prefix, such as `model.`, is left out if the folder
+    /// has the table of token embeddings only under a name without it. `has` tells whether the folder has a tensor of a
+    /// given name.
     pub fn in_folder(self, has: impl Fn(&str) -> bool) -> Self {
         let rooted = self.table().name;
         let bare = &rooted[self.names.root.len()..];
         if !has(&rooted) && has(bare) { Self { root: "", ..self } } else { self }
     }
 
-    /// Returns the names of the same model with a head that has a tensor of its own.
+    /// Returns the tensor names of the same model with an untied head, whose projection to the vocabulary has a tensor
+    /// of its own.
     pub fn untied(self) -> Self {
         Self { tied: false, ..self }
     }
@@ -97,13 +101,14 @@ impl Naming {
         self.tied
     }
 
-    /// Returns the tensor on the Hugging Face hub of the table of token embeddings.
+    /// Returns the name of the tensor on the Hugging Face hub that has the table of token embeddings, and whether it is
+    /// stored transposed.
     pub fn table(&self) -> HubTensor {
         self.of(Place::Embeddings, self.names.table).expect("a family names its table")
     }
 
-    /// Returns the tensor on the Hugging Face hub of the parameter at `path` in the layer at `place`; `None` if the
-    /// family does not name it.
+    /// Returns the tensor name of a parameter on the Hugging Face hub, and whether the tensor is stored transposed. The
+    /// parameter has the path `path` in the layer at `place`; `None` if the family has no such name.
     pub fn of(&self, place: Place, path: &str) -> Option<HubTensor> {
         if place == Place::Head && path == OUTPUT {
             return Some(match self.tied {

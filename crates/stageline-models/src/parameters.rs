@@ -35,8 +35,8 @@ pub fn rows(input: Tensor<3>) -> Tensor<2> {
     input.flatten(0, 1)
 }
 
-/// The path of a parameter in a layer, such as `mlp.up.weight`, while a layer is visited. The layer is an enum with one
-/// variant for each model family, and the name of the variant is not part of the path.
+/// The path of the visited parameter in its layer, such as `mlp.up.weight`. A layer is an enum with one variant for
+/// each model family, and the name of the variant is not part of the path.
 #[derive(Default)]
 pub struct Path(Vec<Option<String>>);
 
@@ -54,7 +54,7 @@ impl Path {
     }
 }
 
-/// The tensor that a folder must have for a parameter of a model.
+/// The tensor that a model folder must have for one parameter: its name and its shape.
 pub struct Expected {
     pub name: String,
     /// The shape of the tensor on the Hugging Face hub.
@@ -62,7 +62,8 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// Checks that a folder has the tensor, in its shape and in a type that can be read.
+    /// Checks that a model folder has this tensor, in the expected shape and in a type that can be read (F32, F16 or
+    /// BF16).
     ///
     /// # Errors
     /// Returns an error if the tensor is missing, or has another shape or type.
@@ -77,7 +78,8 @@ impl Expected {
     }
 }
 
-/// Returns the tensors of all parameters of a layer, without reading or drawing a parameter.
+/// Returns the tensors that a model folder must have for the parameters of a layer, without reading or drawing a
+/// parameter. `place` is the place of the layer in the model.
 pub fn expected<M: Module>(layer: &M, place: Place, naming: &Naming) -> Vec<Expected> {
     let mut visit = ExpectedOf { path: Path::default(), place, naming, found: Vec::new() };
     layer.visit(&mut visit);
@@ -110,7 +112,8 @@ impl ModuleVisitor for ExpectedOf<'_> {
     }
 }
 
-/// Returns the tensor on the Hugging Face hub of the parameter at `path` in the layer at `place`.
+/// Returns the tensor name of a parameter on the Hugging Face hub, and whether the tensor is stored transposed. The
+/// parameter has the path `path` in the layer at `place`.
 ///
 /// # Panics
 /// Panics if the model family does not name the parameter's tensor.
@@ -118,8 +121,8 @@ pub fn tensor_of(naming: &Naming, place: Place, path: &str) -> HubTensor {
     naming.of(place, path).unwrap_or_else(|| panic!("the parameter `{path}` of {place:?} has no name on the hub"))
 }
 
-/// Returns the layer with parameters that are read from the folder when they are first used. The folder must have
-/// passed [`Expected::check`], or the first use may panic.
+/// Returns the layer, changed so that its parameters are read from the folder when they are first used. The folder must
+/// have passed [`Expected::check`], or the first use may panic.
 pub fn read_lazily<M: Module>(layer: M, place: Place, naming: &Naming, folder: &Arc<ModelFolder>) -> M {
     layer.map(&mut ReadLazily { path: Path::default(), place, naming, folder })
 }
@@ -151,8 +154,8 @@ impl ModuleMapper for ReadLazily<'_> {
     }
 }
 
-/// Reads the values of a parameter from its tensor in the folder, and transposes them if the tensor is stored
-/// transposed.
+/// Reads the values of a parameter from its tensor in the model folder as f32, and transposes them if the tensor is
+/// stored transposed.
 fn read(folder: &ModelFolder, tensor: &HubTensor) -> Result<TensorData, FolderError> {
     let view: TensorView = folder.tensor(&tensor.name)?;
     let (numbers, shape) = (view.to_f32()?, view.shape.to_vec());
@@ -164,8 +167,8 @@ fn read(folder: &ModelFolder, tensor: &HubTensor) -> Result<TensorData, FolderEr
     })
 }
 
-/// Returns the transposed matrix. `matrix` has `rows` rows and is in row-major order. It is copied tile by tile, so
-/// that both matrices stay in the processor's cache.
+/// Returns the transpose of `matrix`, which has `rows` rows and `columns` columns in row-major order. The values are
+/// copied tile by tile, so that both matrices stay in the processor's cache.
 pub fn transposed(matrix: &[f32], rows: usize, columns: usize) -> Vec<f32> {
     const TILE: usize = 32;
     let mut turned = vec![0.0; matrix.len()];
@@ -181,8 +184,8 @@ pub fn transposed(matrix: &[f32], rows: usize, columns: usize) -> Vec<f32> {
     turned
 }
 
-/// Returns the names of the tensors of a folder that are neither in `needed` nor known as buffers or copies, with their
-/// descriptions.
+/// Returns the name and description of each tensor in a folder that is neither in `needed`, the names of the tensors of
+/// parameters, nor a known buffer or copy.
 pub fn unexpected<'a>(
     folder: &'a ModelFolder,
     needed: &std::collections::HashSet<String>,

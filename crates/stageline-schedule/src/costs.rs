@@ -16,18 +16,19 @@ pub struct StageCost {
     pub input_gradient: f64,
     /// W: the time of the half of the stage's backward that computes the gradients of its weights.
     pub weight_gradient: f64,
-    /// B: the time of the stage's whole backward, at whose end the gradient of the stage's input is sent.
+    /// B: the time of the stage's whole backward. The gradient of the stage's input is sent at the end of this time.
     pub backward: f64,
-    /// The latency from the send of the stage's output until the next stage can receive it. Both stages' workers stay
-    /// free.
+    /// The latency from the send of the stage's output until the next stage can receive it. The workers of both stages
+    /// can compute during the transfer.
     pub send_activation: f64,
-    /// The latency from the send of the gradient of the stage's input until the previous stage can receive it.
+    /// The latency from the send of the gradient of the stage's input until the previous stage can receive it. The
+    /// workers of both stages can compute during the transfer.
     pub send_gradient: f64,
 }
 
 impl StageCost {
-    /// Makes the costs of a stage with free transfers, where the whole backward takes as long as its two halves
-    /// together.
+    /// Makes the costs of a stage whose transfers take no time, and whose whole backward takes as long as its two
+    /// halves together.
     pub const fn new(forward: f64, input_gradient: f64, weight_gradient: f64) -> Self {
         let backward = input_gradient + weight_gradient;
         Self { forward, input_gradient, weight_gradient, backward, send_activation: 0.0, send_gradient: 0.0 }
@@ -91,8 +92,8 @@ impl Costs {
         Self::by_micro_batch(stages.into_iter().map(|cost| vec![cost]).collect())
     }
 
-    /// Makes the costs of a plan from a list per stage with an entry per micro-batch. The last entry of a stage applies
-    /// to all its further micro-batches.
+    /// Makes the costs of a plan from one list per stage, with one entry per micro-batch. The last entry of a list
+    /// applies to all further micro-batches of its stage.
     ///
     /// # Panics
     /// Panics if a stage has no entry in its list, or a cost is negative or not finite.
@@ -113,8 +114,8 @@ impl Costs {
         Self::by_stage(vec![cost; stages])
     }
 
-    /// Makes the costs of a plan whose stages all have the same costs, with free transfers and two equal halves of the
-    /// backward.
+    /// Makes the costs of a plan in which every stage takes the time `forward` for a forward and `backward` for a
+    /// backward, which splits into two equal halves. Transfers take no time.
     pub fn uniform(stages: usize, forward: f64, backward: f64) -> Self {
         Self::equal(stages, StageCost::new(forward, backward / 2.0, backward / 2.0))
     }
@@ -135,7 +136,8 @@ impl Costs {
     /// by the bandwidth.
     ///
     /// The two directions of a link are independent. Transfers in one direction follow each other, and each is received
-    /// after its own time on the link and its latency. There is one entry per stage; the last one is unused.
+    /// after its own time on the link and its latency. `links` has one entry per stage; the entry of the last stage is
+    /// unused.
     ///
     /// # Panics
     /// Panics unless `links` has one time per stage, each finite and not negative.
@@ -173,7 +175,7 @@ impl Costs {
         self.optimizer[stage]
     }
 
-    /// Returns these costs with transfers that take no time.
+    /// Returns a copy of these costs in which transfers take no time.
     pub fn without_latency(&self) -> Self {
         let free = |costs: &Vec<StageCost>| costs.iter().map(|cost| cost.with_latency(0.0)).collect();
         let (stages, links) = (self.stages.iter().map(free).collect(), vec![0.0; self.stages()]);

@@ -17,8 +17,8 @@ mod v_shape;
 pub use error::ScheduleError;
 pub use schedule::Schedule;
 
-/// Declares the module of every schedule and the list of all schedules, from each schedule's file, type and field
-/// values.
+/// Declares the module of every schedule and the list of all schedules. Each entry has the file and the type of a
+/// schedule, and the values of its fields.
 macro_rules! schedules {
     ($($file:ident::$schedule:ident $({ $field:ident: $value:expr })?,)*) => {
         $(
@@ -26,7 +26,7 @@ macro_rules! schedules {
             pub use $file::$schedule;
         )*
 
-        /// Every schedule of this crate, with 2 chunks per worker where the number of chunks is free.
+        /// Every schedule of this crate. Schedules that allow any number of chunks per worker have 2 chunks here.
         pub const SCHEDULES: &[&(dyn Schedule + Sync)] = &[$(&$schedule $({ $field: $value })?),*];
     };
 }

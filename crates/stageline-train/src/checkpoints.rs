@@ -1,4 +1,4 @@
-//! Writes the checkpoints of a run in the background, recognises the run that a checkpoint is of, and ends a run on a
+//! Writes the checkpoints of a run in the background, checks whether a run may resume a checkpoint, and ends a run on a
 //! signal.
 
 use std::path::PathBuf;
@@ -19,7 +19,8 @@ use crate::settings::resume::shown;
 /// The exit status of the process after a second SIGINT or SIGTERM, which is the status that shells give for SIGINT.
 const INTERRUPTED: i32 = 130;
 
-/// The facts that identify a run in its checkpoints: its data, the seed, the batch size and the settings.
+/// The facts about a run that its checkpoints store, to recognise the run when it is resumed: its data, seed, batch
+/// size and settings.
 pub struct Identity {
     data: String,
     seed: u64,
@@ -28,7 +29,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Returns the identity of a run, from its job and the fingerprint of its data.
+    /// Returns the facts that identify a run in its checkpoints. `job` has the validated settings of the run, and
+    /// `data` is the fingerprint of its training data.
     pub fn of(job: &Job, data: String) -> Self {
         let (seed, batch_size, mut settings) = (job.seed, job.training.batch_size, job.settings.clone());
         // The number of gradient groups affects the bits, and by default it is that of replicas. It is written down, so
@@ -38,8 +40,8 @@ impl Identity {
         Self { data, seed, batch_size, settings }
     }
 
-    /// Checks that this run may resume a checkpoint: that both have the same data, seed and batch size, and that this
-    /// run, which ends after `steps` steps, is not shorter than the steps that the checkpoint has completed.
+    /// Checks that this run may resume a checkpoint. Both must have the same data, seed and batch size, and the
+    /// checkpoint must not have completed more than `steps` steps, after which this run ends.
     ///
     /// # Errors
     /// Returns an error if the data, the seed or the batch size differ from those in the checkpoint, or the checkpoint
@@ -65,7 +67,8 @@ impl Identity {
         Ok(())
     }
 
-    /// Writes the identity of the run, the number of samples so far and the plan into the manifest of a checkpoint.
+    /// Writes the facts that identify the run, the number of samples trained on so far, and the plan (as CSV text) into
+    /// the manifest of a checkpoint.
     fn write(&self, checkpoint: &mut Checkpoint, plan: String) {
         let samples = checkpoint.progress.steps * self.batch_size as u64;
         for (name, value) in [
@@ -81,20 +84,20 @@ impl Identity {
     }
 }
 
-/// The opened folder for checkpoints, and the flag that the first SIGINT or SIGTERM sets to end the training after the
-/// current step.
+/// The opened folder for the checkpoints of a run, and the flag that the first SIGINT or SIGTERM sets. The flag ends
+/// the training after the current step.
 pub struct Place {
     store: Store,
     signalled: Arc<AtomicBool>,
 }
 
-/// Opens the folder for checkpoints and installs the handlers of SIGINT and SIGTERM. Returns `None` if `--checkpoint`
-/// is unset.
+/// Opens the folder that `--checkpoint` names and installs the handlers of SIGINT and SIGTERM. Returns `None` if
+/// `--checkpoint` is unset.
 ///
-/// The first such signal ends the training with a checkpoint, the second ends the process.
+/// The first of these signals ends the training with a checkpoint, and the second ends the process.
 ///
 /// # Errors
-/// Returns an error if the folder already has checkpoints and the run resumes none, or if the folder cannot be used.
+/// Returns an error if the folder cannot be used, or already has checkpoints although the run does not resume one.
 pub fn place(keeping: &Keeping, resumed: Option<&Saved>) -> Result<Option<Place>> {
     let Some(folder) = &keeping.folder else { return Ok(None) };
     if resumed.is_none() {
@@ -121,7 +124,8 @@ pub fn place(keeping: &Keeping, resumed: Option<&Saved>) -> Result<Option<Place>
     Ok(Some(Place { store, signalled }))
 }
 
-/// Writes checkpoints in the background while the training continues, and decides when the training stops.
+/// Writes checkpoints in the background while the training continues, and decides whether a signal or `--stop-after`
+/// ends the training.
 pub struct Keeper {
     writer: Option<Writer>,
     identity: Identity,
@@ -129,14 +133,14 @@ pub struct Keeper {
     every: usize,
     stop_after: Option<usize>,
     signalled: Arc<AtomicBool>,
-    /// The number of steps in the latest checkpoint, with the checkpoint's path if it was on disk before this run;
+    /// The latest checkpoint: the number of training steps completed in it, and its path if an earlier run wrote it;
     /// `None` before the first checkpoint.
     kept: Option<(u64, Option<PathBuf>)>,
 }
 
 impl Keeper {
-    /// Starts the background writer of checkpoints; without a `place`, no checkpoints are written. A resumed checkpoint
-    /// in the same folder counts as already written.
+    /// Starts the background writer of checkpoints. Without a `place`, which is the opened folder, no checkpoints are
+    /// written. A resumed checkpoint in the same folder counts as already written.
     pub fn new(keeping: &Keeping, place: Option<Place>, identity: Identity, resumed: Option<&Saved>) -> Result<Self> {
         let (store, signalled) = place.map(|Place { store, signalled }| (store, signalled)).unzip();
         let is_in_folder = |saved: &&Saved| saved.path().parent() == keeping.folder.as_deref();
@@ -163,8 +167,8 @@ impl Keeper {
         self.stop_after.filter(|last| *last > steps).map_or(next, |last| next.min(last))
     }
 
-    /// Saves a checkpoint of the pipeline if one is due after `steps` completed steps, which is also the case before
-    /// the first step.
+    /// Saves a checkpoint of the pipeline if `steps`, the number of completed steps, is 0 or a multiple of the interval
+    /// `--every`.
     pub fn step<In, Out, Target>(&mut self, pipeline: &mut Pipeline<In, Out, Target>, steps: usize) -> Result<()>
     where
         In: Payload,
@@ -174,8 +178,8 @@ impl Keeper {
         if steps.is_multiple_of(self.every) { self.save(pipeline) } else { Ok(()) }
     }
 
-    /// Saves a checkpoint of the pipeline now, unless checkpoints are off or the latest one is after the same number of
-    /// steps.
+    /// Saves a checkpoint of the pipeline now. Does nothing if checkpoints are off, or if the latest checkpoint has the
+    /// same number of completed steps.
     pub fn save<In, Out, Target>(&mut self, pipeline: &mut Pipeline<In, Out, Target>) -> Result<()>
     where
         In: Payload,

@@ -3,10 +3,11 @@
 use anyhow::Result;
 use stageline::{Batch, Payload};
 
-/// The source of all batches of a training, which several threads read ahead of the steps, each its own batches.
+/// The source of the batches of a training. Several threads call it at the same time, to read batches ahead of the
+/// training steps.
 ///
-/// The batch of a step depends on the number of the step only, so that a resumed training sees the same samples in the
-/// same order.
+/// The batch of a step must depend on the number of the step only, so that a resumed training sees the same samples in
+/// the same order.
 pub trait Data: Sync {
     /// The input of a batch, which the first stage of the pipeline receives.
     type Input: Payload;
@@ -16,20 +17,22 @@ pub trait Data: Sync {
     /// Returns the batch of the training step `step` (counted from 0), with `samples` samples.
     ///
     /// # Errors
-    /// Returns the errors of the source; an error ends the training with a checkpoint of the steps before it.
+    /// Returns an error if the batch cannot be read or made. The training then ends with this error, and with a
+    /// checkpoint of the steps before it if checkpoints are on.
     fn batch(&self, step: usize, samples: usize) -> Result<Batch<Self::Input, Self::Target>>;
 
-    /// Returns the held-out samples, in batches of at most `samples` samples; none by default.
+    /// Returns the batches of held-out samples on which the model is evaluated, each with at most `samples` samples;
+    /// empty by default.
     ///
     /// # Errors
-    /// Returns the errors of the source.
+    /// Returns an error if the held-out samples cannot be read or made.
     fn validation(&self, samples: usize) -> Result<Vec<Batch<Self::Input, Self::Target>>> {
         let _ = samples;
         Ok(Vec::new())
     }
 
-    /// Returns a text that identifies the data; empty by default. Checkpoints store the text, and a run with another
-    /// text cannot resume them.
+    /// Returns a text that identifies the data; empty by default. Checkpoints store the text, and a run whose data has
+    /// another text cannot resume them.
     fn fingerprint(&self) -> String {
         String::new()
     }

@@ -1,5 +1,4 @@
-//! Evaluations around the steps of a training: of the held-out samples, and of two samples that show whether the loss
-//! is a sum.
+//! Evaluates held-out samples before, during and after a training, and warns if the loss is a mean instead of a sum.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +10,7 @@ use crate::data::Data;
 use crate::outputs::log::Log;
 
 /// Warns if the model's loss seems to be a mean over the samples of a micro-batch, although the pipeline needs the sum.
-/// The loss of two samples together is then half the sum of their single losses.
+/// A mean is recognised by the loss of two samples: it is half the sum of the losses of each sample alone.
 pub fn warn_of_mean<In, Out, Target, D>(pipeline: &mut Pipeline<In, Out, Target>, data: &D) -> Result<()>
 where
     In: Payload,
@@ -45,8 +44,8 @@ where
     Ok(())
 }
 
-/// Evaluates the held-out samples in `batches` after `steps` training steps, prints their mean loss and metrics, and
-/// writes them to the log. Returns the loss, or `None` if there are no held-out samples.
+/// Evaluates the held-out samples in `batches`, prints their mean loss and metrics, and writes both to the log. `steps`
+/// is the number of training steps so far. Returns the mean loss, or `None` if there are no held-out samples.
 pub fn evaluate<In, Out, Target, D>(
     pipeline: &mut Pipeline<In, Out, Target>,
     data: &D,

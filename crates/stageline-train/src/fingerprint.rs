@@ -6,9 +6,9 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::Tensor;
 use sha2::{Digest, Sha256};
 
-/// Returns a SHA-256 in hexadecimal over the shapes and values of all float parameters of a module, and the number of
-/// these values. Parameters are hashed in the order in which burn visits them, and a tied parameter only once. They are
-/// copied to the host's memory one at a time.
+/// Returns the SHA-256, in hexadecimal, of the shapes and values of all float parameters of a module, and the number of
+/// these values. Parameters are hashed in the order in which burn visits them, and a tied parameter only once. One
+/// parameter at a time is copied to the host's memory.
 pub fn fingerprint<M: Module>(module: &M) -> (String, usize) {
     let mut hash = Hash { digest: Sha256::new(), values: 0, seen: HashSet::new() };
     module.visit(&mut hash);
@@ -20,7 +20,7 @@ pub fn fingerprint<M: Module>(module: &M) -> (String, usize) {
 struct Hash {
     digest: Sha256,
     values: usize,
-    /// The ids of the parameters that have been hashed, by which a tied parameter is skipped when it is visited again.
+    /// The ids of the parameters that have been hashed, so that a tied parameter is hashed only once.
     seen: HashSet<ParamId>,
 }
 

@@ -41,11 +41,12 @@
 //! - `model`, `data`: the two traits that a program implements or gets from a [`Row`](stageline::Row).
 //! - `plan`: chooses the plan (a schedule, a file, or a search), the cut and the devices of the stages (`Planned`).
 //! - `recipe`: builds the pipelines of a training from its job and plan, and describes the run (`Recipe`).
-//! - `memory`: estimates the memory of a training, and refuses one that does not fit, with the ways out (`Demand`).
+//! - `memory`: estimates the memory of a training, and refuses one that does not fit, with proposals for other flags
+//!   (`Demand`).
 //! - `steps`: the loop over the steps, which decides when to evaluate, save, log and stop (`Loop`).
 //! - `prefetch`: reads batches ahead of the steps on threads of its own (`Batches`).
-//! - `evaluation`: evaluates held-out samples, and whether the loss is a sum.
-//! - `checkpoints`: writes checkpoints in the background (`Keeper`), recognises the training that a checkpoint is of
+//! - `evaluation`: evaluates held-out samples, and warns if the loss is a mean instead of a sum.
+//! - `checkpoints`: writes checkpoints in the background (`Keeper`), checks whether a run may resume a checkpoint
 //!   (`Identity`), and handles Ctrl-C and SIGTERM.
 //! - `outputs`: writes the log, the trace, TensorBoard's files, the page and the progress bar (`Log`, `Progress`).
 //! - `tokens`: batches for language models, whose targets are the next tokens (`TokenWindows`, `TokenRows`).

@@ -10,9 +10,9 @@ use crate::plan::Planned;
 use crate::settings::job::{Job, LARGEST};
 use crate::settings::values::{FlushName, OptimizerName, RecomputeBy};
 
-/// Returns the fewest bytes of memory that a stage needs for each parameter in the flush, the end of a step: the f32
-/// value and its optimizer state, and with `rollback` a copy of both. Gradients do not count, because they are freed
-/// while new values are made.
+/// Returns the least memory, in bytes per parameter, that a stage needs in the flush at the end of a step: for the f32
+/// value and its optimizer state, and with `rollback` for a copy of both. Gradients do not count, because they are
+/// freed while the optimizer computes the new values.
 fn least_flush_bytes(optimizer: OptimizerName, rollback: bool) -> u64 {
     let times = if rollback { 2 } else { 1 };
     match optimizer {
@@ -23,12 +23,13 @@ fn least_flush_bytes(optimizer: OptimizerName, rollback: bool) -> u64 {
     }
 }
 
-/// Refuses a model whose parameters and optimizer states alone are too large for the memory of the host, before they
-/// are initialised. `smaller` is advice for the user on how to make the model smaller.
+/// Refuses a model whose parameters and optimizer states alone are too large for the memory of the host, before any
+/// parameter is initialised. `parameters` is their number, and `smaller` is advice for the user on how to make the
+/// model smaller.
 ///
 /// # Errors
-/// Returns an error with flags to change if the parameters are too large. A job with stages on other devices is not
-/// checked, because the memory of those devices is not known here.
+/// Returns an error that proposes other flags if the parameters are too large. A run with stages on other devices than
+/// the CPU of this host is not checked, because the memory of those devices is not known.
 pub fn refuse_too_many_parameters(job: &Job, parameters: u64, resumed: bool, smaller: &str) -> Result<()> {
     let bytes = least_flush_bytes(job.training.optimizer, job.running.rollback);
     let (needs, has) = (parameters.saturating_mul(bytes), memory_for(job, 0));
@@ -51,11 +52,11 @@ pub fn refuse_too_many_parameters(job: &Job, parameters: u64, resumed: bool, sma
 /// Estimates the memory that training steps need on each device, and refuses a job that does not fit into it. With
 /// `--recompute auto`, also chooses the least recomputation that fits.
 ///
-/// The estimate is `None` if memory in use cannot be measured on these devices.
+/// The returned estimate is `None` if the memory in use on these devices cannot be measured.
 ///
 /// # Errors
-/// Returns an error with flags to change if the job does not fit, and an error if `--memory` or `--recompute auto` is
-/// given and there is no estimate.
+/// Returns an error that proposes other flags if the job does not fit, and an error if `--memory` or `--recompute auto`
+/// is given and there is no estimate.
 pub fn estimate<In, Out, Target, D>(
     pipeline: &mut Pipeline<In, Out, Target>,
     data: &D,
@@ -112,15 +113,16 @@ where
     Ok(found)
 }
 
-/// The reason, as a part of error messages, why a job has no memory estimate: its memory in use is not known.
+/// The part of an error message that says why a job has no memory estimate: its memory in use cannot be measured.
 const UNKNOWN: &str = "memory in use is not known: the program does not count it with `CountingAllocator`, or stages are on GPUs or on \
                        other hosts";
 
-/// Returns the memory estimate of a job that fits, or `None` if there is no estimate.
+/// Estimates the memory of a job with the function `estimate`, and returns the estimate if it fits into the memory, as
+/// the function `fits` decides. Returns `None` if there is no estimate.
 ///
 /// # Errors
-/// Returns an error with flags to change if the job does not fit. Full recomputation is then estimated as well, because
-/// it is one of the proposals.
+/// Returns an error that proposes other flags if the job does not fit. Full recomputation is then estimated too,
+/// because it is one of the proposals.
 fn refuse<In: Payload, Out: Payload, Target: Payload>(
     pipeline: &mut Pipeline<In, Out, Target>,
     estimate: impl Fn(&mut Pipeline<In, Out, Target>) -> Result<Option<MemoryEstimate>>,
@@ -137,19 +139,21 @@ fn refuse<In: Payload, Out: Payload, Target: Payload>(
     Ok(None)
 }
 
-/// A training whose memory is estimated: its settings, its plan, and the first step to train.
+/// A training whose memory is to be estimated: its settings, its plan, and the number of its first step, whose batch is
+/// used for the estimate.
 pub struct Demand<'a> {
     pub job: &'a Job,
     pub planned: &'a Planned,
-    /// The largest number of stages into which the model can be cut, for proposals to use more stages.
+    /// The largest number of stages into which the model can be cut; an error message proposes no more stages than
+    /// this.
     pub most_stages: usize,
     pub step: usize,
     pub resumed: bool,
 }
 
 impl Demand<'_> {
-    /// Checks that the job's estimated memory fits into the memory of its devices. The error proposes only changes of
-    /// settings that the job can make.
+    /// Checks that the estimated memory of a job fits into the memory of its devices. The error proposes only settings
+    /// that this job can change; a resumed run, for example, cannot change its optimizer.
     fn check(&self, estimate: &MemoryEstimate) -> Result<(), Box<DoesNotFit>> {
         let (job, rows) = (self.job, self.job.training.micro_batch_size);
         let takes = |lever: &Lever| match lever {
@@ -164,11 +168,11 @@ impl Demand<'_> {
     }
 }
 
-/// The estimated memory that a job needs, to compare with the memory that its devices have for it.
+/// The estimated memory that a job needs, for comparison with the memory that its devices have.
 struct Room<'a> {
-    /// The estimated memory of the job, with the copies that checkpoints need if the job writes checkpoints.
+    /// The memory estimate of the job, including the copies that are made for checkpoints if the job writes any.
     needed: MemoryEstimate,
-    /// The bytes of memory that the pipeline already has in use when it is estimated, summed over all workers.
+    /// The number of bytes that the pipeline already has in use at the time of the estimate, summed over all workers.
     in_use: u64,
     job: &'a Job,
 }
@@ -183,7 +187,8 @@ impl<'a> Room<'a> {
         Self { needed, in_use, job }
     }
 
-    /// Returns the memory that a device has for this job, in bytes; `None` if it is not known.
+    /// Returns the memory that a device has for this job, in bytes; `None` if the size of the device's memory is not
+    /// known.
     fn on(&self, device: &Device) -> Option<u64> {
         (is_host(device) || self.job.running.memory.is_some()).then(|| memory_for(self.job, self.in_use))
     }
@@ -193,8 +198,8 @@ impl<'a> Room<'a> {
     }
 }
 
-/// Returns the error message for a job that does not fit into the memory of a device, with each proposed change as
-/// flags.
+/// Returns the error message for a job that does not fit into the memory of a device. The message shows each proposed
+/// change as flags, such as `--recompute full`.
 fn explain(refused: &DoesNotFit) -> String {
     let flag = |lever: &Lever| match lever {
         Lever::SmallerMicroBatches { rows, micro_batches } => {

@@ -6,7 +6,8 @@ use stageline::{Costs, Cut, LossStage, Modules, Payload, PipelineBuilder, Row, S
 
 use crate::fingerprint::fingerprint;
 
-/// A model that becomes the stages of a pipeline.
+/// A model from which a pipeline is built: a row of layers that can be cut into stages, or a model that the user has
+/// cut by hand.
 pub trait Model {
     /// The input of the model, which the first stage receives from a batch.
     type Input: Payload;
@@ -19,19 +20,20 @@ pub trait Model {
     /// that the user has cut into stages by hand.
     fn parameters(&self) -> Option<u64>;
 
-    /// Returns the SHA-256 of all parameters in the modules of a pipeline of this model, and their number; `None` for a
-    /// model that is cut by hand.
+    /// Returns the SHA-256 of all parameters of the model, in hexadecimal, and the number of their elements. `modules`
+    /// has the modules of all stages of its pipeline. Returns `None` for a model that is cut by hand.
     ///
     /// # Errors
     /// Returns an error if `modules` lacks the module of a stage, or a module is of another type.
     fn fingerprint(&self, modules: Modules) -> Result<Option<(String, usize)>>;
 
-    /// Returns the costs of the model's layers for the input of one sample: FLOPs and parameters, and on a given
-    /// `device` also measured times. `None` for a model that is cut by hand.
+    /// Returns the costs of each layer of the model for the input of one sample: FLOPs and parameters, and with a
+    /// `device` also the times measured on it. Returns `None` for a model that is cut by hand.
     fn costs(&self, sample: Self::Input, device: Option<&Device>) -> Option<Costs>;
 
-    /// Returns the builder of a pipeline of this model. `configs` has the device, the optimizer and the learning rates of
-    /// each stage, and so gives the number of stages. `cut` says which layers each stage has; it must be `None` for a model that is cut by hand.
+    /// Returns the builder of a pipeline of this model. `configs` has the device, the optimizer and the learning rates
+    /// of each stage, so its length is the number of stages. `cut` says which layers each stage has; it must be `None`
+    /// for a model that is cut by hand.
     ///
     /// # Errors
     /// Returns an error if the model cannot be cut into these stages.
@@ -73,15 +75,16 @@ where
     }
 }
 
-/// A model that the user has cut into stages: a function that chains them, given the configuration of each stage.
+/// A model that the user has cut into stages by hand, given as a function that builds the pipeline from the
+/// configuration of each stage.
 pub struct HandCut<F> {
     stages: usize,
     chain: F,
 }
 
 impl<F> HandCut<F> {
-    /// Creates a model of `stages` stages that the user has cut. The function `chain` joins the stages to a pipeline,
-    /// given the configuration of each stage.
+    /// Creates a model that the user has cut into `stages` stages. The function `chain` takes the configuration of each
+    /// stage, and returns the builder of the pipeline that these stages form.
     pub fn new(stages: usize, chain: F) -> Self {
         Self { stages, chain }
     }

@@ -11,21 +11,22 @@ use stageline::{Costs, Cut};
 use crate::settings::job::{Running, Training};
 use crate::settings::values::{CutBy, ScheduleBy};
 
-/// The plan of a training with its shape: the schedule, the number of stages, and the cut of the model.
+/// The chosen plan of a training: its schedule, the number of stages, and the cut of the model into stages.
 #[derive(Clone)]
 pub struct Planned {
     pub schedule: Arc<dyn Schedule + Send + Sync>,
-    /// The number of stages of the model, over all workers: with chunks, a worker has several stages.
+    /// The number of stages of the whole model. In schedules with chunks, a worker has several of them.
     pub stages: usize,
     /// The cut of the model into stages; `None` for a model that is cut by hand.
     pub cut: Option<Cut>,
 }
 
-/// Chooses the plan, the number of stages and the cut of a training. `costs` are those of the model's layers, or `None`
-/// for a model that is cut by hand.
+/// Chooses the schedule, the number of stages and the cut of a training from its settings. `costs` has the costs of the
+/// model's layers, and is `None` for a model that is cut by hand.
 ///
 /// # Errors
-/// Returns an error if the schedule has no plan of this shape, or the model has fewer layers than stages.
+/// Returns an error if the schedule does not allow the number of chunks, a plan file is invalid or made for other
+/// numbers of workers or micro-batches, the search finds no plan, or the cut does not fit the number of stages.
 pub fn choose(running: &Running, training: &Training, costs: Option<&Costs>) -> Result<Planned> {
     let (workers, micro_batches) = (running.workers, training.micro_batches);
     let (schedule, stages): (Arc<dyn Schedule + Send + Sync>, usize) = match (&running.schedule, running.chunks) {
@@ -79,8 +80,8 @@ pub fn choose(running: &Running, training: &Training, costs: Option<&Costs>) -> 
     Ok(Planned { schedule, stages, cut })
 }
 
-/// Returns the costs of `workers` stages for a search, relative to the mean forward of a stage. A backward takes twice
-/// the time of a forward, and each half of a split backward takes as long as a forward.
+/// Returns the costs of `workers` stages for the schedule search, in units of the mean forward of a stage. A backward
+/// is assumed to take twice the time of a forward, and each half of a split backward as long as a forward.
 fn stage_costs(costs: Option<&Costs>, workers: usize) -> Result<PlanCosts> {
     let Some(costs) = costs else { return Ok(PlanCosts::uniform(workers, 1.0, 2.0)) };
     let layers = costs.layers();
@@ -96,7 +97,7 @@ fn stage_costs(costs: Option<&Costs>, workers: usize) -> Result<PlanCosts> {
     Ok(PlanCosts::by_stage(stages.collect()))
 }
 
-/// A named schedule that places another number of stages (chunks) on each worker than by default.
+/// A named schedule with another number of stages (chunks) on each worker than its default.
 struct Chunked {
     schedule: &'static (dyn Schedule + Sync),
     chunks: usize,

@@ -26,8 +26,8 @@ pub struct Batches<In, Target> {
 }
 
 impl<In: Send, Target: Send> Batches<In, Target> {
-    /// Starts the threads that read the batches of `steps`, with `samples` samples each. A thread ends when all its
-    /// batches are read, when one cannot be read, or when this value is dropped.
+    /// Starts the threads that read the batches of the range `steps`, with `samples` samples in each batch. A thread
+    /// ends when it has read all its batches, when a batch cannot be read, or when the returned value is dropped.
     pub fn start<'scope, 'env, D>(
         scope: &'scope Scope<'scope, 'env>,
         data: &'env D,
@@ -86,8 +86,8 @@ mod tests {
 
     use super::*;
 
-    /// A data source for tests: each batch contains the number of its step, every third batch takes longer, and that of
-    /// the step `fails_at` cannot be read.
+    /// A data source for tests. Each batch contains the number of its step, every third batch takes longer to read, and
+    /// the batch of the step `fails_at` cannot be read.
     struct Numbers {
         fails_at: usize,
         read: AtomicUsize,

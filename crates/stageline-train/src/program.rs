@@ -21,13 +21,13 @@ use crate::training::Run;
 /// training.
 const STALLED: u8 = 3;
 
-/// An empty set of flags, for a program whose model and data add no flags to those of the training.
+/// An empty set of flags, for a program whose model and data have no flags of their own.
 #[derive(Debug, Parser)]
 #[command(about = "Trains a model as the settings say")]
 pub struct NoFlags {}
 
-/// A program that trains a model. `F` has the flags of the model and its data; the flags of the training are added to
-/// them.
+/// A program that trains a model. `F` is the type of the program's own flags, for its model and data; the flags that
+/// every training has are added to them.
 pub struct Program<F> {
     defaults: Vec<(&'static str, &'static str)>,
     /// The names of flags that a resumed run does not take from its checkpoint.
@@ -55,8 +55,8 @@ impl<F: Parser> Program<F> {
         self
     }
 
-    /// Names flags that a resumed run does not take from its checkpoint, such as those for output files: a checkpoint
-    /// from elsewhere must not choose which files are written.
+    /// Adds flags that a resumed run does not take from its checkpoint. Flags for output files should be among them, so
+    /// that a checkpoint from elsewhere cannot choose which files are written.
     #[must_use]
     pub fn not_inherited(mut self, flags: &[&'static str]) -> Self {
         self.not_inherited.extend(flags);

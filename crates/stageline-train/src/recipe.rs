@@ -23,8 +23,8 @@ use crate::settings::job::Job;
 /// The type of the pipelines of a model `M`.
 pub type PipelineOf<M> = Pipeline<<M as Model>::Input, <M as Model>::Output, <M as Model>::Target>;
 
-/// Everything from which the pipeline of a run is built: settings, plan and model. A recipe can build more than one
-/// pipeline, because `--verify` needs several.
+/// The settings, plan and model from which the pipeline of a run is built. One recipe can build several pipelines, as
+/// `--verify` needs them.
 pub struct Recipe<'a, M> {
     pub job: &'a Job,
     pub model: &'a M,
@@ -34,8 +34,8 @@ pub struct Recipe<'a, M> {
 }
 
 impl<'a, M: Model> Recipe<'a, M> {
-    /// Creates the recipe of a job. `optimizer` and `learning_rate` are those of the program; `None` takes those of the
-    /// flags.
+    /// Creates the recipe from which the pipelines of a run are built. `optimizer` and `learning_rate` are those that
+    /// the program sets itself; if one is `None`, the flags decide.
     pub fn of(
         job: &'a Job,
         model: &'a M,
@@ -58,15 +58,15 @@ impl<'a, M: Model> Recipe<'a, M> {
         Ok(())
     }
 
-    /// Builds the pipeline, with the state of `checkpoint` if it is given, and returns it with the device of each stage
-    /// in the first replica.
+    /// Builds the pipeline, and restores the state of `checkpoint` if one is given. Returns the pipeline, and the
+    /// device of each stage of the first replica.
     pub fn build(&self, checkpoint: Option<Checkpoint>) -> Result<(PipelineOf<M>, Vec<Device>)> {
         let devices = self.planned.devices(&self.job.running, self.job.training.micro_batches)?;
         Ok((self.builder(&devices, checkpoint)?.build()?, devices.into_iter().next().unwrap_or_default()))
     }
 
     /// Returns the builder of the pipeline, with freshly initialised parameters or with the state of `checkpoint`.
-    /// `devices` has the device of each stage, replica by replica.
+    /// `devices` has a list for each replica, with the device of each of its stages.
     fn builder(
         &self,
         devices: &[Vec<Device>],
@@ -134,7 +134,7 @@ impl<'a, M: Model> Recipe<'a, M> {
         Ok(())
     }
 
-    /// Returns the description of the run with which the log begins.
+    /// Returns the description of a run, which becomes the first line that the run writes to its log.
     pub fn run_line(
         &self,
         plan: &Plan,
@@ -167,7 +167,8 @@ impl<'a, M: Model> Recipe<'a, M> {
     }
 }
 
-/// Returns a fact about the machine, by its name and value, as an entry of the run's description in the log.
+/// Returns a fact about the machine, such as its number of cores, as a name and a value for the description of the run
+/// in the log.
 fn fact(name: &str, value: impl Into<Value>) -> (String, Value) {
     (name.to_owned(), value.into())
 }

@@ -28,11 +28,11 @@ pub struct Loop<'a> {
     pub start: usize,
     pub keeper: Keeper,
     pub progress: Progress,
-    /// The model FLOP utilisation (the share of the devices' peak) that a throughput of one sample a second would have;
-    /// `None` if the peak is not known.
+    /// The share of the devices' peak FLOP/s that training one sample a second uses. Multiplied by the samples a
+    /// second, it is the model FLOP utilisation; `None` if the peak or the model's FLOPs are not known.
     pub utilisation: Option<f64>,
     pub on_step: OnStep,
-    /// The bubble of the training's last step and its causes, as text for the user; `None` before that step.
+    /// The bubble of the last training step and its causes, as text for the user; `None` before that step has run.
     pub last_bubble: Option<String>,
 }
 
@@ -151,7 +151,8 @@ fn causes(report: &StepReport) -> String {
     format!("bubble of the last step {bubble:.1}% by the {clock}: {}", causes.join(", "))
 }
 
-/// Shows the report of a step on the terminal and writes it to the log.
+/// Shows the report of a step on the terminal, calls the program's function `on_step`, and writes the report to the
+/// log.
 fn note(
     report: &StepReport,
     job: &Job,

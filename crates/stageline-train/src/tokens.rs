@@ -22,17 +22,17 @@ const VALIDATION_WINDOWS: usize = 64;
 pub struct TokenSettings<'a> {
     /// The encoding that turns the text into tokens, such as a tokenizer.
     pub encoding: &'a dyn Encode,
-    /// The token that is appended to every document; `None`, or a number above the size of the encoding's vocabulary,
-    /// appends nothing.
+    /// The token that is appended to every document. Nothing is appended if it is `None` or larger than the size of the
+    /// encoding's vocabulary.
     pub end_of_document: Option<u32>,
     /// The size of the model's vocabulary; every token must be below it.
     pub vocabulary: usize,
     /// The length of the longest input that the model takes, in tokens.
     pub positions: usize,
-    /// The length of the model's input in each sample of a text, in tokens; at most `positions`. A JSON file of rows
-    /// sets its own length.
+    /// The number of tokens that the model takes as input from each sample of a text; at most `positions`. A JSON file
+    /// of rows ignores it, because its rows set the length.
     pub context: usize,
-    /// The share of the text, above 0 and below 1, that is held out for validation and not trained on.
+    /// The share of the text, at least 0 and below 1, that is held out for validation and not trained on.
     pub held_out: f64,
     /// The seed of the random choice of the windows of text that each step trains on.
     pub seed: u64,
@@ -41,11 +41,13 @@ pub struct TokenSettings<'a> {
 /// A source of batches for a language model, whose inputs and targets are token ids.
 pub type TokenData = Box<dyn Data<Input = Tokens, Target = Tokens>>;
 
-/// Opens the samples of a language model: a text file, a folder of them, or JSON lines with the field `text`, which are
-/// turned into tokens once; or a `.json` file with rows of tokens, which are taken in their order ([`TokenRows`]).
+/// Opens the training data of a language model. The path is a text file, a folder of text files, or JSON lines with the
+/// field `text`, whose texts are turned into tokens once; or a `.json` file with rows of tokens, which are used in
+/// their order ([`TokenRows`]).
 ///
 /// # Errors
-/// Returns an error if the source cannot be read or is too short, or has tokens or lengths that the model does not take.
+/// Returns an error if the data cannot be read or is too short, or has tokens or lengths that the model does not
+/// support.
 pub fn open_tokens(path: &Path, settings: &TokenSettings) -> Result<TokenData> {
     let TokenSettings { vocabulary, positions, context, .. } = *settings;
     if path.extension().is_some_and(|extension| extension == "json") {
@@ -71,22 +73,22 @@ pub fn open_tokens(path: &Path, settings: &TokenSettings) -> Result<TokenData> {
     Ok(Box::new(TokenWindows::new(tokens, context, settings.held_out, settings.seed)?))
 }
 
-/// Training data of windows of a tokenised text. A seed fixes the windows of each step. Every token of a window is the
-/// target of the tokens before it.
+/// Training data for a language model: windows of consecutive tokens of a text. A seed fixes which windows each step
+/// trains on. In a window, every token is the target of the tokens before it.
 pub struct TokenWindows {
     tokens: TokenFile,
     training: Range<u64>,
     sampler: Sampler,
     /// The positions at which the held-out windows begin, in tokens from the start of the text.
     validation: Vec<u64>,
-    /// The length of the model's input, in tokens; a window has one more, for the last target.
+    /// The length of the model's input, in tokens. A window has one token more, the target of the last input token.
     context: usize,
 }
 
 impl TokenWindows {
-    /// Creates the windows of a text, each of `context` tokens and one more as the last target. `held_out` is the share
-    /// of the text that is evaluated and not trained on; if there are at least 20 documents, whole documents are held
-    /// out.
+    /// Creates training data from a tokenised text. Each sample is a window of `context` tokens and one more, the
+    /// target of the last. The share `held_out` of the text is evaluated and not trained on; if there are at least 20
+    /// documents, whole documents are held out.
     ///
     /// # Errors
     /// Returns an error if the text is too short for a window of training text and one of held-out text.
@@ -113,7 +115,7 @@ impl TokenWindows {
         Ok(Self { tokens, training, sampler, validation, context })
     }
 
-    /// Returns a batch of the windows that begin at these positions, which are in tokens from the start of the text.
+    /// Returns a batch of the windows that begin at the given positions, counted in tokens from the start of the text.
     fn windows(&self, positions: &[u64]) -> Result<Batch<Tokens, Tokens>> {
         let mut window = vec![0; self.context + 1];
         let mut rows = Vec::with_capacity(positions.len());
@@ -151,8 +153,9 @@ impl Data for TokenWindows {
     }
 }
 
-/// Training data of rows with equally many tokens. Each row is a sample; they are trained on in their order, and again
-/// from the first row after the last. Every token of a row is the target of the tokens before it.
+/// Training data for a language model: rows with equally many tokens, of which each is one sample. Training takes the
+/// rows in their order, and begins again with the first after the last. In a row, every token is the target of the
+/// tokens before it.
 pub struct TokenRows {
     rows: Vec<Vec<u32>>,
 }
@@ -161,7 +164,7 @@ impl TokenRows {
     /// Reads a JSON file with an array of equally long arrays of tokens.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be read, has another form, or no tokens.
+    /// Returns an error if the file cannot be read, has no such array, or has no tokens.
     pub fn read(path: &Path) -> Result<Self> {
         let shown = || path.display().to_string();
         let text = std::fs::read_to_string(path).with_context(shown)?;
@@ -175,10 +178,11 @@ impl TokenRows {
         Ok(Self { rows })
     }
 
-    /// Checks that a model with a vocabulary of this size, and sequences of at most `longest` tokens, takes the rows.
+    /// Checks that the rows fit a model whose vocabulary has `vocabulary` tokens and whose rows may have at most
+    /// `longest` tokens.
     ///
     /// # Errors
-    /// Returns an error with the length or the token that the model does not take.
+    /// Returns an error that names the token or the row length that does not fit.
     pub fn check(&self, vocabulary: usize, longest: usize) -> Result<()> {
         let largest = self.rows.iter().flatten().copied().max().unwrap_or_default() as usize;
         ensure!(largest < vocabulary, "the rows have the token {largest}, and the model's vocabulary has {vocabulary}");
@@ -217,8 +221,8 @@ impl Data for TokenRows {
     }
 }
 
-/// Returns a batch of rows of equal length, in which each token is the target of the tokens before it. Input and
-/// targets are `[rows, length - 1]`.
+/// Returns a batch that is made from rows of tokens of equal length. The input has all tokens of each row but the last,
+/// and the targets all but the first; both are `[rows, length - 1]`.
 fn batch(rows: &[Vec<u32>]) -> Batch<Tokens, Tokens> {
     let (count, length) = (rows.len(), rows[0].len() - 1);
     let part = |range: Range<usize>| tensor(rows.iter().flat_map(|row| &row[range.clone()]), [count, length]);
@@ -230,8 +234,8 @@ fn tensor<'a>(tokens: impl Iterator<Item = &'a u32>, shape: [usize; 2]) -> Token
     Tokens::from_data(TensorData::new(tokens, shape), &host())
 }
 
-/// Returns the device on which batches are made. With the feature `flex` this is the CPU, whichever devices the stages
-/// use.
+/// Returns the device on which the tensors of a batch are created: the CPU with the crate's feature `flex`, and
+/// otherwise burn's default device.
 fn host() -> Device {
     #[cfg(feature = "flex")]
     {

@@ -22,7 +22,7 @@ use crate::settings::job::Job;
 use crate::settings::values::CutBy;
 use crate::steps::{Loop, OnStep, Stopped};
 
-/// The run of a program: its settings, and the flags of its model.
+/// A run of a training program: the settings of its training, and the flags of its model and data.
 pub struct Run<F> {
     /// The flags of the model and its data.
     pub flags: F,
@@ -81,14 +81,14 @@ impl<F> Run<F> {
         self.job.training.steps
     }
 
-    /// Sets an optimizer of the program's own, in place of the one that `--optimizer` names.
+    /// Replaces the optimizer that `--optimizer` names with one that the program chooses.
     #[must_use]
     pub fn optimizer(self, optimizer: impl Into<ModuleOptimizer>) -> Self {
         Self { optimizer: Some(optimizer.into()), ..self }
     }
 
-    /// Sets a learning rate schedule of the program's own, in place of the warm-up and cosine of the flags. It advances
-    /// once for each optimizer step.
+    /// Replaces the learning rate schedule of the flags (a warm-up and a cosine) with one that the program chooses. The
+    /// schedule advances once for each optimizer step.
     #[must_use]
     pub fn learning_rate(self, schedule: impl Into<ModuleLrScheduler>) -> Self {
         Self { learning_rate: Some(schedule.into()), ..self }
@@ -126,13 +126,13 @@ impl<F> Run<F> {
 
     /// Trains the model on the data as the settings say.
     ///
-    /// Returns the trained pipeline, or `None` if the run was to verify the pipeline only, or was ended early by
-    /// `--stop-after` or a signal.
+    /// Returns the trained pipeline, or `None` if the run only verified the pipeline (`--verify`), or was ended early
+    /// by `--stop-after` or a signal.
     ///
     /// # Errors
     /// Returns an error if the settings do not fit the model or the data, the training does not fit into the memory, a
-    /// batch cannot be read, an output cannot be written, or a step fails. If steps have been made and checkpoints are
-    /// on, there is then a checkpoint of them.
+    /// batch cannot be read, an output cannot be written, or a step fails. With `--checkpoint`, the steps before the
+    /// error are saved in a checkpoint.
     pub fn train<M, D>(self, model: &M, data: &D) -> Result<Option<TrainedOf<M>>>
     where
         M: Model,
@@ -208,15 +208,15 @@ fn sample<D: Data + ?Sized>(data: &D) -> Result<D::Input> {
     Ok(sample)
 }
 
-/// Returns the costs of the model's layers for the input of one sample: FLOPs and parameters, and with `--cut measured`
-/// also the times on the first device. `None` for a model that is cut by hand.
+/// Returns the costs of each layer of the model for the input of one sample: FLOPs and parameters, and with `--cut
+/// measured` also the times measured on the first device. Returns `None` for a model that is cut by hand.
 fn costs<M: Model>(model: &M, sample: M::Input, job: &Job) -> Option<Costs> {
     let device = (job.running.cut == CutBy::Measured).then(|| &job.running.devices[0]);
     model.costs(sample, device)
 }
 
-/// Returns the model FLOP utilisation at a throughput of one sample a second: the training FLOPs of one sample as a
-/// share of the peak FLOP/s of all devices. It is `None` if the peak or the model's FLOPs are not known.
+/// Returns the share of the devices' peak FLOP/s that training one sample a second uses. Multiplied by the samples a
+/// second, it is the model FLOP utilisation. Returns `None` if the peak or the model's FLOPs are not known.
 fn utilisation(job: &Job, costs: Option<&Costs>) -> Option<f64> {
     // A backward takes twice the FLOPs of a forward. Recomputed work does not count (Chowdhery et al., 2022,
     // arXiv:2204.02311, appendix B).

@@ -31,9 +31,9 @@ pub struct Checkpoint {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Progress {
-    /// The number of steps that the training has completed, skipped ones included; at most 2^53.
+    /// The number of training steps that are completed, including those that skipped the optimizer; at most 2^53.
     pub steps: u64,
-    /// The number of steps that the optimizer made; at most `steps`.
+    /// The number of steps in which the optimizer updated the parameters; at most `steps`.
     pub optimizer_steps: u64,
     /// The dynamic loss scale; `None` if the training uses none.
     pub loss_scale: Option<LossScale>,
@@ -46,7 +46,7 @@ pub struct LossScale {
     /// The factor by which the loss is multiplied; finite and greater than 0.
     #[serde(with = "json::exact_float")]
     pub scale: f64,
-    /// The number of steps without an overflow since the scale last changed.
+    /// The number of steps without an overflow of the gradients since the loss scale last changed.
     pub good_steps: u64,
 }
 
@@ -72,7 +72,7 @@ impl Progress {
     }
 }
 
-/// Converts an invalid progress, found in a manifest, to the damage that a reader reports.
+/// Converts an invalid step count or loss scale in a manifest to the [`Damage`] that reading the checkpoint returns.
 impl From<InvalidProgress> for Damage {
     fn from(invalid: InvalidProgress) -> Self {
         match invalid {
@@ -85,7 +85,7 @@ impl From<InvalidProgress> for Damage {
     }
 }
 
-/// Converts an invalid progress, found before a save, to the error that a writer reports.
+/// Converts an invalid step count or loss scale of a checkpoint to save to the [`CheckpointError`] that saving returns.
 impl From<InvalidProgress> for CheckpointError {
     fn from(invalid: InvalidProgress) -> Self {
         match invalid {

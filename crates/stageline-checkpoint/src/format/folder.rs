@@ -8,7 +8,7 @@ use crate::disk;
 /// The name of a checkpoint, such as `000007-step-100`. Names are ordered as the checkpoints were published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CheckpointName {
-    /// The sequence number of the checkpoint in its folder, from 1.
+    /// The sequence number of the checkpoint in its folder; the first checkpoint has 1.
     pub(crate) sequence: u64,
     /// The number of training steps that were completed when the checkpoint was made.
     pub(crate) steps: u64,

@@ -23,8 +23,8 @@ struct Total {
     total_size: u64,
 }
 
-/// Returns the JSON text of the index file (Hugging Face's list of the file of each parameter) for the given
-/// parameters.
+/// Returns the JSON text of `model.safetensors.index.json`, Hugging Face's list of the file that contains each
+/// parameter.
 pub(crate) fn to_text(parameters: &BTreeMap<String, TensorEntry>) -> Result<String, serde_json::Error> {
     serde_json::to_string_pretty(&index(parameters)).map(|text| text + "\n")
 }

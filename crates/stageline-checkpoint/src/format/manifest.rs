@@ -14,11 +14,11 @@ use crate::format::{json, seal};
 
 /// The checkpoint format version that this crate writes, and the only one that it reads.
 pub(crate) const VERSION: u32 = 1;
-/// The most bytes that the file of a manifest or of an index may have.
+/// The largest length in bytes of a checkpoint's manifest file, and of its index file.
 pub(crate) const MOST_BYTES: u64 = 64 << 20;
 
-/// The manifest of a checkpoint: the progress, the run's configuration, and the names, shapes and hashes, but not the
-/// tensors themselves.
+/// The manifest of a checkpoint: everything but the values of the tensors. It has the progress and the configuration of
+/// the run, the type, shape and file of each tensor, and the length and hash of each file.
 ///
 /// Names and the values of `run` are unchanged text from the file: print them as [`Printable`](crate::Printable).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -68,7 +68,7 @@ pub struct TensorEntry {
     pub shape: Vec<usize>,
 }
 
-/// The format version of a manifest, the one field that the manifests of all format versions have.
+/// The format version of a manifest, parsed alone because manifests of all format versions have this field.
 #[derive(Deserialize)]
 struct Version {
     version: u64,
@@ -83,13 +83,14 @@ pub(crate) enum ManifestError {
 }
 
 impl Manifest {
-    /// Returns the text of the manifest file: pretty-printed JSON, with the seal at its end.
+    /// Returns the text of the manifest file: pretty-printed JSON that ends with the seal, the SHA-256 of the text
+    /// before it.
     pub(crate) fn to_text(&self) -> Result<String, serde_json::Error> {
         Ok(seal::seal(&serde_json::to_string_pretty(self)?))
     }
 
-    /// Parses the text of a manifest file, after a check of its seal and format version. `validate` checks afterwards
-    /// whether the entries agree with each other.
+    /// Parses the text of a manifest file, after a check of its seal (the SHA-256 at its end) and its format version.
+    /// Whether its entries agree with each other is not checked here.
     pub(crate) fn from_text(text: &[u8]) -> Result<Self, ManifestError> {
         let text = str::from_utf8(text).map_err(malformed)?;
         // Before the version, because the seal is the same in all formats: damage is never taken for a newer format.

@@ -2,11 +2,11 @@
 
 use crate::format::seal;
 
-/// The name of the file that a store locks in its folder of checkpoints.
+/// The name of the lock file in a folder of checkpoints, which allows only one writer at a time.
 pub(crate) const LOCK: &str = ".lock";
-/// The start of the name of a checkpoint's folder while the checkpoint is being written.
+/// The beginning of the name of a temporary folder, in which a checkpoint is written before it gets its final name.
 pub(crate) const WRITING: &str = ".writing-";
-/// The start of the name of a checkpoint's folder while the checkpoint is being removed.
+/// The beginning of the name that a checkpoint's folder gets while its files are being removed.
 pub(crate) const REMOVING: &str = ".removing-";
 /// The name of the manifest file in a checkpoint's folder.
 pub(crate) const MANIFEST: &str = "manifest.json";
@@ -17,10 +17,11 @@ pub(crate) const OPTIMIZER: &str = "optimizer";
 /// The key that the safetensors format reserves for a file's metadata, so that no tensor may have this name.
 pub(crate) const RESERVED: &str = "__metadata__";
 
-/// The most bytes that the encoded name of a layer group (a prefix of tensor names, such as `blocks.3`) may have in a
-/// file name.
+/// The largest number of bytes that the encoded name of a layer group (a prefix of tensor names, such as `blocks.3`)
+/// may have in a file name; a longer one is cut.
 const MOST_BYTES: usize = 150;
-/// The bytes that a file name keeps of the encoded name of a layer group, such as `blocks.3`, if that name is too long.
+/// The number of bytes that stay in a file name if the encoded name of a layer group (a prefix of tensor names, such as
+/// `blocks.3`) is cut. A hash follows them.
 const KEPT_BYTES: usize = 100;
 
 /// Returns the name of the checkpoint file that contains the parameter `name`.
@@ -28,8 +29,8 @@ pub(crate) fn parameter_file(name: &str) -> String {
     format!("{}.safetensors", encoded(group(name)))
 }
 
-/// Returns the name of the checkpoint file, in the `optimizer` folder, that contains the tensor `name` of the optimizer
-/// state. In the tensor's name, the parameter's name ends at the last `/`.
+/// Returns the name of the checkpoint file, in the folder `optimizer`, that contains a tensor of the optimizer state.
+/// `name` is `<parameter>/<field>`, and the parameter decides the file.
 pub(crate) fn optimizer_file(name: &str) -> String {
     let parameter = name.rsplit_once('/').map_or(name, |(parameter, _)| parameter);
     format!("{OPTIMIZER}/{}", parameter_file(parameter))

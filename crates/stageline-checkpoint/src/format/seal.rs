@@ -9,9 +9,9 @@ use crate::damage::Damage;
 /// The number of hexadecimal digits of a SHA-256.
 pub(crate) const HEX: usize = 64;
 
-/// The text before the SHA-256 digits in a sealed manifest.
+/// The text between the last entry of a manifest and the 64 digits of its seal, a SHA-256.
 const BEFORE: &str = ",\n  \"sha256\": \"";
-/// The text after the SHA-256 digits in a sealed manifest, at the end of the file.
+/// The text after the 64 digits of a manifest's seal (a SHA-256), at the end of the manifest file.
 const AFTER: &str = "\"\n}\n";
 
 /// Returns the SHA-256 of `bytes` in lowercase hexadecimal digits.
@@ -19,12 +19,13 @@ pub(crate) fn sha256(bytes: &[u8]) -> String {
     to_hex(Sha256::new_with_prefix(bytes))
 }
 
-/// Returns the SHA-256, in lowercase hexadecimal digits, of everything that `hasher` has received.
+/// Finishes `hasher`, and returns the SHA-256 in lowercase hexadecimal digits.
 pub(crate) fn to_hex(hasher: Sha256) -> String {
     hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Adds the seal as the last field to the JSON text of a manifest, which must end with a line break and `}`.
+/// Returns the JSON text of a manifest with the seal, the SHA-256 of all text before it, added as the last field.
+/// `object`, the text without the seal, must end with a line break and `}`.
 pub(crate) fn seal(object: &str) -> String {
     let body = object.strip_suffix("\n}").unwrap_or(object);
     format!("{body}{BEFORE}{}{AFTER}", sha256(body.as_bytes()))

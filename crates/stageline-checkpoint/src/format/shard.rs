@@ -16,7 +16,7 @@ use crate::printable::Printable;
 
 /// The most bytes that the header of a tensor file may have in the safetensors format.
 pub(crate) const MOST_HEADER: u64 = 100_000_000;
-/// The number of bytes before the header of a tensor file; they hold the header's length.
+/// The number of bytes at the start of a tensor file that hold the length of the file's header.
 pub(crate) const LENGTH: u64 = 8;
 
 /// The contents of a tensor file (safetensors) that is to be written: the header and the tensors.
@@ -28,7 +28,8 @@ pub(crate) struct Shard<'a> {
 }
 
 impl<'a> Shard<'a> {
-    /// Makes the contents of a tensor file from these named tensors, whose lengths must be validated already.
+    /// Makes the contents of a tensor file from tensors and their names. The byte length of each tensor must already
+    /// match its type and shape.
     ///
     /// The tensors have the order of the safetensors crate: wider types first, so that all tensors are aligned, then by
     /// name.
@@ -57,8 +58,8 @@ impl<'a> Shard<'a> {
     }
 }
 
-/// Parses the contents of a tensor file and adds its tensors to `tensors`. The file must contain exactly the tensors of
-/// `entries`, with finite values.
+/// Parses the contents of a tensor file and adds its tensors to `tensors`, by name. The file must contain exactly the
+/// tensors that the manifest lists for it (`entries`), with finite values.
 pub(crate) fn read(
     contents: Vec<u8>,
     entries: &[(&str, &TensorEntry)],

@@ -40,8 +40,8 @@ fn validate(manifest: &Manifest) -> Result<(), Damage> {
     }
 }
 
-/// Adds the bytes of the manifest's tensor entries to the totals of their files, and checks each tensor's name, file
-/// and size.
+/// Checks the name, file and size of each tensor in the manifest's `entries`, and adds its bytes to the total of its
+/// file in `files`. `file_of` returns the file in which a tensor belongs.
 fn add(
     files: &mut BTreeMap<String, u64>,
     entries: &BTreeMap<String, TensorEntry>,
@@ -65,8 +65,8 @@ fn add(
     Ok(())
 }
 
-/// Checks the form of the SHA-256 and the size in a manifest's entry for a file. `tensors` is the bytes of the file's
-/// tensors, or `None` for a file without any.
+/// Checks a manifest's entry for a file: the digits of the SHA-256, and whether the length fits the tensors. `tensors`
+/// is the number of bytes of the file's tensors, or `None` for a file without tensors.
 fn validate_file(FileEntry { name, bytes, sha256 }: &FileEntry, tensors: Option<u64>) -> Result<(), Damage> {
     let hexadecimal = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     if sha256.len() != seal::HEX || !sha256.bytes().all(hexadecimal) {
@@ -83,8 +83,8 @@ fn validate_file(FileEntry { name, bytes, sha256 }: &FileEntry, tensors: Option<
     if fits { Ok(()) } else { Err(Damage::Total { file: name.clone(), found: *bytes, tensors: tensors.unwrap_or(0) }) }
 }
 
-/// Whether a tensor file of `bytes` bytes has room for `tensors` bytes of tensors, and the rest is a valid length for
-/// its header.
+/// Whether a tensor file can have `bytes` bytes in all: `tensors` bytes of tensors, and a header of a length that the
+/// format allows.
 fn has_header(bytes: u64, tensors: u64) -> bool {
     let header = bytes.checked_sub(tensors).and_then(|rest| rest.checked_sub(LENGTH));
     header.is_some_and(|header| header <= MOST_HEADER)

@@ -7,20 +7,22 @@ use std::path::Path;
 use crate::damage::Damage;
 use crate::disk;
 
-/// Returns the length in bytes of the regular file at `path`; refuses a link to a file.
+/// Returns the length in bytes of the regular file at `path`; an error if `path` is anything else, such as a symbolic
+/// link to a file.
 pub(crate) fn size(path: &Path) -> Result<u64, Damage> {
     let metadata = fs::symlink_metadata(path).map_err(damage)?;
     require(&metadata, "a file", metadata.is_file())?;
     Ok(metadata.len())
 }
 
-/// Checks that `path` is a folder; refuses everything else, such as a link to a folder.
+/// Checks that `path` is a folder; an error if it is anything else, such as a symbolic link to a folder.
 pub(crate) fn require_folder(path: &Path) -> Result<(), Damage> {
     let metadata = fs::symlink_metadata(path).map_err(damage)?;
     require(&metadata, "a folder", metadata.is_dir())
 }
 
-/// Reads a regular file that must have exactly `bytes` bytes. The number comes from a manifest and is not trusted.
+/// Returns the contents of a regular file, which must have exactly `bytes` bytes. This length comes from a manifest
+/// that may be malicious, so it is compared with that on disk before memory is allocated.
 pub(crate) fn read(path: &Path, bytes: u64) -> Result<Vec<u8>, Damage> {
     let found = size(path)?; // before the file is opened, because opening a pipe blocks
     if found != bytes {

@@ -13,7 +13,8 @@ use crate::format::names::{INDEX, MANIFEST, OPTIMIZER};
 use crate::format::{index, seal, shard, validate};
 use crate::read::{file, locate};
 
-/// A checkpoint on disk, opened: its manifest is valid, and its files have the right sizes.
+/// A checkpoint on disk whose manifest is valid and whose files have the lengths that the manifest lists. The tensors
+/// are not read yet.
 #[derive(Clone, Debug)]
 pub struct Saved {
     path: PathBuf,
@@ -51,13 +52,13 @@ impl Saved {
         Ok(saved)
     }
 
-    /// Returns the path of the checkpoint's own folder.
+    /// Returns the path of the folder that contains the files of the checkpoint.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the folder of checkpoints that contains this checkpoint; `None` if this checkpoint no longer has the
-    /// name that a store gave it.
+    /// Returns the folder of checkpoints that contains this checkpoint; `None` if this checkpoint has no name such as
+    /// `000007-step-100`, for example because it was renamed.
     pub fn store(&self) -> Option<&Path> {
         CheckpointName::parse(&self.path)?;
         self.path.parent()
@@ -141,7 +142,7 @@ fn check_index(text: &[u8], parameters: &BTreeMap<String, TensorEntry>) -> Resul
     }
 }
 
-/// Groups the manifest's tensor entries by the names of their files.
+/// Groups the manifest's entries for tensors by the name of the file that contains the tensor.
 fn by_file(entries: &BTreeMap<String, TensorEntry>) -> BTreeMap<&str, Vec<(&str, &TensorEntry)>> {
     let mut files = BTreeMap::<_, Vec<_>>::new();
     for (name, entry) in entries {

@@ -13,8 +13,8 @@ use crate::write::output::Output;
 use crate::write::plan::Plan;
 use crate::write::write_point::WritePoint;
 
-/// Creates the temporary folder `folder`, writes all files of the checkpoint into it, and makes both durable. Calls
-/// `at` just before every operation that changes what a crash would leave on disk.
+/// Creates the temporary folder `folder`, writes all files of the planned checkpoint into it, and syncs the files and
+/// the folder to disk. Calls `at` just before every operation that changes what a crash would leave on disk.
 pub(crate) fn write(plan: &Plan, folder: &Path, at: &mut dyn FnMut(WritePoint)) -> Result<(), CheckpointError> {
     at(WritePoint::CreateTemporary);
     fs::create_dir(folder).map_err(CheckpointError::write("create the folder", folder))?;

@@ -10,8 +10,8 @@ use crate::error::CheckpointError;
 use crate::format::manifest::FileEntry;
 use crate::format::seal;
 
-/// The number of bytes of a file that are hashed and then written at a time, so that they are still in the processor's
-/// cache.
+/// The number of bytes of a checkpoint file that are written and hashed at a time. A chunk of this size is still in the
+/// processor's cache when it is hashed.
 const CHUNK: usize = 1 << 20;
 
 /// A new file of a checkpoint, with the SHA-256 and the count of the bytes written so far.
@@ -38,14 +38,14 @@ impl Output {
         Ok(())
     }
 
-    /// Hands all buffered bytes of the file to the operating system. A process that ends at the next
-    /// [`WritePoint`](crate::WritePoint) of the save then leaves them in the file.
+    /// Hands all buffered bytes of the file to the operating system, so that they are in the file even if the process
+    /// is killed at the next [`WritePoint`](crate::WritePoint).
     pub(crate) fn flush(&mut self) -> Result<(), CheckpointError> {
         self.file.flush().map_err(CheckpointError::write("write", &self.path))
     }
 
-    /// Makes the contents of the file durable, and returns the manifest's entry for the file, with its length and
-    /// SHA-256, under the name `name`.
+    /// Makes the contents of a checkpoint file durable, and returns the manifest's entry for the file: `name`, and the
+    /// length and SHA-256 of the bytes that were written.
     pub(crate) fn sync(mut self, name: &str) -> Result<FileEntry, CheckpointError> {
         self.flush()?;
         let synced: io::Result<()> = self.file.get_ref().sync_all();

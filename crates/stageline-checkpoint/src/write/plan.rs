@@ -9,17 +9,19 @@ use crate::format::manifest::TensorEntry;
 use crate::format::names::{RESERVED, optimizer_file, parameter_file};
 use crate::format::tensor::{Tensor, byte_len};
 
-/// A validated checkpoint, with the tensors of each of its files and the tensor entries of its manifest.
+/// A validated checkpoint that is ready to be written: its tensors grouped by file, and the manifest's entries for the
+/// tensors.
 pub(crate) struct Plan<'a> {
     pub(crate) checkpoint: &'a Checkpoint,
-    /// The tensors of each file with their names, by the name of the file.
+    /// The tensors with their names, grouped by the name of the checkpoint file into which they are written.
     pub(crate) files: BTreeMap<String, Vec<(&'a str, &'a Tensor)>>,
     pub(crate) parameters: BTreeMap<String, TensorEntry>,
     pub(crate) optimizer: BTreeMap<String, TensorEntry>,
 }
 
 impl<'a> Plan<'a> {
-    /// Validates a checkpoint and plans its files. Refuses a checkpoint from which a training could not resume.
+    /// Validates a checkpoint and assigns its tensors to files; an error if a training could not resume from the
+    /// checkpoint.
     pub(crate) fn new(checkpoint: &'a Checkpoint) -> Result<Self, CheckpointError> {
         checkpoint.progress.validate()?;
         let mut files = BTreeMap::new();
@@ -29,8 +31,8 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Validates the tensors of a checkpoint, adds each to its file in `files`, and returns the manifest's entries for
-/// these tensors.
+/// Validates tensors of a checkpoint, adds each to its file in `files`, and returns the manifest's entries for these
+/// tensors. `file_of` returns the name of the file for the name of a tensor.
 fn add<'a>(
     files: &mut BTreeMap<String, Vec<(&'a str, &'a Tensor)>>,
     tensors: &'a BTreeMap<String, Tensor>,

@@ -10,8 +10,8 @@ use crate::format::folder;
 use crate::format::names::REMOVING;
 use crate::write::write_point::WritePoint;
 
-/// Removes all checkpoints in the folder `dir` but the `keep` latest, and nothing else. Calls `at` just before every
-/// operation that changes what a crash would leave on disk.
+/// Removes the oldest checkpoints in the folder `dir`, so that only the `keep` latest remain. Calls `at` just before
+/// every operation that changes what a crash would leave on disk; `published`, the new checkpoint, is named in errors.
 ///
 /// Each old checkpoint is renamed first, and the rename is synced, so that a half-removed checkpoint never has a
 /// checkpoint's name.

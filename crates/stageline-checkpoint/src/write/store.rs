@@ -47,7 +47,8 @@ impl Store {
         Ok(Self { dir: dir.to_path_buf(), keep, lock })
     }
 
-    /// Writes a checkpoint, publishes it under its name, and then removes old ones. Returns the path of the new one.
+    /// Writes a checkpoint into a temporary folder, renames the folder to its final name, and then removes old
+    /// checkpoints. Returns the path of the new one.
     ///
     /// # Errors
     /// After most errors the folder has the same checkpoints as before. There are two exceptions:
@@ -106,8 +107,9 @@ impl Store {
         }
     }
 
-    /// Undoes the rename of a new checkpoint, because the store's folder could not be synced. Returns the error of the
-    /// save.
+    /// Undoes the rename of a new checkpoint, because syncing the store's folder failed with the error `source`.
+    /// Returns the error for the save: [`CheckpointError::Write`], or [`CheckpointError::NotDurable`] if the rename
+    /// cannot be undone.
     fn undo(
         &self,
         published: PathBuf,
@@ -125,8 +127,8 @@ impl Store {
         CheckpointError::write("sync", &self.dir)(source)
     }
 
-    /// Returns the highest sequence number of a checkpoint's name in the folder plus one. Files and links with such
-    /// names count too.
+    /// Returns the sequence number for a new checkpoint: the highest number in the folder plus one, or 1 in a folder
+    /// without checkpoints. Files and links with a checkpoint's name count too.
     fn next_sequence(&self) -> Result<u64, CheckpointError> {
         let mut found = folder::list(&self.dir).map_err(CheckpointError::write("list", &self.dir))?;
         let Some(last) = found.pop() else { return Ok(1) };
@@ -168,10 +170,11 @@ fn remove_leftovers(dir: &Path) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// Removes a temporary folder that an earlier attempt left in `dir`, if there is one.
+/// Removes the temporary folder at `path` in `dir`, which an earlier save or removal may have left; does nothing if
+/// there is none.
 ///
-/// The temporary folder may have had the name of a checkpoint, and may still have it on disk. `dir` is synced before
-/// any file is removed, so that a power loss cannot leave a part of the files under that name.
+/// A power loss can undo a rename that was not synced. `dir` is therefore synced before any file is removed, so that
+/// the folder cannot get back the name of a checkpoint without all of its files.
 fn remove_leftover(dir: &Path, path: &Path) -> Result<(), CheckpointError> {
     if fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
         return Ok(());

@@ -8,19 +8,19 @@ pub enum WritePoint {
     CreateTemporary,
     /// The save creates the subfolder for the optimizer state in the temporary folder.
     CreateSubfolder,
-    /// The save creates a file of the checkpoint and writes the file's header.
+    /// The save creates a file of the checkpoint, and writes the header of a tensor file or the whole index.
     WriteFile {
-        /// The number of the file among the files of the checkpoint, counted from 0.
+        /// The position of the file in the order in which the save writes the checkpoint's files, counted from 0.
         file: usize,
     },
     /// The save writes the tensors of a file, after its header.
     WriteTensors {
-        /// The number of the file among the files of the checkpoint, counted from 0.
+        /// The position of the file in the order in which the save writes the checkpoint's files, counted from 0.
         file: usize,
     },
     /// The save makes the contents of a file durable.
     SyncFile {
-        /// The number of the file among the files of the checkpoint, counted from 0.
+        /// The position of the file in the order in which the save writes the checkpoint's files, counted from 0.
         file: usize,
     },
     /// The save makes the file names in the optimizer state's subfolder durable.
@@ -41,14 +41,14 @@ pub enum WritePoint {
     SyncUndo,
     /// The save renames an old checkpoint to a temporary name, before its files are removed.
     HideOld {
-        /// The number of the old checkpoint among those that this save removes, from 0.
+        /// The position of the old checkpoint among those that this save removes, oldest first, counted from 0.
         old: usize,
     },
     /// The save makes the renames of all old checkpoints durable.
     SyncHidden,
     /// The save removes the files of an old checkpoint.
     RemoveOld {
-        /// The number of the old checkpoint among those that this save removes, from 0.
+        /// The position of the old checkpoint among those that this save removes, oldest first, counted from 0.
         old: usize,
     },
     /// The save of the checkpoint is complete and returns.

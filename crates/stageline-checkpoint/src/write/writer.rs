@@ -19,13 +19,13 @@ type Written = Result<PathBuf, CheckpointError>;
 /// it.
 #[derive(Debug)]
 pub struct Writer {
-    /// The channel by which the writer hands checkpoints to its thread; `None` once the channel is closed.
+    /// The channel that sends checkpoints to the background thread; `None` after it was closed, which ends the thread.
     checkpoints: Option<Sender<Checkpoint>>,
-    /// The channel on which the writer's thread returns the path or the error of each save.
+    /// The channel on which the background thread returns the result of each save: the checkpoint's path, or an error.
     written: Receiver<Written>,
-    /// The background thread that saves checkpoints; `None` once the thread is joined.
+    /// The background thread that saves checkpoints; `None` after the writer has joined it.
     thread: Option<JoinHandle<()>>,
-    /// Whether a save was started whose result the writer has not received yet.
+    /// Whether a save was started and its result has not yet been received from the background thread.
     pending: bool,
     /// The message with which the background thread panicked; `None` if it did not panic.
     panicked: Option<String>,
@@ -93,8 +93,8 @@ impl Writer {
         }
     }
 
-    /// Joins the background thread and returns its panic as an error. The thread ends before the writer closes its
-    /// channel only if it panics.
+    /// Joins the background thread, which ended early because a save panicked, and returns a
+    /// [`CheckpointError::Panicked`] with the message of the panic.
     fn panic(&mut self) -> CheckpointError {
         self.checkpoints = None;
         if let Some(Err(payload)) = self.thread.take().map(JoinHandle::join) {

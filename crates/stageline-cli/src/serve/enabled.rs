@@ -31,12 +31,12 @@ pub(crate) struct Flags {
     /// Accepts any training without a secret, and listens for trainings on this host only
     #[arg(long, conflicts_with = "token_file")]
     allow_anyone: bool,
-    /// File of the server's key, created if it does not exist; the id of the server stays the same as long as the file
-    /// does [default: stageline-server-PORT.key]
+    /// File of the server's secret key, created if it does not exist; the id of the server stays the same as long as
+    /// the file does [default: stageline-server-PORT.key]
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
-    /// Relays that connect iroh through firewalls: `public` for the relays and the lookup service of n0, a URL for a
-    /// relay of your own, `disabled` to use only the address
+    /// Relay servers that connect iroh through firewalls: `public` for the public relays and lookup service of n0, the
+    /// makers of iroh; a URL for a relay of your own; `disabled` to use only the address
     #[arg(long, default_value = "disabled")]
     relays: Relays,
     /// Address of this host to listen at [default: all IPv4 addresses, or 127.0.0.1 with --allow-anyone]
@@ -45,7 +45,7 @@ pub(crate) struct Flags {
     /// Port to listen at: a UDP port for iroh, a TCP port for websocket; 0 for any free port
     #[arg(long, default_value_t = 4433)]
     port: u16,
-    /// Number of CPU cores that compute kernels may use [default: all]
+    /// Number of CPU cores that the server's compute kernels may use [default: all]
     #[arg(long)]
     cores: Option<usize>,
 }

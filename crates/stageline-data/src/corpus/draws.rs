@@ -34,7 +34,7 @@ fn fnv1a(state: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(state, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME))
 }
 
-/// Returns the next output of the SplitMix64 generator with this state (Steele, Lea and Flood, 2014).
+/// Returns the next output of a SplitMix64 random generator (Steele, Lea and Flood, 2014), and advances its `state`.
 fn split_mix_64(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;
@@ -43,7 +43,7 @@ fn split_mix_64(state: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Returns the upper 53 of 64 random bits, as many as an `f64` holds exactly, as a number in `[0, 1)`.
+/// Converts 64 random bits to a number in `[0, 1)`. Only the upper 53 bits are used, as many as an `f64` holds exactly.
 fn unit_interval(bits: u64) -> f64 {
     (bits >> 11) as f64 / (1_u64 << 53) as f64
 }

@@ -8,12 +8,13 @@ use crate::corpus::split::Split;
 use crate::file_range::FileRange;
 use crate::walk::relative_name;
 
-/// Returns the fingerprint of a corpus: a SHA-256, in hexadecimal, over the names and positions of the file ranges for
-/// training and then of those for validation, but not over the bytes in them.
+/// Returns the fingerprint of a corpus, a SHA-256 in hexadecimal digits. It covers the names and byte ranges of the
+/// files for training and for validation, but not the bytes themselves.
 ///
-/// For each of the two texts the hash covers the number of file ranges, and for each range the length of the file's
-/// path relative to `root`, that path, and the first and the end offset of the bytes. Numbers are 64 bits,
-/// little-endian. Checkpoints keep the fingerprint, so it must stay the same in every release.
+/// The hash covers the training text and then the validation text. For each text it takes the number of file ranges;
+/// then, for each range, the length of the file's path relative to `root`, that path, and the offsets at which the
+/// range starts and ends. Numbers are 64 bits, little-endian. Checkpoints keep the fingerprint, so it must stay the
+/// same in every release.
 pub(crate) fn fingerprint(root: &Path, split: &Split) -> String {
     let mut hash = Sha256::new();
     for side in [&split.train, &split.validation] {

@@ -49,9 +49,9 @@ impl Corpus {
     /// - The first draw orders the files. The files within the limits are therefore an unbiased sample. The texts for
     ///   training and for validation keep this order.
     /// - The second draw decides whether a file is held out: it is held out if the draw is below the validation
-    ///   fraction. Adding or removing other files never moves a file to the other side, with one exception: if there
-    ///   are two files or more and one side would be empty, the file whose draw is nearest to the validation fraction
-    ///   changes sides.
+    ///   fraction. Adding or removing other files never moves a file between training and validation, with one
+    ///   exception: if there are two files or more and no file would be left for training (or for validation, with a
+    ///   fraction above 0), the file whose draw is nearest to the validation fraction moves there.
     ///
     /// If the corpus is a single file, its last bytes are held out instead.
     ///

@@ -10,7 +10,8 @@ use crate::error::CorpusError;
 use crate::file_range::FileRange;
 use crate::walk::relative_name;
 
-/// A file that was chosen for the corpus: its bytes, and the random draw for the split.
+/// A file that was sampled for the corpus: the byte range that is used, and the random number that assigns the file to
+/// training or validation.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SampledFile {
     pub(crate) range: FileRange,
@@ -19,8 +20,8 @@ pub(crate) struct SampledFile {
     pub(crate) share: f64,
 }
 
-/// Returns the non-empty files in ascending order of `Draws::rank`, until a limit of the options is reached. The last
-/// file may be cut to fit the limit of bytes.
+/// Returns the sampled files of a corpus: the non-empty ones of `files` in random order (ascending `Draws::rank`),
+/// until `max_files` or `max_bytes` of the options is reached. The last file may be cut to fit `max_bytes`.
 ///
 /// `Draws::rank` is a random number, so the files within the limits are an unbiased sample of all files.
 ///

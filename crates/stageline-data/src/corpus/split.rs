@@ -12,8 +12,8 @@ pub(crate) struct Split {
     pub(crate) validation: Vec<FileRange>,
 }
 
-/// Splits files into training and validation. Holds out `fraction`, in `[0, 1)`: a share of the files, or of the bytes
-/// if there is one file.
+/// Splits the sampled files of a corpus into training and validation. `fraction`, in `[0, 1)`, is the share to hold out
+/// for validation: of the files, or of the bytes if there is only one file.
 pub(crate) fn split(mut files: Vec<SampledFile>, fraction: f64) -> Split {
     match files.len() {
         0 => Split::default(),
@@ -36,8 +36,8 @@ fn split_bytes(whole: FileRange, fraction: f64) -> Split {
     Split { train: side(bytes.start..border), validation: side(border..bytes.end) }
 }
 
-/// Holds out the files whose random share is below `fraction`, so that no other file influences whether a file is held
-/// out. If the part for training or for validation would be empty, one file moves to it, except for a `fraction` of 0.
+/// Holds out for validation the files whose random share is below `fraction`. If no file is left for training, or none
+/// for validation with a `fraction` above 0, the file whose share is nearest to `fraction` moves there.
 fn split_files(files: Vec<SampledFile>, fraction: f64) -> Split {
     let (mut validation, mut train): (Vec<_>, Vec<_>) = files.into_iter().partition(|file| file.share < fraction);
     // With few files a side may be empty by chance. The file nearest to the border then changes sides.

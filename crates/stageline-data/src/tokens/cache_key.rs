@@ -9,11 +9,11 @@ use crate::tokens::format::{HASH, VERSION};
 use crate::tokens::options::TokenOptions;
 use crate::tokens::source::Source;
 
-/// Returns the key of the token file for a source, by which a later call finds the file: a SHA-256 over the version of
-/// the format, the fingerprint of the encoding, the options that change the tokens, and the path of the source with the
-/// name, length and modification time of each file.
+/// Returns the key of the token file for a source (the text files to tokenise), by which a later call finds that file
+/// again. The key is a SHA-256 of the format version, the encoding, the options that change the tokens, and the
+/// source's path with the name, length and modification time of each file.
 ///
-/// In the hashed bytes, each string follows its length in bytes, and numbers are little-endian.
+/// Each string is hashed after its length in bytes, and numbers are little-endian.
 pub(crate) fn cache_key(source: &Source, encoding: &dyn Encode, options: &TokenOptions) -> [u8; HASH] {
     let mut hash = Sha256::new();
     let text = |hash: &mut Sha256, text: &[u8]| {
@@ -35,8 +35,8 @@ pub(crate) fn cache_key(source: &Source, encoding: &dyn Encode, options: &TokenO
     hash.finalize().into()
 }
 
-/// Returns a time in nanoseconds since the start of 1970, negative if it is earlier. A missing time is the smallest
-/// number.
+/// Returns a time in nanoseconds since the start of 1970, negative if it is earlier; the smallest `i128` if there is no
+/// time.
 fn nanoseconds(time: Option<SystemTime>) -> i128 {
     let after = |time: SystemTime| match time.duration_since(UNIX_EPOCH) {
         Ok(after) => after.as_nanos() as i128,

@@ -3,28 +3,29 @@
 use crate::tokens::encode::Encode;
 use crate::tokens::error::TokenError;
 
-/// A text whose tokens come one by one. A character may have several tokens, so the text after a token is known only
-/// when the character is complete.
+/// Decodes tokens that arrive one at a time, such as those that a model generates. A character may consist of several
+/// tokens, so its text is returned only with the last of them.
 pub struct Continued<'a> {
     encoding: &'a dyn Encode,
     tokens: Vec<u32>,
-    /// The text that has been returned so far.
+    /// The decoded text that the caller has received so far, including the prompt.
     shown: String,
 }
 
 impl<'a> Continued<'a> {
-    /// Begins a text with the tokens of a prompt, whose text counts as returned.
+    /// Makes a decoder of the tokens that follow the tokens of a prompt. The text of the prompt is not returned again.
     ///
     /// # Errors
-    /// Returns [`TokenError`] if the encoding does not know a token.
+    /// Returns [`TokenError`] if the encoding cannot decode the prompt.
     pub fn new(encoding: &'a dyn Encode, prompt: &[u32]) -> Result<Self, TokenError> {
         Ok(Self { encoding, tokens: prompt.to_vec(), shown: encoding.decode(prompt)? })
     }
 
-    /// Adds a token, and returns the text that it completes: an empty text within a character.
+    /// Adds a token, and returns the text that it completes; an empty text if the last character is still incomplete. A
+    /// token outside the vocabulary gives U+FFFD.
     ///
     /// # Errors
-    /// Returns [`TokenError`] if the encoding does not know the token.
+    /// Returns [`TokenError`] if the encoding cannot decode the tokens.
     pub fn push(&mut self, token: u32) -> Result<String, TokenError> {
         // A model may have more tokens than its tokenizer.
         if token as usize >= self.encoding.vocabulary() {

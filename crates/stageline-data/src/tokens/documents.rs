@@ -11,7 +11,7 @@ use crate::tokens::pieces::Pieces;
 use crate::tokens::source::Source;
 use crate::tokens::write::TokenWriter;
 
-/// Encodes all documents of a source, and writes their tokens with `writer`.
+/// Encodes all documents of a source (the text files to tokenise), and writes their tokens with `writer`.
 ///
 /// # Errors
 /// Besides the errors of reading, encoding and writing, returns [`TokenError::Changed`] if a file changes meanwhile.
@@ -39,8 +39,8 @@ pub(crate) fn encode_documents(
     Ok(())
 }
 
-/// Encodes one document piece by piece, and writes its tokens with `writer`. Errors name the file `path` and the line
-/// in it.
+/// Encodes one document piece by piece, and writes its tokens with `writer`. `path` and `line` tell the place of the
+/// document in errors.
 fn encode_document(
     document: impl Read,
     path: &Path,

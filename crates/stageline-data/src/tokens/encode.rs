@@ -15,8 +15,8 @@ pub trait Encode: Send + Sync {
     /// Returns [`TokenError::Encoding`] if the text cannot be encoded.
     fn encode(&self, text: &str) -> Result<Vec<u32>, TokenError>;
 
-    /// Returns the tokens of a text that may not be UTF-8. An encoding of characters keeps this default, which checks
-    /// the text and then encodes it; an encoding of bytes takes any bytes.
+    /// Returns the tokens of a text that may not be valid UTF-8. The default refuses such a text; an encoding of bytes
+    /// overrides it.
     ///
     /// # Errors
     /// Returns [`TokenError::NotUtf8`] if the encoding needs UTF-8 and the text is not, or an error of
@@ -37,8 +37,8 @@ pub trait Encode: Send + Sync {
     /// Returns the size of the vocabulary. Every token is a number below it.
     fn vocabulary(&self) -> usize;
 
-    /// Returns a text that identifies the encoding. Two encodings with the same fingerprint must give the same tokens,
-    /// or one of them reads the token files of the other.
+    /// Returns a text that identifies the encoding in the key of a token file. Two encodings may have the same
+    /// fingerprint only if they give the same tokens for every text.
     fn fingerprint(&self) -> String;
 }
 

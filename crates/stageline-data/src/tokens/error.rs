@@ -13,25 +13,25 @@ use crate::walk::Unreadable;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenError {
-    /// The path of a source, a token file or a tokenizer does not exist.
+    /// The path of a source (text files to tokenise), of a token file or of a tokenizer does not exist.
     #[error("{} does not exist; give the path of a file or folder that does", shown(path))]
     PathNotFound {
         /// The path that does not exist.
         path: PathBuf,
     },
-    /// The path of a source or a token file is no regular file and no folder; it is a pipe, for example.
+    /// The path of a source (text files to tokenise) or of a token file leads to something else, such as a pipe.
     #[error("{} is no regular file; write its contents to a file, and give the path of that", shown(path))]
     NotAFile {
-        /// The path that leads to no file and no folder.
+        /// The path at which a regular file is expected.
         path: PathBuf,
     },
-    /// The source has no token: it has no file, or its documents are empty.
+    /// The source to tokenise has no token: it has no file, or all of its documents are empty.
     #[error("nothing to tokenise at {}: found no document with text; give another path", shown(path))]
     NothingToRead {
-        /// The path that the caller gave for the source.
+        /// The path of the source to tokenise, as the caller gave it.
         path: PathBuf,
     },
-    /// A file or folder of a source, a token file or a tokenizer cannot be read.
+    /// A file or folder of text to tokenise, a token file or a tokenizer cannot be read.
     #[error("cannot read {}; make it readable, or give another path", shown(path))]
     Io {
         /// The path of the file or folder that cannot be read.
@@ -47,26 +47,26 @@ pub enum TokenError {
         /// The error of the operating system when the token file was written.
         source: io::Error,
     },
-    /// A file of the source changed while it was tokenised.
+    /// A file of the source changed while the source was being tokenised.
     #[error(
         "{} had {had} bytes when its tokenisation began, and {now}; start again when it is no longer written to",
         shown(path)
     )]
     Changed {
-        /// The path of the file of the source that changed.
+        /// The path of the file that changed.
         path: PathBuf,
-        /// The length of the file in bytes when the source was opened.
+        /// The length of the file in bytes when the files to tokenise were listed.
         had: u64,
-        /// The kind of change that the file underwent.
+        /// The kind of change that the file underwent since the files to tokenise were listed.
         now: Change,
     },
     /// The text is not UTF-8, which the encoding needs.
     #[error("byte {offset} of the text is not UTF-8; convert the text to UTF-8, or train on bytes")]
     NotUtf8 {
-        /// The offset of the first byte that is not UTF-8, from the start of the document.
+        /// The offset in bytes of the first byte that is not UTF-8, from the start of the document.
         offset: u64,
     },
-    /// A document cannot be encoded; the source of the error says why.
+    /// A document cannot be encoded; the field `source` is the error that says why.
     #[error("cannot tokenise {}{}; correct it, or leave it out", of_line(*line), shown(path))]
     Document {
         /// The path of the file with the document.
@@ -76,28 +76,29 @@ pub enum TokenError {
         /// The error that says why the document cannot be encoded.
         source: Box<TokenError>,
     },
-    /// A line of a JSON-lines file is no document: it is no JSON object, or lacks the field of the text.
+    /// A line of a JSON-lines file is no document: it is not a JSON object, it is too long, or its field for the text
+    /// is missing or not a string.
     #[error("line {line} of {} {fault}; correct the line, or name the field of the text (text_field)", shown(path))]
     Line {
         /// The path of the JSON-lines file.
         path: PathBuf,
         /// The number of the line in the JSON-lines file, counted from 1.
         line: u64,
-        /// The fault of the line, as a verb and its object for the message, safe to print.
+        /// The fault of the line in words that are safe to print, such as "has no field `text` and no other field".
         fault: String,
     },
-    /// A tokenizer failed on a text or on tokens.
+    /// The tokenizer library failed to encode a text or to decode tokens.
     #[error("the tokenizer failed: {}; check the text and the tokenizer", printable(message))]
     Encoding {
         /// The error message of the tokenizer library.
         message: String,
     },
-    /// A file is no `tokenizer.json` that the tokenizer library can read.
+    /// A file is not a `tokenizer.json` that the tokenizer library can use.
     #[error("{} is no tokenizer: {}; give a tokenizer.json of Hugging Face", shown(path), printable(message))]
     Tokenizer {
         /// The path of the file that was read as a tokenizer.
         path: PathBuf,
-        /// The error message of the parser.
+        /// The reason why the file is no tokenizer, such as the error message of the parser.
         message: String,
     },
     /// A token is not in the vocabulary of its encoding.
@@ -122,7 +123,7 @@ pub enum TokenError {
         /// The number of tokens in the file, which is below 2.
         tokens: u64,
     },
-    /// An option of the token files, or the share to hold out, is outside its range.
+    /// An option of the token files, or the share of tokens to hold out for validation, is outside its range.
     #[error("{name} is {value}; it must be {allowed}")]
     OutOfRange {
         /// The name of the option that is out of range, such as `held_out`.
@@ -138,7 +139,8 @@ pub enum TokenError {
 }
 
 impl TokenError {
-    /// Returns a closure for `map_err` that makes a [`TokenError::Io`] of an operating system's error at `path`.
+    /// Returns a closure for `map_err` that converts an operating system's error at `path` to a [`TokenError::Io`], or
+    /// to a [`TokenError::PathNotFound`] if nothing exists there.
     pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
         |source| match source.kind() {
             io::ErrorKind::NotFound => Self::PathNotFound { path: path.to_path_buf() },
@@ -146,13 +148,14 @@ impl TokenError {
         }
     }
 
-    /// Returns a closure for `map_err` that makes a [`TokenError::Write`] of an operating system's error at `path`.
+    /// Returns a closure for `map_err` that converts an operating system's error to a [`TokenError::Write`] for the
+    /// file or folder at `path`.
     pub(crate) fn write(path: &Path) -> impl FnOnce(io::Error) -> Self {
         |source| Self::Write { path: path.to_path_buf(), source }
     }
 
-    /// Converts the offset of a [`TokenError::NotUtf8`] from an offset in a piece of a document to one in the document.
-    /// `start` is the offset of the piece in bytes; other errors stay as they are.
+    /// Adds `start`, the offset in bytes of a piece in its document, to the offset of a [`TokenError::NotUtf8`], so
+    /// that the error counts from the start of the document. Other errors stay as they are.
     pub(crate) fn in_piece(self, start: u64) -> Self {
         match self {
             Self::NotUtf8 { offset } => Self::NotUtf8 { offset: start + offset },

@@ -70,8 +70,8 @@ impl TokenFile {
 
     /// Returns the fingerprint of the tokens in 64 hexadecimal digits, by which a resumed run recognises its text.
     ///
-    /// The fingerprint is a SHA-256 over all tokens and the ends of the documents. It does not depend on the place of
-    /// the source or on its modification times.
+    /// The fingerprint is a SHA-256 over all tokens and the ends of the documents. It does not depend on the paths or
+    /// the modification times of the text files.
     pub fn fingerprint(&self) -> String {
         hex(&self.header.contents)
     }
@@ -114,8 +114,8 @@ impl TokenFile {
         before.checked_sub(1).map_or(0, |last| u64::from_le_bytes(ends[last]))
     }
 
-    /// Returns the end of each document, in ascending order: the number of tokens up to and with the document, as 8
-    /// little-endian bytes.
+    /// Returns the end position of each document, in ascending order: the number of tokens up to and including the
+    /// document, as 8 little-endian bytes.
     pub(crate) fn ends(&self) -> &[[u8; 8]] {
         self.map[self.layout.ends as usize..self.layout.checksum as usize].as_chunks().0
     }
@@ -134,7 +134,8 @@ impl fmt::Debug for TokenFile {
     }
 }
 
-/// Checks the bytes of a token file, except the tokens. Returns its header and its layout, or the first fault in words.
+/// Checks the bytes of a token file, except the tokens themselves. Returns the file's header and the offsets of its
+/// parts, or the first fault in words.
 fn validate(file: &[u8]) -> Result<(Header, Layout), String> {
     let header = Header::parse(file)?;
     let length = file.len() as u64;

@@ -19,8 +19,8 @@
 /// The first bytes of every token file.
 pub(crate) const MAGIC: [u8; 8] = *b"stagetok";
 
-/// The version of the token file format. A change of the format, or of the way in which a source becomes tokens, raises
-/// it.
+/// The version of the token file format. It must be raised if the format changes, or if the same text files would give
+/// other tokens.
 pub(crate) const VERSION: u32 = 1;
 
 /// The length of a token file's header in bytes.
@@ -29,7 +29,7 @@ pub(crate) const HEADER: usize = 104;
 /// The length of a SHA-256 in bytes.
 pub(crate) const HASH: usize = 32;
 
-/// The header of a token file.
+/// The header of a token file: the size of the vocabulary, the numbers of tokens and documents, and two hashes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     /// The size of the vocabulary of the tokens: from 1 to 2^32. Every token is below it.
@@ -37,11 +37,12 @@ pub(crate) struct Header {
     pub(crate) tokens: u64,
     pub(crate) documents: u64,
     pub(crate) key: [u8; HASH],
-    /// The SHA-256 of the tokens and of the ends of the documents, as they are in the file.
+    /// The SHA-256 of the tokens and of the end positions of the documents, as the bytes that they have in the file.
     pub(crate) contents: [u8; HASH],
 }
 
-/// The offsets of the parts of a token file, in bytes. The tokens follow the header.
+/// The offsets in bytes of the two parts that follow the tokens in a token file (the end positions of the documents and
+/// the checksum), and the length of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) ends: u64,
@@ -51,7 +52,7 @@ pub(crate) struct Layout {
 }
 
 impl Header {
-    /// Returns the width of a token in the file, in bytes: 2 if the vocabulary has at most 65,536 tokens, else 4.
+    /// Returns the bytes that each token takes in a token file: 2 if the vocabulary has at most 65,536 tokens, else 4.
     pub(crate) fn width(vocabulary: u64) -> usize {
         if vocabulary <= 1 << 16 { 2 } else { 4 }
     }
@@ -69,7 +70,7 @@ impl Header {
         bytes.try_into().expect("the fields have the length of a header")
     }
 
-    /// Reads the header at the start of a token file's bytes. Returns the first fault, in words, as an error.
+    /// Parses the header at the start of a token file's bytes; the error is the first fault in words.
     pub(crate) fn parse(file: &[u8]) -> Result<Self, String> {
         let Some(bytes) = file.get(..HEADER) else {
             return Err(format!("it has {} bytes, and a header has {HEADER}", file.len()));
@@ -95,8 +96,8 @@ impl Header {
         Ok(Self { vocabulary, tokens, documents, key: array(bytes, 40), contents: array(bytes, 72) })
     }
 
-    /// Returns the offsets of the parts of a token file with this header, or `None` if the length of the file would be
-    /// above 2^64.
+    /// Returns the offsets of the parts of a token file with this header, or `None` if an offset does not fit into 64
+    /// bits.
     pub(crate) fn layout(&self) -> Option<Layout> {
         let tokens = self.tokens.checked_mul(Self::width(self.vocabulary) as u64)?;
         let ends = tokens.checked_add(HEADER as u64)?;
@@ -105,12 +106,12 @@ impl Header {
     }
 }
 
-/// Returns the `N` bytes from the offset `at` on; panics if there are fewer.
+/// Returns the `N` bytes at the offset `at` of `bytes` as an array; panics if there are fewer.
 fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("the slice has this length")
 }
 
-/// Returns bytes as text, two lowercase hexadecimal digits each.
+/// Returns bytes as hexadecimal text: two lowercase digits for each byte.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -8,13 +8,13 @@ use serde_json::Value;
 use crate::tokens::error::TokenError;
 use crate::tokens::printable::printable;
 
-/// The largest length of a line of a JSON-lines file, in bytes: a line is in memory as a whole.
+/// The largest length of a line of a JSON-lines file, in bytes. It is limited because the whole line is held in memory.
 const MOST: u64 = 256 << 20;
 
 /// The largest number of fields of a JSON object that an error message names.
 const FIELDS: usize = 8;
 
-/// The documents of a JSON-lines file, in order. Blank lines are skipped.
+/// Reads the documents of a JSON-lines file in order, one from each line. Blank lines are skipped.
 pub(crate) struct JsonLines<'a, R> {
     reader: R,
     path: PathBuf,
@@ -24,8 +24,8 @@ pub(crate) struct JsonLines<'a, R> {
 }
 
 impl<'a, R: BufRead> JsonLines<'a, R> {
-    /// Creates the reader of a JSON-lines file. The text of a document is the string in the field `field` of its line;
-    /// errors name `path`.
+    /// Creates the reader of a JSON-lines file. The field `field` of each line's JSON object has the text of the
+    /// document, and `path` names the file in errors.
     pub(crate) fn new(reader: R, path: &Path, field: &'a str) -> Self {
         Self { reader, path: path.to_path_buf(), field, most: MOST, line: 0 }
     }
@@ -51,7 +51,7 @@ impl<'a, R: BufRead> JsonLines<'a, R> {
         }
     }
 
-    /// Returns the text of the document in a line, or the fault of the line in words.
+    /// Returns the text of the document in a line of a JSON-lines file, or the fault of the line in words.
     fn text(&self, line: &[u8]) -> Result<String, String> {
         if line.len() as u64 > self.most {
             return Err(format!("has more than {} bytes", self.most));

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use crate::tokens::encode::Encode;
 use crate::tokens::error::TokenError;
 
-/// The options of [`prepare`](crate::prepare): the folder of the token files, the token at the end of documents, and
-/// the field of JSON lines that has the text.
+/// The options of [`prepare`](crate::prepare): the folder of the token files, the token that ends each document, and
+/// the field of a JSON-lines file that has the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenOptions {
     /// The folder of the token files. The default, `None`, is `stageline/tokens` in `$XDG_CACHE_HOME`, or in `.cache`
@@ -28,7 +28,8 @@ impl Default for TokenOptions {
 }
 
 impl TokenOptions {
-    /// Returns the folder of the token files: that of the options, or else the default; an error if there is neither.
+    /// Returns the folder for token files: the one that these options set, or else the default; an error if there is no
+    /// default folder.
     pub(crate) fn folder(&self) -> Result<PathBuf, TokenError> {
         match &self.folder {
             Some(folder) => Ok(folder.clone()),
@@ -36,8 +37,8 @@ impl TokenOptions {
         }
     }
 
-    /// Returns the size of the vocabulary of the token file: that of the encoding, and one more if the token at the end
-    /// of documents is the first free number. A larger end token is an error.
+    /// Returns the vocabulary size of the token file: that of the encoding, plus one if the end-of-document token is a
+    /// new one. An end-of-document token above the encoding's size is an error.
     pub(crate) fn vocabulary(&self, encoding: &dyn Encode) -> Result<usize, TokenError> {
         let vocabulary = encoding.vocabulary();
         let end = self.end_of_document.map_or(0, |end| end as usize);

@@ -9,7 +9,7 @@ use std::str;
 /// unsplit without an error. A piece is too short for that.
 const MOST: usize = 1 << 19;
 
-/// The pieces of a document, in order. Joined, they are the document.
+/// Reads a document as consecutive pieces of limited length, which a tokenizer encodes one at a time.
 ///
 /// A piece ends after a line feed, if possible after one between two visible characters, where the common byte-level
 /// tokenizers split a text in any case. A piece without a line feed ends after a whole character. A tokenizer sees one
@@ -44,8 +44,8 @@ impl<R: Read> Pieces<R> {
     }
 }
 
-/// Returns the length in bytes of the next piece of a document, which is at the start of `bytes`. The document must go
-/// on after `bytes`.
+/// Returns the length in bytes of the next piece, which is cut off the beginning of `bytes`: after a line feed if
+/// possible, or else after a whole character. The document must go on after `bytes`.
 fn cut(bytes: &[u8]) -> usize {
     let between_visible = |&[before, line_feed, after]: &[u8; 3]| {
         line_feed == b'\n' && !before.is_ascii_whitespace() && !after.is_ascii_whitespace()

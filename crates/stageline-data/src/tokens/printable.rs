@@ -2,18 +2,20 @@
 
 use std::path::Path;
 
-/// The length in bytes after which a text in an error message is cut. One more character and three dots may follow.
+/// The length in bytes after which a text is cut in an error message. The character that crosses this limit and `...`
+/// may follow.
 const MOST: usize = 200;
 
-/// The length in bytes after which a path in an error message is cut.
+/// The length in bytes after which a path is cut in an error message. The character that crosses this limit and `...`
+/// may follow.
 const MOST_OF_PATH: usize = 600;
 
-/// Returns the text with its invisible characters escaped, and cut if it is long.
+/// Returns a text for an error message, with invisible characters escaped, and cut after about 200 bytes.
 pub(crate) fn printable(text: &str) -> String {
     escaped(text, MOST)
 }
 
-/// Returns the path as text with its invisible characters escaped, and cut if it is long.
+/// Returns a path as text for an error message, with invisible characters escaped, and cut after about 600 bytes.
 pub(crate) fn shown(path: &Path) -> String {
     escaped(&path.to_string_lossy(), MOST_OF_PATH)
 }

@@ -7,24 +7,26 @@ use crate::change::{Change, Stamp};
 use crate::tokens::error::TokenError;
 use crate::walk::{relative_name, walk};
 
-/// The files of a source of documents, sorted by their names.
+/// The file or folder to tokenise, with the list of its files sorted by name.
 pub(crate) struct Source {
-    /// The absolute path of the source, a file or a folder, without symbolic links.
+    /// The absolute path of the file or folder to tokenise, with symbolic links resolved.
     pub(crate) root: PathBuf,
     pub(crate) files: Vec<SourceFile>,
 }
 
-/// A file of a source, with one document or more.
+/// A file to tokenise: a single document, or a JSON-lines file with one document a line.
 pub(crate) struct SourceFile {
     pub(crate) path: PathBuf,
-    /// The path of the file relative to the source, with `/` between its parts; empty if the source is this file.
+    /// The path of the file relative to the source folder, with `/` between its parts; empty if the source is this
+    /// single file.
     pub(crate) name: String,
-    /// The metadata that the file had when the source was listed.
+    /// The length and modification time that the file had when the files to tokenise were listed.
     pub(crate) stamp: Stamp,
 }
 
 impl Source {
-    /// Lists the file at `path`, or all files in the folder at `path` and its subfolders, sorted by their names.
+    /// Lists the files to tokenise: the file at `path`, or all files in the folder at `path` and its subfolders, sorted
+    /// by their names.
     pub(crate) fn list(path: &Path) -> Result<Self, TokenError> {
         let metadata = fs::metadata(path).map_err(TokenError::io(path))?;
         let root = fs::canonicalize(path).map_err(TokenError::io(path))?;
@@ -47,13 +49,13 @@ impl Source {
 }
 
 impl SourceFile {
-    /// Opens the file. It is an error if its length or modification time has changed since the source was listed.
+    /// Opens a file to tokenise; an error if its length or modification time has changed since the files were listed.
     pub(crate) fn open(&self) -> Result<File, TokenError> {
         self.check_unchanged()?; // before the file is opened, because opening a pipe waits for its other end
         File::open(&self.path).map_err(TokenError::io(&self.path))
     }
 
-    /// Checks that the file's length and modification time have not changed since the source was listed.
+    /// Checks that the length and modification time of a file to tokenise have not changed since the files were listed.
     pub(crate) fn check_unchanged(&self) -> Result<(), TokenError> {
         let change = match fs::metadata(&self.path).map_err(TokenError::io(&self.path)) {
             Ok(metadata) => self.stamp.change(&metadata),
@@ -64,7 +66,7 @@ impl SourceFile {
         change.map_or(Ok(()), |now| Err(changed(now)))
     }
 
-    /// Whether each line of the file is a document: whether the extension of the file is `jsonl` or `ndjson`.
+    /// Whether each line of the file is a document, because the file's extension is `jsonl` or `ndjson`.
     pub(crate) fn is_json_lines(&self) -> bool {
         let extension = self.path.extension().unwrap_or_default();
         ["jsonl", "ndjson"].iter().any(|json| extension.eq_ignore_ascii_case(json))

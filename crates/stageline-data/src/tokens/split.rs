@@ -5,15 +5,17 @@ use std::ops::Range;
 use crate::tokens::error::TokenError;
 use crate::tokens::file::TokenFile;
 
-/// The smallest number of documents in a token file at which whole documents are held out.
+/// The smallest number of documents in a token file for which only whole documents are held out for validation. With
+/// fewer, the split may be within a document.
 const DOCUMENTS: usize = 20;
 
 impl TokenFile {
-    /// Returns the positions of the tokens for training, and of those that are held out: the last share `held_out` of
-    /// the tokens. Neither range is empty.
+    /// Returns the positions of the tokens for training, and then of those held out for validation, which are at the
+    /// end of the file. `held_out`, above 0 and below 1, is the share of the tokens to hold out. Neither range is
+    /// empty.
     ///
-    /// In a file of at least 20 documents the border moves to the nearest start of a document, so that no document is
-    /// on both sides. If documents are long, the held-out share may then differ from `held_out`.
+    /// In a file of at least 20 documents, the border between the two ranges moves to the nearest start of a document,
+    /// so that no document is split. With long documents, the held-out share may then differ from `held_out`.
     ///
     /// # Errors
     /// - [`TokenError::OutOfRange`] if `held_out` is not above 0 and below 1.
@@ -24,8 +26,8 @@ impl TokenFile {
     }
 }
 
-/// Returns the position of the first held-out token. `ends` has the end of each document, and `held_out` is the share
-/// of the tokens to hold out.
+/// Returns the position of the first held-out token in a file of `tokens` tokens. `ends` has the end position of each
+/// document as little-endian bytes, and `held_out` is the share of the tokens to hold out.
 fn border(tokens: u64, ends: &[[u8; 8]], held_out: f64) -> Result<u64, TokenError> {
     if !(held_out > 0.0 && held_out < 1.0) {
         let (name, allowed) = ("held_out", "above 0 and below 1".into());

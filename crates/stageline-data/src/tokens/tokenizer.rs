@@ -38,7 +38,8 @@ impl Tokenizer {
         Ok(Self { inner, vocabulary, fingerprint: hex(&Sha256::digest(&json)) })
     }
 
-    /// Returns the token with this name, such as `<|endoftext|>`, if the vocabulary has it.
+    /// Returns the number of the token with the name `name`, such as `<|endoftext|>`; `None` if the vocabulary has no
+    /// such token.
     pub fn token(&self, name: &str) -> Option<u32> {
         self.inner.token_to_id(name)
     }
@@ -59,7 +60,7 @@ impl Encode for Tokenizer {
         self.vocabulary
     }
 
-    /// Returns the SHA-256 of the `tokenizer.json` in hexadecimal.
+    /// Returns the SHA-256 of the `tokenizer.json` in hexadecimal digits, which identifies the encoding.
     fn fingerprint(&self) -> String {
         self.fingerprint.clone()
     }

@@ -11,9 +11,11 @@ use sha2::{Digest, Sha256};
 use crate::tokens::error::TokenError;
 use crate::tokens::format::{HASH, HEADER, Header};
 
-/// A token file that is being written. If it is dropped before it is finished, its temporary file is deleted.
+/// Writes a token file under a temporary name. If the writer is dropped before it is finished, the temporary file is
+/// deleted.
 ///
-/// The tokens go to disk as they come. The ends of the documents stay in memory until the end, 8 bytes each.
+/// The tokens are written as they come. The end position of each document (8 bytes) stays in memory until the file is
+/// finished.
 pub(crate) struct TokenWriter {
     temporary: Temporary,
     file: BufWriter<File>,
@@ -43,7 +45,8 @@ impl TokenWriter {
         Ok(writer)
     }
 
-    /// Appends tokens to the current document. They must be in the vocabulary, which is not checked.
+    /// Appends tokens to the document that is being written. The tokens must be in the vocabulary, which is not
+    /// checked.
     pub(crate) fn push(&mut self, tokens: &[u32]) -> Result<(), TokenError> {
         let bytes: Vec<u8> = match Header::width(self.vocabulary) {
             2 => tokens.iter().flat_map(|&token| (token as u16).to_le_bytes()).collect(),
@@ -54,8 +57,8 @@ impl TokenWriter {
         self.file.write_all(&bytes).map_err(TokenError::write(&self.temporary.path))
     }
 
-    /// Ends the current document, and appends the token `end` to it if there is one. A document without tokens is left
-    /// out, and gets no `end`.
+    /// Ends the document that is being written, after appending the token `end` if there is one. A document without
+    /// tokens is left out, and gets no `end`.
     pub(crate) fn end_document(&mut self, end: Option<u32>) -> Result<(), TokenError> {
         if self.tokens == self.ends.last().copied().unwrap_or(0) {
             return Ok(());
@@ -65,12 +68,13 @@ impl TokenWriter {
         Ok(())
     }
 
-    /// Returns the number of tokens that have been written up to now.
+    /// Returns the number of tokens that have been written to the token file so far.
     pub(crate) fn tokens(&self) -> u64 {
         self.tokens
     }
 
-    /// Completes the temporary file with its header, which has the `key`, and renames it to `path`.
+    /// Completes the token file with its header, which contains `key`, and renames it from its temporary name to
+    /// `path`.
     pub(crate) fn finish(mut self, key: [u8; HASH], path: &Path) -> Result<(), TokenError> {
         self.complete(key).map_err(TokenError::write(&self.temporary.path))?;
         fs::rename(&self.temporary.path, path).map_err(TokenError::write(path))?;
@@ -78,7 +82,8 @@ impl TokenWriter {
         Ok(())
     }
 
-    /// Writes the ends of the documents, the checksum and the header, and syncs the file to disk.
+    /// Writes the end positions of the documents, the checksum and the header of the token file, and syncs the file to
+    /// disk.
     fn complete(&mut self, key: [u8; HASH]) -> io::Result<()> {
         let ends: Vec<u8> = self.ends.iter().flat_map(|end| end.to_le_bytes()).collect();
         self.contents.update(&ends);
@@ -98,7 +103,8 @@ impl TokenWriter {
     }
 }
 
-/// Returns the last part of a token file, the SHA-256 of its header and of the ends of its documents.
+/// Returns the checksum at the end of a token file: the SHA-256 of the file's header and of the end positions of its
+/// documents.
 pub(crate) fn checksum(header: &[u8], ends: &[u8]) -> [u8; HASH] {
     Sha256::new().chain_update(header).chain_update(ends).finalize().into()
 }
@@ -110,7 +116,7 @@ struct Temporary {
 }
 
 impl Temporary {
-    /// Creates a temporary file beside `path`, with a name that no other file has.
+    /// Creates a temporary file in the folder of `path`, with a new name that begins with the name of `path`.
     fn create(path: &Path) -> Result<(Self, File), TokenError> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         loop {

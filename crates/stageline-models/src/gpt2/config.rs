@@ -5,7 +5,8 @@ use serde_json::Value;
 
 use crate::limits;
 
-/// The configuration of a GPT-2 model: its sizes, its activation function and the deviation of its initial weights.
+/// The configuration of a GPT-2 model: its sizes, its activation function and the standard deviation of its initial
+/// weights.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub vocabulary: usize,
@@ -73,7 +74,7 @@ impl Config {
     /// Reads the configuration of a GPT-2 model from the contents of its `config.json`.
     ///
     /// # Errors
-    /// Returns the reason if a field is missing or has a value that this model does not take.
+    /// Returns the reason as text if a field is missing or has a value that this crate does not support.
     pub fn read(config: &Value) -> Result<Self, String> {
         let fields = Fields::deserialize(config).map_err(|error| error.to_string())?;
         let activation = match fields.activation_function.as_str() {

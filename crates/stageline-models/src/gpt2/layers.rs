@@ -13,11 +13,11 @@ use super::config::{Activation, Config};
 use crate::cache::{BlockCache, KeyValueCache};
 use crate::parameters::{linear, normal, rows};
 
-/// The type of GPT-2's normalisation before the projection to the vocabulary.
+/// The type of GPT-2's final normalisation, before the projection to the vocabulary: a layer norm.
 pub type Norm = LayerNorm;
 
-/// The sum of token and position embeddings, a map from tokens `[batch, length]` to activations `[batch, length,
-/// width]`.
+/// The first layer of GPT-2, which maps token ids `[batch, length]` to activations `[batch, length, width]`: the sums
+/// of token and position embeddings.
 #[derive(Module, Debug)]
 pub struct Embeddings {
     pub(crate) tokens: Embedding,

@@ -2,7 +2,7 @@
 
 use crate::names::{Name, Names};
 
-/// The names of GPT-2's tensors on the Hugging Face hub, by parameter.
+/// The names of GPT-2's tensors on the Hugging Face hub, by layer and parameter.
 pub static NAMES: Names = Names {
     root: "transformer.",
     embeddings: &[Name::same("tokens.weight", "wte.weight"), Name::same("positions", "wpe.weight")],

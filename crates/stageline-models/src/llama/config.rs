@@ -30,14 +30,14 @@ pub struct Config {
     pub mlp_bias: bool,
     /// Whether each head's queries and keys are normalised before they are rotated (Qwen3).
     pub head_norms: bool,
-    /// The sliding window of each block: the number of keys that a query sees, up to and with its own position; `None`
-    /// for all earlier positions.
+    /// The sliding window of each block: the number of keys that a query attends to, up to and including its own
+    /// position; `None` if a query attends to all earlier positions.
     pub windows: Vec<Option<usize>>,
     /// The longest sequence that the model is made for, in tokens.
     pub positions: usize,
 }
 
-/// The fields of `config.json` that this crate reads, after [`defaults`] has filled in those that are absent.
+/// The fields of `config.json` that this crate reads, after [`defaults`] has filled in the missing ones.
 #[derive(Deserialize)]
 struct Fields {
     vocab_size: usize,
@@ -64,7 +64,8 @@ struct Fields {
     partial_rotary_factor: Option<f64>,
 }
 
-/// Returns the values that the Transformers library gives to the fields that a `config.json` of the type `kind` lacks.
+/// Returns the default values of the fields of a `config.json` with the model type `kind`, as in the Transformers
+/// library.
 fn defaults(kind: &str) -> Value {
     let mut defaults = json!({
         "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
@@ -86,7 +87,8 @@ fn defaults(kind: &str) -> Value {
     defaults
 }
 
-/// Overwrites the fields of an object with those of another one, in which `null` for a boolean stands for its default.
+/// Overwrites the fields of the JSON object `object` with those of `with`. A `null` in `with` does not overwrite a
+/// boolean.
 fn merge(object: &mut Value, with: &Value) {
     if let (Value::Object(object), Value::Object(with)) = (object, with) {
         for (name, value) in with {
@@ -101,7 +103,7 @@ impl Config {
     /// Reads the configuration of a model of the type `kind`, such as `qwen2`, from the contents of its `config.json`.
     ///
     /// # Errors
-    /// Returns the reason if a field has a value that these models do not take.
+    /// Returns the reason as text if a field has a value that this crate does not support.
     pub fn read(config: &Value, kind: &str) -> Result<Self, String> {
         let mut filled = defaults(kind);
         merge(&mut filled, config);
@@ -156,7 +158,8 @@ impl Config {
     }
 }
 
-/// Checks that the numbers of a configuration are in the range of such models.
+/// Returns an error if a size, a count, the norm epsilon or the deviation of initial weights in a configuration is out
+/// of its allowed range.
 fn check(fields: &Fields, key_value_heads: usize) -> Result<(), String> {
     limits::sizes(&[
         ("vocab_size", fields.vocab_size),
@@ -174,8 +177,8 @@ fn check(fields: &Fields, key_value_heads: usize) -> Result<(), String> {
     limits::deviation("initializer_range", fields.initializer_range)
 }
 
-/// Returns the sliding window of each block, which is the number of keys that a query sees, up to and with its own
-/// position; `None` for all earlier positions.
+/// Returns the sliding window of each block: the number of keys that a query attends to, up to and including its own
+/// position; `None` if a query attends to all earlier positions.
 fn windows(fields: &Fields, kind: &str) -> Result<Vec<Option<usize>>, String> {
     let layers = fields.num_hidden_layers;
     let window = fields.sliding_window.filter(|_| match kind {

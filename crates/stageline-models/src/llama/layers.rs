@@ -13,10 +13,11 @@ use super::config::Config;
 use crate::cache::{BlockCache, KeyValueCache};
 use crate::parameters::{linear, rows};
 
-/// The type of the Llama family's normalisation before the projection to the vocabulary.
+/// The type of the Llama family's final normalisation, before the projection to the vocabulary: an RMS norm.
 pub type Norm = RmsNorm;
 
-/// The token embeddings, a map from tokens `[batch, length]` to activations `[batch, length, width]`.
+/// The first layer of a model of the Llama family: the token embeddings, which map token ids `[batch, length]` to
+/// activations `[batch, length, width]`.
 #[derive(Module, Debug)]
 pub struct Embeddings {
     pub(crate) tokens: Embedding,

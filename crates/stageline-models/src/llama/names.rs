@@ -3,7 +3,7 @@
 
 use crate::names::{Name, Names};
 
-/// The names of the tensors of Llama, Mistral, Qwen2, Qwen3 and SmolLM on the Hugging Face hub, by parameter.
+/// The names of the tensors of Llama, Mistral, Qwen2, Qwen3 and SmolLM on the Hugging Face hub, by layer and parameter.
 pub static NAMES: Names = Names {
     root: "model.",
     embeddings: &[Name::same("tokens.weight", "embed_tokens.weight")],

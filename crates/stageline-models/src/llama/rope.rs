@@ -8,7 +8,7 @@ use serde::Deserialize;
 #[derive(Clone, Default, Deserialize)]
 pub struct Rope {
     rope_type: Option<String>,
-    /// The name of `rope_type` in older files; some files have both.
+    /// The field `type`, which older files have instead of `rope_type`; some files have both.
     #[serde(rename = "type")]
     old_type: Option<String>,
     rope_theta: Option<f64>,
@@ -19,7 +19,7 @@ pub struct Rope {
     partial_rotary_factor: Option<f64>,
 }
 
-/// The fields of `config.json` outside [`Rope`] that the rotary embedding depends on.
+/// The fields of a configuration outside [`Rope`] that also determine the frequencies of the rotary embedding.
 pub struct Around {
     pub rope_theta: Option<f64>,
     pub partial_rotary_factor: Option<f64>,
@@ -34,7 +34,7 @@ impl Rope {
     /// for pair i of a head's `size` elements, scaled as the configuration says.
     ///
     /// # Errors
-    /// Returns the reason if a field is missing or has a value that these models do not take.
+    /// Returns the reason as text if a field is missing or has a value that this crate does not support.
     pub fn frequencies(&self, around: &Around) -> Result<Vec<f32>, String> {
         let partial = self.partial_rotary_factor.or(around.partial_rotary_factor).unwrap_or(1.0);
         if partial != 1.0 {
@@ -77,10 +77,10 @@ impl Rope {
     }
 }
 
-/// Scales one frequency of the rotary embedding as Llama 3.1 does. A frequency with fewer than `low` waves in
-/// `original` positions, the context length before the scaling, is divided by `factor`. One with more than `high` waves
-/// stays, and those between are interpolated (Grattafiori et al., 2024, arXiv:2407.21783; the formula is that of Meta's
-/// `apply_scaling`).
+/// Scales one frequency of the rotary embedding (in radians per position) as Llama 3.1 does. `original` is the context
+/// length before the scaling, in positions. A frequency with fewer than `low` periods in this length is divided by
+/// `factor`, one with more than `high` periods is kept, and between the two the result is interpolated (Grattafiori et
+/// al., 2024, arXiv:2407.21783; the formula is that of Meta's `apply_scaling`).
 fn llama3(frequency: f64, factor: f64, [low, high]: [f64; 2], original: f64) -> f64 {
     let waves = original * frequency / TAU;
     let share = ((waves - low) / (high - low)).clamp(0.0, 1.0);

@@ -9,24 +9,26 @@ use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Autodiff, Backend};
 use burn::tensor::{Int, Tensor};
 
-/// A backend that this crate is built with, and the conversion of burn's tensors to its primitives and back.
+/// A burn backend (CPU, CUDA or remote) that this crate is compiled with. The trait converts burn's tensors, whose type
+/// names no backend, to the backend's primitive tensors and back.
 pub trait Engine: Backend {
-    /// Returns this backend's primitive of an autodiff tensor. Returns `None` if the tensor is not an autodiff tensor
-    /// of this backend, or if burn's own gradient checkpointing is on.
+    /// Returns the primitive tensor of this backend inside a burn autodiff tensor. Returns `None` if the tensor is not
+    /// an autodiff tensor of this backend, or if burn's own gradient checkpointing is on.
     fn tracked<const D: usize>(tensor: Tensor<D>) -> Option<FloatTensor<Autodiff<Self>>>;
-    /// Returns this backend's primitive of an integer tensor, from an autodiff device or not; `None` if the tensor is
-    /// not of this backend.
+    /// Returns the primitive tensor of this backend inside a burn integer tensor, which may be on an autodiff device;
+    /// `None` if the tensor is of another backend.
     fn indices<const D: usize>(tensor: Tensor<D, Int>) -> Option<IntTensor<Self>>;
-    /// Returns this backend's primitive of a float tensor outside autodiff; `None` if the tensor is an autodiff tensor
-    /// or not of this backend.
+    /// Returns the primitive tensor of this backend inside a burn float tensor outside autodiff; `None` if the tensor
+    /// is an autodiff tensor or is of another backend.
     fn plain<const D: usize>(tensor: Tensor<D>) -> Option<FloatTensor<Self>>;
-    /// Returns the burn tensor of rank `D` that wraps an autodiff primitive of this backend.
+    /// Returns the burn autodiff tensor of rank `D` that wraps a primitive autodiff tensor of this backend.
     fn of_tracked<const D: usize>(tensor: FloatTensor<Autodiff<Self>>) -> Tensor<D>;
-    /// Returns the burn tensor of rank `D` that wraps a primitive of this backend outside autodiff.
+    /// Returns the burn tensor of rank `D` outside autodiff that wraps a primitive tensor of this backend.
     fn of_plain<const D: usize>(tensor: FloatTensor<Self>) -> Tensor<D>;
 }
 
-/// Implements [`Engine`] for one of the backends that this crate is built with.
+/// Implements the trait [`Engine`] for a backend by burn's conversions between its tensors and the backend's
+/// primitives.
 macro_rules! engine {
     ($backend:ty) => {
         impl Engine for $backend {
@@ -61,8 +63,9 @@ engine!(burn::backend::Cuda);
 #[cfg(feature = "remote")]
 engine!(burn::backend::Remote);
 
-/// Calls a generic function with every backend of this build in turn until one call returns `Some`, and returns that;
-/// `None` if no call does. Each backend recognises its own tensors.
+/// Calls a function that is generic over the backend with each backend of this build in turn, and returns the first
+/// result that is `Some`; `None` if no call returns one. The function must return `None` for tensors of another
+/// backend.
 macro_rules! of_their_backend {
     ($function:path, $($argument:expr),+ $(,)?) => {{
         let found = None;

@@ -44,9 +44,10 @@ pub enum Recompute {
     Selective,
     /// Recomputes the parts marked by [`feed_forward`], whose hidden activations are the widest of a transformer.
     FeedForward,
-    /// Recomputes this number of parts marked by [`block`], beginning with the first part of the stage.
+    /// Recomputes the first n blocks of a stage (parts marked by [`block`]), where n is the value of this variant.
     Blocks(usize),
-    /// Recomputes every n-th part marked by [`block`], beginning with the first part of the stage; n is at least 1.
+    /// Recomputes one of every n blocks of a stage (parts marked by [`block`]), beginning with the first block; n is
+    /// the value of this variant and at least 1.
     EveryNth(NonZero<usize>),
     /// Recomputes all parts marked by [`block`] and keeps only their inputs. A step then takes about a third more
     /// computation.
@@ -66,7 +67,8 @@ impl fmt::Display for Recompute {
     }
 }
 
-/// The function that marked a part of a model for recomputation: [`block`], [`selective`] or [`feed_forward`].
+/// The kind of a part that a model marks for recomputation, one for each marking function: [`block`], [`selective`] and
+/// [`feed_forward`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mark {
     Block,
@@ -75,41 +77,42 @@ enum Mark {
 }
 
 thread_local! {
-    /// The configured choice of parts that the forward on this thread leaves to recomputation in the backward.
+    /// The [`Recompute`] setting of the forward that runs on this thread: the choice of parts that the backward
+    /// recomputes.
     static POLICY: Cell<Recompute> = const { Cell::new(Recompute::Nothing) };
     /// The number of parts marked by [`block`] that the forward on this thread has begun so far.
     static PASSED: Cell<usize> = const { Cell::new(0) };
-    /// The counts of the parts that the forward on this thread has marked for recomputation.
+    /// The counts of the parts that the [`Recompute`] setting has selected in the forward on this thread.
     static PARTS: Cell<Parts> = const { Cell::new(Parts { recomputed: 0, untracked: 0, unsupported: 0 }) };
-    /// The sum of the parameter gradients of recomputed parts in the backward on this thread; `None` outside
-    /// [`gather`].
+    /// The sum of the parameter gradients that recomputed parts have produced in the backward on this thread; `None` if
+    /// the thread runs no backward inside [`gather`].
     static PART_GRADIENTS: RefCell<Option<Sum>> = const { RefCell::new(None) };
 }
 
-/// The numbers of parts (blocks, attentions and feed-forward parts) that one forward of a stage marked for
-/// recomputation, by whether the backward will recompute them.
+/// The numbers of a stage's parts (such as blocks or attentions) that a [`Recompute`] setting selected in one forward:
+/// the parts that the backward will recompute, and the parts whose activations are kept after all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parts {
     /// The number of blocks, attentions and feed-forward parts of a stage's forward whose activations are dropped and
     /// recomputed in the backward.
     recomputed: usize,
-    /// The number of parts marked for recomputation whose activations are kept instead, because their input is outside
-    /// the autodiff graph.
+    /// The number of a stage's parts that were selected for recomputation, but whose activations are kept because the
+    /// parts' inputs are outside the autodiff graph.
     untracked: usize,
-    /// The number of parts marked for recomputation whose activations are kept instead, because this build has no
-    /// operations for their backend, or because burn's own gradient checkpointing is on.
+    /// The number of a stage's parts that were selected for recomputation, but whose activations are kept because this
+    /// build has no operations for their backend, or because burn's own gradient checkpointing is on.
     unsupported: usize,
 }
 
 impl Parts {
-    /// Whether the forward marked no part of the kind that the configured [`Recompute`] names, as in a stage that has
-    /// only embeddings.
+    /// Whether the [`Recompute`] setting selected no part of a stage's forward, for example because the stage has only
+    /// embeddings.
     pub fn are_none(self) -> bool {
         self == Self::default()
     }
 
-    /// Returns the reason why no part is recomputed although the configured [`Recompute`] asks for recomputation, and
-    /// the remedy; `None` if at least one part is recomputed.
+    /// Returns a message that says why no part of the stage is recomputed although the [`Recompute`] setting asks for
+    /// recomputation, and how to remedy that; `None` if at least one part is recomputed.
     pub fn complaint(self) -> Option<&'static str> {
         match self {
             Self { recomputed: 1.., .. } => None,
@@ -129,22 +132,23 @@ impl Parts {
 }
 
 impl Recompute {
-    /// Calls a stage's `forward`. The parts that this [`Recompute`] names keep no activations and are recomputed in the
-    /// backward. Returns the forward's result and the counts of the parts that the forward marked.
+    /// Calls a stage's `forward`. The parts that this [`Recompute`] setting selects keep no activations and are
+    /// recomputed in the backward. Returns the forward's result and the counts of the selected parts.
     pub fn counting<R>(self, forward: impl FnOnce() -> R) -> (R, Parts) {
         PARTS.set(Parts::default());
         let result = self.during(forward);
         (result, PARTS.take())
     }
 
-    /// Calls a stage's `forward`. The parts that this [`Recompute`] names keep no activations and are recomputed in the
-    /// backward.
+    /// Calls a stage's `forward` and returns its result. The parts that this [`Recompute`] setting selects keep no
+    /// activations and are recomputed in the backward.
     pub fn during<R>(self, forward: impl FnOnce() -> R) -> R {
         during(&PASSED, 0, || during(&POLICY, self, forward))
     }
 
-    /// Whether the [`Recompute`] of this thread names the next part of the forward, which the function `mark` marked.
-    /// The call also counts the part if it is a block, because blocks are chosen by their number.
+    /// Whether the [`Recompute`] setting of this thread selects the part that the forward is about to run, a part of
+    /// the kind `mark`. A call for a block also increments the thread's count of blocks, because blocks are selected by
+    /// their number.
     fn takes(mark: Mark) -> bool {
         let block = PASSED.get();
         PASSED.set(block + usize::from(mark == Mark::Block));
@@ -166,11 +170,11 @@ pub fn gather<R>(backward: impl FnOnce() -> R) -> (R, GradientsParams) {
     (result, beside.gradients)
 }
 
-/// Marks a block of a model, such as a transformer layer, which [`Recompute::Full`], [`Recompute::Blocks`] and
-/// [`Recompute::EveryNth`] recompute.
+/// Runs a block of a model, such as a transformer layer, and returns its output. The block is marked as a part that
+/// [`Recompute::Full`], [`Recompute::Blocks`] and [`Recompute::EveryNth`] recompute in the backward.
 ///
-/// `forward` is the forward of the block. It must use no parameters other than the module's: gradients of others are
-/// lost if the block is recomputed.
+/// `forward` computes the block from `module` and `input`. It must use no parameters other than the module's, because
+/// gradients of other parameters are lost if the block is recomputed.
 ///
 /// ```
 /// use burn::module::Module;
@@ -197,8 +201,9 @@ pub fn block<M: Module + 'static, const D: usize, const E: usize>(
     part(Mark::Block, module, input, forward)
 }
 
-/// Marks a part of a model that keeps large activations for little computation, such as attention, which
-/// [`Recompute::Selective`] recomputes. `forward` has the restrictions of [`block`].
+/// Runs a part of a model that keeps large activations for little computation, such as attention, and returns its
+/// output. The part is marked as one that [`Recompute::Selective`] recomputes in the backward. `forward` has the
+/// restrictions of [`block`].
 pub fn selective<M: Module + 'static, const D: usize, const E: usize>(
     module: &M,
     input: Tensor<D>,
@@ -207,8 +212,9 @@ pub fn selective<M: Module + 'static, const D: usize, const E: usize>(
     part(Mark::Selective, module, input, forward)
 }
 
-/// Marks the feed-forward part of a transformer layer, whose hidden activations are wider than the model, and which
-/// [`Recompute::FeedForward`] recomputes. `forward` has the restrictions of [`block`].
+/// Runs the feed-forward part of a transformer layer, whose hidden activations are wider than the model, and returns
+/// its output. The part is marked as one that [`Recompute::FeedForward`] recomputes in the backward. `forward` has the
+/// restrictions of [`block`].
 pub fn feed_forward<M: Module + 'static, const D: usize, const E: usize>(
     module: &M,
     input: Tensor<D>,
@@ -245,9 +251,8 @@ fn part<M: Module + 'static, const D: usize, const E: usize>(
     })
 }
 
-/// A mapper that detaches a module's parameters from their autodiff graph. If `tracked` is set, trained parameters
-/// become leaves of a separate graph. Frozen parameters, and all parameters if `tracked` is unset, become autodiff
-/// tensors that no graph tracks.
+/// A mapper that detaches a module's parameters from their autodiff graph. Trained parameters become leaves of a new
+/// graph if `tracked` is set. In every other case a parameter becomes an autodiff tensor that no graph tracks.
 struct Leaves {
     tracked: bool,
 }
@@ -271,7 +276,8 @@ fn leaves<M: Module>(module: &M, tracked: bool) -> M {
 /// its input, or `None` if the output does not depend on the input.
 type RecomputePart<B> = Box<dyn FnOnce(FloatTensor<B>) -> Option<FloatTensor<B>> + Send>;
 
-/// The state of a recomputed part in the stage's graph: a closure that the part's backward takes out and calls once.
+/// The state that the autodiff graph of a stage keeps for a recomputed part: the closure that recomputes the part. The
+/// part's backward takes the closure out and calls it once.
 struct State<B: Backend>(Arc<Mutex<Option<RecomputePart<B>>>>);
 
 impl<B: Backend> Clone for State<B> {
@@ -286,7 +292,8 @@ impl<B: Backend> fmt::Debug for State<B> {
     }
 }
 
-/// The operation that stands for a recomputed part in the stage's graph.
+/// The operation that represents a recomputed part in the autodiff graph of a stage. Its backward runs the part's
+/// forward again, and then the part's own backward.
 #[derive(Debug)]
 struct Recomputed;
 
@@ -302,12 +309,12 @@ impl<B: Backend> Backward<B, 1> for Recomputed {
     }
 }
 
-/// Runs a part's forward without recording a graph, and records in the graph of `input` one operation whose backward
-/// recomputes the part. Returns the operation's output.
+/// Runs the forward of a part of a model without recording a graph, and records in the autodiff graph of `input` one
+/// operation whose backward recomputes the part. Returns the operation's output.
 ///
-/// `forward` is an option with the closure that computes the part. The function takes the closure out, unless it
-/// returns `None`: if `input` is not an autodiff tensor of the backend `B`, or if burn's own gradient checkpointing is
-/// on. The caller can then try the next backend or call the closure itself.
+/// `forward` holds the closure that computes the part; the function takes the closure out only if it returns an output.
+/// It returns `None` if `input` is not an autodiff tensor of the backend `B`, or if burn's own gradient checkpointing
+/// is on. The caller can then try the next backend or call the closure itself.
 fn recompute_later<B: Engine, M: Module + 'static, const D: usize, const E: usize>(
     _: PhantomData<B>,
     module: &M,

@@ -11,8 +11,8 @@ use burn::tensor::Tensor;
 
 use crate::autograd::engine::{Engine, of_their_backend, recorded};
 
-/// Returns a scalar whose gradient with respect to `output` is `gradient`, bit for bit: the root of a backward. Returns
-/// `None` if `output` is not in an autodiff graph.
+/// Returns a scalar whose gradient with respect to `output` is `gradient`, bit for bit. A backward that starts from
+/// this scalar computes a vector-Jacobian product. Returns `None` if `output` is not in an autodiff graph.
 pub fn root<const D: usize>(output: Tensor<D>, gradient: Tensor<D>) -> Option<Tensor<1>> {
     if !output.is_tracked() {
         return None;
@@ -22,8 +22,8 @@ pub fn root<const D: usize>(output: Tensor<D>, gradient: Tensor<D>) -> Option<Te
         .or_else(|| Some((output * gradient.autodiff()).sum()))
 }
 
-/// An operation at the end of a graph whose backward passes the gradient that it was created with to its parent,
-/// without computing anything.
+/// An operation at the end of an autodiff graph that stores a given output gradient. Its backward passes the stored
+/// gradient on to the preceding operation without computing anything.
 #[derive(Debug)]
 struct HandIn;
 
@@ -38,8 +38,9 @@ impl<B: Backend> Backward<B, 1> for HandIn {
     }
 }
 
-/// Records the operation [`HandIn`] after `output` in its autodiff graph, and returns the operation's output, a scalar.
-/// Returns `None` if `output` is not a tensor of the backend `B`, or if burn's own gradient checkpointing is on.
+/// Appends the operation [`HandIn`] with the gradient `gradient` to the autodiff graph of `output`, and returns the
+/// operation's output, a scalar from which a backward can start. Returns `None` if `output` is not a tensor of the
+/// backend `B`, or if burn's own gradient checkpointing is on.
 fn handed_in<B: Engine, const D: usize>(
     _: PhantomData<B>,
     output: Tensor<D>,
@@ -56,8 +57,8 @@ mod tests {
     use super::*;
     use burn::tensor::Device;
 
-    /// The test adds the roots of two tensors, one of which is computed from the other. Each root has a gradient of its
-    /// own, so that the backward sums gradients of several roots.
+    /// Starts one backward from two given gradients, one at a tensor and one at the tensor's square, and compares the
+    /// gradient of the input with that of a sum of products, bit for bit.
     #[test]
     fn a_seeded_backward_gives_the_bits_of_a_sum_of_products() {
         let device = Device::flex();

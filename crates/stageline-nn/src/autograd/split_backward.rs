@@ -13,22 +13,23 @@ use burn::tensor::{FloatDType, Tensor};
 
 use crate::forward::thread_scope::collecting;
 
-/// A running sum of the gradients of a stage's parameters, by parameter.
+/// A running sum of the gradients of a stage's parameters, kept separately for each parameter.
 pub struct Sum {
     /// The gradient sum of each parameter for which a gradient was added.
     pub gradients: GradientsParams,
-    /// The float type in which gradients are added to the sum; `None` adds gradients in their own type.
+    /// The float type to which gradients are cast before they are added to the sum; `None` adds gradients in their own
+    /// type.
     pub dtype: Option<FloatDType>,
 }
 
 impl Sum {
-    /// Creates a sum that starts from `gradients` and adds further gradients in the type `dtype`, or in their own type
-    /// if `dtype` is `None`.
+    /// Creates a running sum of gradients that starts from `gradients`. Further gradients are cast to the type `dtype`
+    /// before they are added, or added in their own type if `dtype` is `None`.
     pub fn new(gradients: GradientsParams, dtype: Option<FloatDType>) -> Self {
         Self { gradients, dtype }
     }
 
-    /// Adds a gradient of one parameter to the sum, in place if nothing else uses the sum's tensor.
+    /// Adds a gradient of the parameter `id` to this parameter's sum, in place if nothing else uses the sum's tensor.
     pub fn add<const D: usize>(&mut self, id: ParamId, gradient: Tensor<D>) {
         let gradient = match self.dtype {
             Some(dtype) => gradient.cast(dtype),
@@ -41,7 +42,7 @@ impl Sum {
         self.gradients.register(id, sum);
     }
 
-    /// Adds the gradients of all parameters of a module to the sum.
+    /// Adds all gradients that `gradients` contains for parameters of `module` to the sum.
     pub fn add_all<M: Module>(&mut self, module: &M, gradients: GradientsParams) {
         module.visit(&mut AddAll { sum: self, gradients });
     }
@@ -60,7 +61,7 @@ impl ModuleVisitor for AddAll<'_> {
     }
 }
 
-/// The weight gradients of one use of a layer in a forward, which are not computed yet.
+/// The weight gradients of one call of a layer's forward, whose computation is deferred until after the backward.
 pub struct Deferred {
     /// The ids of the layer's parameters whose gradients are deferred.
     pub ids: Vec<ParamId>,
@@ -68,8 +69,8 @@ pub struct Deferred {
 }
 
 impl Deferred {
-    /// Creates deferred gradients for the parameters `ids`. `compute` later adds one gradient for each of these
-    /// parameters to a sum, computed without autodiff.
+    /// Creates the deferred gradients of the parameters `ids`. The closure `compute` is called later and adds one
+    /// gradient for each of these parameters to a running sum; it computes without autodiff.
     pub fn new(ids: Vec<ParamId>, compute: impl FnOnce(&mut Sum) + Send + 'static) -> Self {
         Self { ids, compute: Box::new(compute) }
     }
@@ -80,12 +81,13 @@ impl Deferred {
     }
 }
 
-/// Defers gradients of a layer's parameters. `ids` has the result of [`may_put_off`] for each parameter: the id of a
-/// parameter whose gradient may be deferred, or `None`. Returns for each parameter whether its gradient is now
-/// deferred: false for all of them if the running backward defers no gradients, or must not defer one of these.
+/// Defers gradients of a layer's parameters, if the running backward permits it. For each parameter, `ids` has the
+/// parameter's id if the gradient may be deferred, and `None` otherwise (see [`may_put_off`]). Returns for each
+/// parameter whether its gradient is now deferred: false for all parameters if the running backward defers no
+/// gradients, or must not defer one of these.
 ///
-/// The closure that `later` returns computes all deferred gradients together. The layer must register the gradients
-/// that are not deferred in the autodiff graph.
+/// `later` returns the closure that will compute all deferred gradients together. The layer must compute all other
+/// gradients itself and register them in the autodiff graph.
 pub fn put_off_any<const N: usize, F: FnOnce(&mut Sum) + Send + 'static>(
     ids: [Option<ParamId>; N],
     later: impl FnOnce() -> F,
@@ -95,10 +97,11 @@ pub fn put_off_any<const N: usize, F: FnOnce(&mut Sum) + Send + 'static>(
     ids.map(|id| waits && id.is_some())
 }
 
-/// Returns the id of a parameter whose gradient a layer may defer, given the value that the layer computed with.
+/// Returns the id of a parameter if a layer may defer its gradient. `value` is the tensor that the layer's forward used
+/// as the value of the parameter.
 ///
-/// Returns `None` if the parameter is frozen, or if its value is composed from other tensors (LoRA and other
-/// reparameterisations), because only the graph derives the gradients of those.
+/// Returns `None` if the parameter is frozen, or if its value is computed from other tensors (LoRA and other
+/// reparameterisations), because only the autodiff graph can derive the gradients of those tensors.
 pub fn may_put_off<const D: usize>(param: &Param<Tensor<D>>, value: &Tensor<D>) -> Option<ParamId> {
     value.is_require_grad().then_some(param.id)
 }
@@ -123,12 +126,13 @@ pub fn collect<R>(exempt: HashSet<ParamId>, backward: impl FnOnce() -> R) -> (R,
     (result, scope.deferred)
 }
 
-/// Defers weight gradients in the backward of a custom layer. The pipeline computes them later, at the time that its
-/// schedule sets for weight gradients.
+/// Defers the weight gradients `later` of a custom layer; the backward of the layer calls this function. The pipeline
+/// computes them later, at the time that its schedule sets for weight gradients.
 ///
 /// # Errors
-/// Returns the argument `later` if gradients cannot be deferred: outside a pipeline, in a backward that is not split,
-/// and for parameters that are tied to another stage's. The layer must then register these gradients in the graph.
+/// Returns the argument `later` if the gradients cannot be deferred: outside a pipeline, in a backward that is not
+/// split, and for parameters that are tied to another stage's. The layer must then compute the gradients itself and
+/// register them in the autodiff graph.
 pub fn put_off(later: Deferred) -> Result<(), Deferred> {
     SCOPE.with_borrow_mut(|scope| match scope {
         Some(scope) if later.ids.iter().all(|id| !scope.exempt.contains(id)) => {

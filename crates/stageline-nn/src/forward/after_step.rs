@@ -17,16 +17,16 @@ thread_local! {
     /// The closures that the forwards of the running step on this thread passed to [`after_step`], such as updates of
     /// running statistics.
     static EFFECTS: RefCell<Vec<Effect>> = const { RefCell::new(Vec::new()) };
-    /// The closures (such as updates of running statistics) that [`keep`] set apart last: those of a training step that
-    /// this thread has ended or is ending, and that may still be rolled back.
+    /// The closures (such as updates of running statistics) that [`keep`] set apart at the end of the last step, until
+    /// the step is committed or rolled back.
     static KEPT: RefCell<Vec<Effect>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Runs `effect` on this thread after the optimizer step of the current step, for layers that keep running statistics.
 ///
-/// The effect is dropped without running if the step is skipped. A recomputed forward leaves no effect, because the
-/// first forward did. If steps overlap (`Pipeline::steps`), the effect may run after forwards
-/// of the next step.
+/// The effect is dropped without running if the step is skipped. A forward that recomputes activations registers no
+/// effect, because the first forward has registered it. If steps overlap (`Pipeline::steps`), the effect may run after
+/// forwards of the next step.
 pub fn after_step(effect: impl FnOnce() + 'static) {
     if is_recomputation() {
         return;

@@ -16,8 +16,9 @@ pub fn during<T: Copy, R>(key: &'static LocalKey<Cell<T>>, value: T, run: impl F
     run()
 }
 
-/// Runs the closure `run` while the thread-local variable `key` holds an empty collection, and returns the closure's
-/// result and the filled collection. The variable is reset to `None` afterwards, also after a panic.
+/// Runs the closure `run` with the thread-local variable `key` set to the collection `empty`, to which the closure's
+/// code can add. Returns the closure's result and the filled collection. The variable is `None` afterwards, also after
+/// a panic.
 pub fn collecting<T, R>(key: &'static LocalKey<RefCell<Option<T>>>, empty: T, run: impl FnOnce() -> R) -> (R, T) {
     struct Close<T: 'static>(&'static LocalKey<RefCell<Option<T>>>);
     impl<T> Drop for Close<T> {

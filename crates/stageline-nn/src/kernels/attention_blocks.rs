@@ -51,8 +51,8 @@ pub fn scale(size: usize) -> f64 {
     1.0 / (size as f64).sqrt()
 }
 
-/// The number of queries in a block of attention. A kernel computes no scores between a block's queries and keys after
-/// the block's last query, or before the window of its first query.
+/// The number of consecutive queries that attention processes as one block. A kernel skips the keys that no query of a
+/// block sees: keys after the block's last query, and keys before the window of its first query.
 #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
 pub const QUERIES: usize = 64;
 

@@ -55,8 +55,9 @@ fn moments(Moments { mean, over_deviation }: &Moments<Float>) -> Moments<Tensor<
 }
 
 impl Products for Cuda {
-    /// Computes a linear layer with burn's matrix product. The bias is reshaped before the product, because burn fuses
-    /// the sum with the bias into the product's kernel only if no other operation is between them.
+    /// Returns the output of a linear layer, computed by burn's matrix product. The bias is reshaped before the
+    /// product, because burn fuses the addition of the bias into the product's kernel only if no other operation is
+    /// between them.
     fn product(input: Float, weight: Float, bias: Option<Float>) -> Float {
         let bias = bias.map(|bias| {
             let columns = bias.shape().num_elements();
@@ -76,11 +77,11 @@ impl Products for Cuda {
         }
     }
 
-    /// Sums the gradients of an embedding's table of up to 4096 rows by one matrix product if the gradients are in half
-    /// precision, and else as burn does.
+    /// Returns the gradient of an embedding's table. If the gradient is in half precision and the table has at most
+    /// 4096 rows, one matrix product with one-hot rows computes it; otherwise burn's own backward of an embedding does.
     ///
-    /// The product has a factor of zeros and ones, which is exact in half precision. In f32 a GPU may compute products
-    /// in a type of fewer bits.
+    /// The zeros and ones of the one-hot rows are exact in half precision. In f32 no product is used, because a GPU may
+    /// compute f32 products in a type of fewer bits.
     fn to_table(table: Float, gradient: Float, indices: IntTensor<Self>) -> Float {
         const FEW: usize = 4096;
         let count = table.shape()[0];
@@ -131,8 +132,8 @@ impl Kernels for Cuda {
         (like(output, input), moments)
     }
 
-    /// Returns the gradient of a normalisation's input. The kind of normalisation is an unused argument, because the
-    /// moments have a mean only if the normalisation subtracts one.
+    /// Returns the gradient of a normalisation's input. The argument with the kind of normalisation is ignored, because
+    /// the moments of the rows show the kind: they have a mean for layer normalisation only.
     fn normalised_to_input(input: &Float, gamma: &Float, of_rows: &Moments<Float>, gradient: &Float, _: Norm) -> Float {
         let to_input = layer_norm::to_input(&rows(input), of(gamma), moments(of_rows), rows(gradient));
         like(to_input, input)
@@ -177,8 +178,8 @@ impl Kernels for Cuda {
         primitive(cross_entropy::to_logits(&of(logits), of(likelihoods), targets, of(gradient)))
     }
 
-    /// Sums the squares of all elements in f64, in an order that depends only on the kernels that burn's autotune
-    /// chose.
+    /// Returns the sum of the squares of all elements, in f64, added in an order that depends only on the kernels that
+    /// burn's autotune chose.
     fn sum_of_squares(tensor: &Float) -> Float {
         primitive(sums::of_squares(flat(tensor)))
     }

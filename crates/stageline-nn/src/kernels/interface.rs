@@ -14,8 +14,8 @@ use crate::kernels::attention_blocks::AttentionHeads;
 use crate::kernels::products::Products;
 use crate::kernels::variants::{GeluForm, Norm};
 
-/// A backend that computes an operation of a layer, such as attention, in one call, where burn runs several operations.
-/// All tensors are outside autodiff.
+/// A backend with kernels, each of which computes an operation of a layer, such as attention, in one call where burn
+/// would run several operations. All tensors are primitives outside autodiff.
 pub trait Kernels: Products {
     /// The moments (mean and reciprocal deviation) of each input row of a normalisation, which the backward of the
     /// normalisation needs.
@@ -26,8 +26,8 @@ pub trait Kernels: Products {
     /// Whether the device `device` has this backend's kernels.
     fn are_there(device: &Device<Self>) -> bool;
 
-    /// Whether the backend's kernels accept tensors with elements of the type `dtype`; unless a backend says otherwise,
-    /// only f32.
+    /// Whether the backend's kernels accept tensors with elements of the type `dtype`. The default implementation
+    /// accepts f32 only.
     fn take(dtype: DType) -> bool {
         dtype == DType::F32
     }
@@ -54,8 +54,8 @@ pub trait Kernels: Products {
         gradient: &FloatTensor<Self>,
     ) -> [FloatTensor<Self>; 2];
 
-    /// Rotates every head of an input `[batch, length, heads x size]`, such as queries, by angles that depend on the
-    /// position. The cosines and sines of the angles, in f32, are `[length, size / 2]`.
+    /// Returns an input `[batch, length, heads x size]`, such as queries, with every head rotated by angles that depend
+    /// on the position. The cosines and sines of the angles, in f32, are `[length, size / 2]`.
     fn rotated(input: &FloatTensor<Self>, cosines: &FloatTensor<Self>, sines: &FloatTensor<Self>) -> FloatTensor<Self>;
 
     /// Computes the normalisation of an input `[..., width]` with a scale `gamma` and, unless `None`, a shift `beta`,
@@ -126,10 +126,12 @@ fn is_empty<const D: usize>(tensor: &Tensor<D>) -> bool {
     tensor.shape().num_elements() == 0
 }
 
-/// Runs an operation of one input by a kernel, and records the operation in the autodiff graph if the input is on an
-/// autodiff device. `forward` returns the output and the state that the backward needs.
+/// Runs an operation that has one input by a kernel of the backend `B` and returns its output. If the input is on an
+/// autodiff device, the operation is recorded in the autodiff graph with the backward `backward`. The closure `forward`
+/// calls the kernel, and returns the output and the state that the backward needs.
 ///
-/// Returns `None` if the input is of another backend, or if its type or device has no kernels.
+/// Returns `None` if the input is empty or of another backend, if the backend has no kernel for the input's type or
+/// device, or if burn's own gradient checkpointing is on.
 pub fn operation<B: Kernels, O: Backward<B, 1>, const D: usize, const E: usize>(
     backward: O,
     input: &Tensor<D>,

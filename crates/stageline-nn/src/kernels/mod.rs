@@ -37,6 +37,6 @@ pub use cpu::products::allocate_packing_buffer;
 #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
 pub use interface::*;
 
-/// Does nothing, because a build without CPU kernels has no products that pack their operands.
+/// Does nothing, because a build without CPU kernels has no matrix products that need a packing buffer.
 #[cfg(not(feature = "flex"))]
 pub fn allocate_packing_buffer() {}

@@ -7,8 +7,8 @@ use burn::tensor::{DType, FloatDType};
 
 use crate::autograd::engine::Engine;
 
-/// The matrix products with which a backend computes linear layers and their gradients, and its sums for the gradient
-/// of an embedding's table.
+/// A backend that computes the matrix products of linear layers and of their gradients, and the gradient of an
+/// embedding's table.
 pub trait Products: Engine {
     /// Returns the output of a linear layer, `input x weight + bias`, with shape `[rows, outputs]` for an input `[rows,
     /// inputs]`.
@@ -20,12 +20,13 @@ pub trait Products: Engine {
         Self::linear(input, weight, bias)
     }
 
-    /// Returns the gradient of a linear layer's input, `[rows, inputs]`, given that of its output, `[rows, outputs]`.
+    /// Returns the gradient of a linear layer's input, `[rows, inputs]`, given the gradient of its output, `[rows,
+    /// outputs]`.
     fn to_input(weight: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self> {
         Self::linear_x_backward(weight, gradient)
     }
 
-    /// Returns the gradient of a linear layer's weight, `[inputs, outputs]`, given that of its output,
+    /// Returns the gradient of a linear layer's weight, `[inputs, outputs]`, given the gradient of the layer's output,
     /// `[rows, outputs]`.
     fn to_weight(input: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self> {
         Self::linear_weight_backward(input, gradient)
@@ -36,17 +37,18 @@ pub trait Products: Engine {
         Self::linear_bias_backward(gradient)
     }
 
-    /// Returns the gradient of an embedding's table, `[rows, width]`, given that of the looked-up vectors,
+    /// Returns the gradient of an embedding's table, `[rows, width]`, given the gradient of the looked-up vectors,
     /// `[batch, length, width]`.
     fn to_table(table: FloatTensor<Self>, gradient: FloatTensor<Self>, indices: IntTensor<Self>) -> FloatTensor<Self> {
         added_up::<Self>(table, gradient, indices)
     }
 }
 
-/// Sums the gradients of an embedding's looked-up vectors by table row, as burn does; gradients in bf16 and f16 are
-/// added in f32.
+/// Returns the gradient of an embedding's table: burn sums the gradients of the looked-up vectors by table row.
+/// Gradients in bf16 and f16 are summed in f32.
 ///
-/// In bf16 a row that is looked up a few hundred times would stop growing, because a further addend is rounded away.
+/// In bf16 the sum for a row that is looked up a few hundred times would stop growing, because each further gradient
+/// would be rounded away.
 pub fn added_up<B: Engine>(table: FloatTensor<B>, gradient: FloatTensor<B>, indices: IntTensor<B>) -> FloatTensor<B> {
     let given = gradient.dtype();
     if !matches!(given, DType::BF16 | DType::F16) {

@@ -40,12 +40,13 @@ thread_local! {
     static PENDING: RefCell<HashMap<(ParamId, usize), Pending>> = RefCell::default();
 }
 
-/// The moments of a step's micro-batches in one batch norm. The key is the index of the micro-batch's first sample, and
-/// then how often the layer has seen that micro-batch, so that moments are always merged in the same order.
+/// The mean and variance of every micro-batch of a step in one batch norm. The key is the index of the micro-batch's
+/// first sample and the number of earlier calls of the layer with that micro-batch, so that moments are always merged
+/// in the same order.
 type Pending = BTreeMap<(usize, usize), Moments>;
 
-/// The update of a batch norm's running statistics after a step. If the step is skipped, the update is dropped, and
-/// dropping an update discards the step's moments.
+/// The pending update of a batch norm's running statistics, which runs after the optimizer step. If the step is
+/// skipped, the update is dropped without running, and the moments that were recorded for the step are discarded.
 struct Update {
     norm: BatchNorm,
     step: usize,
@@ -67,7 +68,7 @@ impl Drop for Update {
 /// The mean and variance of every channel of one micro-batch, each `[channels]`.
 #[derive(Debug)]
 struct Moments {
-    /// The number of values of the micro-batch in every channel.
+    /// The number of values that every channel has in the micro-batch.
     count: usize,
     mean: Tensor<1>,
     /// The biased variance of every channel: the sum of squared deviations divided by `count`.
@@ -111,8 +112,8 @@ impl AccumulatedBatchNorm {
         result.output
     }
 
-    /// Records the moments of a micro-batch in this layer, and returns whether these moments are the layer's first in
-    /// the step.
+    /// Records the mean and variance of a micro-batch for this layer, and returns whether they are the first that the
+    /// layer has recorded in the step.
     fn add(&self, samples: Samples, moments: Moments) -> bool {
         PENDING.with_borrow_mut(|pending| {
             let pending = pending.entry((self.norm.gamma.id, samples.step)).or_default();
@@ -167,7 +168,7 @@ fn values(tensor: Tensor<1>) -> Vec<f64> {
     tensor.into_data().iter::<f64>().collect()
 }
 
-/// A batch norm that was found in a module, with its path and whether it is burn's own.
+/// The path of a batch norm in its module, and whether the batch norm is burn's own.
 pub struct Found {
     /// The path of burn's batch norm in the module, such as `0.norm`.
     pub path: String,
@@ -185,9 +186,9 @@ pub fn batch_norms<M: Module>(module: &M) -> Vec<Found> {
 /// A visitor that looks for batch norms by the names of the structs that it enters.
 #[derive(Default)]
 struct Search {
-    /// The names of the fields around the visitor's current position in the module.
+    /// The field names on the path from the module's root to the visitor's current position.
     path: Vec<String>,
-    /// The names of the structs around the visitor's current position in the module.
+    /// The names of the structs that contain the visitor's current position, from the module's root inwards.
     containers: Vec<String>,
     found: Vec<Found>,
 }

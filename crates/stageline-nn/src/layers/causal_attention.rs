@@ -102,7 +102,7 @@ mod one {
     use crate::kernels::attention_blocks::AttentionHeads;
     use crate::kernels::{Kernels, operation};
 
-    /// The operation that stands for causal attention in burn's autodiff graph.
+    /// Causal attention as one operation of burn's autodiff graph.
     #[derive(Debug)]
     struct CausalAttention;
 
@@ -201,7 +201,7 @@ mod tests {
         }
     }
 
-    /// Two documents in one sample give the outputs and gradients of two samples with one document each.
+    /// Checks that two documents in one sample give the outputs and gradients of two samples with one document each.
     #[test]
     fn documents_of_a_sample_do_not_see_each_other() {
         let device = Device::flex();

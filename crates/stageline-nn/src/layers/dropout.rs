@@ -63,8 +63,8 @@ impl Dropout {
         input.clone() * mask.cast(FloatDType::from(input.dtype()))
     }
 
-    /// Returns the dropout mask of some samples, of the shape `dims`: the factor by which every element is multiplied,
-    /// which is 0 or 1 / (1 - probability).
+    /// Returns the dropout mask of a micro-batch's samples, of the shape `dims`: the factor by which every element is
+    /// multiplied, which is 0 or 1 / (1 - probability).
     fn mask<const D: usize>(&self, samples: Samples, dims: [usize; D]) -> TensorData {
         let each = dims.iter().product::<usize>() / samples.count.max(1);
         let kept = (1.0 / (1.0 - self.probability)) as f32;
@@ -102,8 +102,8 @@ mod tests {
         Samples { step, first, count }.during(|| dropout.forward(ones)).into_data().iter::<f32>().collect()
     }
 
-    /// A random number generator's key without a tag would give dropout the same numbers as a data sampler with the
-    /// same seed.
+    /// Checks that the random number generators of dropout differ by layer, step and sample, and from that of a data
+    /// sampler with the same seed.
     #[test]
     fn random_streams_differ_by_purpose_layer_step_and_sample() {
         let first = |mut random: ChaCha8Rng| [random.next_u64(), random.next_u64()];

@@ -15,8 +15,8 @@ use crate::autograd::engine::{of_their_backend, recorded};
 use crate::autograd::split_backward::{Sum, may_put_off, put_off_any};
 use crate::kernels::products::Products;
 
-/// An embedding layer like [burn's](burn::nn::Embedding), which returns a row of its table for every index. The whole
-/// backward of the layer is a weight gradient and can be deferred.
+/// An embedding layer like [burn's](burn::nn::Embedding), which returns a row of its table for every index. The layer's
+/// backward computes a weight gradient only, which a split backward can defer.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct Embedding {
@@ -48,7 +48,7 @@ impl Embedding {
     }
 }
 
-/// The embedding layer as one operation of burn's autodiff graph, with a backward that can be deferred.
+/// The embedding layer as one operation of burn's autodiff graph, whose table gradient a split backward can defer.
 #[derive(Debug)]
 struct SplitEmbedding;
 
@@ -78,8 +78,9 @@ impl<B: Products> Backward<B, 1> for SplitEmbedding {
     }
 }
 
-/// Looks up indices in an embedding's table, with a backward that can be deferred. Returns `None` if the table is not
-/// an autodiff tensor of the backend `B`, or if burn's own gradient checkpointing is on.
+/// Looks up indices in an embedding's table by an operation whose table gradient a split backward can defer, and
+/// returns their vectors. Returns `None` if the table is not an autodiff tensor of the backend `B`, or if burn's own
+/// gradient checkpointing is on.
 fn split<B: Products>(_: PhantomData<B>, indices: &Tensor<2, Int>, weight: &Param<Tensor<2>>) -> Option<Tensor<3>> {
     let values = weight.val();
     let id = may_put_off(weight, &values);

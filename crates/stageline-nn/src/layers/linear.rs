@@ -88,8 +88,8 @@ struct State<B: Backend> {
     shape: Shape,
 }
 
-/// Reshapes a tensor `[..., columns]` to a matrix `[rows, columns]`, because one matrix product is faster than one for
-/// every batch.
+/// Returns a tensor `[..., columns]` reshaped to a matrix `[rows, columns]`, because one matrix product is faster than
+/// one for every batch.
 fn rows<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
     let shape = tensor.shape();
     let last = shape.num_dims() - 1;

@@ -17,9 +17,10 @@ use crate::kernels::products::Products;
 use crate::layers::Embedding;
 
 impl Embedding {
-    /// Returns the products of activations `[rows, width]` with every vector of this embedding's table, `[rows,
-    /// indices]`: the logits of a model whose output layer has the weights of its embedding (Press and Wolf, 2017,
-    /// [arXiv:1608.05859](https://arxiv.org/abs/1608.05859)). The gradient of the table can be deferred.
+    /// Returns the products of the activations `rows`, `[rows, width]`, with every vector of this embedding's table.
+    /// The result, `[rows, indices]`, is the logits of a model whose output layer has the weights of its embedding
+    /// (Press and Wolf, 2017, [arXiv:1608.05859](https://arxiv.org/abs/1608.05859)). A split backward can defer the
+    /// gradient of the table.
     ///
     /// # Panics
     /// Panics if the last dimension of `rows` is not the width of the embedding's table.
@@ -35,7 +36,8 @@ impl Embedding {
 #[derive(Debug)]
 struct Projection;
 
-/// The values of the forward that the backward of a product of activations with an embedding's table needs.
+/// The values that the backward of the product of activations with an embedding's table needs: both factors of the
+/// product, and the parameter id of the table.
 #[derive(Clone, Debug)]
 struct State<B: Backend> {
     rows: FloatTensor<B>,

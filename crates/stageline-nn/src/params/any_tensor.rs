@@ -3,7 +3,7 @@
 use burn::tensor::Tensor;
 use burn::tensor::kind::BridgeTensor;
 
-/// A float tensor whose rank is not in the type; the caller must remember the rank.
+/// A float tensor whose rank is not part of its Rust type; the caller must remember the rank to get the tensor back.
 #[derive(Clone)]
 pub struct AnyTensor(BridgeTensor);
 

@@ -26,7 +26,8 @@ pub fn fork<M: Module>(module: M, device: &Device) -> M {
     if quantized.values.is_empty() { forked } else { forked.map(&mut quantized) }
 }
 
-/// The quantized parameters of a module, which are collected, moved to a device and put back into the module.
+/// A visitor that copies the quantized parameters of a module to a device, and a mapper that puts the copies into the
+/// moved module.
 struct Quantized<'a> {
     device: &'a Device,
     values: HashMap<ParamId, AnyTensor>,

@@ -7,9 +7,10 @@ use burn::tensor::Tensor;
 
 use crate::params::any_tensor::AnyTensor;
 
-/// Gives all uses of a tied parameter in a module the same tensor.
+/// Returns the module with one common tensor for all uses of each trained parameter that the module uses several times.
 ///
-/// Mapping a burn module gives every use a tensor of its own, and each would then be trained separately.
+/// burn's mapping of a module gives every use of such a parameter a tensor of its own, and each tensor would then be
+/// trained separately.
 pub fn unify<M: Module>(module: M) -> M {
     let mut count = Count::default();
     module.visit(&mut count);
@@ -50,7 +51,7 @@ impl ModuleMapper for Unify {
     }
 }
 
-/// Whether a parameter gets gradients, that is, whether it is not frozen.
+/// Whether a parameter is trained: it gets gradients and is not frozen.
 pub fn is_trained<const D: usize>(param: &Param<Tensor<D>>) -> bool {
     param.val().is_require_grad()
 }

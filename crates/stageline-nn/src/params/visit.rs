@@ -22,13 +22,13 @@ pub struct Description {
     pub trained: bool,
 }
 
-/// Describes all tensors of a module in the order of the module's fields; a tensor that the module uses twice is
-/// described once.
+/// Returns the descriptions (id, path, type and shape) of all tensors of a module in the order of the module's fields;
+/// a tensor that the module uses twice is described once.
 pub fn describe<M: Module>(module: &M) -> Vec<Description> {
     visit(module, |found, _| found)
 }
 
-/// Returns the values of the tensors of a module on the host, in the order of [`describe`].
+/// Returns the ids and values of all tensors of a module, read to the host, in the order of [`describe`].
 pub fn read<M: Module>(module: &M) -> Vec<(ParamId, TensorData)> {
     visit(module, |found, read| (found.id, read()))
 }
@@ -41,13 +41,14 @@ fn visit<M: Module, T>(module: &M, each: impl FnMut(Description, Read) -> T) -> 
     visitor.found
 }
 
-/// Returns the module with its tensors replaced by `values`, which must have the shapes of these tensors. A tensor
-/// whose id is not in `values` keeps its own value.
+/// Returns the module with the value of each tensor replaced by the entry of `values` for the tensor's id, which must
+/// have the tensor's shape. A tensor whose id is not in `values` keeps its own value.
 pub fn write<M: Module>(module: M, values: &HashMap<ParamId, TensorData>) -> M {
     module.map(&mut Write(values))
 }
 
-/// A closure that reads the values of one tensor to the host, so that describing the tensor does not read its values.
+/// A closure that reads the values of one tensor to the host. A caller that needs only the tensor's description does
+/// not call it.
 type Read<'a> = &'a dyn Fn() -> TensorData;
 
 struct Visit<T, F> {

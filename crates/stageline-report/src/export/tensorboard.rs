@@ -25,8 +25,8 @@ impl<W: Write> TensorBoard<W> {
         Ok(board)
     }
 
-    /// Writes scalar measurements of a training step, each under its TensorBoard tag, and flushes the event file.
-    /// `wall_time` is in seconds since 1970.
+    /// Writes the measurements `figures` of the training step with the number `step` to the event file, each as a
+    /// TensorBoard tag and a value, and flushes the file. `wall_time` is in seconds since 1970.
     ///
     /// # Errors
     /// Returns [`io::Error`] if the event file cannot be written.
@@ -55,12 +55,13 @@ impl<W: Write> TensorBoard<W> {
     }
 }
 
-/// Returns the CRC-32C of a record's data as TFRecord masks it: rotated by 15 bits, plus a constant.
+/// Returns the masked checksum that a TFRecord file stores for the length and the data of each record: the CRC-32C of
+/// `data`, rotated by 15 bits, plus a constant.
 fn masked(data: &[u8]) -> u32 {
     crc32c::crc32c(data).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// A message of an event file, in the wire format of protocol buffers.
+/// The bytes of one protocol buffer message of an event file, to which fields are appended one by one.
 #[derive(Default)]
 struct Message(Vec<u8>);
 

@@ -14,11 +14,12 @@ use crate::log::record::Event;
 /// A trace of a run in Chrome's trace event format, to which training steps are added one by one.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
-    /// The JSON events of the trace (slices, counters and arrow ends), each with its time in nanoseconds.
+    /// The JSON events of the trace, each with its time in nanoseconds: slices, memory counters, and both ends of each
+    /// arrow from a send to its receive.
     events: Vec<(u64, Value)>,
     stages: usize,
     arrows: u64,
-    /// The end of the last added step, in seconds since the trace began.
+    /// The end time of the last added training step, in seconds since the trace began.
     end: f64,
     /// The number of training steps that were left out because the trace would have become too large.
     left_out: usize,
@@ -38,8 +39,9 @@ impl Trace {
         Self::default()
     }
 
-    /// Appends a training step of `seconds` seconds, with the events of each worker, and returns true. If the trace
-    /// would become too large for viewers (200,000 JSON events), leaves the step out and returns false.
+    /// Appends a training step that took `seconds` seconds to the trace, and returns true. `timeline` has a list of
+    /// events for each worker. If the trace would exceed 200,000 JSON events, which viewers open slowly, leaves the
+    /// step out and returns false.
     pub fn add(&mut self, step: usize, seconds: f64, timeline: &[Vec<Event>]) -> bool {
         let more: usize = timeline.iter().map(Vec::len).sum();
         if self.events.len() + 4 * more > MOST_EVENTS {
@@ -109,7 +111,8 @@ impl Trace {
         self.events.push((to, end("f", to, receiver)));
     }
 
-    /// Returns the JSON text of the trace file: the names of the stages' tracks, then the events in order of time.
+    /// Returns the trace as the JSON text of a trace file: the names of the tracks (one for each stage), then the
+    /// events in order of time.
     pub fn json(&self) -> String {
         let mut events: Vec<_> = (0..self.stages)
             .flat_map(|stage| {
@@ -158,8 +161,8 @@ mod tests {
         Event { stage, activity: activity.to_owned(), start, end, waited: 0.0, waited_for: None, held: Some(7) }
     }
 
-    /// Makes a trace of two steps with two stages and one micro-batch; in the second step the transfers take almost no
-    /// time.
+    /// Returns the JSON of a trace of two steps with two stages and one micro-batch; in the second step the transfers
+    /// take almost no time.
     fn trace() -> Value {
         let mut trace = Trace::new();
         for length in [0.25, 1e-8] {

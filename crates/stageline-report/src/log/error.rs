@@ -9,15 +9,15 @@ pub enum LogError {
     /// The file of the log cannot be read; the field is the error of the operating system.
     #[error("the log cannot be read: {0}")]
     Io(#[from] std::io::Error),
-    /// A line of the log is no JSON, or lacks a field that lines of its kind must have.
+    /// A line of the log is not valid JSON, or lacks a required field.
     #[error("line {line} of the log cannot be read: {cause}; write a new log with `--log`")]
     Line {
         /// The number of the line in the log, counted from 1.
         line: usize,
-        /// The error of the JSON parser for the line.
+        /// The error that the JSON parser returned for the line.
         cause: serde_json::Error,
     },
-    /// The log lacks the line that describes the run.
+    /// The log lacks its first line, which describes the run.
     #[error(
         "the log does not describe its run: the first line, with `schedule` and `plan`, is missing; write a new log with `--log`"
     )]

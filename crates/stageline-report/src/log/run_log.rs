@@ -61,16 +61,18 @@ impl RunLog {
         Ok(Self { run, plan, steps, validations })
     }
 
-    /// Returns the steps by which the run is summarised: those that updated parameters, without the first two of them,
-    /// in which memory and threads are still cold. If at most two steps updated parameters, keeps them. If workers
-    /// waited for their devices after every action in some of these steps (synchronised steps), returns only these.
+    /// Returns the steps from which the run's medians are computed: the steps that updated parameters, without the
+    /// first two, in which memory and threads are still cold. With at most two such steps, returns them. If some of the
+    /// steps are synchronised (workers waited for their devices after every action), returns only the synchronised
+    /// ones.
     pub fn warm_steps(&self) -> impl Iterator<Item = &Step> {
         let synchronised = self.synchronised();
         self.warm().filter(move |step| step.synchronised == synchronised)
     }
 
-    /// Whether the run is summarised by steps in which workers waited for their devices after every action, so that
-    /// times are those of the devices and not of the host.
+    /// Whether some of the steps that summarise the run are synchronised: workers waited for their devices after every
+    /// action. The run is then summarised by these steps only, so that its times are those of the devices and not of
+    /// the host.
     pub fn synchronised(&self) -> bool {
         self.warm().any(|step| step.synchronised)
     }
@@ -81,9 +83,9 @@ impl RunLog {
         clock(self.synchronised())
     }
 
-    /// Whether the log lacks device times: true if stages ran on other hosts, and workers waited for their devices
-    /// after every action in none of the summarised steps. The times in the log are then those of sending requests to
-    /// the devices, not of the work on the devices.
+    /// Whether the run had stages on other hosts but no synchronised steps, in which workers wait for their devices
+    /// after every action. The times in such a log are those of sending requests to the devices, not of the work on the
+    /// devices.
     pub fn only_asks(&self) -> bool {
         self.run.links.iter().any(Option::is_some) && !self.synchronised()
     }
@@ -105,18 +107,18 @@ impl RunLog {
         median(self.warm().filter(|step| !step.synchronised).map(|step| step.tokens_per_s))
     }
 
-    /// Returns the median step time in seconds and the median bubble as a share of the total stage time, both over the
-    /// [warm steps](Self::warm_steps) and without the time for asking devices whether they have finished; `None` if no
-    /// step updated parameters.
+    /// Returns the median step time in seconds and the median bubble as a share of the total stage time (workers x step
+    /// time); `None` if no step updated parameters. Both are over the [warm steps](Self::warm_steps), which leave out
+    /// the first two, and without the overhead of asking devices whether they have finished.
     pub fn typical(&self) -> Option<(f64, f64)> {
         let typical = |figure: fn(&Step) -> f64| median(self.warm_steps().map(figure));
         let bubble = |step: &Step| 1.0 - (1.0 - step.bubble) * step.step_seconds / step.seconds_without_asking();
         Some((typical(Step::seconds_without_asking)?, typical(bubble)?))
     }
 
-    /// Returns the cause of most of the workers' idle time, and its share of the total stage time (workers x step
-    /// time); `None` if no step updated parameters. Filling and draining the pipeline count as one cause, and the time
-    /// for asking devices whether they have finished is left out.
+    /// Returns the largest cause of the workers' idle time, and its share of the total stage time (workers x step
+    /// time); `None` if no step updated parameters. Filling and draining the pipeline count as one cause. The overhead
+    /// of asking devices whether they have finished is left out.
     pub fn main_cause(&self) -> Option<(Cause, f64)> {
         let accounts = || self.warm_steps().flat_map(|step| &step.workers);
         let total: f64 = self.warm_steps().map(|step| step.seconds_without_asking() * step.workers.len() as f64).sum();
@@ -144,6 +146,6 @@ pub enum Cause {
     /// Workers are idle because their parts of the flush (gradient norms and optimizer step at the end of a step) take
     /// unequal time.
     Flush,
-    /// Workers do not compute because the runtime takes time: threads, channels, the split of the batch.
+    /// Workers are idle because the runtime takes time: threads, channels, the split of the batch.
     Other,
 }

@@ -75,7 +75,7 @@ pub struct LineChart<'a> {
     pub series: Vec<Series>,
 }
 
-/// A chart of stacked bars, one for each category.
+/// A bar chart with one stacked bar for each category.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StackedBars<'a> {
     /// The title above the chart of stacked bars.

@@ -139,8 +139,8 @@ fn validations(log: &RunLog) -> Option<Series> {
     (!points.is_empty()).then(|| Series { name: "validation".to_owned(), points, line: Line::Dashed, colour: 1 })
 }
 
-/// Adds to the page a section with a chart of each of the model's metrics beside the loss, in training and in
-/// validations; nothing if there is no metric.
+/// Adds a section to the page with a chart for each metric of the model other than the loss, over training steps and
+/// validations. Adds nothing if there are no metrics.
 fn metrics(page: &mut Page, log: &RunLog) {
     let in_steps = log.steps.iter().flat_map(|step| step.metrics.keys());
     let names: BTreeSet<_> = in_steps.chain(log.validations.iter().flat_map(|found| found.metrics.keys())).collect();
@@ -181,8 +181,8 @@ fn bubble(page: &mut Page, log: &RunLog) {
     page.pictures([over_steps(&timed, "Bubble", &share, &figures, None), by_cause(log)]);
 }
 
-/// Returns a bar chart (SVG) of the idle time of each worker by cause, as shares of the step time, averaged over the
-/// [warm steps](RunLog::warm_steps) of the run.
+/// Returns a stacked bar chart (SVG) of the idle time of each worker by cause, as mean shares of the step time over the
+/// [warm steps](RunLog::warm_steps) of the run, which leave out the first two.
 fn by_cause(log: &RunLog) -> String {
     let workers = log.plan.workers();
     let mean = |worker: usize, cause: usize| {
@@ -245,7 +245,8 @@ fn memory(page: &mut Page, log: &RunLog) {
     page.table(&columns, (0..log.plan.stages()).map(row));
 }
 
-/// Makes a line of a chart for each worker of the run. `points` returns the points of the worker with a given number.
+/// Returns a line of a chart for each worker of the run. `points` takes the number of a worker and returns the points
+/// of the worker's line.
 fn line_per_worker(log: &RunLog, points: impl Fn(usize) -> Vec<(f64, f64)>) -> Vec<Series> {
     let series = |worker| {
         let name = format!("worker {worker}");
@@ -261,8 +262,8 @@ fn peaks(log: &RunLog) -> String {
     LineChart { title: "Peak memory", x: "step", y: "MB of a worker", scale: Scale::Linear, series }.svg()
 }
 
-/// Returns a chart (SVG) of each worker's memory in use during the step that the page's timeline shows; `None` if the
-/// log has no step with events.
+/// Returns a line chart (SVG) of the memory in use on each worker over time, during the first step with logged events;
+/// `None` if no step has events.
 fn memory_over_step(log: &RunLog) -> Option<String> {
     let step = log.steps.iter().find(|step| !step.timeline.is_empty())?;
     let point = |event: &Event| Some((1e3 * event.end, megabytes(event.held?)));

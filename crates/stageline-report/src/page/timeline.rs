@@ -76,8 +76,8 @@ fn transfers(rows: &[Vec<Event>]) -> Vec<(Point, Point)> {
     received.collect()
 }
 
-/// Returns the number of the colour and the label with which the timeline shows an activity of a worker; `None` unless
-/// the activity is a forward, a part of a backward, gradient norms or the optimizer step.
+/// Returns the colour number and the label of a worker's activity in the timeline. The timeline shows forwards,
+/// backwards and their halves, gradient norms and the optimizer step; for other activities the result is `None`.
 fn style(activity: &str) -> Option<(usize, String)> {
     match activity.parse() {
         Ok(Instruction::Compute(action)) => {

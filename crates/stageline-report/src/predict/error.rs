@@ -16,7 +16,7 @@ pub enum PredictError {
     /// The log does not name the layers of every stage.
     #[error("the log does not give each of the {stages} stages its layers; write a new log with `--log`")]
     Layers {
-        /// The number of stages that the run had.
+        /// The number of stages of the logged run.
         stages: usize,
     },
     /// The log does not state how many bytes the stages send to each other.
@@ -24,21 +24,22 @@ pub enum PredictError {
         "the log does not say how many bytes cross between stages; write a new log with `--log`, of 2 stages or more"
     )]
     Bytes,
-    /// The log does not have exactly one link for each boundary between stages.
+    /// The number of links in the log differs from the number of boundaries between the run's stages.
     #[error("the log has links for {links} boundaries, but its run has {boundaries}; write a new log with `--log`")]
     Links {
-        /// The number of links in the log.
+        /// The number of links between stages in the log.
         links: usize,
         /// The number of boundaries between the stages of the run.
         boundaries: usize,
     },
-    /// A link has a latency or bandwidth from which no transfer times can be computed; the field is the link.
+    /// A link between workers has an invalid latency or bandwidth; the field is the link.
     #[error(
         "a link of {} bytes a second and {} s is invalid; give at least 1 byte a second, and a latency of 0 s or more",
         .0.bandwidth, .0.latency
     )]
     Link(Link),
-    /// The plan to predict for sends between two workers whose link the run did not measure.
+    /// The predicted plan sends tensors between two workers that were not neighbours in the run, so the log has no link
+    /// between them.
     #[error(
         "the log has no link between workers {from} and {to}, which were not neighbours in the run; give the link between workers \
          with `--bandwidth` and `--latency`"
@@ -49,12 +50,12 @@ pub enum PredictError {
         /// The number of the worker that receives over the unmeasured link.
         to: usize,
     },
-    /// The given hosts are fewer than two, or one of them has no workers; the field is the number of workers of each
-    /// host.
+    /// Fewer than two hosts are given for a prediction, or one of them has no workers; the field is the number of
+    /// workers of each host.
     #[error("hosts of {0:?} workers: give the number of workers, at least 1, of each of 2 hosts or more")]
     Hosts(Vec<usize>),
-    /// The model cannot be split between the hosts: no choice of the run's stage boundaries leaves each host enough
-    /// layers.
+    /// The layers cannot be split between the given hosts at stage boundaries of the run: no such split leaves every
+    /// host at least one layer for each of its stages.
     #[error(
         "hosts of {hosts:?} workers cannot be separated at boundaries of the run, which has {stages} stages of {layers} layers: a host \
          needs a layer for each of its stages; log a run of more stages, or give fewer workers"
@@ -62,13 +63,13 @@ pub enum PredictError {
     NoHostCut {
         /// The number of workers of each given host.
         hosts: Vec<usize>,
-        /// The number of stages that the run had.
+        /// The number of stages of the logged run.
         stages: usize,
         /// The number of layers of the model.
         layers: usize,
     },
-    /// The model can be split between the hosts at too many combinations of stage boundaries, so that the search cannot
-    /// simulate all of them.
+    /// There are too many ways to choose the boundaries between hosts from the run's stage boundaries to simulate each
+    /// of them.
     #[error(
         "there are more than {most} ways to choose {meetings} boundaries between hosts from the {boundaries} boundaries of the run; log \
          a run of fewer stages, or take a schedule without chunks"
@@ -76,9 +77,9 @@ pub enum PredictError {
     HostCuts {
         /// The number of boundaries between the stages of the run.
         boundaries: usize,
-        /// The number of boundaries at which the pipeline goes from one host to another.
+        /// The number of boundaries between hosts, at which the pipeline goes from one host to another.
         meetings: usize,
-        /// The largest number of choices of boundaries that a search over hosts simulates.
+        /// The largest number of ways to choose the boundaries between hosts that the search simulates.
         most: usize,
     },
     /// A partition given by the caller does not split all layers into contiguous stages.
@@ -87,11 +88,11 @@ pub enum PredictError {
          stage before"
     )]
     Cut {
-        /// The indices of the layers of each stage in the given partition.
+        /// The invalid partition that the caller gave: the range of layer indices of each stage.
         cut: Vec<Range<usize>>,
         /// The number of layers of the model.
         layers: usize,
-        /// The number of stages of the plan to predict for.
+        /// The number of stages of the predicted plan.
         stages: usize,
     },
     /// The model has fewer layers than the plan has stages.
@@ -100,7 +101,8 @@ pub enum PredictError {
     /// The schedule has no plan for the requested numbers of stages and micro-batches.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
-    /// The plan to predict for cannot run with the channel capacity of the run.
+    /// The check of the predicted plan failed, for example because the plan deadlocks with the channel capacity of the
+    /// run.
     #[error(transparent)]
     Check(#[from] CheckError),
 }

@@ -16,8 +16,8 @@ use stageline_schedule::{Plan, StageMemory};
 use crate::log::record::{Layer, WorkerMemory};
 use crate::log::{RunLog, median};
 
-/// The memory that a run used, divided among the layers of its model, in bytes, from which the memory under another
-/// plan is predicted.
+/// The measured memory of a run, divided among the layers of its model, in bytes. The memory under another plan is
+/// predicted from it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Footprint {
     layers: Vec<LayerBytes>,
@@ -34,8 +34,8 @@ struct LayerBytes {
 }
 
 impl Footprint {
-    /// Divides the memory that a run measured among the layers of its model; `None` if the run did not count memory.
-    /// `cut` is the run's partition of the layers into stages.
+    /// Returns the memory that a run measured, divided among the layers of its model; `None` if the run did not count
+    /// memory. `cut` is the run's partition of the layers into stages.
     pub(super) fn of(log: &RunLog, cut: &[Range<usize>]) -> Option<Self> {
         let (plan, layers) = (&log.plan, &log.run.layers);
         let worker_of = workers(plan);

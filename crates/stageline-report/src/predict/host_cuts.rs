@@ -15,31 +15,32 @@ use super::network::Hosts;
 use super::prediction::{Cut, Prediction, Target};
 use crate::log::record::Link;
 
-/// The largest number of ways to place boundaries between hosts that are simulated in a search for the best partition.
+/// The largest number of ways to choose the boundaries between hosts that a search for the best partition simulates.
 const MOST: usize = 10_000;
 
-/// A partition of the model's layers over hosts, with the prediction for it.
+/// A partition of the model's layers over several hosts, with its predicted performance.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostCut {
-    /// The boundaries between hosts: the numbers of those stages of the measured run whose next layer is on another
-    /// host, in ascending order.
+    /// The boundaries between hosts, in ascending order. Each entry is the number of a stage of the measured run, after
+    /// which the layers of the next host begin.
     pub behind: Vec<usize>,
     /// The bytes that one micro-batch sends across each boundary between hosts, in each direction.
     pub bytes: Vec<f64>,
-    /// The seconds in which the slowest worker computes the forward and backward of one micro-batch.
+    /// The seconds that the slowest worker needs for the forward and backward of one micro-batch on its layers.
     pub slowest: f64,
-    /// The predicted step time, bubble, throughput and memory for this partition, with the link between the hosts.
+    /// The predicted step time, bubble, throughput and memory for this partition, with a given link between the hosts.
     pub prediction: Prediction,
 }
 
 impl Measured {
-    /// Returns all partitions of the layers over `hosts` that split at stage boundaries of the run. The partition with
-    /// the shortest predicted step comes first; of equal steps, the one with fewer bytes between hosts.
+    /// Returns all partitions of the layers over `hosts` whose boundaries between hosts are stage boundaries of the
+    /// run, each with its prediction. The partition with the shortest predicted step comes first; of equal steps, the
+    /// one with fewer bytes between hosts.
     ///
     /// # Errors
-    /// Returns [`PredictError`] if there is no such partition or there are more than 10,000. Other reasons are a
-    /// schedule that has no plan for these numbers of workers and micro-batches, an invalid link, and a log without the
-    /// bytes between stages.
+    /// Returns [`PredictError`] if there is no such partition, or if there are more than 10,000. Other reasons are a
+    /// schedule that has no plan for these numbers of workers and micro-batches, an invalid link, and a log that does
+    /// not state the bytes between stages.
     pub fn host_cuts(
         &self,
         hosts: &Hosts,
@@ -71,9 +72,9 @@ impl Measured {
         Ok(cuts)
     }
 
-    /// Returns a partition of the layers into new stages for given boundaries between hosts, which splits the layers of
-    /// each host as evenly as possible. `behind` has the numbers of the run's stages after which the layers of the next
-    /// host begin, and `groups` has the number of new stages of each host.
+    /// Returns a partition of the layers into new stages that splits the layers of each host as evenly as possible.
+    /// Each entry of `behind` is the number of a stage of the run, after which the layers of the next host begin.
+    /// `groups` has the number of consecutive new stages on each host.
     fn spread(&self, behind: &[usize], groups: &[usize]) -> Result<Vec<Range<usize>>, PredictError> {
         let last = self.cut().last().map_or(0, |range| range.end);
         let ends = behind.iter().map(|&stage| self.cut()[stage].end).chain([last]);
@@ -86,10 +87,10 @@ impl Measured {
     }
 }
 
-/// Returns all valid choices of boundaries between hosts, each as the numbers of the run's stages after which the
-/// layers of the next host begin. A choice is valid if every host has at least one layer for each of its new stages.
-/// `ends` has the index after the last layer of each stage of the run, and `groups` has the number of new stages of
-/// each host.
+/// Returns all ways to choose the boundaries between hosts from the run's stage boundaries. Each is a list of stage
+/// numbers of the run, after which the layers of the next host begin, and leaves every host at least one layer for each
+/// of its new stages. `ends` has the index after the last layer of each stage of the run, and `groups` has the number
+/// of consecutive new stages on each host.
 fn choices(ends: &[usize], groups: &[usize]) -> Result<Vec<Vec<usize>>, PredictError> {
     let (boundaries, meetings) = (ends.len() - 1, groups.len() - 1);
     let layers = ends[boundaries];

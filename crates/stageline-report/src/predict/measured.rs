@@ -23,23 +23,25 @@ pub struct Measured {
     /// The number of tokens in one micro-batch, summed over the data-parallel replicas, which each have a micro-batch
     /// of their own.
     pub(super) tokens: f64,
-    /// The seconds of a measured step before the first action and after the last one, which a prediction adds to each
-    /// step.
+    /// The seconds of overhead in each step of the run, before the first action and after the last one. A prediction
+    /// adds them to each step.
     pub(super) step_overhead: f64,
-    /// The seconds that the runtime adds to each forward and backward, beside the compute itself.
+    /// The seconds of the runtime's overhead for each forward and backward, in addition to the compute itself.
     pub(super) action_overhead: f64,
-    /// The seconds for which a send keeps its worker busy, without the transfer time of the link.
+    /// The seconds for which the send of one tensor keeps the sending worker busy, without the transfer time of the
+    /// link.
     pub(super) send_seconds: f64,
-    /// The number of micro-batches that a channel between two stages can hold; `None` if it can hold all of a step.
+    /// The number of micro-batches that a channel between two stages can hold; `None` if it can hold all micro-batches
+    /// of a step.
     pub(super) capacity: Option<usize>,
     /// The bytes that one micro-batch sends across each boundary between stages of the run; `None` if the log does not
     /// state the bytes.
     pub(super) boundary_bytes: Option<Vec<f64>>,
-    /// The links between workers that predictions assume.
+    /// The links between workers with which predictions are made: the links of the run, or links that replace them.
     pub(super) network: Network,
 }
 
-/// The seconds that one layer takes: forward and backward for one micro-batch, and its part of the flush (gradient
+/// The seconds that one layer takes: its forward and backward of one micro-batch, and its part of the flush (gradient
 /// norms and optimizer step) once a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct LayerCost {
@@ -49,7 +51,8 @@ pub(super) struct LayerCost {
 }
 
 impl Measured {
-    /// Computes the costs of a run from its log, as medians over the [warm steps](RunLog::warm_steps).
+    /// Returns the costs of a run by layer, computed from its log as medians over the [warm steps](RunLog::warm_steps),
+    /// which leave out the first two.
     ///
     /// # Errors
     /// Returns [`PredictError`] if the log has no step, does not give every stage its layers, or has invalid links.
@@ -82,7 +85,7 @@ impl Measured {
         })
     }
 
-    /// Returns these measured costs for predictions in which the given link connects any two workers.
+    /// Returns the measured costs with links replaced: in predictions, `link` connects any two workers.
     ///
     /// # Errors
     /// Returns [`PredictError::Link`] if the latency or bandwidth of the link is invalid.
@@ -90,8 +93,8 @@ impl Measured {
         Ok(Self { network: Network::Uniform(checked(link)?), ..self })
     }
 
-    /// Returns these measured costs for predictions in which the workers are on several hosts, and the given link
-    /// connects any two workers on different hosts.
+    /// Returns the measured costs with links replaced: in predictions, `link` connects any two workers on different
+    /// hosts, and workers on one host share its memory.
     ///
     /// # Errors
     /// Returns [`PredictError::Link`] if the latency or bandwidth of the link is invalid.
@@ -99,13 +102,14 @@ impl Measured {
         Ok(Self { network: Network::Hosts(hosts, checked(link)?), ..self })
     }
 
-    /// Returns these measured costs for predictions in which all workers share the memory of one host.
+    /// Returns the measured costs without links: in predictions, all workers share the memory of one host, and
+    /// transfers between them take no time.
     pub fn without_links(self) -> Self {
         Self { network: Network::Memory, ..self }
     }
 
-    /// Returns the slowest link between workers: the one on which the largest tensor that crosses a stage boundary of
-    /// the run takes the longest; `None` if no workers are connected by links.
+    /// Returns the link between workers on which the largest tensor that crosses a stage boundary of the run takes the
+    /// longest; `None` if no workers are connected by links.
     pub fn slowest_link(&self) -> Option<Link> {
         self.network.slowest(self.boundary_bytes.iter().flatten().copied().fold(0.0, f64::max))
     }
@@ -124,8 +128,8 @@ impl Measured {
         self.balanced_within(0..self.layers.len(), stages)
     }
 
-    /// Returns the most even partition of a range of layers into `stages` contiguous stages, by the measured time of a
-    /// forward and backward.
+    /// Returns the most even partition of the layers with indices in `layers` into `stages` contiguous stages, by the
+    /// measured time of a forward and backward.
     pub(super) fn balanced_within(
         &self,
         layers: Range<usize>,
@@ -180,8 +184,8 @@ fn cut_of(layers: &[Layer], stages: usize) -> Option<Vec<Range<usize>>> {
     (cut.len() == stages).then_some(cut)
 }
 
-/// Returns the seconds of a step before its first compute and after its last event, from the first step with recorded
-/// events; 0 if no step has events.
+/// Returns the seconds of a step before its first compute or transfer and after its last event, from the first step
+/// with logged events; 0 if no step has events. If the run is summarised by synchronised steps, only these count.
 fn outside_actions(log: &RunLog) -> f64 {
     let drawn = |step: &&Step| !step.timeline.is_empty() && step.synchronised == log.synchronised();
     let Some(step) = log.steps.iter().find(drawn) else { return 0.0 };
@@ -192,8 +196,8 @@ fn outside_actions(log: &RunLog) -> f64 {
     if first.is_finite() { first + (step.step_seconds - last).max(0.0) } else { 0.0 }
 }
 
-/// Returns the median costs of a stage of the run over the [warm steps](RunLog::warm_steps); `None` if the log has no
-/// step with the stage.
+/// Returns the costs of a stage of the run as medians over the [warm steps](RunLog::warm_steps), which leave out the
+/// first two, without the bytes of activations; `None` if the log has no step with the stage.
 fn stage_costs(log: &RunLog, stage: usize) -> Option<StageCosts> {
     let typical =
         |cost: fn(&StageCosts) -> f64| median(log.warm_steps().filter_map(|step| step.stages.get(stage)).map(cost));
@@ -208,8 +212,9 @@ fn stage_costs(log: &RunLog, stage: usize) -> Option<StageCosts> {
     })
 }
 
-/// Returns the seconds for which a send keeps its worker busy, without the transfer time of the link: the median over
-/// all sends between neighbouring stages; 0 if no send takes longer than the transfer over its link.
+/// Returns the seconds for which a send keeps its worker busy, without the transfer time of the link. This is the
+/// median over those sends between neighbouring stages that take longer than their transfer time, or 0 if there are
+/// none.
 fn send_seconds(log: &RunLog, costs: &[StageCosts]) -> f64 {
     let transfer_seconds = |boundary: usize| {
         let link = log.run.links.get(boundary).copied().flatten()?;
@@ -222,7 +227,8 @@ fn send_seconds(log: &RunLog, costs: &[StageCosts]) -> f64 {
     median(sends.filter(|send| *send > 0.0)).unwrap_or(0.0)
 }
 
-/// Returns a layer's share of the costs of its stage; `None` if the layer's stage does not exist.
+/// Returns the seconds that a layer takes, which are its share of the measured costs of its stage; `None` if `stages`
+/// lacks the stage. `layers` has all layers of the model, and `stages` the costs of each stage.
 fn layer_cost(layer: &Layer, layers: &[Layer], stages: &[StageCosts]) -> Option<LayerCost> {
     let stage = stages.get(layer.stage)?;
     let siblings = || layers.iter().filter(|sibling| sibling.stage == layer.stage);

@@ -1,8 +1,8 @@
 //! Predicts from the log of a run the step time, bubble, throughput and memory that another plan would have.
 //!
 //! Input: a [`RunLog`](crate::RunLog), and a [`Target`]: the schedule, numbers of workers and micro-batches, and
-//! partition ([`Cut`]) to predict for. Output: a [`Prediction`], the links that a plan uses ([`Crossing`]), and the
-//! best partitions of the layers over several [`Hosts`] ([`HostCut`]). This module owns dividing a run's measured costs
+//! partition ([`Cut`]) of the predicted plan. Output: a [`Prediction`], the links that a plan uses ([`Crossing`]), and
+//! the best partitions of the layers over several [`Hosts`] ([`HostCut`]). This module owns dividing a run's measured costs
 //! among layers and adding them up for other stages; the simulation is `stageline-schedule`'s. It must not read files,
 //! and must not print: `stageline predict` and `stageline advise` do.
 //!

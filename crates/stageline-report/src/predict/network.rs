@@ -6,7 +6,8 @@ use super::error::PredictError;
 use crate::log::RunLog;
 use crate::log::record::Link;
 
-/// The hosts of a prediction, as the number of workers of each. Workers are numbered host by host.
+/// The hosts on which the workers of a prediction run, as the number of workers on each host. Workers are numbered host
+/// by host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hosts(Vec<usize>);
 
@@ -45,10 +46,10 @@ pub(super) enum Network {
     /// No link connects the workers, because they all share the memory of one host; transfers between them take no
     /// time.
     Memory,
-    /// A link given by the caller connects any two workers.
+    /// Any two workers are connected by a link with the same latency and bandwidth, which the caller gives.
     Uniform(Link),
-    /// A link given by the caller connects any two workers on different hosts. Workers on one host share the host's
-    /// memory.
+    /// Any two workers on different hosts are connected by a link with the same latency and bandwidth, which the caller
+    /// gives. Workers on one host share the host's memory.
     Hosts(Hosts, Link),
     /// The links that the run measured, by pairs of worker numbers with the smaller one first; `None` if the two
     /// workers share a host's memory.
@@ -71,7 +72,8 @@ impl Network {
         Ok(Self::Measured(links.iter().enumerate().map(|(stage, link)| (workers(stage), *link)).collect()))
     }
 
-    /// Returns the link between two workers; `None` if the workers share a host's memory.
+    /// Returns the link between two workers; `None` if the workers share a host's memory. A link that the run did not
+    /// measure is an error.
     pub(super) fn between(&self, from: usize, to: usize) -> Result<Option<Link>, PredictError> {
         match self {
             _ if from == to => Ok(None),

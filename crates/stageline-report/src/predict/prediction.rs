@@ -20,22 +20,24 @@ use super::error::PredictError;
 use super::measured::{LayerCost, Measured};
 use crate::log::record::Link;
 
-/// The plan for which a prediction is made: schedule, numbers of workers and micro-batches, and partition.
+/// The plan whose performance is predicted: its schedule, its numbers of workers and micro-batches, and the partition
+/// of the model's layers into its stages.
 pub struct Target<'a> {
-    /// The number of workers of the plan to predict for (P).
+    /// The number of workers (P) of the predicted plan.
     pub workers: usize,
-    /// The number of micro-batches of a step (M). Each has the size of a micro-batch of the measured run.
+    /// The number of micro-batches (M) in a step of the predicted plan. Each has the size of a micro-batch of the
+    /// measured run.
     pub micro_batches: usize,
-    /// The schedule that generates the plan to predict for.
+    /// The schedule that generates the predicted plan.
     pub schedule: &'a dyn Schedule,
-    /// The partition of the model's layers into the stages of the plan.
+    /// The choice of the partition of the model's layers into the stages of the predicted plan.
     pub cut: Cut,
 }
 
-/// The choice of a partition of the model's layers into stages.
+/// The choice of the partition of the model's layers into the stages of a predicted plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// The run's own partition if it has as many stages as the plan to predict for; otherwise the most even partition
+    /// The run's own partition if the predicted plan has as many stages as the run; otherwise the most even partition
     /// by measured time.
     OfTheRun,
     /// The most even partition of the layers into contiguous stages, by the measured time of a forward and backward.
@@ -58,11 +60,11 @@ pub struct Prediction {
     pub peak_live: Vec<usize>,
     /// The predicted peak of each worker's device memory, in bytes; `None` if the run did not count memory.
     pub peak_bytes: Option<Vec<f64>>,
-    /// The indices of the layers of each stage in the plan of the prediction.
+    /// The partition of the model's layers in the predicted plan: the indices of the layers of each stage.
     pub cut: Vec<Range<usize>>,
 }
 
-/// The transfers over the link between two neighbouring stages of a plan.
+/// The link between two neighbouring stages of a plan, with the bytes that one micro-batch sends over it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Crossing {
     /// The number of the stage that sends its activations over the link.
@@ -92,8 +94,8 @@ impl Measured {
         Ok(self.predict_over(&placed, &placed.crossings))
     }
 
-    /// Returns the links between neighbouring stages that a plan uses, in the order of the stages. With each link comes
-    /// the predicted bubble if all other transfers took no time.
+    /// Returns the links between neighbouring stages of the predicted plan, in the order of the stages. With each link
+    /// comes the bubble that is predicted if only transfers over this link take time.
     ///
     /// # Errors
     /// Returns the same errors as [`predict`](Self::predict).
@@ -103,8 +105,8 @@ impl Measured {
         Ok(placed.crossings.iter().map(alone).collect())
     }
 
-    /// Generates and checks the plan to predict for, partitions the layers into its stages, and finds the links between
-    /// the stages.
+    /// Generates the predicted plan and checks it. Returns the plan with its partition of the layers into stages and
+    /// the links between the stages.
     fn place(&self, target: &Target) -> Result<Placed, PredictError> {
         let (stages, layers) = (target.workers * target.schedule.chunks(), self.layers.len());
         let cut = match &target.cut {
@@ -126,8 +128,8 @@ impl Measured {
         Ok(Placed { checked, placement, cut, crossings })
     }
 
-    /// Simulates the plan to predict for and returns its predicted step time, bubble, throughput and memory. Only
-    /// transfers over the links in `crossings` take time; other transfers are free.
+    /// Simulates the predicted plan and returns its step time, bubble, throughput and memory. Only transfers over the
+    /// links in `crossings` take time; other transfers are free.
     fn predict_over(&self, placed: &Placed, crossings: &[Crossing]) -> Prediction {
         let Placed { checked, cut, .. } = placed;
         let plan = checked.plan();
@@ -147,8 +149,9 @@ impl Measured {
         }
     }
 
-    /// Returns the costs of each stage in seconds for the simulation of a plan, in which sends count as compute of the
-    /// sending worker; also returns the seconds of all sends of one micro-batch.
+    /// Returns the costs of each stage in seconds, for the simulation of a plan. The time in which a send keeps its
+    /// worker busy is part of the sending stage's forward or backward. The second value is the sum of these times of
+    /// all sends of one micro-batch, in seconds.
     fn costs(&self, Placed { placement, cut, .. }: &Placed, crossings: &[Crossing]) -> (Costs, f64) {
         let sum =
             |range: &Range<usize>, of: fn(&LayerCost) -> f64| self.layers[range.clone()].iter().map(of).sum::<f64>();
@@ -173,9 +176,9 @@ impl Measured {
         (Costs::by_stage(stages).with_links(occupied).with_optimizer(flush), sends)
     }
 
-    /// Returns the smallest number of micro-batches M, from 1 to `most`, with a predicted bubble of at most `bubble`,
-    /// and the prediction for this M; `None` if there is no such M. Ignores the M of the target, and skips any M that
-    /// the schedule does not support.
+    /// Returns the smallest number of micro-batches M, from 1 to `most`, whose predicted bubble is at most `bubble`,
+    /// and the prediction for this M; `None` if there is no such M. The number of micro-batches in `target` is ignored,
+    /// and numbers that the schedule does not support are skipped.
     ///
     /// # Errors
     /// Returns the same errors as [`predict`](Self::predict).
@@ -196,7 +199,7 @@ impl Measured {
     }
 }
 
-/// A plan to predict for, checked, with its partition of the layers into stages and the links between the stages.
+/// The predicted plan after its check, with its partition of the layers into stages and the links between the stages.
 struct Placed {
     checked: Checked,
     placement: Placement,
@@ -204,8 +207,8 @@ struct Placed {
     crossings: Vec<Crossing>,
 }
 
-/// Whether `cut` is a partition of all layers into `stages` stages: every stage has layers, and they follow those of
-/// the previous stage.
+/// Whether `cut` is a partition of `layers` layers into `stages` stages: every stage has at least one layer, and begins
+/// after the last layer of the previous stage.
 fn is_cut(cut: &[Range<usize>], layers: usize, stages: usize) -> bool {
     let starts = [0].into_iter().chain(cut.iter().map(|range| range.end));
     let follow = cut.iter().zip(starts).all(|(range, start)| range.start == start && !range.is_empty());

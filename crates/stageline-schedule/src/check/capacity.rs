@@ -6,8 +6,9 @@ use super::replay::{Observer, replay};
 use crate::costs::Costs;
 use crate::plan::Plan;
 
-/// Replays a plan on simulated workers whose channels store `capacity` micro-batches, and returns the deadlock if the
-/// plan does not complete. The actions take arbitrary simulated times, because completion does not depend on times.
+/// Replays a plan on simulated workers whose channels store `capacity` micro-batches, and returns the deadlock as an
+/// error if the plan does not complete. Actions take arbitrary simulated times, because completion does not depend on
+/// times.
 pub(crate) fn run(plan: &Plan, capacity: usize, observer: &mut impl Observer) -> Result<(), Deadlock> {
     replay(plan, capacity, &Costs::uniform(plan.stages(), 1.0, 2.0), observer)
 }
@@ -17,11 +18,12 @@ pub(crate) fn completes(plan: &Plan, capacity: usize) -> bool {
     run(plan, capacity, &mut ()).is_ok()
 }
 
-/// Returns the least channel capacity that is `safe` (at which a plan completes), by bisection between
-/// `unsafe_capacity`, at which the plan deadlocks, and `micro_batches`; `None` if the plan also deadlocks at the
-/// capacity `micro_batches`.
+/// Returns the least channel capacity, in micro-batches, at which a plan completes, by bisection; `safe` tells whether
+/// the plan completes at a capacity. The plan must deadlock at `unsafe_capacity`. The result is `None` if the plan also
+/// deadlocks at the capacity `micro_batches`, the number of micro-batches of a step.
 ///
-/// Bisection is valid because more room never causes a deadlock, and room for all micro-batches is never used up.
+/// Bisection is valid because a larger capacity never causes a deadlock. A capacity above `micro_batches` changes
+/// nothing, because a channel never stores more messages than that.
 pub(crate) fn least_safe(unsafe_capacity: usize, micro_batches: usize, safe: impl Fn(usize) -> bool) -> Option<usize> {
     let (mut below, mut above) = (unsafe_capacity, micro_batches);
     if below >= above || !safe(above) {

@@ -15,7 +15,8 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// Marks a plan as checked; the caller has proved that the plan completes at this channel capacity.
+    /// Creates a checked plan; the caller must have proved that the plan completes at this channel capacity (in
+    /// micro-batches).
     pub(super) fn new(plan: Plan, capacity: usize) -> Self {
         Self { plan, capacity }
     }
@@ -100,8 +101,8 @@ impl Checked {
     /// Returns a plan for evaluation: this plan's forwards of the first `micro_batches` micro-batches, in the same
     /// order.
     ///
-    /// The result completes because this plan does: a run of this plan without its other actions is a run of the
-    /// result.
+    /// The result completes because this plan does: in any run of this plan, the actions that the result lacks can be
+    /// left out together with their transfers.
     pub fn forwards(&self, micro_batches: usize) -> Self {
         Self { plan: self.plan.forward_only(micro_batches), capacity: self.capacity }
     }
@@ -109,13 +110,15 @@ impl Checked {
     /// Returns a plan that measures the memory of one micro-batch: two micro-batches, one after the other, pass all
     /// stages forward and backward on the same workers.
     ///
-    /// The result completes because no channel ever has to store more than one of the two.
+    /// The result completes because the transfers of the second micro-batch begin only after all transfers of the
+    /// first.
     pub fn rehearsal(&self) -> Self {
         Self { plan: self.plan.one_by_one(2), capacity: self.capacity }
     }
 
-    /// Returns a plan of two overlapping steps, in which each worker begins the second step when it has finished the
-    /// first. If a step has M micro-batches, those from number M on belong to the second step.
+    /// Returns a plan of two overlapping steps, in which each worker begins the second step when it has finished its
+    /// own part of the first. If a step has M micro-batches, the micro-batches of the second step have the numbers M to
+    /// 2M-1.
     ///
     /// The result completes because the first step waits for nothing in the second.
     pub fn twice(&self) -> Self {
@@ -123,7 +126,8 @@ impl Checked {
     }
 }
 
-/// The observer of a plan's replay that collects each transfer with the simulated time of its send.
+/// The observer of a plan's replay (its run on simulated workers) that collects each transfer with the simulated time
+/// of its send.
 struct Order(Vec<(f64, Transfer)>);
 
 impl Observer for Order {

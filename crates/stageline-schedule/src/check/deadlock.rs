@@ -35,7 +35,7 @@ impl fmt::Display for Blocked {
     }
 }
 
-/// A deadlock: the state of a plan's run in which no worker can advance.
+/// A deadlock of a plan: a state in which some workers have not finished their actions and no worker can advance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deadlock {
     /// Every worker that has not finished its list of actions, with the instruction at which it waits.

@@ -22,8 +22,8 @@ struct Row {
     worker: usize,
     actions: Vec<Action>,
     marked: usize,
-    /// Whether the excerpt leaves out actions of the worker before the shown ones, and whether it leaves out actions
-    /// after them.
+    /// Two flags for the excerpt's line of one worker: whether it leaves out actions before the shown ones, and whether
+    /// it leaves out actions after them.
     cut_off: (bool, bool),
 }
 

@@ -5,10 +5,11 @@ use std::collections::BinaryHeap;
 
 use crate::costs::Transfers;
 
-/// The queue of workers that are to be visited next in a replay of a plan, because they may be able to advance.
+/// The queue of workers that are to be visited next in the replay of a plan (its run on simulated workers), because
+/// they may be able to advance.
 pub(crate) enum Ready {
-    /// A stack of workers, for replays of a plan whose result does not depend on the order in which workers are
-    /// visited.
+    /// A stack of workers, for the replay of a plan (its run on simulated workers) whose result does not depend on the
+    /// order in which workers are visited.
     Stack(Vec<usize>),
     /// A queue of workers by simulated time, which returns the earliest worker first.
     ByTime(BinaryHeap<Reverse<(Time, usize)>>),
@@ -36,8 +37,8 @@ impl Ready {
         }
     }
 
-    /// Whether the queue is ordered by simulated time and has a worker with an earlier time than `now`, which must
-    /// advance first.
+    /// Whether the queue has a worker whose simulated time is earlier than `now`, so that this worker must advance
+    /// first. The result is always false if the queue is not ordered by time.
     pub(crate) fn has_earlier_than(&self, now: f64) -> bool {
         match self {
             Self::Stack(_) => false,

@@ -26,12 +26,12 @@ pub struct Span {
     pub end: f64,
 }
 
-/// An observer of a replay, which is told of every forward and backward, and of every sent transfer.
+/// An observer of a replay, which is a run of a plan on simulated workers. The replay reports every forward and
+/// backward to the observer, and every transfer that is sent.
 pub(crate) trait Observer {
     /// Reports that a worker has run an action (a forward, a backward or half of a backward), with its start and end.
     fn computed(&mut self, _worker: usize, _span: Span) {}
-    /// Reports that a transfer was sent at this simulated time. Sends are reported in an order in which none depends on
-    /// a later one.
+    /// Reports that a transfer was sent at this simulated time. A send is reported after all sends on which it depends.
     fn sent(&mut self, _transfer: Transfer, _time: f64) {}
 }
 
@@ -72,10 +72,11 @@ pub(crate) fn replay(
 struct Channel {
     /// The micro-batches in the channel, each with the time from which it can be received.
     messages: VecDeque<(usize, f64)>,
-    /// The number of places for messages in the channel that have never been used since the replay began.
+    /// The part of the channel's capacity that no message has used yet since the simulation began, as a number of
+    /// messages.
     room: usize,
-    /// The times at which messages were received from the channel, one for each place in the channel that is free
-    /// again.
+    /// The simulated times at which messages were received from the channel. Each receive gives room for one more
+    /// message, and its time is removed when a message uses that room.
     freed: VecDeque<f64>,
     /// The number of the worker that waits for room in the channel; `None` if no worker waits.
     sender: Option<usize>,
@@ -117,8 +118,8 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Runs a simulated worker's instructions until one of them blocks, another worker must advance first, or the
-    /// worker's list ends.
+    /// Runs a simulated worker's instructions until one of them blocks, the worker's list ends, or a worker that is
+    /// behind in simulated time must advance first.
     fn advance(&mut self, worker: usize, observer: &mut impl Observer) {
         while let Some(&action) = self.plan.rows()[worker].get(self.workers[worker].action) {
             let instructions = around(action, self.plan.stages());
@@ -216,9 +217,9 @@ impl Run<'_> {
         channel.freed.pop_front()
     }
 
-    /// Simulates a worker's receive: takes the message out of the transfer's channel if the message is at the head and
-    /// has arrived. Otherwise the worker waits for the arrival, or is blocked if another message or none is at the
-    /// head.
+    /// Simulates a worker's receive: takes the message out of the transfer's channel if it is at the head and has
+    /// arrived. The worker waits if the message is at the head and still in flight. It is blocked if the channel is
+    /// empty, or if another message is at the head.
     fn receive(&mut self, worker: usize, transfer: Transfer) -> Attempt {
         let now = self.workers[worker].now;
         let rendezvous = self.capacity == 0;

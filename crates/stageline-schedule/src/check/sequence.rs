@@ -26,8 +26,8 @@ impl Progress {
     }
 }
 
-/// Describes, for an error message, the first fault in the sequence of forwards and backwards of a stage on a
-/// micro-batch.
+/// Returns a description, for an error message, of the first fault in the sequence of forwards and backwards that a
+/// stage runs on a micro-batch.
 pub(crate) fn fault(stage: usize, micro_batch: usize, found: &[Compute]) -> String {
     let action = |compute| Action { stage, compute, micro_batch };
     let mut progress = Progress::Nothing;

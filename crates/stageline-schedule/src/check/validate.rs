@@ -64,8 +64,8 @@ fn every_micro_batch_is_trained_once(plan: &Plan) -> Result<(), CheckError> {
     wrong.map_or(Ok(()), |pair| Err(sequence_error(plan, pair / micro_batches, pair % micro_batches)))
 }
 
-/// Returns the error for the first stage and micro-batch without actions, in a plan with fewer actions than pairs of a
-/// stage and a micro-batch.
+/// Returns the error for the first pair of a stage and a micro-batch that has no action in the plan. The plan must have
+/// fewer actions than such pairs.
 fn first_missing(plan: &Plan) -> CheckError {
     let seen: BTreeSet<_> = plan.rows().iter().flatten().map(|action| (action.stage, action.micro_batch)).collect();
     let pairs = (0..plan.stages()).flat_map(|stage| (0..plan.micro_batches()).map(move |m| (stage, m)));

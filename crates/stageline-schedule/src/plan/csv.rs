@@ -22,7 +22,7 @@ const SKIPPED: [(&str, bool); 6] = [
 /// PyTorch's suffix of a CSV cell that contains a pair `(forward;backward)` whose computations and transfers overlap.
 const OVERLAPPED: &str = "OVERLAP_F_B";
 
-/// The letters of the whole backward in plans of earlier PyTorch versions, in which `B` is the input gradient.
+/// The letters for the whole backward in plans of earlier PyTorch versions, which write `B` for the input gradient.
 const EARLIER_BACKWARD: &str = "BW";
 
 impl Plan {

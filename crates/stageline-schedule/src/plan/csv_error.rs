@@ -22,7 +22,7 @@ pub struct ParsePlanError {
 pub enum CellError {
     /// The text of the CSV cell is neither an action nor a transfer.
     Unreadable(ParseActionError),
-    /// The lowered plan lacks a send or receive that the action in this cell of its CSV text needs.
+    /// The plan's CSV text contains sends and receives, but lacks one that the action in this cell needs.
     Missing {
         /// The send or receive that is missing.
         transfer: Instruction,

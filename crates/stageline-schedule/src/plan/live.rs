@@ -3,8 +3,8 @@
 use super::action::{Action, Compute};
 use super::rows::Plan;
 
-/// Returns the number of live micro-batches on a worker after one more action of the kind `compute`, from the number
-/// before. A micro-batch is live from its forward until its weight gradient is done.
+/// Returns the number of live micro-batches on a worker after an action of the kind `compute`, if `live` micro-batches
+/// were live before. A micro-batch is live from its forward until its weight gradient is done.
 pub(crate) fn live_after(live: usize, compute: Compute) -> usize {
     live.saturating_add_signed(change(compute))
 }

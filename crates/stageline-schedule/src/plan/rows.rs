@@ -61,8 +61,8 @@ impl Plan {
         Self::new(self.rows.iter().map(|row| row.iter().filter(wanted).copied().collect()).collect())
     }
 
-    /// Returns this plan followed by a second copy of it. The micro-batches of the copy are numbered on from those of
-    /// this plan.
+    /// Returns a plan in which each worker runs the actions of this plan twice, for two steps. If this plan has M
+    /// micro-batches, those of the second step have the numbers M to 2M-1.
     pub(crate) fn twice(&self) -> Self {
         let again = |action: &Action| Action { micro_batch: self.micro_batches + action.micro_batch, ..*action };
         let twice = |row: &Vec<Action>| row.iter().copied().chain(row.iter().map(again)).collect();
@@ -88,7 +88,7 @@ impl Plan {
     }
 }
 
-/// Writes the plan as text for people, with one line of actions per worker.
+/// Writes the plan as human-readable text, with one line of actions per worker.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (worker, row) in self.rows.iter().enumerate() {

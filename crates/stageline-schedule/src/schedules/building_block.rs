@@ -7,14 +7,17 @@ use super::error::ScheduleError;
 use super::rows::in_chunks;
 use crate::plan::{Action, Compute, Plan, live_after};
 
-/// The interval after which a worker repeats its building block (its actions on one micro-batch) for the next
-/// micro-batch, in cells of unit time: a worker runs six actions per micro-batch.
+/// The number of time cells after which a worker repeats its building block for the next micro-batch. A building block
+/// is a worker's six actions on one micro-batch, and one cell holds one action of a worker.
 const INTERVAL: usize = 6;
 
-/// Generates a plan that repeats a building block, with chunks in a V, where worker w of P has stages w and 2P-1-w.
+/// Generates a plan with two stages per worker, in which each worker repeats its building block (its actions on one
+/// micro-batch) every [`INTERVAL`] cells of time. Worker w of P has stages w and 2P-1-w. Then every action moves to the
+/// earliest cell that the memory allows.
 ///
-/// `block` gives, by w and P, the cells of unit time in which worker w runs micro-batch 0: the forwards of its first
-/// and second stage, and the input gradients of its second and first stage. The cells must differ modulo [`INTERVAL`].
+/// `block` gets w and P, and returns the cells in which worker w runs four actions on micro-batch 0: the forwards of
+/// its first and second stage, and the input gradients of its second and first stage. The cells must differ modulo
+/// [`INTERVAL`].
 pub(crate) fn repeated(
     stages: usize,
     micro_batches: usize,
@@ -26,8 +29,9 @@ pub(crate) fn repeated(
     Ok(squeezed(&pattern))
 }
 
-/// Returns the actions of a worker that repeats its building block (the cells of time of its actions on one
-/// micro-batch), once per interval and micro-batch. Weight gradients fill free cells.
+/// Returns the list of actions of a worker that repeats its building block (its actions on one micro-batch) every
+/// [`INTERVAL`] cells of time for the next micro-batch. `block` has the cells of the forwards and input gradients of
+/// micro-batch 0; weight gradients fill free cells.
 fn repeat(block: [usize; 4], [first, second]: [usize; 2], micro_batches: usize) -> Vec<Action> {
     let (forward, input_gradient) = (Compute::Forward, Compute::InputGradient);
     let computes = [(first, forward), (second, forward), (second, input_gradient), (first, input_gradient)];
@@ -49,10 +53,11 @@ fn repeat(block: [usize; 4], [first, second]: [usize; 2], micro_batches: usize) 
     row
 }
 
-/// Returns a plan with the actions of `plan`, each moved to the earliest possible cell of time (one cell holds one
-/// action per worker). No worker has more live chunks than the peak of all workers in `plan`.
+/// Returns a plan with the same actions as `plan`, each in the earliest possible cell of time (one cell holds one
+/// action per worker). No worker has more live micro-batches, counted by chunk, than the largest peak of a worker in
+/// `plan`.
 ///
-/// The loop always ends, because the earliest remaining action of `plan` can run next.
+/// The computation always ends, because the earliest remaining action of `plan` can run next.
 fn squeezed(plan: &Plan) -> Plan {
     let room = plan.peak_live().into_iter().max().unwrap_or(0);
     let mut left: Vec<VecDeque<_>> = plan.rows().iter().map(|row| row.iter().copied().collect()).collect();
@@ -83,10 +88,13 @@ fn squeezed(plan: &Plan) -> Plan {
     Plan::new(rows)
 }
 
-/// Returns the index of a worker's next action in `left`, its remaining actions; `None` if no action can run. It is the
-/// first that is `ready` (its input is there, and the channel has room for its output) and with which at most `room`
-/// chunks are live, even after the actions that it overtakes have run. In the `cool_down` (after the last forward of
-/// the worker's first stage), weight gradients come last, to fill idle cells.
+/// Returns the index of the action that a worker runs next, in `left`, the list of its remaining actions; `None` if no
+/// action can run.
+///
+/// The result is the first action that is `ready` (its input has arrived, and the channel has room for its output) and
+/// keeps at most `room` micro-batches live, counted by chunk, even after the actions that it overtakes have run. During
+/// the `cool_down` (after the last forward of the worker's first stage), weight gradients run only if no other action
+/// can, to fill idle cells.
 fn next(
     left: &VecDeque<Action>,
     live: usize,
@@ -109,9 +117,9 @@ fn next(
     filler
 }
 
-/// Returns two neighbours of an action on the same micro-batch, each as a stage and a kind of computation: the action
-/// that must come right before, and the action that receives the sent activation or gradient. A neighbour is `None` if
-/// it does not exist.
+/// Returns the two actions on the same micro-batch with which an action exchanges data, each as a stage and a kind of
+/// computation: the action that must come right before it, and the action that receives the activation or gradient that
+/// it sends. An entry is `None` if there is no such action.
 fn neighbours(action: Action, stages: usize) -> [Option<(usize, Compute)>; 2] {
     let Action { stage, compute, .. } = action;
     let (below, above) = (stage.checked_sub(1), Some(stage + 1).filter(|above| *above < stages));

@@ -10,8 +10,9 @@ use crate::plan::Plan;
 /// stages w and 2P-1-w (DeepSeek-AI, 2024, [arXiv:2412.19437](https://arxiv.org/abs/2412.19437)).
 ///
 /// In the main part each worker pairs a forward with a backward of the other chunk, so that the transfers of one can
-/// hide behind the compute of the other. Some backwards are split during fill and drain. The order is PyTorch's, which
-/// requires M >= 2P; for a smaller M, the plan is that for 2P without the other micro-batches.
+/// overlap with the computation of the other. Some backwards are split during fill and drain. The order is PyTorch's,
+/// which requires M >= 2P; for a smaller M, the plan is that for 2P micro-batches without the actions on micro-batches
+/// from number M on.
 ///
 /// The number of stages must be even.
 ///

@@ -17,8 +17,8 @@ pub(crate) fn one_worker_a_stage(
     }
 }
 
-/// Makes a plan with `chunks` stages per worker; `row` gives a worker's actions, by the worker and the number of
-/// workers.
+/// Makes a plan with `chunks` stages per worker; `row` returns the list of actions of a worker, given the worker's
+/// number and the number of workers.
 pub(crate) fn in_chunks(
     stages: usize,
     micro_batches: usize,
@@ -37,20 +37,24 @@ pub(crate) fn in_chunks(
     }
 }
 
-/// Returns the number of workers with `chunks` stages each; `None` if the stages do not divide evenly.
+/// Returns the number of workers for a plan with `stages` stages if each worker has `chunks` of them; `None` if
+/// `stages` is 0 or not a multiple of `chunks`.
 pub(crate) fn workers_of(stages: usize, chunks: usize) -> Option<usize> {
     stages.checked_div(chunks).filter(|workers| *workers > 0 && workers * chunks == stages)
 }
 
-/// The form of the backwards on a stage that alternates forwards and backwards: whole, or split into two halves.
+/// The form of a stage's backwards in 1F1B and similar plans: whole, or split into an input gradient and a weight
+/// gradient.
 #[derive(Clone, Copy)]
 pub(crate) enum Backwards {
     /// Each backward is one action (B), which computes both gradients.
     Whole,
-    /// Each backward is split, and each weight gradient (W) comes `delay` input gradients after the input gradient (I)
-    /// of its micro-batch.
+    /// Each backward is split into an input gradient (I) and a weight gradient (W). The weight gradient of micro-batch
+    /// m runs right after the input gradient of micro-batch m + `delay`; the last `delay` weight gradients run at the
+    /// end.
     Split {
-        /// The number of input gradients by which a weight gradient comes after the input gradient of its micro-batch.
+        /// The number of further input gradients of the stage that run between the input gradient of a micro-batch and
+        /// its weight gradient.
         delay: usize,
     },
 }

@@ -8,10 +8,11 @@ use crate::plan::Plan;
 /// The V-Half schedule: two chunks per worker in a V, with split backwards. Worker w has stages w and 2P-1-w (Qi et
 /// al., 2024, [arXiv:2405.15362](https://arxiv.org/abs/2405.15362)).
 ///
-/// A worker's actions on one micro-batch form a building block, which repeats every six cells of time. Weight gradients
-/// fill free cells, and then every action moves as early as the same memory allows. A longer block keeps more
-/// micro-batches live. V-Half's forwards pass the first arm of the V in steps of two cells and the second in steps of
-/// one, and so do its input gradients.
+/// A worker's actions on one micro-batch form a building block, which the worker repeats for the next micro-batch every
+/// six cells of time (one cell holds one action). Weight gradients fill free cells, and then every action moves as
+/// early as the same memory allows. A longer block keeps more micro-batches live. V-Half's forwards follow each other
+/// from stage to stage after two cells in the first half of the stages, and after one cell in the second half. Its
+/// input gradients, which begin at the last stage, take two cells per stage in their first half too, and then one.
 ///
 /// The number of stages must be even.
 ///

@@ -6,8 +6,8 @@ use super::error::ScheduleError;
 use super::rows::in_chunks;
 use crate::plan::{Action, Compute, Plan};
 
-/// A step by which the list of a worker with two chunks is written: the kind of the next action, and the chunk, 0 or 1,
-/// to whose next micro-batch the action applies.
+/// An instruction for writing the list of actions of a worker with two chunks: appends the next action of one kind for
+/// chunk 0 or chunk 1.
 #[derive(Clone, Copy)]
 pub(crate) enum Step {
     /// The forward of a chunk on the chunk's next micro-batch.
@@ -16,27 +16,30 @@ pub(crate) enum Step {
     B(usize),
     /// The input gradient of a chunk on the chunk's next micro-batch.
     I(usize),
-    /// The oldest weight gradient of a chunk that the worker's list does not have yet.
+    /// The oldest weight gradient of a chunk that is still missing in the worker's list of actions, while its input
+    /// gradient is there already.
     W(usize),
-    /// The oldest weight gradient of either chunk that the worker's list does not have yet.
+    /// The oldest weight gradient of either chunk that is still missing in the worker's list of actions, while its
+    /// input gradient is there already.
     Oldest,
 }
 
-/// The list of actions of a worker with two chunks, written step by step. Steps beyond the last micro-batch add
-/// nothing.
+/// The list of actions of a worker with two chunks, while it is being written step by step. A step for a micro-batch
+/// beyond the last one adds nothing.
 pub(crate) struct Row {
     /// The stages that are chunks 0 and 1 of the worker.
     stages: [usize; 2],
     micro_batches: usize,
     forwards: [usize; 2],
     backwards: [usize; 2],
-    /// The weight gradients that the worker's list does not have yet, oldest first.
+    /// The weight gradients that are still missing in the worker's list of actions, while their input gradients are
+    /// there already; oldest first.
     pending: VecDeque<Action>,
     actions: Vec<Action>,
 }
 
 impl Row {
-    /// Appends the actions of `steps` to the worker's list, and repeats this until they were appended `times` times.
+    /// Appends the actions of `steps` to the worker's list of actions, `times` times in a row.
     pub(crate) fn repeat(&mut self, times: usize, steps: &[Step]) {
         for _ in 0..times {
             for &step in steps {
@@ -66,8 +69,8 @@ impl Row {
     }
 }
 
-/// Makes a plan for P workers in which worker w has stage w as chunk 0 and stage 2P-1-w as chunk 1. `write` writes the
-/// list of each worker, from w and P.
+/// Makes a plan for P workers with two chunks each: worker w has stage w as chunk 0 and stage 2P-1-w as chunk 1.
+/// `write` gets each worker's empty list of actions, with w and P, and fills the list.
 pub(crate) fn in_a_v(
     stages: usize,
     micro_batches: usize,

@@ -8,7 +8,8 @@ use crate::costs::Costs;
 use crate::plan::{Action, Carried, Compute, Placement, Plan, Transfer};
 use crate::simulate::Memory;
 
-/// The rules by which a worker of an automatic schedule chooses between several possible actions.
+/// The rules by which a worker of an automatic schedule (a plan generated for given costs and memory) chooses between
+/// several possible actions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Rules {
     /// Whether a worker runs a forward before an input gradient if both are possible; otherwise the input gradient
@@ -33,8 +34,8 @@ impl Rules {
     }
 }
 
-/// Generates the plan of an automatic schedule by its rules, or returns `None` if the memory is too small for these
-/// rules.
+/// Generates a plan for given costs and a memory limit, in which each worker chooses its next action by `rules`.
+/// Returns `None` if the memory limit is too low for these rules.
 ///
 /// The method is that of Zero Bubble's automatic schedule (Qi et al., 2023,
 /// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241), section 3): a free worker runs an input gradient or a forward
@@ -66,8 +67,8 @@ pub(crate) fn automatic(
     done.then(|| Plan::new(rows))
 }
 
-/// The inputs of a stage while an automatic plan is generated: the times at which its next activations and gradients
-/// arrive.
+/// The state of a stage while an automatic plan is generated: the numbers of its actions so far, and the times at which
+/// its next activations and gradients arrive.
 #[derive(Clone, Default)]
 struct Stage {
     /// The number of forwards that the stage has run so far.
@@ -81,7 +82,7 @@ struct Stage {
 #[derive(Clone, Default)]
 struct Worker {
     stages: Vec<usize>,
-    /// The weight gradients that the worker can run, oldest first.
+    /// The weight gradients that are still to be run on the worker and whose input gradients have run, oldest first.
     weights: VecDeque<Action>,
     free_at: f64,
     /// The memory that the worker has reserved for its live micro-batches, in the unit of the memory limit.
@@ -126,7 +127,8 @@ impl<'a> Run<'a> {
         Self { placement, costs, memory, rules, stages, workers, events }
     }
 
-    /// Chooses the next action of a free worker by the rules of the automatic schedule.
+    /// Returns the action that a free worker runs next by the rules of the automatic schedule, or else tells whether
+    /// the worker waits until a known time or for another worker.
     fn next(&self, worker: usize, now: f64) -> Next {
         let soon = |coming: Option<Coming>, action: Action, patience: f64| {
             coming.is_some_and(|coming| coming.at > now && coming.at < now + patience * self.costs.action(action))
@@ -148,8 +150,8 @@ impl<'a> Run<'a> {
         later.min_by(f64::total_cmp).map_or(Next::Nothing, Next::Wait)
     }
 
-    /// Returns the input gradient that becomes possible first on the worker, with the time; `None` if no gradient is
-    /// known to arrive.
+    /// Returns the worker's input gradient that can begin first, with the time from which it can begin; `None` if no
+    /// gradient for the worker's stages has arrived or is in flight.
     fn next_backward(&self, worker: usize) -> Option<Coming> {
         let coming = |&stage: &usize| {
             let Stage { returned, gradients, .. } = &self.stages[stage];
@@ -159,8 +161,9 @@ impl<'a> Run<'a> {
         self.workers[worker].stages.iter().rev().filter_map(coming).min_by(|a, b| a.at.total_cmp(&b.at))
     }
 
-    /// Returns the forward that becomes possible first on the worker and fits into the worker's memory; if several are
-    /// possible now, the forward of the latest stage.
+    /// Returns the worker's forward that can begin first among those for which the worker has enough memory, with the
+    /// time from which it can begin; `None` if there is no such forward. If several can begin at this time, the result
+    /// is the forward of the latest stage.
     fn next_forward(&self, worker: usize, now: f64) -> Option<Coming> {
         let Worker { stages, reserved, .. } = &self.workers[worker];
         let mut reserved = *reserved;
@@ -176,8 +179,8 @@ impl<'a> Run<'a> {
         first
     }
 
-    /// Runs an action on a worker of the plan that is being generated, and delivers the resulting activation or
-    /// gradient to the neighbouring stage.
+    /// Appends an action to the list of a worker in the plan that is being generated, and delivers the resulting
+    /// activation or gradient to the neighbouring stage.
     fn begin(&mut self, worker: usize, action: Action, now: f64) {
         let Action { stage, compute, micro_batch } = action;
         let end = now + self.costs.action(action);

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::ops::Range;
 
-/// Partitions layers into `stages` contiguous, non-empty ranges with the least possible largest cost.
+/// Partitions layers into `stages` contiguous, non-empty ranges, so that the cost of the most expensive range is as
+/// small as possible.
 ///
 /// `costs` has one entry per layer, not negative, in any one unit. Among equally good partitions the result has the
 /// shortest first ranges, because the first stages have the most live micro-batches. This is the ordered partition
@@ -79,7 +80,8 @@ mod tests {
         cuts.iter().map(|cut| costs[cut.clone()].iter().sum()).fold(0.0, f64::max)
     }
 
-    /// Returns the least possible largest cost of a stage, by trying every partition of the layers.
+    /// Returns the smallest possible cost of the most expensive stage, by trying every partition of the layers into
+    /// stages.
     fn least(costs: &[f64], stages: usize) -> f64 {
         if stages == 1 {
             return costs.iter().sum();

@@ -16,7 +16,8 @@ const MOST_CHUNKS: usize = 4;
 /// The best plan that a search found, with its costs, its timeline and a lower bound on the step.
 #[derive(Clone, Debug)]
 pub struct Best {
-    /// The name of the plan's schedule: that of a generator, or `automatic`.
+    /// The name of the plan's schedule, such as `1f1b`; `automatic` if the search generated the plan for the given
+    /// costs.
     pub schedule: &'static str,
     /// The best plan, checked for channels with room for all micro-batches of a step.
     pub checked: Checked,
@@ -25,8 +26,8 @@ pub struct Best {
     pub costs: Costs,
     /// The simulated timeline of one step of the best plan.
     pub timeline: Timeline,
-    /// A lower bound on the length of the step, in the unit of the costs, for all plans with any of the placements that
-    /// the search tried.
+    /// A lower bound on the length of the step, in the unit of the costs: no plan that fits into the memory and has one
+    /// of the placements of stages on workers that the search tried can have a shorter step.
     pub bound: f64,
 }
 
@@ -40,9 +41,9 @@ impl Best {
 
 /// Finds the plan with the shortest simulated step for `micro_batches` micro-batches.
 ///
-/// `costs` and `memory` describe the model in as many stages as there are workers, and the memory limit of a worker.
-/// The search tries every generator, and automatic schedules for these costs. Schedules with V chunks per worker get
-/// each stage in V equal parts: V is 2, and up to 4 if the schedule leaves it free.
+/// `costs` and `memory` describe one stage for each worker; `memory` also has the memory limit of a worker. The search
+/// tries every schedule of this crate, and automatic schedules (plans generated for these costs). A schedule with V
+/// chunks per worker gets each stage in V equal parts: V is 2, and up to 4 if the schedule leaves it free.
 ///
 /// # Errors
 /// Returns a [`SearchError`] if there are no stages or micro-batches, or no plan fits into the memory.
@@ -70,8 +71,8 @@ pub fn best(micro_batches: usize, costs: &Costs, memory: &Memory) -> Result<Best
     search.best.map(|best| Best { bound: search.bound, ..best }).ok_or(no_plan)
 }
 
-/// Returns `memory` with its own limit, and again with several lower limits, because an automatic schedule with a lower
-/// limit can have a shorter step.
+/// Returns copies of `memory` with different limits: the original limit, and several lower ones. An automatic schedule
+/// for a lower limit can have a shorter step.
 fn lower_limits(memory: &Memory) -> impl Iterator<Item = Memory> + '_ {
     let largest = memory.stages.iter().copied().map(StageMemory::peak).fold(0.0, f64::max);
     // Twice the memory of 1F1B is enough for a plan without bubble except fill and drain.
@@ -88,7 +89,8 @@ struct Search {
 }
 
 impl Search {
-    /// Tries the plan of one generator as a candidate for the best plan.
+    /// Generates the plan of one schedule and keeps it as the search's best plan if it is better than the best plan so
+    /// far.
     fn generator(&mut self, schedule: &dyn Schedule, costs: &Costs, memory: &Memory) {
         let (costs, memory) = (costs.cut(schedule.chunks()), memory.cut(schedule.chunks()));
         if let Ok(plan) = schedule.plan(costs.stages(), self.micro_batches) {
@@ -97,8 +99,8 @@ impl Search {
         }
     }
 
-    /// Tries the automatic schedules for one placement as candidates for the best plan, with every combination of rules
-    /// and memory limit.
+    /// Generates the automatic schedules for one placement of stages on workers, with every combination of rules and
+    /// memory limit, and keeps the best plan so far.
     fn automatic(&mut self, placement: &Placement, costs: &Costs, memory: &Memory) {
         let (micro_batches, chunks) = (self.micro_batches, placement.stages() / placement.workers());
         let (costs, memory) = (costs.cut(chunks), memory.cut(chunks));
@@ -113,8 +115,8 @@ impl Search {
         }
     }
 
-    /// Lowers the search's bound on the step to the bound of another placement of stages on workers, if that bound is
-    /// lower.
+    /// Updates the search's lower bound on the step, so that the bound also holds for another placement of stages on
+    /// workers.
     fn add_bound(&mut self, placement: &Placement, costs: &Costs, memory: &Memory) {
         self.bound = self.bound.min(lower_bound(placement, self.micro_batches, costs, memory));
     }
@@ -135,7 +137,7 @@ impl Search {
 }
 
 /// Returns the plan with a whole backward in place of the input gradient and the weight gradient of every stage and
-/// micro-batch for which the whole backward takes less time than both; `None` if there are none.
+/// micro-batch for which the whole backward takes less time than both; `None` if the whole backward is never faster.
 fn with_whole_backwards(plan: &Plan, costs: &Costs) -> Option<Plan> {
     let cheaper = |action: &Action| {
         let cost = costs.stage(action.stage, action.micro_batch);
@@ -166,7 +168,7 @@ pub enum SearchError {
     Memory {
         /// The memory limit of each worker, in the unit of the memory given to the search.
         limit: f64,
-        /// The memory limit of each worker under which at least one plan fits, in the same unit as `limit`.
+        /// A memory limit of each worker that is high enough for at least one plan, in the same unit as `limit`.
         enough: f64,
     },
 }

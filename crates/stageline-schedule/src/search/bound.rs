@@ -39,7 +39,8 @@ pub fn lower_bound(placement: &Placement, micro_batches: usize, costs: &Costs, m
     longest(&flush) + longest(&optimizer)
 }
 
-/// All forwards, all input gradients or all weight gradients of one stage in a step, over all micro-batches together.
+/// The actions of one kind (forwards, input gradients or weight gradients) of one stage in a step, over all
+/// micro-batches: their total time, and the times that must pass before and after them.
 #[derive(Clone, Copy)]
 struct Computes {
     /// The earliest time at which one kind of action (forward, input gradient or weight gradient) can begin on the
@@ -48,8 +49,8 @@ struct Computes {
     /// The time that one kind of action (forward, input gradient or weight gradient) takes on the stage in the whole
     /// step, in the unit of the costs.
     work: f64,
-    /// The least time of other work, on any worker, that must follow an action of one kind (forward, input gradient or
-    /// weight gradient) on the stage, in the unit of the costs.
+    /// The least time that must pass after an action of one kind (forward, input gradient or weight gradient) on the
+    /// stage until all workers have finished their forwards and backwards, in the unit of the costs.
     tail: f64,
 }
 
@@ -65,8 +66,8 @@ impl Computes {
 struct Stage {
     /// The stage's forwards, input gradients and weight gradients, each kind added up over all micro-batches.
     computes: [Computes; 3],
-    /// The least sum over all micro-batches of memory x time that their activations occupy on the stage, in the units
-    /// of the memory and the costs.
+    /// The least memory x time that the activations of all micro-batches together occupy on the stage in one step
+    /// (bytes in use, multiplied by the time of use), in the units of the memory and the costs.
     memory_time: f64,
 }
 
@@ -76,8 +77,8 @@ impl Default for Stage {
     }
 }
 
-/// Adds to every stage the forward and the two halves of the backward of one micro-batch, which passes all stages
-/// forward and backward.
+/// Adds the forward and the two halves of the backward of one micro-batch to the sums of every stage. The micro-batch
+/// is assumed to pass all stages without waits.
 fn add_micro_batch(stages: &mut [Stage], placement: &Placement, costs: &Costs, memory: &Memory, micro_batch: usize) {
     let last = stages.len() - 1;
     let cost = |stage| costs.stage(stage, micro_batch);

@@ -7,8 +7,8 @@ use crate::plan::Compute;
 
 /// A worker's idle time in one step by cause, in the unit of the costs.
 ///
-/// Each field is the time that the worker would gain without the cause, because a single wait seldom has one cause.
-/// Their sum is the step minus the worker's compute time.
+/// Each field is the time that the worker would gain without the field's cause, because a single wait often has several
+/// causes. The sum of the fields is the length of the step minus the worker's compute time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Idle {
     /// The idle time before the worker's first backward, while the pipeline fills.
@@ -17,7 +17,7 @@ pub struct Idle {
     pub drain: f64,
     /// The idle time because this worker has less compute time in the step than the busiest worker.
     pub imbalance: f64,
-    /// The idle time because of transfers: the time that they add to the step.
+    /// The idle time because of transfers between stages: the time that they add to the step.
     pub transfer: f64,
     /// The idle time at the end of the step, while other workers still run their optimizer steps. These begin at the
     /// flush, when all workers have finished their backwards.
@@ -32,12 +32,13 @@ impl Idle {
 }
 
 impl Timeline {
-    /// Returns each worker's idle time by cause. This timeline must be the simulation of the plan `checked` at `costs`.
+    /// Returns each worker's idle time by cause. This timeline must be the result of simulating the plan `checked` at
+    /// `costs`.
     ///
-    /// Two amounts are the same for all workers: the time that transfers add to the step, and the time that fill and
-    /// drain add to the compute time of the busiest worker. The latter is divided between `fill` and `drain` in the
-    /// ratio of two waits of the worker when transfers take no time: before its first backward, and after its last
-    /// forward.
+    /// Two times are the same for all workers: the time that transfers add to the step, and the time that fill and
+    /// drain together add to the compute time of the busiest worker. The second one is divided between the fields
+    /// `fill` and `drain` of a worker in the ratio of two of its waits in a simulation without transfer times: the wait
+    /// before its first backward, and the wait after its last forward.
     ///
     /// # Panics
     /// Panics if `costs` has fewer stages than the plan.
@@ -53,7 +54,7 @@ impl Timeline {
     /// no time.
     ///
     /// Use this instead of [`idle_by_cause`](Self::idle_by_cause) if the transfers of the timeline were simulated as
-    /// parts of forwards and backwards, so that its costs do not give their times.
+    /// parts of forwards and backwards, so that the costs of the timeline do not show the times of transfers.
     pub fn idle_besides(&self, untransferred: &Self) -> Vec<Idle> {
         idle(self, untransferred)
     }

@@ -15,8 +15,8 @@ pub struct StageMemory {
 }
 
 impl StageMemory {
-    /// The memory of a micro-batch in units of live micro-batches: one unit from its forward until its weight gradient
-    /// is done.
+    /// The memory of one micro-batch on a stage, if memory is counted in live micro-batches: one unit from its forward
+    /// until its weight gradient is done.
     pub const LIVE: Self = Self { forward: 1.0, input_gradient: 1.0 };
 
     /// Creates the description of a micro-batch that occupies `bytes` bytes of device memory on a stage from its
@@ -31,7 +31,8 @@ impl StageMemory {
     }
 
     /// Returns the change that an action of the kind `compute` makes to the memory that its worker reserves, in the
-    /// unit of this memory: positive if the worker reserves more. A forward reserves the peak of its micro-batch.
+    /// unit of this memory; positive if the worker reserves more. A forward reserves the most memory that its
+    /// micro-batch will occupy on the stage, and the parts of the backward release it.
     pub(crate) fn reserved(self, compute: Compute) -> f64 {
         match compute {
             Compute::Forward => self.peak(),
@@ -95,7 +96,8 @@ impl Memory {
         plan.peak_memory(&self.stages).into_iter().all(|peak| self.allows(peak))
     }
 
-    /// Whether the memory limit of a worker allows this amount of memory in use, apart from rounding errors in sums.
+    /// Whether `used`, the memory in use on a worker, is within the memory limit of a worker, apart from rounding
+    /// errors in sums.
     pub(crate) fn allows(&self, used: f64) -> bool {
         used <= self.limit * (1.0 + 1e-9)
     }

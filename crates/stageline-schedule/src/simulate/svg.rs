@@ -107,7 +107,7 @@ fn bar(svg: &mut String, class: char, name: &str, (y, x, width): (f64, f64, f64)
     Ok(())
 }
 
-/// Draws the time axis of the timeline picture, with at most ten ticks at round numbers.
+/// Draws the time axis of the timeline picture, with a tick at 0 and at most ten more ticks at round numbers.
 fn axis(svg: &mut String, step: f64, scale: f64, bottom: f64, unit: &str) -> fmt::Result {
     if step <= 0.0 {
         return Ok(());

@@ -26,8 +26,8 @@ pub struct Outputs {
     pub tensorboard: Option<PathBuf>,
     pub report: Option<PathBuf>,
     /// The step whose events the log and the HTML page show, counted from 0 at the start of the run. A shorter run
-    /// shows its last step instead. A run in which workers wait for their devices in some steps (synchronised steps)
-    /// shows the next of these.
+    /// shows its last step instead. If workers wait for their devices only in some steps (synchronised steps), the
+    /// first synchronised step from there on is shown.
     pub draw_step: usize,
 }
 
@@ -50,7 +50,7 @@ pub struct Log {
 impl Log {
     /// Creates the output files of a run, and begins the log with a description of the run.
     ///
-    /// A resumed run, whose `steps` do not start at 0, appends to its log.
+    /// `steps` is the range of steps to train. A resumed run, whose range does not start at 0, appends to its log.
     ///
     /// # Errors
     /// Returns an error if an output file cannot be written.
@@ -79,8 +79,9 @@ impl Log {
         Ok(log)
     }
 
-    /// Writes the report of a step to all output files, with its metrics as far as they are finite. `utilisation` is
-    /// the step's model FLOP utilisation, from 0 to 1, or `None` if the peak of the devices is not known.
+    /// Writes the report and the metrics of a training step to all output files, except metrics that are NaN or
+    /// infinite. `utilisation` is the step's model FLOP utilisation, from 0 to 1, or `None` if the peak FLOP/s of the
+    /// devices is not known.
     ///
     /// # Errors
     /// Returns an error if an output file cannot be written.
@@ -186,13 +187,13 @@ impl Log {
     }
 }
 
-/// Returns the message for an output path that cannot be written.
+/// Returns the error message for an output path that cannot be written.
 fn unwritable(path: &Path) -> String {
     format!("cannot write {}; give a path in an existing folder that is writable", path.display())
 }
 
-/// Opens the log of a resumed run for appending and returns its text so far, without an incomplete last line; creates
-/// the log if there is none.
+/// Opens the log of a resumed run for appending, or creates it if there is none. Removes an incomplete last line, and
+/// returns the open file and its text so far.
 fn reopen(path: &Path) -> Result<(Option<BufWriter<File>>, Vec<u8>)> {
     let mut file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
     let mut text = Vec::new();

@@ -56,12 +56,13 @@ pub fn layers(costs: &Costs, cut: &Cut) -> Result<Vec<Layer>, CutError> {
     Ok(ranges.flat_map(|(stage, range)| layers[range].iter().map(move |cost| layer(stage, cost))).collect())
 }
 
-/// Returns the values of a step's or evaluation's metrics by their names, for the log.
+/// Returns the metrics of a step or an evaluation as a map from their names to their values, for the log.
 pub fn metrics(metrics: &[Metric]) -> BTreeMap<String, f64> {
     metrics.iter().map(|metric| (metric.name.to_owned(), metric.value)).collect()
 }
 
-/// Returns the estimated memory of each of the first replica's workers; `workers` is their number.
+/// Returns the estimated memory of each worker of the first replica, for the log; `workers` is the number of workers of
+/// a replica.
 pub fn estimate(estimate: &MemoryEstimate, workers: usize) -> Vec<EstimatedMemory> {
     let estimated = |worker: stageline::WorkerEstimate| EstimatedMemory {
         parameters: worker.parameters,
@@ -86,8 +87,8 @@ fn memory(memory: stageline::WorkerMemory) -> WorkerMemory {
     WorkerMemory { resident, peak }
 }
 
-/// Returns the times (in seconds) and bytes of each stage in a training step, as means over the micro-batches of the
-/// step.
+/// Returns the costs of each stage in a training step: the times of its actions (means over the micro-batches) and of
+/// its flush, in seconds, and the bytes of its activations and outputs.
 fn stages(report: &StepReport) -> Vec<StageCosts> {
     let (costs, micro_batches) = (report.recording.costs(), report.micro_batches);
     let (activations, outputs) = (report.recording.activations(), report.recording.outputs());

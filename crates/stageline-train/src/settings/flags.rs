@@ -8,25 +8,26 @@ use stageline::Precision;
 
 use super::values::{CutBy, FlushName, LossScaleBy, NonFiniteName, OptimizerName, RecomputeBy, ScheduleBy, WarmUp};
 
-/// The default number of training steps, and the least number of steps over which the learning rate rises and falls by
-/// default.
+/// The default number of training steps. Unless `--schedule-steps` is given, the learning rate schedule is at least
+/// this long, too.
 const SHORTEST_SCHEDULE: usize = 400;
 
-/// The flags of a training, beside those of the model and its data.
+/// The command-line flags that every training has, beside the flags of a program's own model and data.
 #[derive(Args)]
 pub struct TrainingFlags {
     /// Number of workers (P), each with one stage of the model, or with several in schedules with chunks
     #[arg(long, default_value_t = 2)]
     pub stages: usize,
-    /// Number of stages on each worker (V), for schedules that leave it free: interleaved and looped-breadth-first
+    /// Number of stages on each worker (V), for schedules in which it can be chosen: interleaved and
+    /// looped-breadth-first
     #[arg(long, value_name = "V")]
     pub chunks: Option<usize>,
-    /// Cut of the model into stages: `counted` balances FLOPs and parameters, `measured` the times of the layers on the
-    /// first device, and a list such as 0,3,6 has the first layer of every stage
+    /// Cut of the model into stages: `counted` balances FLOPs and parameters, `measured` balances the times of the
+    /// layers on the first device, and a list such as 0,3,6 gives the number of the first layer of every stage
     #[arg(long, default_value = "counted", value_name = "CUT")]
     pub cut: CutBy,
-    /// Number of micro-batches (M) into which each replica cuts its part of a batch; also the gradient accumulation
-    /// count
+    /// Number of micro-batches (M) into which each replica splits its share of a batch, and over which gradients are
+    /// accumulated
     #[arg(long, default_value_t = 8)]
     pub micro_batches: usize,
     /// Number of data-parallel copies of the pipeline (R). Each trains on M micro-batches of every batch, and their
@@ -42,28 +43,30 @@ pub struct TrainingFlags {
     #[arg(long, default_value_t = 4)]
     pub micro_batch_size: usize,
     /// Schedule, which is the order of forwards and backwards: gpipe, 1f1b or eager-1f1b; zb-h1 or zb-h2, which split
-    /// backwards; with 2 stages a worker, interleaved or looped-breadth-first, or, placed in a V, zb-v, v-half, v-min
-    /// or dualpipe-v; `search`, for the plan with the shortest simulated step; or a CSV file with a plan, as `stageline
-    /// search --csv` writes it
+    /// each backward in two; interleaved or looped-breadth-first, with 2 stages a worker; zb-v, v-half, v-min or
+    /// dualpipe-v, with 2 stages a worker in the shape of a V (the first worker has the first and the last stage);
+    /// `search`, for the plan with the shortest simulated step; or a CSV file with a plan, as `stageline search --csv`
+    /// writes it
     #[arg(long, default_value = "1f1b")]
     pub schedule: ScheduleBy,
     /// Number of optimizer steps
     #[arg(long, default_value_t = SHORTEST_SCHEDULE)]
     pub steps: usize,
-    /// Number of steps over which the learning rate rises and falls [default: --steps, but at least 400, so that a
-    /// short run trains like the beginning of a longer one]
+    /// Length of the learning rate schedule (warm-up and decay), in steps [default: --steps, but at least 400, so that
+    /// a short run trains like the beginning of a longer one]
     #[arg(long, value_name = "STEPS")]
     pub schedule_steps: Option<usize>,
     /// Batch size, in samples, for which the number of steps and the learning rate were chosen. If the batch size
-    /// differs, for example after a change of M, a warning says what that changes [default: the batch size of the first
+    /// differs, for example after a change of M, a warning tells the consequences [default: the batch size of the first
     /// run]
     #[arg(long, value_name = "SAMPLES")]
     pub tuned_for: Option<usize>,
     /// Peak learning rate, which is reached at the end of the warm-up
     #[arg(long, default_value_t = 2e-3)]
     pub learning_rate: f64,
-    /// Steps over which the learning rate rises to its peak, before it falls along a cosine to a tenth of the peak; or
-    /// `samples:N`, which does not change with the batch size [default: a tenth of --schedule-steps]
+    /// Length of the warm-up in steps, or in samples as `samples:N`, which does not change with the batch size. In the
+    /// warm-up the learning rate rises to its peak; it then falls along a cosine to a tenth of the peak [default: a
+    /// tenth of --schedule-steps]
     #[arg(long, value_name = "STEPS")]
     pub warm_up: Option<WarmUp>,
     /// Weight decay of all parameters except norms and biases
@@ -89,7 +92,8 @@ pub struct TrainingFlags {
     /// Interval, in steps, at which the log records the gradient and update norms of each parameter; 0 never does
     #[arg(long, default_value_t = 0)]
     pub health_every: usize,
-    /// Optimizer; the state of `adafactor` is little more than one row and one column for each parameter
+    /// Optimizer; the state of `adafactor` for a parameter matrix is little more than one row and one column, so it
+    /// needs the least memory of the adaptive ones
     #[arg(long, default_value = "adamw")]
     pub optimizer: OptimizerName,
     /// Activations that stages recompute in backwards instead of keeping them: `none`; those of attention (`selective`)
@@ -97,26 +101,27 @@ pub struct TrainingFlags {
     /// (`first:N`) or of every N-th block (`every:N`); or as few as make the training fit into the memory (`auto`)
     #[arg(long, default_value = "none")]
     pub recompute: RecomputeBy,
-    /// Whether a stage that has finished a step waits for the others (`together`) or begins the next step (`ahead`).
-    /// The bits are the same; `ahead` has less idle time in schedules such as zb-h2 and zb-v, if most steps need no
-    /// clipping
+    /// Whether a stage that has finished its part of a step waits for the other stages (`together`) or begins the next
+    /// step (`ahead`). The trained values are the same bit for bit; `ahead` has less idle time in schedules such as
+    /// zb-h2 and zb-v, if most steps need no clipping
     #[arg(long, default_value = "together")]
     pub flush: FlushName,
-    /// Whether stages keep copies of parameters and optimizer states during the flush, so that an error in it rolls the
-    /// step back on all stages. Without them the flush needs 12 bytes a parameter less under AdamW, and such an error
-    /// ends the training
+    /// Whether stages keep copies of parameters and optimizer states during the flush (the end of a step), so that an
+    /// error in the flush rolls the step back on all stages. Without copies, the flush needs 12 bytes less for each
+    /// parameter under AdamW, but such an error ends the training
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set, value_name = "true|false")]
     pub rollback: bool,
     /// Memory of each device, in GB, where all CPUs count as one device. A training that is estimated to need more is
-    /// refused, with a list of ways out [default: the free memory of the host; that of GPUs is not checked]
+    /// refused, and the error proposes other flags [default: the free memory of the host; the memory of GPUs is not
+    /// checked]
     #[arg(long, value_name = "GB")]
     pub memory: Option<f64>,
     /// Seed of the initial parameters, the order of samples, and the choice of held-out text
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// Interval, in steps, at which workers wait for their device after every action. Only in such steps are times and
-    /// bubbles of GPUs and of other hosts those of the device; throughput is measured in the others. 0 never waits
-    /// [default: 20 with GPUs or devices of other hosts, else 0]
+    /// Interval, in steps, of synchronised steps, in which workers wait for their device after every action. For GPUs
+    /// and other hosts, only these steps show the times and bubbles of the devices, and only the other steps show the
+    /// throughput. 0 never waits [default: 20 with GPUs or devices of other hosts, else 0]
     #[arg(long, value_name = "STEPS")]
     pub synchronise_every: Option<usize>,
     /// Peak TFLOP/s of one device in this precision, such as 989 for an H200 in bf16. The log and the progress bar then
@@ -128,7 +133,7 @@ pub struct TrainingFlags {
     /// `ws://gpu-2:4433/0`
     #[arg(long, default_value = "cpu")]
     pub device: String,
-    /// File whose first line is the secret of the hosts that serve devices
+    /// File whose first line is the secret (token) of the hosts that serve devices to this run
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
     /// Number of micro-batches that a channel between two stages can hold [default: all, so that no sender waits]
@@ -137,8 +142,8 @@ pub struct TrainingFlags {
     /// Number of cores that the kernels of one worker may use [default: the machine's cores, divided among all workers]
     #[arg(long)]
     pub cores_per_stage: Option<usize>,
-    /// Verifies that this configuration trains as one full batch on one device does, over this number of steps [100 if
-    /// none is given], instead of training to the end
+    /// Verifies over this number of steps [100 if none is given] that the pipeline trains as one full batch on one
+    /// device does, instead of training to the end
     #[arg(long, num_args = 0..=1, default_missing_value = "100")]
     pub verify: Option<usize>,
     /// Folder for checkpoints, which are written at the interval --every, at the end, after an error, and on the first
@@ -153,14 +158,14 @@ pub struct TrainingFlags {
     pub keep: NonZero<usize>,
     /// Resumes from a checkpoint, or from the latest one in a folder; `latest` looks in the folder of --checkpoint.
     /// Settings that are not given come from the checkpoint. Stages, schedule, M and devices may change, but not the
-    /// samples of a batch
+    /// number of samples in a batch
     #[arg(long, value_name = "FOLDER")]
     pub resume: Option<PathBuf>,
     /// Ends the training early, with a checkpoint, once this number of steps is done, counting those of resumed runs
     #[arg(long, value_name = "STEPS")]
     pub stop_after: Option<usize>,
-    /// Seconds in which no action begins before a warning says what every stage is doing; after ten times as many more
-    /// the training ends with an error. 0 turns this off
+    /// Number of seconds without a new action after which a warning says what every stage is doing; after ten times as
+    /// many more seconds, the training ends with an error. 0 turns this off
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub watchdog: u32,
     /// TOML file of settings: flags by their names, with `_` for `-`. Flags on the command line override it
@@ -182,7 +187,7 @@ pub struct TrainingFlags {
     #[arg(long, value_name = "FOLDER")]
     pub tensorboard: Option<PathBuf>,
     /// Step, counted from 0 at the start of this run, whose timeline the log and the report show, and at which the
-    /// trace begins; of a run with synchronised steps, the next of these
+    /// trace begins. If only some steps are synchronised (--synchronise-every), the next synchronised step is taken
     #[arg(long, default_value_t = 2)]
     pub draw_step: usize,
     /// File for an HTML page that reports on the run
@@ -197,13 +202,13 @@ impl TrainingFlags {
     }
 
     /// Returns the batch size, in samples, for which the learning rate and the number of steps were chosen:
-    /// `--tuned-for`, or else the batch size.
+    /// `--tuned-for`, or the batch size of this run if the flag is unset.
     pub fn tuned_for(&self) -> usize {
         self.tuned_for.unwrap_or(self.batch_size())
     }
 
-    /// Returns the number of steps over which the learning rate rises and falls: `--schedule-steps`, or else `--steps`,
-    /// but at least 400.
+    /// Returns the length of the learning rate schedule in steps: `--schedule-steps`, or if it is unset `--steps`, but
+    /// at least 400.
     pub fn schedule_steps(&self) -> usize {
         self.schedule_steps.unwrap_or(self.steps.max(SHORTEST_SCHEDULE))
     }

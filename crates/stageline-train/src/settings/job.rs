@@ -20,13 +20,15 @@ use crate::outputs::log::Outputs;
 /// The largest allowed value of flags that count something, such as stages and micro-batches.
 pub const LARGEST: usize = 65_536;
 
-/// The largest allowed value of `--cores-per-stage`, because more threads take longer to start than to train.
+/// The largest allowed value of `--cores-per-stage`. With more cores, starting the threads would take longer than
+/// training.
 const MOST_CORES: usize = 1024;
 
-/// The largest allowed value of `--replicas`, because the threads of more replicas take longer to start than to train.
+/// The largest allowed value of `--replicas`. With more replicas, starting their threads would take longer than
+/// training.
 const MOST_REPLICAS: usize = 1024;
 
-/// The validated settings of a training: its hyperparameters, its execution, its checkpoints and its outputs.
+/// The validated settings of a run: its hyperparameters, execution, seed, checkpoints and output files.
 pub struct Job {
     pub training: Training,
     pub running: Running,
@@ -40,13 +42,14 @@ pub struct Job {
     pub settings: Settings,
 }
 
-/// The checkpoints that the run writes: their folder, the interval between them in steps, and the number to keep.
+/// The settings of the checkpoints that a run writes: their folder, the interval between them in steps, and the number
+/// of checkpoints to keep.
 pub struct Keeping {
     pub folder: Option<PathBuf>,
     pub every: usize,
     pub keep: NonZero<usize>,
-    /// The number of steps, counted over all runs of the training, after which it ends early with a checkpoint; `None`
-    /// trains to the last step.
+    /// The number of completed steps, counted over all runs of the training, after which the training ends early with a
+    /// checkpoint; `None` trains to the last step.
     pub stop_after: Option<usize>,
 }
 
@@ -70,7 +73,7 @@ pub struct Training {
     pub tuned_for: usize,
 }
 
-/// The execution of the training: devices, schedule, precision, memory and limits.
+/// The settings of the execution of a training: workers, devices, schedule, precision, memory and watchdog.
 pub struct Running {
     /// The number of workers of each replica (P).
     pub workers: usize,
@@ -78,11 +81,12 @@ pub struct Running {
     pub chunks: Option<usize>,
     pub cut: CutBy,
     pub schedule: ScheduleBy,
-    /// The devices of consecutive workers, one replica after the other; workers share them evenly if there are fewer.
+    /// The devices of the workers, in the order of the workers, one replica after the other. If there are fewer devices
+    /// than workers, consecutive workers share them evenly.
     pub devices: Vec<Device>,
     pub precision: Precision,
     pub synchronise_every: Option<usize>,
-    /// The peak of all used devices together, in FLOP/s; `None` if `--peak-tflops` is unset.
+    /// The peak throughput of all used devices together, in FLOP/s; `None` if `--peak-tflops` is unset.
     pub peak_flops: Option<f64>,
     pub channel_capacity: Option<usize>,
     pub cores_per_stage: Option<usize>,
@@ -200,8 +204,8 @@ fn learning_rate(flags: &TrainingFlags, batch_size: usize) -> Result<WarmupCosin
     Ok(WarmupCosine::new(peak, warm_up, steps).context("the warm-up")?.down_to(peak / 10.0)?)
 }
 
-/// Validates those properties of a run's flags that can be checked before a device is opened. The error names the flag
-/// and its allowed values.
+/// Validates the flags of a run as far as possible before a device is opened: the ranges of their numbers, and whether
+/// they contradict each other. The error names the flag and its allowed values.
 fn check(flags: &TrainingFlags) -> Result<()> {
     for (flag, value) in [
         ("--stages", flags.stages),
@@ -267,8 +271,8 @@ fn devices(flags: &TrainingFlags) -> Result<Vec<Device>> {
     DeviceName::open_all(&names, token.as_ref()).context("--device")
 }
 
-/// Returns a watchdog that warns once no action has begun for `seconds` seconds, and ends the training if ten times as
-/// many more pass; `None` for 0 seconds.
+/// Returns a watchdog that warns after `seconds` seconds without a new action, and ends the training after ten times as
+/// many more; `None` for 0 seconds.
 fn watchdog(seconds: u32) -> Option<Watchdog> {
     let floor = Duration::from_secs(seconds.into());
     (seconds > 0).then(|| Watchdog { floor, grace: 10 * floor, ..Watchdog::default() })

@@ -17,8 +17,8 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::{Number, Value};
 use stageline::checkpoint::Printable;
 
-/// The least Jaro-Winkler similarity, from 0 to 1, of an unknown name to a setting at which an error message suggests
-/// the setting.
+/// The lowest similarity (Jaro-Winkler, from 0 to 1) of an unknown setting name to a known name at which the error
+/// message suggests the known name.
 const ALIKE: f64 = 0.7;
 
 /// The maximum length of the value of a setting, in bytes.
@@ -27,13 +27,14 @@ const LONGEST_VALUE: usize = 4_096;
 /// The maximum length of the TOML file of `--config`, in bytes.
 const LONGEST: u64 = 1 << 20;
 
-/// The parsed arguments of a run, and the same values as settings for logs and checkpoints.
+/// The result of merging all sources of a run's settings: the arguments as the parser clap returns them, and the value
+/// of every setting for logs and checkpoints.
 pub struct Merged {
     pub matches: ArgMatches,
     pub settings: Settings,
 }
 
-/// The value of every setting of a run by the name of the setting, defaults included.
+/// The values of all settings of a run, defaults included, by the names of the settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings(pub BTreeMap<String, Value>);
 
@@ -45,14 +46,14 @@ pub fn resolve(command: Command, arguments: &[OsString], resumed: Option<&Settin
     merged.map_err(|error| error.downcast::<clap::Error>().map_or_else(|other| other, |error| error.exit()))
 }
 
-/// Merges all settings of a run, of which the later ones win: those of a resumed run, those of the file of `--config`,
-/// those of `--set`, and the other flags.
+/// Merges the settings of a run from four sources. Each source overrides the ones before it: the checkpoint that the
+/// run resumes, the file of `--config`, the assignments of `--set`, and the other flags of the command line.
 ///
 /// The function `read` returns the text of the file at the path that `--config` gives.
 ///
 /// # Errors
-/// A [`clap::Error`] if a flag is wrong or `--help` is given, and else an error that names the source of the wrong
-/// setting.
+/// Returns a [`clap::Error`] if a flag is wrong or `--help` is given, and otherwise an error that names the source of
+/// the wrong setting.
 pub fn merge(
     command: Command,
     arguments: &[OsString],
@@ -100,8 +101,8 @@ fn with_value(flag: Arg) -> Arg {
     flag.require_equals(true).default_missing_value("true").default_value("false")
 }
 
-/// Removes from `all`, the arguments so far, the flags with lists of values that `later` sets again, because the parser
-/// clap would append to the earlier list.
+/// Removes list flags from the arguments `all` if the arguments `later` set them again. A later list then replaces the
+/// earlier one, to which the parser clap would append it.
 fn replace_lists(all: &mut Vec<OsString>, later: &[OsString], command: &Command) {
     let name = |argument: &OsString| {
         let text = argument.to_str()?.strip_prefix("--")?;
@@ -124,8 +125,8 @@ fn contents(path: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// Returns the settings that a resumed run takes from its checkpoint as arguments `--name=value` of the command line.
-/// Names that this program does not know are left out.
+/// Returns the settings that a resumed run takes from its checkpoint, as command-line arguments `--name=value`.
+/// Settings that this program does not know are left out.
 fn inherited(command: &Command, Settings(settings): &Settings) -> Result<Vec<OsString>> {
     let known = settings.iter().filter(|(name, _)| is_inherited(name));
     let known = known.filter_map(|(name, value)| Some((flag(command, name).ok()?, value)));
@@ -140,19 +141,20 @@ fn inherited(command: &Command, Settings(settings): &Settings) -> Result<Vec<OsS
     known.map(argument).collect()
 }
 
-/// Returns the settings in the text of a TOML file as arguments `--name=value` of the command line.
+/// Returns the settings in the text of a TOML file, as command-line arguments `--name=value`.
 fn from_text(command: &Command, text: &str) -> Result<Vec<OsString>> {
     let table: toml::Table = text.parse()?;
     table.iter().map(|(name, value)| Ok(argument(flag(command, name)?, &toml_text(name, value)?))).collect()
 }
 
-/// Returns a setting `NAME=VALUE` of `--set` as the argument `--name=value` of the command line.
+/// Returns the assignment `NAME=VALUE` of a `--set` flag as the command-line argument `--name=value`.
 fn from_assignment(command: &Command, assignment: &str) -> Result<OsString> {
     let (name, value) = assignment.split_once('=').context("give a name, `=`, and a value: --set micro_batches=16")?;
     Ok(argument(flag(command, name.trim())?, value.trim()))
 }
 
-/// Returns the flag with the name of a setting; for an unknown name, an error that suggests the most similar setting.
+/// Returns the flag that has the given setting name. The error for an unknown name suggests the most similar setting,
+/// if one is similar enough.
 fn flag<'a>(command: &'a Command, name: &str) -> Result<&'a Arg> {
     if let Some(flag) = command.get_arguments().find(|flag| flag.get_id() == name) {
         ensure!(is_setting(flag), "`{name}` is for the command line only: give it as a flag");
@@ -206,7 +208,7 @@ fn toml_text(name: &str, value: &toml::Value) -> Result<String> {
     })
 }
 
-/// Returns the name of a JSON value's kind, for an error message.
+/// Returns the kind of a JSON value in words, such as `a number`, for an error message.
 fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -242,8 +244,8 @@ fn settings(command: &Command, matches: &ArgMatches) -> Result<Settings> {
     flags.filter_map(value).collect::<Result<_>>().map(Settings)
 }
 
-/// Rejects a setting whose value is very long or has control characters, because checkpoints, logs and terminals show
-/// settings.
+/// Returns an error if the value of a setting is longer than [`LONGEST_VALUE`] bytes or has control characters, because
+/// checkpoints, logs and terminals show settings.
 fn check_text(flag: &Arg, text: &str) -> Result<()> {
     let is_plain = Printable::new(text).at_most(LONGEST_VALUE).to_string() == text;
     let (name, shown) = (flag.get_id(), Printable::new(text));
@@ -277,7 +279,7 @@ fn number(text: &str) -> Option<Number> {
 }
 
 impl Settings {
-    /// Returns the settings as the text of a file for `--config`.
+    /// Returns the settings as TOML text, from which `--config` can read them again.
     pub fn to_toml(&self) -> Result<String> {
         // TOML integers have 63 bits; a larger number becomes a text, which flags take as well.
         let in_toml = |value: &Value| match value.as_u64() {

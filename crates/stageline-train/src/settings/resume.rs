@@ -20,12 +20,12 @@ pub struct CommandLine {
     pub saved: Option<Saved>,
 }
 
-/// Resolves the command line of a program whose flags are `command`. Prints the settings that differ from those of the
-/// resumed checkpoint, and the file paths that come from the checkpoint and not from `arguments`. The flags in
-/// `not_inherited` are not taken from the checkpoint.
+/// Resolves the command line `arguments` of a program, together with the settings of the checkpoint that `--resume`
+/// names. `command` describes the program's flags; those in `not_inherited` are not taken from the checkpoint. Prints
+/// the settings that differ from the checkpoint, and the file paths that only the checkpoint gives.
 ///
 /// # Errors
-/// Returns an error if a setting is wrong, there is no such checkpoint, or its settings are not valid.
+/// Returns an error if a setting is wrong, the checkpoint cannot be opened, or its settings are not valid.
 pub fn command_line(command: &Command, arguments: &[OsString], not_inherited: &[&str]) -> Result<CommandLine> {
     let resolved = |command: &Command, resumed| {
         let Merged { matches, mut settings } = resolve(command.clone(), arguments, resumed)?;
@@ -68,7 +68,8 @@ pub fn command_line(command: &Command, arguments: &[OsString], not_inherited: &[
     Ok(CommandLine { matches, flags: now, settings, saved: Some(saved) })
 }
 
-/// Returns the names of all flags that take a path, and of the schedule, which may be a file.
+/// Returns the names of the settings that can be file paths: all flags that take a path, and `schedule`, which may be a
+/// CSV file.
 fn paths(command: &Command) -> Vec<String> {
     let takes_path = |flag: &&clap::Arg| flag.get_value_parser().type_id() == std::any::TypeId::of::<PathBuf>();
     let names = command.get_arguments().filter(takes_path).map(|flag| flag.get_id().to_string());
@@ -80,7 +81,7 @@ pub(crate) fn shown(value: &Value) -> Printable<'static> {
     Printable::new(value.to_string())
 }
 
-/// Returns the settings in a checkpoint's manifest; no settings if the manifest has none.
+/// Returns the settings that a checkpoint's manifest has in its entry `value`; empty if the manifest has none.
 fn settings_of(value: Option<&Value>) -> Settings {
     let object = value.and_then(Value::as_object).cloned().unwrap_or_default();
     Settings(object.into_iter().collect())

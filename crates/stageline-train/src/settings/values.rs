@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use stageline::schedule::{Schedule, UnknownSchedule, schedule_named};
 use stageline::{Cut, CutError, DynamicLossScale, LossScale, Recompute};
 
-/// The values of the flag `--optimizer`, which are optimizers of burn.
+/// The values of the flag `--optimizer`: AdamW of this crate, and Adafactor, Lion and SGD of burn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OptimizerName {
     Adamw,
@@ -24,14 +24,14 @@ pub enum NonFiniteName {
     Skip,
 }
 
-/// The value of the flag `--cut`, which chooses the layers of each stage.
+/// The value of the flag `--cut`, which decides between which layers the model is cut into stages.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CutBy {
     /// The cut balances counted FLOPs and parameters between the stages.
     Counted,
     /// The cut balances the measured times of the layers between the stages.
     Measured,
-    /// The cut is given by the first layer of every stage.
+    /// The cut is a list with the number of the first layer of every stage, which the user gives.
     List(Cut),
 }
 
@@ -52,7 +52,8 @@ impl FromStr for CutBy {
 pub enum ScheduleBy {
     /// The schedule with this name generates the plan.
     Name(&'static (dyn Schedule + Sync)),
-    /// The plan is the one with the shortest simulated step among all schedules and generated plans.
+    /// The plan is found by a search: it has the shortest simulated step among the plans of all schedules and
+    /// automatically generated ones.
     Search,
     /// The plan is read from the CSV file at this path.
     File(PathBuf),
@@ -75,7 +76,7 @@ impl FromStr for ScheduleBy {
 pub enum WarmUp {
     /// The warm-up of the learning rate takes this number of steps.
     Steps(usize),
-    /// The warm-up of the learning rate takes as many steps as train on this number of samples, rounded up.
+    /// The warm-up of the learning rate takes the number of steps that train on this many samples, rounded up.
     Samples(usize),
 }
 
@@ -121,7 +122,7 @@ pub enum FlushName {
 pub enum RecomputeBy {
     /// The stages recompute the activations that this policy names.
     Policy(Recompute),
-    /// The stages recompute as few activations as make the training fit into the memory of its devices.
+    /// The stages recompute only as many activations as needed to fit the training into the memory of its devices.
     Auto,
 }
 
@@ -149,8 +150,8 @@ impl FromStr for RecomputeBy {
 }
 
 impl RecomputeBy {
-    /// Returns the recomputation policy to build the pipeline with; `Auto` starts without recomputation, before the
-    /// memory is estimated.
+    /// Returns the recomputation policy with which the pipeline is built. For `Auto` this is no recomputation, because
+    /// the policy is chosen later, when the memory is estimated.
     pub fn policy(self) -> Recompute {
         match self {
             Self::Policy(policy) => policy,

@@ -24,13 +24,13 @@ use crate::update::optimizer_step::Rollback;
 use crate::update::precision::Precision;
 use stageline_nn::autograd::recompute::Recompute;
 
-/// The type of the function that assembles all stages of one replica. Its arguments are the assembly that collects the
-/// stages, the channel from which the first stage receives inputs, and the last stage's channels for targets and
-/// outputs.
+/// The type of a function that assembles all stages of one data-parallel replica: it copies the modules to their
+/// devices and connects the stages. Its arguments are the assembly that collects the stages, the source of the first
+/// stage's input, and the last stage's channels for targets and outputs.
 pub(crate) type LastWire<In, Out, Target> = Box<dyn Fn(&mut Assembly, Source<In>, CallerChannels<Out, Target>)>;
 
-/// All stages of a model as one chain, from which every data-parallel replica is assembled. It also has the device of
-/// each stage, and the table of the stages that own the parameters (`Owners`).
+/// A complete chain of a model's stages, from which every data-parallel replica is assembled. The chain has the device
+/// of each stage, and the table of the stages that own the parameters (`Owners`).
 pub(crate) struct Joined<In, Out, Target> {
     /// The device of each stage in replica 0, the first data-parallel replica, in the order of the stages.
     pub(crate) devices: Vec<Device>,
@@ -38,28 +38,29 @@ pub(crate) struct Joined<In, Out, Target> {
     /// the order of the stages.
     pub(crate) recompute: Vec<Recompute>,
     pub(crate) owners: Owners,
-    /// The function that assembles all stages of one data-parallel replica.
+    /// The function that assembles all stages of one data-parallel replica: it copies the modules to their devices and
+    /// connects the stages.
     pub(crate) wire: LastWire<In, Out, Target>,
     pub(crate) scoring: Scoring<Target>,
 }
 
 /// The assembled data-parallel replicas of a pipeline, whose workers have not started.
 pub(crate) struct Assembled<In, Out, Target> {
-    /// For each replica, the channels through which it gets its batches, and its assembled stages.
+    /// The replicas, each as a pair: the caller's ends of the replica's channels for batches, and its assembled stages.
     pub(crate) replicas: Vec<(BatchChannels<In, Out, Target>, Stages)>,
-    /// The fields of the checkpoint's optimizer states that do not fit: fields that a stage's optimizer rejects, and
-    /// fields that it requires but the checkpoint lacks.
+    /// The fields of a checkpoint's optimizer states that do not match the stages' optimizers: fields that an optimizer
+    /// rejects, and fields that it requires but the checkpoint lacks.
     pub(crate) unfit: Vec<Unfit>,
 }
 
 impl<In: Payload, Out: Payload, Target: Payload> Joined<In, Out, Target> {
     /// Assembles every data-parallel replica: copies each stage's module to its device, and connects neighbouring
-    /// stages by channels and by routes for tensors between their devices. `groups` is the number of groups in which a
-    /// step's gradients are summed. `restored` has the part of a checkpoint for each stage, and is empty without a
-    /// checkpoint.
+    /// stages by channels and by routes for tensors. `devices` has the device of each stage, by replica. `groups` is
+    /// the number of groups of micro-batches whose gradients are summed separately in a step. `restored` has each
+    /// stage's part of a checkpoint, and is empty if training does not resume from one.
     ///
     /// # Errors
-    /// Returns [`BuildError::Host`] if a session with a device of another host, which transfers need, cannot be opened.
+    /// Returns [`BuildError::Host`] if a session (a network connection) with a device of another host cannot be opened.
     pub(crate) fn assemble(
         &self,
         plan: &Checked,

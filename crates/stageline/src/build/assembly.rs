@@ -20,7 +20,8 @@ use stageline_nn::params::fork::fork;
 use stageline_nn::params::seed::materialize;
 use stageline_nn::params::shared::unify;
 
-/// The module of a stage with its optimizer and learning rate, from which every replica gets a copy on a device.
+/// A stage's module, optimizer and learning rate before they are copied to a device. Every data-parallel replica gets a
+/// copy of them.
 pub(crate) struct Unplaced<M> {
     stage: usize,
     pub(crate) module: M,
@@ -29,8 +30,9 @@ pub(crate) struct Unplaced<M> {
 }
 
 impl<M: Module> Unplaced<M> {
-    /// Takes a stage's module and creates all its parameters now, on the caller's thread: burn initialises them lazily,
-    /// and the order of random numbers must not depend on threads.
+    /// Creates an unplaced stage from the stage's number, module, optimizer and learning rate. Initialises all
+    /// parameters now, on the caller's thread: burn would initialise them lazily, and the order of random numbers must
+    /// not depend on threads.
     pub(crate) fn new(
         stage: usize,
         module: M,
@@ -42,8 +44,9 @@ impl<M: Module> Unplaced<M> {
         Self { stage, module, optimizer, learning_rate }
     }
 
-    /// Copies the stage's module to its device in a replica, with the values of a checkpoint if there is one. Returns
-    /// the stage's slot (its device and connections) and the module with its optimizer.
+    /// Copies the stage's module to the stage's device in the replica that is being assembled, with the parameter
+    /// values of a checkpoint if training resumes from one. Returns the stage's slot (its device and its exchanges with
+    /// other stages) and the copied module with its optimizer.
     pub(crate) fn place(&self, assembly: &mut Assembly) -> (StageSlot, Trained<M>) {
         let slot = assembly.slot(self.stage);
         let module = unify(fork(self.module.clone(), &slot.device));
@@ -64,11 +67,11 @@ impl<M: Module> Unplaced<M> {
     }
 }
 
-/// The state while one data-parallel replica is assembled: the settings, devices and connections that the replica's
-/// stages take one after another.
+/// The state of a data-parallel replica while it is being assembled: its settings, its devices, the connections that
+/// its stages take one after another, and the stages assembled so far.
 pub(crate) struct Assembly {
     pub(crate) replica: Replica,
-    /// The capacity of each channel between two neighbouring stages, in micro-batches.
+    /// The number of micro-batches that each channel between two neighbouring stages can buffer.
     pub(crate) capacity: usize,
     pub(crate) precision: Precision,
     pub(crate) rollback: Rollback,
@@ -77,26 +80,28 @@ pub(crate) struct Assembly {
     pub(crate) per_group: usize,
     /// The device of each stage in the replica that is being assembled.
     pub(crate) devices: Vec<Device>,
-    /// For each pair of neighbouring stages of this replica, the route of activations and gradients between their
-    /// devices.
+    /// The routes of activations and gradients between devices, one for each pair of neighbouring stages of this
+    /// replica.
     pub(crate) routes: Vec<Route>,
     /// The tied parameters that each stage shares with other stages of this replica.
     pub(crate) ties: Vec<Ties>,
-    /// The role of each stage in the exchange of gradients and parameters with the same stage of other replicas.
+    /// The role of each stage (owner of the parameters, or holder of copies) in the exchange of gradients and parameter
+    /// values with the same stage of other replicas.
     pub(crate) collectives: Vec<Collective>,
     /// The part of a checkpoint from which each stage resumes, in the order of the stages; empty if training does not
     /// resume from a checkpoint.
     pub(crate) restored: Vec<Restored>,
-    /// The fields of the checkpoint's optimizer states that do not fit: fields that a stage's optimizer rejects, and
-    /// fields that it requires but the checkpoint lacks.
+    /// The fields of a checkpoint's optimizer states that do not match the stages' optimizers: fields that an optimizer
+    /// rejects, and fields that it requires but the checkpoint lacks.
     pub(crate) unfit: Vec<Unfit>,
     /// The stages of this replica that have been assembled so far.
     pub(crate) runners: Stages,
 }
 
 impl Assembly {
-    /// Returns the slot of one stage: its replica, its device and its connections to other stages. The connections are
-    /// moved from the assembly into the slot, so this method is called once per stage.
+    /// Returns the slot of one stage: its replica, its number, its device, and its exchanges of shared parameters with
+    /// other stages and replicas. These exchanges are moved out of the assembly, so the method is called once per
+    /// stage.
     fn slot(&mut self, stage: usize) -> StageSlot {
         StageSlot {
             replica: self.replica,

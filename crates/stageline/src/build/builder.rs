@@ -189,15 +189,15 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self.replicas() * self.micro_batches
     }
 
-    /// Returns the position of every batch norm layer of the model, burn's own or an accumulated one: the index of its
-    /// stage, and its path in the stage's module.
+    /// Returns the position of every batch norm layer of the model (burn's own, or one in an `AccumulatedBatchNorm`):
+    /// the index of its stage, and its path in the stage's module.
     pub(crate) fn batch_norms(&self) -> &[(usize, String)] {
         &self.stages.owners.batch_norms
     }
 
-    /// Returns the builder of the reference pipeline with which a verification compares: the same stages, optimizers
-    /// and clipping in one replica with all stages on the first stage's device, in full precision, without
-    /// recomputation, with `micro_batches` micro-batches.
+    /// Returns the builder of the reference pipeline with which a verification compares: one replica with the same
+    /// stages, optimizers and clipping, all on the first stage's device, in full precision and without recomputation.
+    /// `micro_batches` is the number of micro-batches into which the reference splits a batch.
     pub(crate) fn reference(mut self, micro_batches: usize) -> Self {
         self.stages.recompute.fill(Recompute::Nothing);
         let first = self.stages.devices[0].clone();

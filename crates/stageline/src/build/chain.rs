@@ -31,8 +31,8 @@ pub struct StageConfig {
 }
 
 impl StageConfig {
-    /// Configures a stage on `device`, whose `optimizer` steps at `learning_rate`: a number or a burn scheduler. The
-    /// scheduler advances once per optimizer step.
+    /// Creates the configuration of a stage that runs on `device` and steps its parameters with `optimizer`.
+    /// `learning_rate` is a number or a burn scheduler; a scheduler advances once per optimizer step.
     pub fn new(
         device: Device,
         optimizer: impl Into<ModuleOptimizer>,
@@ -53,18 +53,20 @@ impl StageConfig {
         &self.device
     }
 
-    /// Returns the same configuration of a stage (optimizer, learning rate, recomputation) with `device` as the stage's
-    /// device.
+    /// Returns this configuration with `device` as the stage's device. Optimizer, learning rate and recomputation stay
+    /// as they are.
     #[must_use]
     pub fn on(self, device: Device) -> Self {
         Self { device, ..self }
     }
 }
 
-/// The type of the function that assembles the stages chained so far in one replica, given the source of the first
-/// stage's input. It returns the source of the next stage's input.
+/// The type of a function that assembles, in one data-parallel replica, all stages that a chain has so far. Its
+/// arguments are the assembly that collects the stages, and the source of the first stage's input (the caller's
+/// batches). It returns the source of the next stage's input (the link to the last stage so far).
 ///
-/// `build` calls this function later, because a channel needs its capacity and a transfer needs both of its devices.
+/// The pipeline's `build` calls this function, because only then are the capacity of the channels and the devices at
+/// both ends of each transfer known.
 type Wire<In, Out> = Box<dyn Fn(&mut Assembly, Source<In>) -> Source<Out>>;
 
 /// A chain of stages, from the input of a batch (`In`) to the output of the last stage so far (`Out`).
@@ -79,8 +81,8 @@ pub struct Chain<In: Payload, Out: Payload> {
 }
 
 impl Pipeline<(), (), ()> {
-    /// Begins the chain of a pipeline's stages, to which [`stage`](Chain::stage) and [`loss`](Chain::loss) append
-    /// stages in the order of the model.
+    /// Creates an empty chain of stages. [`stage`](Chain::stage) appends the stages in the order of the model, and
+    /// [`loss`](Chain::loss) appends the last one.
     pub fn builder<In: Payload>() -> Chain<In, In> {
         let wire: Wire<In, In> = Box::new(|_, source| source);
         Chain { devices: Vec::new(), recompute: Vec::new(), owners: Owners::default(), wire }
@@ -88,8 +90,8 @@ impl Pipeline<(), (), ()> {
 }
 
 impl<In: Payload, Out: Payload> Chain<In, Out> {
-    /// Records the device, the recomputation and the parameters of the chain's next stage, and returns the stage's
-    /// module, not yet placed on a device.
+    /// Registers the next stage of the chain: records its device, its recomputation setting and its parameters. Returns
+    /// the stage's module with its optimizer, not yet copied to a device.
     fn add<M: Module>(&mut self, module: M, config: StageConfig) -> Unplaced<M> {
         let StageConfig { device, optimizer, learning_rate, recompute } = config;
         let stage = self.devices.len();

@@ -13,8 +13,7 @@ use crate::transfer::hand_over::place;
 use crate::transfer::leaves::{Leaves, track};
 use stageline_nn::counting_flops;
 
-/// The cost of every layer of a model that is a row of layers: parameters, FLOPs and perhaps times, for one sample
-/// input.
+/// The cost of every layer of a model: the layer's parameters, its FLOPs on a sample input and, if measured, its time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Costs(pub(super) Vec<LayerCost>);
 
@@ -29,8 +28,8 @@ pub struct LayerCost {
     /// The FLOPs of the layer's forward on the sample input, as far as the layers inside it report them
     /// ([`report_flops`](crate::nn::report_flops)).
     pub flops: f64,
-    /// The time of the layer's forward and backward on the sample input, the shortest of three; `None` if it was not
-    /// measured.
+    /// The time of the layer's forward and backward on the sample input, the shortest of three measurements; `None` if
+    /// the time was not measured.
     pub time: Option<Duration>,
 }
 
@@ -50,7 +49,8 @@ impl Costs {
         self.0.iter().map(|layer| layer.flops).sum()
     }
 
-    /// Cuts the row of layers into `stages` stages such that the largest cost of a stage is the least possible.
+    /// Partitions the model's layers into `stages` stages of consecutive layers such that the cost of the costliest
+    /// stage is as low as possible, and returns the partition.
     ///
     /// The cost of a layer is its time if it was measured. Otherwise it is the layer's share of the model's FLOPs plus
     /// its share of the parameters, so that both work and memory are balanced.
@@ -68,20 +68,20 @@ impl Costs {
     }
 }
 
-/// The way in which the costs of a model's layers are found: by counting parameters and FLOPs, or by timing the layers
-/// too.
+/// The method that finds the costs of a model's layers: counting parameters and FLOPs only, or also timing the layers.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Way {
-    /// The FLOPs that the layers report in a forward are counted, and nothing is timed.
+    /// Counts each layer's parameters and the FLOPs that its forward reports, and times nothing.
     Count,
-    /// The FLOPs are counted, and forwards and backwards are timed.
+    /// Counts each layer's parameters and FLOPs, and also times its forward and backward.
     Measure,
 }
 
 /// The number of times that a layer's forward and backward are timed; the shortest time is the layer's cost.
 const REPEATS: usize = 3;
 
-/// The search for the costs of a model's layers, which runs one layer after another on a sample input.
+/// The state while the costs of a model's layers are found. One layer runs after another, the first on a sample input
+/// and each other on the output of the layer before it.
 pub(super) struct Costing {
     way: Way,
     device: Device,
@@ -103,7 +103,7 @@ impl Costing {
         Costs(self.costs)
     }
 
-    /// Runs a layer on the sample input and adds its cost to the costs so far. Returns the layer's output, which is the
+    /// Runs a layer on `input` and records its cost under the name `name`. Returns the layer's output, which is the
     /// next layer's input.
     pub(super) fn add<S: Stage>(&mut self, name: String, layer: S, input: S::Input) -> S::Output {
         let parameters = parameters(&layer);
@@ -126,8 +126,8 @@ fn shortest(run: impl Fn()) -> Duration {
     (0..REPEATS).map(time).min().unwrap_or_default()
 }
 
-/// Runs a layer's forward and its backward from the sum of its float outputs, and waits for the device. Every layer but
-/// the first also computes the gradient of its input.
+/// Runs a layer's forward, then its backward from the sum of its float outputs, and waits until the device has
+/// finished. The gradient of the input is computed too, except for the first layer of a model (`is_first`).
 fn forward_and_backward<S: Stage>(layer: &S, input: &S::Input, is_first: bool) {
     let mut sum = SumOfFloats::default();
     let input = if is_first { track(input.clone()) } else { Leaves::of_input(input.clone()).0 };
@@ -138,7 +138,8 @@ fn forward_and_backward<S: Stage>(layer: &S, input: &S::Input, is_first: bool) {
     drop((gradients, sum.into_data()));
 }
 
-/// The sum of all float tensors of a payload, as a scalar from which a backward can start.
+/// The sum of all elements of a layer's float outputs, as a scalar from which a backward can start; `None` if there are
+/// no float outputs.
 #[derive(Default)]
 struct SumOfFloats(Option<Tensor<1>>);
 

@@ -25,8 +25,8 @@ impl Cut {
         if starts.first() == Some(&0) && ascends { Ok(Self(starts)) } else { Err(CutError::Starts { starts }) }
     }
 
-    /// Creates the cut of a row whose stages have the given ranges of layers. The caller must give at least one range,
-    /// and ranges that follow one another; this is not checked.
+    /// Creates the cut from the range of layer numbers of each stage. The caller must give at least one range, and each
+    /// range must begin where the one before it ends; this is not checked.
     pub(super) fn of(ranges: Vec<Range<usize>>) -> Self {
         Self(ranges.into_iter().map(|range| range.start).collect())
     }
@@ -70,13 +70,13 @@ impl fmt::Display for Cut {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CutError {
-    /// The text of a cut is not a list of numbers.
+    /// The text of a cut (a partition of layers into stages) is not a list of layer numbers such as `0,3,6`.
     #[error("`{text}` is not a cut; give the first layer of every stage, such as 0,3,6")]
     Text {
         /// The text that was given as a cut and is not a list of layer numbers such as `0,3,6`.
         text: String,
     },
-    /// The first layers of the stages do not begin at layer 0 or do not ascend.
+    /// The layer numbers with which the stages begin do not start at 0, or do not ascend.
     #[error(
         "a cut at layers {starts:?}: the first stage begins with layer 0, and each other stage behind the one before"
     )]
@@ -89,12 +89,12 @@ pub enum CutError {
         "a stage begins with layer {start}, and the model has {layers} layers, counted from 0; begin it with an earlier one"
     )]
     Layers {
-        /// The number of the first layer of the last stage, counted from 0.
+        /// The number of the layer with which the last stage should begin, counted from 0.
         start: usize,
-        /// The number of layers in the row, including its first and its last layer.
+        /// The number of layers of the model, including its first and its last layer.
         layers: usize,
     },
-    /// The row is to be cut into no stages, or into more stages than it has layers.
+    /// A partition into zero stages, or into more stages than there are layers, was requested.
     #[error(transparent)]
     Balance(#[from] BalanceError),
     /// The number of stage configurations differs from the number of stages in the cut.

@@ -16,19 +16,20 @@ use stageline_nn::params::visit::{Description, describe};
 pub(crate) struct Owners {
     /// The owner stage of each trained parameter, and the parameter's shape in that stage.
     trained: HashMap<ParamId, (usize, Vec<usize>)>,
-    /// The first stage in which each frozen parameter, which no optimizer changes, is found.
+    /// The first stage that has frozen a parameter (computes with it, but does not train it), for each such parameter.
     frozen: HashMap<ParamId, usize>,
-    /// The owner stage and the other stage of the first tied parameter whose shapes in the two stages differ; `None` if
-    /// there is no such parameter.
+    /// The two stages of the first tied parameter whose shape differs between them: its owner, and the other stage.
+    /// `None` if there is no such parameter.
     pub(crate) misshapen: Option<(usize, usize)>,
-    /// The ids of the tied parameters, by their owner stage and by the later stage that holds copies of them.
+    /// The ids of the tied parameters that two stages share, by the pair of stages: the owner, and the later stage that
+    /// holds copies of them.
     pub(crate) shared: BTreeMap<(usize, usize), Vec<ParamId>>,
     /// The descriptions (id, path, shape, type) of the tensors of each stage's module, in the module's order.
     pub(crate) tensors: Vec<Vec<Description>>,
-    /// The first stage whose own optimizer clips gradients; `None` if no optimizer does.
+    /// The first stage whose optimizer is configured to clip gradients by itself; `None` if there is no such stage.
     pub(crate) clipping: Option<usize>,
-    /// The position of every batch norm layer of the model, burn's own or an accumulated one: the index of its stage,
-    /// and its path in the stage's module.
+    /// The position of every batch norm layer of the model (burn's own, or one in an `AccumulatedBatchNorm`): the index
+    /// of its stage, and its path in the stage's module.
     pub(crate) batch_norms: Vec<(usize, String)>,
     /// The first stage with one of burn's own batch norms, which update their statistics at every micro-batch; `None`
     /// if no stage has one.
@@ -62,15 +63,16 @@ impl Owners {
         self.trained.iter().filter(|(_, (owner, _))| *owner == stage).map(|(id, _)| *id).collect()
     }
 
-    /// Returns the owner stage of a tied parameter that one stage trains and another stage has frozen, and the first
-    /// stage in which it is frozen; `None` if there is no such parameter.
+    /// Returns the two stages of a tied parameter that one stage trains and another has frozen: the owner, and the
+    /// first stage in which the parameter is frozen. Returns `None` if there is no such parameter.
     pub(crate) fn half_frozen(&self) -> Option<(usize, usize)> {
         let both = |(id, (trained, _)): (&ParamId, &(usize, Vec<usize>))| Some((*trained, *self.frozen.get(id)?));
         self.trained.iter().filter_map(both).min()
     }
 }
 
-/// The visitor of one stage's module that assigns each float parameter to its owner.
+/// The module visitor that records the owner of each float parameter of one stage: the first stage that trains the
+/// parameter.
 struct Claim<'a> {
     owners: &'a mut Owners,
     stage: usize,

@@ -69,7 +69,7 @@ pub struct Row<F, B, L> {
     /// The number of blocks (layers of one type) between the first and the last layer of the row.
     blocks: usize,
     seed: u64,
-    /// The names in checkpoints of the first layer, of the list of blocks, and of the last layer.
+    /// The names that checkpoints give to the first layer, to the list of blocks, and to the last layer.
     names: [String; 3],
 }
 
@@ -82,7 +82,8 @@ type CreateBlock<B> = Box<dyn Fn(usize, &Device) -> B>;
 /// The type of the builder of a pipeline whose first layer is `F` and whose last layer is `L`.
 type BuilderOf<F, L> = PipelineBuilder<<F as Stage>::Input, <L as Stage>::Output, <L as LossStage>::Target>;
 
-/// The layers of one stage, by the stage's place in the row: the whole row, its beginning, its middle or its end.
+/// The layers of one stage. The variant says which part of the model the stage has: the whole model, its beginning, its
+/// middle or its end.
 enum Part<F, B, L> {
     Whole(F, Vec<B>, L),
     Begin(F, Vec<B>),
@@ -161,8 +162,9 @@ where
         costing.into_costs()
     }
 
-    /// Cuts the row into stages, each with its configuration, and returns the builder of their pipeline. The names of
-    /// the parameters do not depend on the cut.
+    /// Creates the layers of every stage of the partition `cut`, each on the device in the stage's configuration, and
+    /// returns the builder of the pipeline. `configs` has one configuration for each stage. The names of parameters in
+    /// checkpoints do not depend on `cut`.
     ///
     /// # Errors
     /// Returns [`CutError`] if the row has too few layers for the cut, or if there is not one configuration for each
@@ -233,8 +235,8 @@ where
         Ok((first, blocks, last))
     }
 
-    /// Creates the layers of one stage, whose numbers are in `range`, one after another. Each layer is moved to the
-    /// stage's device before the next one is created.
+    /// Creates and returns the layers of one stage, whose numbers in the model are in `range`. Each layer is moved to
+    /// the stage's device before the next one is created.
     fn part(&self, range: Range<usize>, device: &Device) -> Part<F, B, L> {
         let (begins, ends) = (range.start == 0, range.end == self.layers());
         let first = || self.layer(0, device, |home| (self.first)(home));
@@ -257,7 +259,8 @@ where
         seeded_on(&home, device, seed, || init(&home))
     }
 
-    /// Adds the parameters of one stage's layers to `names`, under the names that they have in the whole model.
+    /// Adds the parameters of one stage's layers to `names`, under the names that they have in the whole model, and
+    /// returns `names`. `first_block` is the index in the model of the stage's first block.
     fn named(&self, names: Names, part: &Part<F, B, L>, first_block: usize) -> Names {
         let [first_name, blocks_name, last_name] = &self.names;
         let (first, blocks, last) = match part {
@@ -273,8 +276,8 @@ where
     }
 }
 
-/// Returns the device on which the initial parameters of layers are drawn: the CPU, so that they have the same bits
-/// whichever device their stage has. Without a backend for the CPU, it is the stage's own device.
+/// Returns the device on which the initial parameters of layers are drawn: the CPU, so that the parameters have the
+/// same bits on whichever device their stage runs. Without a backend for the CPU, returns the stage's own device.
 fn drawing_device(stage: Option<&Device>) -> Device {
     #[cfg(feature = "flex")]
     {

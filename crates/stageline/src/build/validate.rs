@@ -147,9 +147,9 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         1 + self.replica_devices.len()
     }
 
-    /// Returns the number of groups of micro-batches in which all replicas together sum a step's gradients. Fails if
-    /// several replicas do not have one group each, or if one replica's micro-batches cannot be divided evenly among
-    /// the groups.
+    /// Returns the number of groups of micro-batches whose gradients are summed separately in a step, over all
+    /// replicas. With several replicas there must be one group per replica; with one replica, the number must divide
+    /// the number of micro-batches. Returns an error if this is not so.
     fn groups(&self) -> Result<usize, BuildError> {
         let (replicas, micro_batches) = (self.replicas(), self.micro_batches);
         let groups = self.gradient_groups.unwrap_or(replicas);
@@ -170,8 +170,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         }
     }
 
-    /// Returns, replica by replica, the number of the communication stream on which the transfers of each stage's
-    /// device are ordered; `None` for a device whose transfers need no order.
+    /// Returns the number of the communication stream that orders the transfers of each stage's device, by replica and
+    /// stage; `None` for a device whose transfers need no order.
     fn streams(&self, plan: &Checked, devices: &[Vec<Device>]) -> Vec<Vec<Option<usize>>> {
         let stages = self.stages.devices.len();
         if self.ordered_transfers {
@@ -181,8 +181,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         communication_streams(&devices.concat()).chunks(stages).map(<[_]>::to_vec).collect()
     }
 
-    /// Generates the schedule's plan for the configured stages and micro-batches, and checks that it runs to its end
-    /// without a deadlock at the capacity of the channels.
+    /// Generates the schedule's plan for the configured stages and micro-batches, and returns it. Returns an error if
+    /// there is no such plan, or if it would deadlock with the configured channel capacity.
     fn checked_plan(&self) -> Result<Checked, BuildError> {
         let (stages, micro_batches, schedule) = (self.stages.devices.len(), self.micro_batches, self.schedule.name());
         let plan = self.schedule.plan(stages, micro_batches);

@@ -4,13 +4,13 @@ use burn::BurnConfig;
 use burn_std::config::fusion::BeamSearchConfig;
 use serde_json::json;
 
-/// Makes burn fuse tensor operations in the order in which they are issued, unless the program or a `burn.toml` has
-/// another setting.
+/// Makes burn fuse tensor operations in the order in which they are issued, by the setting `max_blocks = 1`. The
+/// setting stays as it is if the program has set or used burn's settings before, or if it differs from burn's default.
 ///
-/// By default, burn 0.22 searches for kernels among at most five chains of operations (`max_blocks`). A backward pass
-/// has more chains, and every operation of a surplus chain runs as a kernel of its own. The layers of the crate
-/// `stageline-nn` issue their operations in an order that fuses well without a search. The effect on other operations
-/// was not measured.
+/// By default, burn 0.22 searches at most five independent blocks of operations for operations to fuse (`max_blocks`).
+/// A backward pass has more blocks, and every operation of a block beyond these five runs as a kernel of its own. The
+/// layers of the crate `stageline-nn` issue their operations in an order that fuses well without a search. The effect
+/// on other operations was not measured.
 #[cfg(feature = "cuda")]
 pub(crate) fn fuse_in_issue_order() {
     use std::sync::Once;
@@ -29,8 +29,8 @@ pub(crate) fn fuse_in_issue_order() {
     });
 }
 
-/// Returns burn's settings `given` with `max_blocks = 1`, so that operations are fused in the order in which they are
-/// issued. A value of `max_blocks` that differs from burn's default is kept.
+/// Returns burn's settings `given`, with `max_blocks` changed to 1 if it has its default value. With `max_blocks = 1`,
+/// burn fuses tensor operations in the order in which they are issued.
 fn chosen(given: &BurnConfig) -> BurnConfig {
     let mut settings = serde_json::to_value(given).expect("burn's settings are numbers, names and flags");
     if is_default(given) {

@@ -39,7 +39,7 @@ pub(crate) fn between_gpus(from: &Device, to: &Device) -> bool {
     is_gpu(from) && is_gpu(to) && from.clone().inner() != to.clone().inner()
 }
 
-/// Whether two devices are the same GPU of this host, where each thread issues kernels on its own stream.
+/// Whether two devices are the same GPU of this host. Threads that share a GPU issue their kernels on separate streams.
 pub(crate) fn one_gpu(from: &Device, to: &Device) -> bool {
     is_gpu(from) && from.clone().inner() == to.clone().inner()
 }

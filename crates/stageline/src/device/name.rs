@@ -13,7 +13,7 @@ use crate::device::remote::{HostName, RemoteError, RemoteName, Token};
 /// `ws://gpu-2:3000/0`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum DeviceName {
-    /// The CPU of this host, as a device that computes.
+    /// The CPU of this host, used as a device.
     Cpu,
     /// An NVIDIA GPU of this host, given by its index.
     ///
@@ -69,7 +69,9 @@ impl DeviceName {
         if errors.is_empty() { Ok(opened) } else { Err(DeviceErrors(errors)) }
     }
 
-    /// Starts to open the device of this name, and returns a function that waits for the opened device.
+    /// Returns a function that opens the device of this name. If the device belongs to another host, a thread starts to
+    /// connect it at once, and the returned function waits for that thread; `token` is the secret that the other host
+    /// may require.
     fn begin(&self, token: Option<&Token>) -> Box<dyn FnOnce() -> Result<Device, DeviceError>> {
         #[cfg(feature = "remote")]
         if let Self::Remote(name) = self {
@@ -135,8 +137,8 @@ fn computes(device: DeviceName, opened: Device) -> Result<Device, DeviceError> {
     Err(DeviceError::Unusable { device, cause })
 }
 
-/// Returns the root cause in an error message of the library burn, which lists all causes one below the other, followed
-/// by a backtrace.
+/// Returns the root cause from the text of an error of the library burn. The text lists the causes of the error, the
+/// root cause last, and ends with a backtrace.
 #[cfg(any(feature = "cuda", test))]
 fn root_cause(error: &str) -> String {
     let last = error.rsplit("Caused by:").next().unwrap_or(error);

@@ -57,7 +57,8 @@ fn loads(name: &str) -> bool {
     unsafe { libloading::Library::new(name) }.is_ok()
 }
 
-/// Loads the shared library `library` so that code which loads `name` from now on gets the functions of `library`.
+/// Loads the shared library `library` also under the name `name`: code that loads `name` later gets the functions of
+/// `library`.
 ///
 /// The dynamic linker does not search for a library whose name (`DT_SONAME`) is already loaded. So this function loads
 /// an empty library called `name` that depends on `library`; the linker finds the functions of a dependency through it.

@@ -24,8 +24,9 @@ pub struct StageFailure {
     pub during: During,
     /// The panic or error that ended the failed stage.
     pub failure: Failure,
-    /// The addresses of the other hosts that run stages. A failure on one of them may be reported for another stage,
-    /// which reads the result later, so the servers' logs on these hosts may show the cause.
+    /// The addresses of the other hosts that run stages of the pipeline. If one of these hosts fails, the error may
+    /// appear at another stage, which reads the host's results later; the log of the server on each host may show the
+    /// cause.
     pub elsewhere: Vec<HostName>,
 }
 

@@ -8,12 +8,13 @@ use crate::threads::failure::Failure;
 use crate::update::finite::Culprit;
 use crate::update::ledger::LedgerError;
 
-/// The error of a failed step, evaluation or checkpoint. Each variant says whether the pipeline can run further steps
-/// or has stopped.
+/// The error of a failed step, evaluation, inference or checkpoint. The error `Batch` leaves the pipeline unchanged;
+/// after any other error the pipeline has stopped and runs no further steps.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StepError {
-    /// The batch cannot be cut into micro-batches. The pipeline is unharmed and accepts another batch.
+    /// The batch cannot be split into micro-batches, or the outputs of an inference cannot be concatenated. The
+    /// pipeline is unharmed and accepts another batch.
     #[error(transparent)]
     Batch(#[from] BatchError),
     /// A stage panicked or returned an error. All workers have stopped, their threads are joined, and no optimizer has
@@ -102,7 +103,8 @@ pub enum StepError {
         /// The earlier step, evaluation or other pass whose failure stopped the pipeline.
         during: During,
     },
-    /// A stage cannot be read any more, and with it a part of the state that a checkpoint needs.
+    /// A stage's parameters and optimizer state can no longer be read, so no checkpoint of the whole pipeline can be
+    /// made.
     #[error(
         "stage {stage} is lost: its thread did not end, or panicked outside any action, or its host is unreachable; resume from \
          the last checkpoint on disk"

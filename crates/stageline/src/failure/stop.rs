@@ -26,7 +26,8 @@ struct Outcome {
     committed: usize,
     /// Whether a worker or the caller has raised an error, which stops the pipeline.
     raised: bool,
-    /// The first error that stopped the pipeline, until the caller takes it.
+    /// The first error that was raised, which stopped the pipeline; `None` before an error, and after the caller has
+    /// taken it.
     first: Option<StepError>,
 }
 
@@ -34,10 +35,10 @@ struct Outcome {
 /// the pipeline.
 pub(crate) struct Stop {
     outcome: Mutex<Outcome>,
-    /// The flag by which threads that do not wait learn that the pipeline stops.
+    /// Whether the pipeline stops, as a flag for threads that check it without waiting on a channel.
     flag: AtomicBool,
-    /// The signal that wakes waiting threads when the pipeline stops: dropping this sender disconnects `raised`, which
-    /// every wait on a channel watches.
+    /// The sender that keeps the channel `raised` connected while the pipeline runs. Every wait also watches `raised`,
+    /// so that dropping this sender when the pipeline stops ends all waits.
     armed: Mutex<Option<Sender<Infallible>>>,
     raised: Receiver<Infallible>,
 }
@@ -67,7 +68,8 @@ impl Stop {
         drop(armed);
     }
 
-    /// Returns the first error that stopped the pipeline, and removes the error from the signal.
+    /// Returns the first error that stopped the pipeline, and removes it from the stop signal. Returns `None` if there
+    /// was no error, or if it was returned before.
     pub(crate) fn take_error(&self) -> Option<StepError> {
         self.outcome.lock().first.take()
     }
@@ -148,7 +150,7 @@ impl Stop {
         }
     }
 
-    /// Polls a channel for a message during [`PATIENCE`], and yields the core between polls; returns `None` if no
+    /// Polls a channel for a message for the time [`PATIENCE`], and yields the core between polls; returns `None` if no
     /// message arrives in that time. Polling is cheaper than a sleep if a message arrives soon.
     fn look_for<T>(&self, channel: &Receiver<T>) -> Result<Option<T>, Stopped> {
         let start = Instant::now();
@@ -207,8 +209,7 @@ impl Waits {
         self.stop.raise(error);
     }
 
-    /// Returns the number of training steps that all stages have made and that are not rolled back any more, as
-    /// [`Stop::committed`] does.
+    /// Returns the number of training steps that all stages have made and that are not rolled back any more.
     pub(crate) fn committed(&self) -> usize {
         self.stop.committed()
     }
@@ -217,7 +218,8 @@ impl Waits {
         self.stop.check()
     }
 
-    /// Waits for a message like [`Stop::receive`], and adds the time of the wait to the worker's total.
+    /// Waits for a message on a channel, and adds the time of the wait to the worker's total. Fails if the pipeline
+    /// stops or the channel's sender is gone.
     pub(crate) fn receive<T>(&self, channel: &Receiver<T>) -> Result<T, Stopped> {
         match self.stop.try_receive(channel)? {
             Some(message) => Ok(message),
@@ -231,7 +233,8 @@ impl Waits {
         self.stop.try_receive(channel)
     }
 
-    /// Sends a message like [`Stop::send`], and adds the time of the wait to the worker's total.
+    /// Waits for room in a channel and sends a message, and adds the time of the wait to the worker's total. Fails if
+    /// the pipeline stops or the channel's receiver is gone.
     pub(crate) fn send<T>(&self, channel: &Sender<T>, message: T) -> Result<(), Stopped> {
         match self.stop.try_send(channel, message)? {
             None => Ok(()),

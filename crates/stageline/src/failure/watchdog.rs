@@ -20,10 +20,11 @@ const RECENT: usize = 16;
 /// A worker that waits for a slow stage does not count as stalled while any stage makes progress.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Watchdog {
-    /// The shortest time without a new activity of any worker before a warning reports what every stage is doing.
+    /// The shortest time without a new activity of any worker after which a stall warning comes. The warning reports
+    /// what every stage is doing.
     pub floor: Duration,
-    /// The warning comes when no worker has begun a new activity for this multiple of the longest action's duration so
-    /// far, or for `floor` if that is longer.
+    /// The factor for slow actions: a stall warning comes when no worker has begun a new activity for `factor` times
+    /// the longest duration of an action so far, or for `floor` if that is longer.
     pub factor: f64,
     /// The time from the stall warning until the step ends with [`StepError::Stalled`](crate::StepError::Stalled).
     pub grace: Duration,
@@ -43,20 +44,20 @@ impl Watchdog {
         self.factor.is_finite() && self.factor >= 0.0 && !self.floor.is_zero()
     }
 
-    /// Returns the time between two checks of the watchdog whether any worker has made progress: an eighth of the
-    /// floor, from 10 ms to 5 s.
+    /// Returns the interval at which the watchdog checks whether any worker has made progress: an eighth of `floor`,
+    /// but at least 10 ms and at most 5 s.
     pub(crate) fn interval(&self) -> Duration {
         (self.floor / 8).clamp(Duration::from_millis(10), Duration::from_secs(5))
     }
 
-    /// Returns the time without a new activity of any worker after which the stall warning comes: `factor` times the
-    /// duration of the longest action so far, at least `floor`.
+    /// Returns the time without a new activity of any worker after which a stall warning comes: `factor` times
+    /// `longest`, the duration of the longest action so far, but at least `floor`.
     pub(crate) fn limit(&self, longest: Duration) -> Duration {
         self.floor.max(self.many(longest))
     }
 
-    /// Returns the duration of the longest action multiplied by the watchdog's `factor`, the largest possible duration
-    /// if the product is larger.
+    /// Returns `longest`, the duration of the longest action so far, multiplied by the watchdog's `factor`. If the
+    /// product is too large for a duration, returns the largest duration.
     pub(crate) fn many(&self, longest: Duration) -> Duration {
         // A product too large for a duration means that the limit is never reached.
         Duration::try_from_secs_f64(longest.as_secs_f64() * self.factor).unwrap_or(Duration::MAX)
@@ -72,7 +73,8 @@ pub(crate) struct Place {
     pub(crate) since: Instant,
 }
 
-/// The board on which one worker records its recent activities, and from which the caller's watchdog reads them.
+/// The record of one worker's recent activities: the worker writes to it, and the watchdog on the caller's thread reads
+/// it.
 #[derive(Clone)]
 pub(crate) struct ProgressBoard(Arc<Mutex<VecDeque<Place>>>);
 
@@ -91,7 +93,8 @@ impl ProgressBoard {
         places.push_back(place);
     }
 
-    /// Returns the worker's last [`RECENT`] activities or fewer, the oldest first and the current one last.
+    /// Returns the worker's most recent activities, at most [`RECENT`] of them, the oldest first and the current one
+    /// last.
     pub(crate) fn places(&self) -> Vec<Place> {
         self.0.lock().iter().copied().collect()
     }
@@ -126,7 +129,8 @@ pub struct Stalled {
 }
 
 impl Stalled {
-    /// Returns the stages or the caller for which the worker waits; `None` if the activity is work of its own.
+    /// Returns the other stages or the caller for which the worker waits; `None` if the worker does work of its own in
+    /// this activity, such as a computation.
     pub fn waits_for(&self) -> Option<WaitCause> {
         let computes = matches!(
             self.activity,
@@ -137,8 +141,8 @@ impl Stalled {
 }
 
 impl Stall {
-    /// Builds a stall report for the pass `during`, which began at `began`. `boards` has one list for each worker: the
-    /// worker's recent activities, the oldest first.
+    /// Builds the report of a stall in the pass `during` (a step, an evaluation or another pass), which began at the
+    /// time `began`. `boards` has one list for each worker: the worker's recent activities, the oldest first.
     pub(crate) fn seen(boards: impl Iterator<Item = Vec<Place>>, began: Instant, during: During) -> Self {
         let now = Instant::now();
         let boards: Vec<_> = boards.collect();
@@ -178,8 +182,8 @@ impl Stall {
         })
     }
 
-    /// Returns the current activities of those workers of the stalled pipeline that do not wait for others: one of
-    /// these workers delays all others.
+    /// Returns the current activity of every worker of the stalled pipeline that does not wait for others. Unless all
+    /// workers wait, one of the returned workers causes the stall.
     pub fn at_work(&self) -> impl Iterator<Item = &Stalled> {
         self.workers.iter().filter(|worker| worker.waits_for().is_none())
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::memory::estimate::MemoryEstimate;
 use stageline_nn::autograd::recompute::Recompute;
 
-/// A level of recomputation (activation checkpointing), the same on all stages, with the memory estimate and the time
-/// of backwards that were measured at this level.
+/// One candidate level of recomputation (activation checkpointing) for the whole pipeline, with the memory estimate and
+/// the total backward time that were measured when all stages used this level.
 pub(crate) struct Level {
     pub(crate) recompute: Recompute,
     pub(crate) estimate: MemoryEstimate,
@@ -14,9 +14,10 @@ pub(crate) struct Level {
     pub(crate) backwards: Duration,
 }
 
-/// Returns all levels of recomputation in ascending order: none, then the levels of `blocks` (1, 2, ... recomputed
-/// blocks of each stage), then full. The selective level, which recomputes only cheap parts such as attention, is
-/// placed by its measured backward time, on the assumption that all blocks take equally long to recompute.
+/// Returns the given levels of recomputation as one list in ascending order: `nothing`, then `blocks` (levels at which
+/// each stage recomputes its first 1, 2, ... blocks), then `full`. The level `selective`, which recomputes only cheap
+/// parts such as attention, is inserted among the blocks by its measured backward time, on the assumption that all
+/// blocks take equally long to recompute.
 pub(crate) fn in_order(nothing: Level, selective: Option<Level>, blocks: Vec<Level>, full: Level) -> Vec<Level> {
     let beyond = |level: &Level| level.backwards.saturating_sub(nothing.backwards).as_secs_f64();
     let share = selective.as_ref().map_or(0.0, |selective| beyond(selective) / beyond(&full).max(f64::MIN_POSITIVE));
@@ -29,9 +30,9 @@ pub(crate) fn in_order(nothing: Level, selective: Option<Level>, blocks: Vec<Lev
     levels
 }
 
-/// Returns for each stage the lowest level of recomputation with which the whole pipeline's memory estimate still
-/// passes `fits`, and that estimate. `levels` are in ascending order of recomputation; the caller ensures that the last
-/// one fits if it is used on all stages.
+/// Chooses a level of recomputation for each stage, as low as possible while `fits` accepts the memory estimate of the
+/// whole pipeline. Returns the chosen level of each stage, and the pipeline's memory estimate at these levels. `levels`
+/// must be in ascending order of recomputation, and the last level must fit if all stages use it.
 pub(crate) fn least(levels: &[Level], fits: impl Fn(&MemoryEstimate) -> bool) -> (Vec<Recompute>, MemoryEstimate) {
     let last = levels.len() - 1;
     let estimate_of = |chosen: &[usize]| {
@@ -95,8 +96,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Tests that the chosen levels of recomputation are minimal: no other choice that fits the memory has a lower
-        /// highest level over the stages, or a lower level on one stage without a higher level on another.
+        /// Tests that the chosen levels of recomputation fit the memory and are minimal: no other choice that fits has
+        /// a lower highest level over the stages, or a lower level on one stage without a higher level on another.
         #[test]
         fn the_chosen_levels_fit_and_are_the_least(
             steps in prop::collection::vec(prop::array::uniform3(1_u32..50), 4),

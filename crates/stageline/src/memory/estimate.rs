@@ -60,39 +60,40 @@ pub struct StageEstimate {
 }
 
 impl StageEstimate {
-    /// Returns the bytes by which the first half of a split backward (the input gradient) increases the memory that its
-    /// micro-batch has in use until the second half (the weight gradient); 0 if backwards were measured whole.
+    /// Returns the bytes by which the memory of a micro-batch on the stage grows from its input gradient (the first
+    /// half of a split backward) until its weight gradient (the second half); 0 if the memory does not grow, or if
+    /// backwards were measured whole.
     pub(crate) fn left_by_input_gradient(&self) -> u64 {
         (self.activations.input_gradient - self.activations.forward).max(0.0) as u64
     }
 
-    /// Splits the working memory of the stage's backward (`backward` bytes) into the bytes of one micro-batch's
-    /// parameter gradients, and the other bytes.
+    /// Returns two parts of `backward`, the working memory of the stage's backward in bytes: the gradients of the
+    /// stage's parameters for one micro-batch, and the rest.
     pub(crate) fn backward_parts(&self, backward: u64) -> [u64; 2] {
         let of_parameters = self.gradients + self.tied_gradients.iter().map(|(_, bytes)| bytes).sum::<u64>();
         let of_parameters = of_parameters.min(backward);
         [of_parameters, backward - of_parameters]
     }
 
-    /// Returns the working memory of the stage's optimizer step in bytes if the old state is not kept for a rollback:
-    /// at least the largest parameter with its optimizer state, which exist twice while the optimizer steps the
-    /// parameter.
+    /// Returns the working memory of the stage's optimizer step in bytes if no old state is kept for a rollback. The
+    /// result is at least the size of the largest parameter and its optimizer state, because both exist twice while the
+    /// optimizer steps the parameter.
     pub(crate) fn flush_in_place(&self) -> u64 {
         let state = self.optimizer as f64 / self.gradients.max(1) as f64;
         let [_, rest] = self.flush_parts();
         rest.max((self.largest as f64 * (1.0 + state)) as u64)
     }
 
-    /// Splits the working memory of the stage's optimizer step into the bytes of new parameters and optimizer states,
-    /// and the other bytes.
+    /// Returns two parts of the working memory of the stage's optimizer step, in bytes: the new parameters and
+    /// optimizer states, and the rest.
     pub(crate) fn flush_parts(&self) -> [u64; 2] {
         let new = (self.gradients + self.optimizer).min(self.flush);
         [new, self.flush - new]
     }
 }
 
-/// The device and the parameter bytes of a stage in a data-parallel replica other than replica 0. The stage has no
-/// optimizer; the rest of its memory is estimated from the same stage of replica 0.
+/// The device and the parameter bytes of one stage in a data-parallel replica other than replica 0. Only replica 0 has
+/// optimizers; the other memory of this stage is estimated from the same stage of replica 0.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Leaf {
     pub(crate) device: Device,
@@ -199,7 +200,8 @@ impl MemoryEstimate {
         &self.stages
     }
 
-    /// Returns one memory estimate for each replica, as if the replica were a pipeline of its own.
+    /// Returns one memory estimate for each data-parallel replica, in which the replica counts as a pipeline of its
+    /// own.
     pub(crate) fn by_replica(&self) -> impl Iterator<Item = Self> {
         // In the flush the first replica also has the received sums of the others; a sum in shared memory counts for
         // its sender.
@@ -223,8 +225,8 @@ impl MemoryEstimate {
         [roots].into_iter().chain(leaves).map(alone)
     }
 
-    /// Whether the activations of a live micro-batch take, on every stage, at most 1% more bytes than in the memory
-    /// estimate `other`.
+    /// Whether the activations of one micro-batch take, on every stage, at most 1% more bytes in this memory estimate
+    /// than in the memory estimate `other`.
     pub(crate) fn keeps_no_more_than(&self, other: &Self) -> bool {
         let mut stages = self.stages.iter().zip(&other.stages);
         stages.all(|(stage, other)| stage.activations.forward <= 1.01 * other.activations.forward)
@@ -248,8 +250,8 @@ pub(crate) mod tests {
     use super::*;
     use crate::threads::cores::Cores;
 
-    /// Returns a memory estimate for tests under 1F1B, in which the stages have only activations: `activations` has the
-    /// bytes of each stage for one micro-batch.
+    /// Returns a memory estimate for tests: a 1F1B pipeline with one stage for each entry of `activations`, which is
+    /// the number of bytes of activations of one micro-batch. All other memory of the stages is 0.
     pub(crate) fn of_activations(activations: &[f64], micro_batches: usize) -> MemoryEstimate {
         let stage = |&bytes: &f64| StageEstimate {
             device: Device::flex(),
@@ -328,8 +330,9 @@ pub(crate) mod tests {
         assert!(!whole.have_devices_to_themselves(), "all CPUs share one memory");
     }
 
-    /// Tests the memory of tensors in flight under 1F1B, in which a stage sends the gradient of a micro-batch while the
-    /// previous stage has not yet used the gradient of the micro-batch before it.
+    /// Tests that a gradient in flight counts for the sending stage if both stages share a memory. Under 1F1B a stage
+    /// sends the gradient of a micro-batch before the previous stage has used that of the micro-batch before, so two
+    /// are in flight.
     #[test]
     fn tensors_in_flight_count_for_the_sender_if_memory_is_shared() {
         let mut estimate = of_activations(&[0.0; 3], 8);

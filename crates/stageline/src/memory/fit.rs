@@ -138,8 +138,8 @@ enum Cut {
 #[derive(Clone, Copy)]
 struct Change {
     recompute: bool,
-    /// The number by which the rows (samples) of a micro-batch are divided, and the number of micro-batches is
-    /// multiplied.
+    /// The divisor of a micro-batch's number of rows (samples), and the factor of the number of micro-batches; 1 leaves
+    /// both unchanged.
     times: usize,
     cut: Cut,
     one_f_one_b: bool,
@@ -147,9 +147,8 @@ struct Change {
 }
 
 impl Change {
-    /// Returns all combinations of settings that can be changed to save memory, for micro-batches of `rows` rows
-    /// (samples), in the order in which they are preferred: the first changes nothing, and those with another optimizer
-    /// are last.
+    /// Returns all candidate changes of settings that may save memory, if a micro-batch has `rows` rows (samples), in
+    /// the order of preference. The first changes nothing, and those that change the optimizer are last.
     fn all(rows: usize) -> Vec<Self> {
         let sizes: Vec<_> = (1..=rows.max(1)).filter(|times| rows.is_multiple_of(*times)).collect();
         let mut all = Vec::with_capacity(24 * sizes.len());
@@ -179,8 +178,8 @@ impl Change {
         all.into_iter().chain([lean.then_some(Lever::LeanerOptimizer)]).flatten().collect()
     }
 
-    /// Returns the memory estimate of the pipeline after this combination of settings is changed; `None` if the
-    /// pipeline cannot be changed in this way.
+    /// Returns the memory estimate of the pipeline with this combination of changes applied; `None` if the pipeline
+    /// cannot be changed in this way.
     fn of(self, estimate: &MemoryEstimate, schedule: &dyn Schedule) -> Option<MemoryEstimate> {
         let estimate = if self.recompute { estimate.recomputed.as_deref()? } else { estimate };
         let changed = match self.cut {
@@ -198,8 +197,8 @@ impl Change {
         Some(changed.with_rows_times(1.0 / self.times as f64).under(plan))
     }
 
-    /// Returns the bytes of memory that a device needs after these changes of settings; `None` if the pipeline cannot
-    /// be changed in this way. If the device's stage is cut in two, the result is the larger half's need.
+    /// Returns the bytes of memory that a device needs with this combination of changes applied; `None` if the pipeline
+    /// cannot be changed in this way. If the device's stage is cut in two, the result is the need of the larger half.
     fn needs(self, estimate: &MemoryEstimate, schedule: &dyn Schedule, device: &Device) -> Option<u64> {
         let changed = self.of(estimate, schedule)?;
         let workers = changed.workers_on(device);
@@ -222,10 +221,10 @@ impl WayOut {
         self.needs <= has - has / 10
     }
 
-    /// Returns the changes of settings with which the training needs less memory on the device of `shortage`, if a
-    /// micro-batch has `rows` rows (samples). Each setting alone comes first, with micro-batches only as small as
-    /// necessary. If no single setting is enough, one combination follows: the first that is enough, in the order of
-    /// preference, or else the one with which the device needs least memory.
+    /// Returns the proposed changes of settings with which the training needs less memory on the device of `shortage`;
+    /// `rows` is the number of rows (samples) of a micro-batch. Changes of a single setting come first, with
+    /// micro-batches only as small as necessary. If no single setting is enough, one combination follows: the first in
+    /// the order of preference that is enough, or else the one with which the device needs the least memory.
     pub(crate) fn all(
         estimate: &MemoryEstimate,
         schedule: &dyn Schedule,
@@ -255,9 +254,9 @@ impl WayOut {
 }
 
 impl DoesNotFit {
-    /// Returns the error message that a training does not fit into memory, with the proposed changes of settings.
-    /// `lever` gives a setting's name in the calling program, such as a flag; `between` separates settings that are
-    /// changed together.
+    /// Returns the error message for a training that does not fit into memory, with the need of each worker and the
+    /// proposed changes of settings. `lever` gives a setting's name in the calling program, such as a flag; `between`
+    /// separates settings that are changed together.
     pub fn explain(&self, lever: impl Fn(&Lever) -> String, between: &str) -> String {
         use fmt::Write;
         let (needs, has) = (Bytes(self.needs), Bytes(self.has));

@@ -50,10 +50,10 @@ impl Parameters {
         replicas.map(|(replica, devices)| Self::of(stages, devices, root(replica), precision)).collect()
     }
 
-    /// Returns the sizes of the parameters of all stages of one replica on its devices. `root` has the devices of
-    /// replica 0, whose optimizers step; it is `None` for replica 0 itself. A trained parameter that another stage or
-    /// replica 0 owns takes no memory where it shares the owner's memory; its copy in a lower precision always takes
-    /// memory.
+    /// Returns the sizes of the parameters of each stage of one replica, whose stages run on `devices`. `root` has the
+    /// devices of replica 0, and is `None` for replica 0 itself. A trained parameter takes no memory in a stage that
+    /// shares a memory with the parameter's owner (another stage, or the same stage of replica 0), except for its copy
+    /// in a lower precision.
     fn of(stages: &[Vec<Description>], devices: &[Device], root: Option<&[Device]>, precision: Precision) -> Vec<Self> {
         let mut owners = HashMap::new();
         let mut sizes = |(stage, descriptions): (usize, &Vec<Description>)| {
@@ -94,14 +94,16 @@ pub(crate) struct Rehearsal<'a> {
     pub(crate) groups: usize,
     pub(crate) threads: KernelThreads,
     pub(crate) rollback: Rollback,
-    /// Whether the optimizers have stepped before the rehearsal, so that their states exist already.
+    /// Whether the optimizers had stepped before the rehearsal (a step that only measures memory), so that their states
+    /// existed already.
     pub(crate) stepped: bool,
-    /// The recorded events of each worker of replica 0.
+    /// The events that each worker of replica 0 recorded in the rehearsal (a step that only measures memory).
     pub(crate) rows: Vec<Vec<Event>>,
 }
 
 impl Rehearsal<'_> {
-    /// Returns the total time that all stages' backwards on the rehearsal's second micro-batch took.
+    /// Returns the total time that all stages took for their backwards on the second micro-batch of the rehearsal (a
+    /// step of two micro-batches that only measures memory).
     pub(crate) fn backwards(&self) -> Duration {
         let is_backward = |event: &&Event| match event.activity {
             Activity::Instruction(Instruction::Compute(action)) => {
@@ -112,8 +114,8 @@ impl Rehearsal<'_> {
         self.rows.iter().flatten().filter(is_backward).map(Event::worked).sum()
     }
 
-    /// Computes the pipeline's memory estimate from the rehearsal's recorded events; `None` if the events have no
-    /// measured memory.
+    /// Computes the pipeline's memory estimate from the events that workers recorded in the rehearsal (a step that only
+    /// measures memory); `None` if memory was not measured.
     pub(crate) fn estimate(self) -> Option<MemoryEstimate> {
         let stages = (0..self.stages.len()).map(|stage| self.stage(stage)).collect::<Option<Vec<_>>>()?;
         let other = self.rows.iter().map(|row| self.other(row, &stages)).collect::<Option<Vec<_>>>()?;
@@ -126,8 +128,9 @@ impl Rehearsal<'_> {
         Some(MemoryEstimate { plan, stages, other, threads, rollback, leaves, groups, recomputed: None, steps, copies })
     }
 
-    /// Returns the bytes that a worker has in use after the rehearsal's rollback, beyond the known sizes of its stages
-    /// and of its kernel threads' buffers; 0 on a GPU, and `None` if memory was not measured.
+    /// Returns the bytes that a worker has in use after the rehearsal's optimizer steps are rolled back, beyond the
+    /// parameters and optimizer states of its stages and the buffers of its kernel threads. The result is 0 on a GPU,
+    /// and `None` if memory was not measured.
     fn other(&self, row: &[Event], stages: &[StageEstimate]) -> Option<u64> {
         let undone = || row.iter().filter(|event| event.activity == Activity::Follow);
         let last = undone().next_back()?;
@@ -185,14 +188,14 @@ impl Rehearsal<'_> {
         })
     }
 
-    /// Returns the size in bytes of a stage's largest transfer of one kind (activations or gradients) in the rehearsal;
-    /// 0 if there was none.
+    /// Returns the largest number of bytes that a stage sent in one transfer of the kind `carried` (activations or
+    /// gradients) in the rehearsal, which is a step that only measures memory; 0 if it sent none.
     fn sent(&self, stage: usize, carried: Carried) -> u64 {
         sent(stage, carried, &self.rows).max().unwrap_or(0)
     }
 
     /// Returns the change of a worker's memory in use over one activity of a stage, such as a forward or the optimizer
-    /// step, in bytes; `None` if the rehearsal did not measure the activity.
+    /// step, in bytes; `None` if the rehearsal (a step that only measures memory) has no measurement of the activity.
     fn of(&self, stage: usize, activity: Activity) -> Option<Over> {
         let row = self.rows.iter().find(|row| row.iter().any(|event| event.stage == stage))?;
         let at = row.iter().position(|event| event.stage == stage && event.activity == activity)?;

@@ -10,8 +10,8 @@ use crate::memory::estimate::{Copies, Leaf, MemoryEstimate, StageEstimate, Steps
 use crate::memory::whatever_rows::WhateverRows;
 
 impl Leaf {
-    /// Returns the device and the parameter bytes of one stage that has the layers of all stages of a replica; `None`
-    /// if the stages are on several devices.
+    /// Returns the device and the total parameter bytes of one stage into which all stages of a replica (`leaves`) are
+    /// joined; `None` if the stages do not share one memory.
     fn joined(leaves: &[Self]) -> Option<Self> {
         let device = leaves.first()?.device.clone();
         let parameters = leaves.iter().map(|leaf| leaf.parameters).sum();
@@ -21,8 +21,8 @@ impl Leaf {
 
 impl WhateverRows {
     /// Returns the parts of a stage's memory that do not depend on the rows (samples) of a micro-batch, by linear
-    /// extrapolation to 0 rows. The stage was measured twice: for `all` with the usual number of rows, and for `few`
-    /// with `share` times that number, 0 < `share` < 1.
+    /// extrapolation of two measurements to 0 rows: `all` with the usual number of rows, and `few` with `share` times
+    /// that number, where 0 < `share` < 1.
     pub(crate) fn between(few: &StageEstimate, all: &StageEstimate, share: f64) -> Self {
         let constant = |few: f64, all: f64| (all - (all - few) / (1.0 - share)).clamp(0.0, few.min(all).max(0.0));
         Self {
@@ -35,8 +35,9 @@ impl WhateverRows {
         }
     }
 
-    /// Returns the parts of a stage's memory that do not depend on the rows of a micro-batch, for half of the stage:
-    /// activations are halved, while the working memory of forwards and backwards stays the same.
+    /// Returns the parts of memory that do not depend on the rows (samples) of a micro-batch for one half of the stage,
+    /// if the stage is cut in two. The activations are halved, and the working memory of forwards and backwards stays
+    /// the same.
     fn halved(self) -> Self {
         let StageMemory { forward, input_gradient } = self.activations;
         Self { activations: StageMemory { forward: forward / 2.0, input_gradient: input_gradient / 2.0 }, ..self }
@@ -44,8 +45,8 @@ impl WhateverRows {
 }
 
 impl MemoryEstimate {
-    /// Adds the memory estimate of the same training with full recomputation, so that a check against the devices'
-    /// memory can suggest recomputation.
+    /// Adds to this memory estimate that of the same training with full recomputation, so that a check against the
+    /// devices' memory can suggest recomputation.
     #[must_use]
     pub fn or_recomputed(self, recomputed: Self) -> Self {
         Self { recomputed: Some(Box::new(recomputed)), ..self }

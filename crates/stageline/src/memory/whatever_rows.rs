@@ -4,7 +4,7 @@
 use stageline_schedule::StageMemory;
 
 /// The parts of a stage's memory for a micro-batch that do not depend on the micro-batch's number of rows (samples), in
-/// bytes: for example weights that a matrix product packs.
+/// bytes: for example the packed weights of a matrix product.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct WhateverRows {
     /// The part of a live micro-batch's activations that does not depend on the number of its rows, in bytes.
@@ -18,8 +18,9 @@ pub(crate) struct WhateverRows {
 }
 
 impl WhateverRows {
-    /// Returns the part of a stage's memory that does not depend on the rows of a micro-batch, as far as a single
-    /// measurement shows it: the parameter gradients of one micro-batch (`bytes`), which count for the backward.
+    /// Returns the parts of a stage's memory that are known not to depend on the rows (samples) of a micro-batch if the
+    /// stage was measured with only one number of rows: `bytes` bytes of the backward's working memory, for the
+    /// parameter gradients of one micro-batch.
     pub(crate) fn gradients(bytes: u64) -> Self {
         Self { activations: StageMemory::whole(0.0), forward: 0, backward: bytes }
     }

@@ -38,8 +38,9 @@ impl MemoryEstimate {
         each.flat_map(|(estimate, replica)| estimate.workers_of(replica, buffers)).collect()
     }
 
-    /// Returns the memory estimates of the workers of one replica, each with its device, from the estimate of this
-    /// replica alone. A worker on the host also has `buffers` bytes of buffers for matrix products.
+    /// Returns the memory estimates of the workers of one replica, each with its device. The estimate on which this is
+    /// called must be that of the replica alone; `buffers` is the number of bytes of matrix-product buffers that each
+    /// worker on the host has in addition.
     fn workers_of(&self, replica: Replica, buffers: u64) -> Vec<(Device, WorkerEstimate)> {
         let rows = self.plan.rows().iter().zip(&self.other).zip(Pace::of_workers(self));
         let worker = |((row, &other), pace): ((&Vec<Action>, &u64), Pace)| {
@@ -63,15 +64,15 @@ impl MemoryEstimate {
     }
 }
 
-/// The behaviour of a worker in a simulated step on which its memory depends: the tensors in flight, and how far it
-/// runs ahead into the next step.
+/// The two results of a simulated step on which a worker's memory depends: the peak of the tensors in flight in its
+/// memory, and the number of actions by which it runs ahead into the next step.
 #[derive(Clone, Copy, Default)]
 struct Pace {
-    /// The largest number of bytes of tensors in flight between stages that are in the worker's memory during one of
+    /// The largest number of bytes that tensors in flight between stages take in the worker's memory during any one of
     /// its actions.
     transfers: u64,
-    /// The number of actions of the next step that the worker may have begun when the verdict on the simulated step
-    /// arrives (whether its optimizer steps are committed).
+    /// The number of actions of the next step that the worker may have begun when it learns whether the optimizer steps
+    /// of the simulated step are committed.
     ahead: usize,
 }
 
@@ -106,20 +107,21 @@ impl Pace {
     }
 }
 
-/// The number of bytes of tensors in flight in one worker's memory over simulated time, as two running totals.
+/// The bytes of tensors in flight in one worker's memory over simulated time, stored as two running totals: of the
+/// bytes allocated and of the bytes freed.
 struct Held {
-    /// The running total of bytes that tensors in flight allocate: each entry has a simulated time and the bytes of all
-    /// allocations up to that time. The entries are in ascending order of time.
+    /// The running total of bytes that tensors in flight have allocated in the worker's memory: each entry has a
+    /// simulated time and the bytes of all allocations up to that time. The entries are in ascending order of time.
     begun: Vec<(f64, u64)>,
-    /// The running total of bytes that tensors in flight free: each entry has a simulated time and the bytes of all
-    /// frees up to that time. The entries are in ascending order of time.
+    /// The running total of bytes that tensors in flight have freed in the worker's memory: each entry has a simulated
+    /// time and the bytes of all frees up to that time. The entries are in ascending order of time.
     over: Vec<(f64, u64)>,
 }
 
 impl Held {
-    /// Computes the two running totals of bytes in flight from the intervals `(from, to, bytes)` of simulated time in
-    /// which tensors are in flight. The receiver uses a tensor at `to`, but may be one micro-batch late, so the
-    /// tensor's bytes count until one forward and one backward after `to`.
+    /// Computes the running totals of the bytes that tensors in flight allocate and free. Each entry of `times` has the
+    /// simulated times at which a tensor is sent and used, and its bytes. The receiver may be one micro-batch late, so
+    /// the bytes count until one forward and one backward after the time of use.
     fn new(times: Vec<(f64, f64, u64)>) -> Self {
         let summed = |time: fn(&(f64, f64, u64)) -> f64| {
             let mut changes: Vec<_> = times.iter().map(|held| (time(held), held.2)).collect();
@@ -144,8 +146,8 @@ impl Held {
     }
 }
 
-/// The simulated forwards and backwards of every stage and micro-batch, each with its worker and time, between which
-/// tensors are in flight.
+/// The simulated forwards and backwards of every stage and micro-batch, each with its worker and its times. A tensor is
+/// in flight from the end of the action that makes the tensor until the action that uses it.
 struct Transfers {
     forwards: HashMap<(usize, usize), (usize, Span)>,
     backwards: HashMap<(usize, usize), (usize, Span)>,

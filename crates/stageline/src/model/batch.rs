@@ -92,8 +92,8 @@ impl<I: Payload, T: Payload> Batch<I, T> {
     }
 }
 
-/// Returns the number of rows (the size of dimension 0) that all tensors in a batch have. Fails if the numbers differ,
-/// or if there is no tensor.
+/// Returns the number of rows (the size of dimension 0) of a batch's tensors. Returns an error if the tensors differ in
+/// this number, or if there is no tensor.
 pub(super) fn rows<I: Payload, T: Payload>(input: &I, target: &T) -> Result<usize, BatchError> {
     let counts = row_counts(input, target);
     let rows = *counts.first().ok_or(BatchError::NoTensors)?;
@@ -103,8 +103,8 @@ pub(super) fn rows<I: Payload, T: Payload>(input: &I, target: &T) -> Result<usiz
     }
 }
 
-/// Slices all tensors of a batch's input and target, which have `rows` rows along dimension 0, into `pieces`
-/// micro-batches of consecutive rows.
+/// Slices a batch's input and target, whose tensors have `rows` rows along dimension 0, into `pieces` micro-batches of
+/// consecutive rows. Returns each micro-batch as a pair of input and target.
 pub(super) fn slice<I: Payload, T: Payload>(input: &I, target: &T, rows: usize, pieces: usize) -> Vec<(I, T)> {
     even_ranges(rows, pieces)
         .map(|range| {
@@ -124,7 +124,8 @@ pub(super) fn even_ranges(rows: usize, pieces: usize) -> impl Iterator<Item = Ra
     })
 }
 
-/// The mapper that slices one range of rows (along dimension 0) out of every tensor of a batch.
+/// The mapper that replaces every tensor of a batch by one range of its rows (along dimension 0), as one micro-batch
+/// needs them.
 pub(super) struct SliceRows(Range<usize>);
 
 impl PayloadMapper for SliceRows {

@@ -24,13 +24,13 @@ pub enum BatchError {
     /// The sum of the loss weights of all micro-batches overflows to infinity.
     #[error("the loss weights of the batch add up to infinity; count them in a larger unit")]
     TotalWeight,
-    /// A batch that was cut by hand has a different number of micro-batches than the pipeline runs in a step.
+    /// The caller has split the batch into another number of micro-batches than the pipeline runs in a step.
     #[error(
         "the batch was cut into {given} micro-batches, but the pipeline runs {}{}; cut it into {0}{}",
         micro_batches * replicas, shared_by(*micro_batches, *replicas), or_built_for(*given, *replicas)
     )]
     Count {
-        /// The number of micro-batches into which the batch was cut by hand.
+        /// The number of micro-batches into which the caller has split the batch.
         given: usize,
         /// M, the number of micro-batches that each replica runs in a step.
         micro_batches: usize,
@@ -48,7 +48,8 @@ pub enum BatchError {
         /// The index of the first tensor whose number of rows differs from that of tensor 0; indices run through the
         /// input and then the target.
         tensor: usize,
-        /// The number of rows (along dimension 0) of the first tensor that has not as many rows as tensor 0.
+        /// The number of rows (along dimension 0) of the tensor with the index `tensor`, which differs from that of
+        /// tensor 0.
         found: usize,
     },
     /// The batch contains no tensor.
@@ -61,7 +62,7 @@ pub enum BatchError {
          or in their number of tensors; infer the micro-batches one by one with `Pipeline::infer_micro_batches`"
     )]
     Outputs {
-        /// The index of the first micro-batch whose output differs from that of micro-batch 0.
+        /// The index of the first micro-batch whose output cannot be concatenated with the output of micro-batch 0.
         micro_batch: usize,
     },
     /// The loss weight of a micro-batch is negative or not finite.
@@ -81,8 +82,8 @@ pub enum BatchError {
          `LossStage::weight` must return one number for each term of the loss, and at least one, for all targets"
     )]
     Terms {
-        /// The index of the micro-batch whose loss weight has another number of terms than the first micro-batch's, or
-        /// none.
+        /// The index of the first micro-batch whose loss weight has no terms, or not as many terms as the loss weight
+        /// of micro-batch 0.
         micro_batch: usize,
         /// The number of loss terms in the loss weight of the rejected micro-batch.
         found: usize,
@@ -93,7 +94,8 @@ pub enum BatchError {
     /// panicked.
     #[error("`LossStage::weight` failed on the targets of micro-batch {micro_batch}: {failure}")]
     WeightPanic {
-        /// The index of the micro-batch on whose targets the function panicked.
+        /// The index of the micro-batch on whose targets the user's function
+        /// [`LossStage::weight`](crate::LossStage::weight) panicked.
         micro_batch: usize,
         /// The message of the panic in the user's function [`LossStage::weight`](crate::LossStage::weight).
         failure: String,
@@ -106,8 +108,8 @@ pub enum BatchError {
 }
 
 impl BatchError {
-    /// Returns this error for a batch that `replicas` replicas share: divides the error's number of micro-batches,
-    /// which counts those of all replicas, by `replicas`.
+    /// Returns the same error with the number of micro-batches of one replica. The error's own number of micro-batches
+    /// counts those of all `replicas` replicas, so it is divided by `replicas`.
     pub(crate) fn of_replicas(self, replicas: usize) -> Self {
         match self {
             Self::TooSmall { rows, micro_batches, .. } => {
@@ -127,7 +129,8 @@ pub(super) fn shared_by(micro_batches: usize, replicas: usize) -> String {
     if replicas == 1 { String::new() } else { format!(", {micro_batches} for each of {replicas} replicas") }
 }
 
-/// Returns the advice for a batch with too few rows: use fewer replicas, or fewer micro-batches per replica.
+/// Returns the advice in the message for a batch of `rows` rows, which are too few: to use fewer replicas, or fewer
+/// micro-batches per replica.
 pub(super) fn fewer(rows: usize, replicas: usize) -> String {
     match rows / replicas {
         0 => format!("use at most {rows} replicas"),
@@ -135,8 +138,8 @@ pub(super) fn fewer(rows: usize, replicas: usize) -> String {
     }
 }
 
-/// Returns the advice to build the pipeline with the number of micro-batches into which the batch was cut; empty if the
-/// replicas cannot share these micro-batches evenly.
+/// Returns the advice to build the pipeline with as many micro-batches as the caller has split the batch into
+/// (`given`); empty if the replicas cannot share these micro-batches evenly.
 pub(super) fn or_built_for(given: usize, replicas: usize) -> String {
     match given / replicas {
         each if each > 0 && given.is_multiple_of(replicas) => format!(", or build the pipeline with {each}"),

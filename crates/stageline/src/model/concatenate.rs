@@ -9,11 +9,12 @@ use crate::model::batch_error::BatchError;
 use crate::model::micro_batches::payload_shapes;
 use crate::model::payload::{Payload, PayloadMapper};
 
-/// Concatenates payloads (the outputs of several micro-batches) in their order, each tensor along dimension 0.
+/// Concatenates the outputs of several micro-batches in their order, each tensor along dimension 0, and returns the
+/// result. An output is a payload: a value made of one or more tensors.
 ///
 /// # Errors
-/// Returns [`BatchError::Outputs`] if the payloads differ in their number of tensors or in any dimension other than 0,
-/// and [`BatchError::NoRows`] if there is no payload.
+/// Returns [`BatchError::Outputs`] if the outputs differ in their number of tensors or in any dimension other than 0,
+/// and [`BatchError::NoRows`] if there is no output.
 pub(crate) fn concatenate<P: Payload>(pieces: Vec<P>) -> Result<P, BatchError> {
     let rows: Vec<Vec<Vec<usize>>> = pieces.iter().map(|piece| rows_of(piece)).collect();
     if let Some(other) = rows.iter().position(|rows_of_piece| *rows_of_piece != rows[0]) {
@@ -29,13 +30,13 @@ pub(crate) fn concatenate<P: Payload>(pieces: Vec<P>) -> Result<P, BatchError> {
     Ok(first.map(&mut Join(rest.collect())))
 }
 
-/// Returns the size of one row of every tensor in a payload: the tensor's dimensions without dimension 0.
+/// Returns the shape of one row of every tensor in a micro-batch's output: the tensor's dimensions without dimension 0.
 fn rows_of<P: Payload>(piece: &P) -> Vec<Vec<usize>> {
     payload_shapes(piece).into_iter().map(|shape| shape.get(1..).unwrap_or_default().to_vec()).collect()
 }
 
-/// The list of a payload's tensors in the payload's order. Each tensor is type-erased, so that tensors with different
-/// numbers of dimensions and of different kinds are in one list.
+/// The list of the tensors in a micro-batch's output. Each tensor is type-erased, so that tensors of different ranks
+/// and kinds are in one list.
 #[derive(Default)]
 struct Tensors(VecDeque<Box<dyn Any>>);
 
@@ -54,12 +55,13 @@ impl PayloadMapper for Tensors {
     }
 }
 
-/// The mapper that appends to each tensor of the first payload the tensors at the same position in all further
-/// payloads, along dimension 0.
+/// The mapper that concatenates the outputs of several micro-batches: it appends to each tensor of the first output,
+/// along dimension 0, the tensors at the same position in all further outputs.
 struct Join(Vec<VecDeque<Box<dyn Any>>>);
 
 impl Join {
-    /// Returns a list of a tensor of the first payload and the tensors at the same position in all further payloads.
+    /// Returns a list of `tensor`, which belongs to the first micro-batch's output, and the tensors at the same
+    /// position in the outputs of all further micro-batches.
     fn beside<T: 'static>(&mut self, tensor: T) -> Vec<T> {
         let next = |tensors: &mut VecDeque<Box<dyn Any>>| {
             let tensor = tensors.pop_front().and_then(|tensor| tensor.downcast::<T>().ok());

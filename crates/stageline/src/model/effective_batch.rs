@@ -77,8 +77,8 @@ impl EffectiveBatch {
     }
 }
 
-/// A training step's number of samples differs from the number for which the learning rate and the step counts were
-/// chosen.
+/// A change of the number of samples in a training step, compared with the number for which the learning rate and the
+/// step counts were chosen.
 ///
 /// This happens when the number of micro-batches changes but the learning rate and the step counts do not. The message
 /// names the correction.

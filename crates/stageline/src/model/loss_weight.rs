@@ -28,14 +28,15 @@ impl Weight {
         self.0.iter().all(|weight| *weight == 0.0)
     }
 
-    /// Divides the loss sum of every term by the term's weight. The quotient of a term is 0 if its sum and its weight
-    /// are both 0.
+    /// Returns the mean loss of every term: the term's loss sum divided by its weight. The mean of a term is 0 if its
+    /// sum and its weight are both 0.
     pub(crate) fn divide(&self, sums: &[f64]) -> Vec<f64> {
         sums.iter().zip(&self.0).map(|(sum, weight)| mean(*sum, *weight)).collect()
     }
 }
 
-/// Divides a sum over targets by the weight of these targets; returns 0 if sum and weight are both 0.
+/// Returns the mean of a loss or metric: its sum over targets, divided by the weight of these targets; 0 if sum and
+/// weight are both 0.
 pub(crate) fn mean(sum: f64, weight: f64) -> f64 {
     if sum == 0.0 && weight == 0.0 { 0.0 } else { sum / weight }
 }

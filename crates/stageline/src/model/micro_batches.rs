@@ -54,8 +54,9 @@ impl Weights {
         self.starts[self.each.len()] - self.starts[0]
     }
 
-    /// Splits the loss weights into parts of `micro_batches` consecutive micro-batches, one part for each replica; the
-    /// last part may have fewer. Samples keep their numbers, and every part has its own total.
+    /// Splits the loss weights of a batch into those of the data-parallel replicas: one part for every `micro_batches`
+    /// consecutive micro-batches; the last part may have fewer. Samples keep their indices in the whole batch, and
+    /// every part has its own total.
     pub(crate) fn divided(&self, micro_batches: usize) -> Vec<Self> {
         let part = |(index, each): (usize, &[Weight])| {
             let first = index * micro_batches;
@@ -65,8 +66,8 @@ impl Weights {
         self.each.chunks(micro_batches).enumerate().map(part).collect()
     }
 
-    /// Returns the samples of a micro-batch, on which dropout depends: the number of the step, the number of the first
-    /// sample, and the count of samples.
+    /// Returns the position of a micro-batch's samples in the training, from which dropout derives its random numbers:
+    /// the step, the index of the first sample in the step's batch, and the number of samples.
     pub(crate) fn samples(&self, step: usize, micro_batch: usize) -> Samples {
         let [first, end] = [self.starts[micro_batch], self.starts[micro_batch + 1]];
         Samples { step, first, count: end - first }
@@ -75,7 +76,7 @@ impl Weights {
 
 impl<I: Payload, T: Payload> MicroBatches<I, T> {
     /// Creates a validated batch from micro-batches, given as pairs of input and target: computes the loss weight of
-    /// each with `weight`, and returns an error for weights by which the loss cannot be divided.
+    /// each with `weight`. Returns an error if a loss weight, or the total of all, is not a valid divisor of the loss.
     pub(super) fn weigh(pieces: Vec<(I, T)>, weight: &WeightOf<T>) -> Result<Self, BatchError> {
         let weight_of_targets = |(micro_batch, (_, target)): (usize, &(I, T))| {
             let panicked =
@@ -103,11 +104,10 @@ impl<I: Payload, T: Payload> MicroBatches<I, T> {
         Ok(Self { inputs, targets, weights })
     }
 
-    /// Returns the micro-batches that no other micro-batch contains in shape. Each one is returned as a batch of its
-    /// own, which consists of `times` copies of that micro-batch.
+    /// Returns the micro-batches with the largest shapes, one of which needs the most memory, whatever the model
+    /// computes. Each of them becomes a batch of its own, which consists of `times` copies of that micro-batch.
     ///
-    /// A micro-batch contains another one if every dimension of every tensor is at least as large. One of the returned
-    /// micro-batches therefore needs the most memory, whatever the model computes.
+    /// A micro-batch is left out if another one is at least as large in every dimension of every tensor.
     pub(crate) fn largest(self, times: usize) -> Vec<Self> {
         let mut largest: Vec<(usize, Shapes)> = Vec::new();
         for (index, (input, target)) in self.inputs.iter().zip(&self.targets).enumerate() {
@@ -181,7 +181,8 @@ pub(super) fn shapes<I: Payload, T: Payload>(input: &I, target: &T) -> Shapes {
     shapes
 }
 
-/// Returns the shapes of all tensors of a payload, in the payload's order.
+/// Returns the shapes of all tensors in a payload (a value made of tensors, such as a stage's output), in a fixed
+/// order.
 pub(crate) fn payload_shapes<P: Payload>(payload: &P) -> Vec<Vec<usize>> {
     shapes(payload, &()).0
 }

@@ -16,11 +16,13 @@ use burn::tensor::{Bool, DType, Int, Shape, Tensor};
             `stageline::payload!(Name {{ field, field }})`"
 )]
 pub trait Payload: Clone + Send + 'static {
-    /// Replaces every tensor of the payload by the one that `mapper` returns for it, always in the same order.
+    /// Returns the payload (a value made of tensors) with every tensor replaced by the one that `mapper` returns for
+    /// it. The tensors are always replaced in the same order.
     fn map<M: PayloadMapper>(self, mapper: &mut M) -> Self;
 }
 
-/// A function that replaces the tensors of a [`Payload`], with one method per kind of tensor.
+/// A function that replaces the tensors of a [`Payload`] (a value made of tensors), with one method for each kind of
+/// tensor.
 pub trait PayloadMapper {
     /// Returns the float tensor that replaces `tensor`, a float tensor of the payload. Both have `D` dimensions; their
     /// sizes may differ.

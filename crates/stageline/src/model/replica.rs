@@ -13,14 +13,14 @@ pub struct Replica {
 }
 
 impl Default for Replica {
-    /// Returns the only replica of a pipeline without data parallelism.
+    /// Returns the one replica of a pipeline without data parallelism: replica 0 of 1.
     fn default() -> Self {
         Self { index: 0, of: 1 }
     }
 }
 
 impl Replica {
-    /// Returns all data-parallel replicas of a pipeline that has `of` of them.
+    /// Returns all `of` data-parallel replicas of a pipeline, in the order of their numbers.
     pub(crate) fn all(of: usize) -> impl Iterator<Item = Self> {
         (0..of).map(move |index| Self { index, of })
     }

@@ -183,8 +183,8 @@ where
     }
 }
 
-/// Implements [`Stage`] and [`LossStage`] for a tuple of stages, given the first stage, the stages after it (each with
-/// the stage before it), and the last stage.
+/// Implements [`Stage`] for a tuple of stages. Its arguments are the type parameters of the first stage, of each
+/// further stage (with the stage before it, which gives its input), and of the last stage.
 macro_rules! tuple_stage {
     ($first:ident $(, $next:ident after $before:ident)*; $last:ident) => {
         impl<$first: Stage $(, $next: Stage<Input = $before::Output>)*> Stage for ($first, $($next),*) {
@@ -210,7 +210,8 @@ macro_rules! tuple_stage {
     };
 }
 
-/// Implements [`LossStage`] for a tuple of stages, given the stages before the last one and the last stage.
+/// Implements [`LossStage`] for a tuple of stages, given the type parameters of the stages before the last one, and of
+/// the last stage, which has the loss.
 macro_rules! tuple_loss_stage {
     ($($before:ident),*; $last:ident) => {
         impl<$($before: Stage,)* $last: LossStage> LossStage for ($($before,)* $last)

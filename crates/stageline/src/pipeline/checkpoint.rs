@@ -72,8 +72,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(self.layout.checkpoint(progress, states))
     }
 
-    /// Sets the pipeline's counts of training steps and optimizer steps to those of the checkpoint from which the
-    /// builder has restored the state.
+    /// Sets the pipeline's counts of training steps and optimizer steps to `progress`, the counts in the checkpoint
+    /// from which training resumes.
     pub(crate) fn resume(&mut self, progress: Progress) {
         self.done.steps = progress.steps as usize;
         self.done.last_checkpoint = Some(self.done.steps);

@@ -22,12 +22,12 @@ use crate::update::flush::Verdict;
 use crate::worker::messages::Asked;
 use stageline_nn::autograd::recompute::Recompute;
 
-/// The number of micro-batches that each replica computes in a rehearsal, which is a step that is rolled back and only
-/// measures memory.
+/// The number of micro-batches that each replica runs in a rehearsal: a step that only measures memory and is rolled
+/// back.
 const MICRO_BATCHES: usize = 2;
 
-/// The largest number of blocks (such as transformer blocks) per stage whose recomputation a rehearsal tries. A stage
-/// that would have to recompute more blocks than this recomputes everything.
+/// The largest number of blocks per stage (such as transformer blocks) that the search for the least recomputation
+/// tries to recompute. A stage that would have to recompute more blocks recomputes everything.
 const MOST_BLOCKS: usize = 64;
 
 impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
@@ -36,8 +36,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     ///
     /// The estimate comes from a rehearsed step: the largest micro-batch of `batch` passes forward and backward through
     /// all stages twice, with no other micro-batch live, and every stage makes an optimizer step that is rolled back.
-    /// If micro-batches that were cut by hand differ in shape, every shape is rehearsed, except a shape that is in no
-    /// dimension larger than some other shape. A rehearsal needs the memory of one live micro-batch, however many
+    /// If micro-batches that were cut by hand differ in shape, each shape is rehearsed, unless another shape is at
+    /// least as large in every dimension. A rehearsal needs the memory of one live micro-batch, however many
     /// micro-batches a step has.
     ///
     /// A rehearsal does not count as a step, and the next step has the same bits as without the rehearsal. The
@@ -66,12 +66,13 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         &self.stepping.recompute
     }
 
-    /// Sets the least recomputation for each stage with which the memory estimate satisfies `fits`, and returns that
-    /// estimate. If the estimate does not fit even with full recomputation, all stages recompute everything.
+    /// Sets, for each stage, the least recomputation (activation checkpointing) with which training steps fit into
+    /// memory, and returns the memory estimate with it. `fits` says whether an estimate fits. If not even full
+    /// recomputation fits, all stages recompute everything.
     ///
-    /// No single stage could recompute less with the estimate still satisfying `fits`. If several stages share a
-    /// memory, the recomputation is lowered first on the stages that recompute the most, because the slowest stage
-    /// limits the pipeline.
+    /// If any single stage recomputed less, the estimate would no longer fit. If several stages share a memory, the
+    /// recomputation is lowered first on the stages that recompute the most, because the slowest stage limits the
+    /// pipeline.
     ///
     /// The result is `None`, and no stage recomputes anything, if the memory in use is unknown
     /// ([`estimate_memory`](Self::estimate_memory)).
@@ -90,10 +91,10 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         found.map(|(_, estimate)| estimate)
     }
 
-    /// Rehearses steps with different amounts of recomputation ([`Recompute`]), and returns, for each stage, the least
-    /// recomputation with which the memory estimate satisfies `fits`, together with that estimate. If not even full
-    /// recomputation satisfies `fits`, every stage recomputes everything. The estimate is `None`, and no stage
-    /// recomputes anything, if the memory in use is unknown.
+    /// Rehearses steps (runs them, measures their memory and rolls them back) with different amounts of recomputation
+    /// ([`Recompute`]). Returns, for each stage, the least recomputation with which the memory estimate fits, as `fits`
+    /// says, together with that estimate. If not even full recomputation fits, every stage recomputes everything. The
+    /// estimate is `None`, and no stage recomputes anything, if the memory in use is unknown.
     fn least_to_fit(
         &mut self,
         batch: &Batch<In, Target>,
@@ -126,9 +127,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok((recompute.into(), Some(estimate)))
     }
 
-    /// Runs rehearsals (steps that are rolled back and only measure memory) with a batch. Returns the memory estimate
-    /// and the total time of all stages' backwards on one micro-batch. If micro-batches differ in shape, returns the
-    /// maximum over the shapes. `None` if the memory in use is unknown.
+    /// Runs rehearsals (steps that only measure memory and are rolled back) with a batch. Returns the memory estimate
+    /// and the total time of all stages' backwards on one micro-batch, or `None` if the memory in use is unknown. If
+    /// micro-batches differ in shape, the result is the maximum over the shapes.
     fn rehearse(&mut self, batch: Batch<In, Target>) -> Result<Option<(MemoryEstimate, Duration)>, StepError> {
         self.running()?;
         let batches = self.micro_batches(batch)?.largest(MICRO_BATCHES * self.replicas());

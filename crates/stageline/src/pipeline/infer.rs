@@ -27,8 +27,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(concatenate(self.outputs(micro_batches)?)?)
     }
 
-    /// Returns the output of the last stage for each of these inputs, which are micro-batches of any size, in their
-    /// order.
+    /// Returns the last stage's output for each of the given inputs, in their order. Each input is one micro-batch, of
+    /// any size.
     ///
     /// # Errors
     /// Returns the same errors as [`step`](Self::step).

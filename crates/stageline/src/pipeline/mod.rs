@@ -90,7 +90,7 @@ struct TransferOrder {
     turns: Vec<Arc<Turns>>,
 }
 
-/// The progress of the training: the number of training steps, of optimizer steps, and of steps before the last
+/// The progress of the training: its numbers of training steps and optimizer steps, and the step of its last
 /// checkpoint.
 struct Done {
     /// The number of training steps so far, skipped steps included.
@@ -105,17 +105,17 @@ struct Done {
 /// The pipeline's state between one training step and the next, for steps that begin before the previous step has
 /// ended.
 struct Overlap {
-    /// Whether the workers run an overlapping step whose report the caller has not fetched. Any other call of the
-    /// pipeline abandons such a step, which stops the workers.
+    /// Whether the workers run an overlapping step whose report the caller has not fetched. Such a step is abandoned,
+    /// and the workers stop, if the caller calls another method of the pipeline.
     is_in_flight: bool,
-    /// The error that stopped the pipeline while it rolled back a step after the caller had dropped the [`Steps`]
-    /// iterator. The next call of the pipeline returns the error.
+    /// The error that stopped the pipeline while it rolled back the step in flight of a dropped [`Steps`] iterator;
+    /// `None` if there was no such error. The next call of a method of the pipeline returns the error.
     error: Option<StepError>,
     /// The time at which the last training step ended. The duration of an overlapped step counts from this time if the
     /// step began earlier.
     last_end: Instant,
-    /// Whether the last step ended as its stages had assumed before the results of all stages were known (all results
-    /// finite, no clipping by norm). Only then may the stages run ahead of the common verdict in the next step.
+    /// Whether the verdict on the last step was the one that the stages assume in a speculative step (all results
+    /// finite, no clipping by norm). If it was not, the stages of the next step wait for the common verdict.
     as_assumed: bool,
 }
 
@@ -127,8 +127,8 @@ struct Sizes {
     /// The number of groups of micro-batches whose gradients are summed separately, before the sums of the groups are
     /// added up.
     groups: usize,
-    /// The number of CPU cores for the workers' kernels: the number that each worker has, or the number that all
-    /// workers share.
+    /// The CPU cores on which the workers' kernels run: a fixed number for each worker, or the machine's cores, which
+    /// all workers share.
     cores: Cores,
 }
 
@@ -162,8 +162,8 @@ pub(crate) struct Stepping {
 }
 
 impl Stepping {
-    /// Returns the clock by which the events of a step are timed: in every `synchronise_every`-th step with a wait for
-    /// the device after every action, else the host's clock alone.
+    /// Returns the clock that times the events of the step `step`. In every `synchronise_every`-th step, workers also
+    /// wait for the device after every action; in the other steps, only the host's clock is read.
     pub(crate) fn clock(&self, step: usize) -> Clock {
         let synchronised = self.synchronise_every > 0 && step.is_multiple_of(self.synchronise_every);
         if synchronised { Clock::Synchronised } else { Clock::Host }

@@ -2,9 +2,9 @@
 
 use crate::runner::ErasedModule;
 
-/// The modules of a pipeline, one for each stage. They are the modules themselves if the pipeline has ended
-/// ([`Pipeline::into_modules`](crate::Pipeline::into_modules)), or copies if it is still running
-/// ([`Pipeline::snapshot`](crate::Pipeline::snapshot)).
+/// The modules of a pipeline's stages, one for each stage. If the pipeline has ended
+/// ([`Pipeline::into_modules`](crate::Pipeline::into_modules)), they are the trained modules themselves; if it is still
+/// running ([`Pipeline::snapshot`](crate::Pipeline::snapshot)), they are copies.
 pub struct Modules(Vec<Slot>);
 
 /// The state of one stage's module in [`Modules`]: present, taken by the caller, or lost.
@@ -69,14 +69,14 @@ pub enum ModuleError {
         /// The number of stages of the pipeline.
         stages: usize,
     },
-    /// The stage's module is not of the requested type.
+    /// The stage's module has another type than the caller requested.
     #[error("the module of stage {stage} is a `{found}`, not a `{asked}`; take it as its own type")]
     OtherType {
         /// The number of the stage whose module was requested, counted from 0.
         stage: usize,
-        /// The name of the type that the stage's module has.
+        /// The name of the type that the stage's module really has.
         found: &'static str,
-        /// The name of the type as which the caller requested the module.
+        /// The name of the type that the caller requested for the module.
         asked: &'static str,
     },
     /// The caller has already taken the stage's module.

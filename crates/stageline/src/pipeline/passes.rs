@@ -17,14 +17,15 @@ use crate::update::flush::{Flush, Sums, Verdict};
 use crate::worker::messages::Asked;
 
 impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
-    /// Returns, for each replica, the context of the current step (step number, loss weights, loss scale and others) on
-    /// a batch with the loss weights `weights`. The loss sum is divided by `divisor`.
+    /// Returns the context of the current step for each replica: the step number, the replica's loss weights, the loss
+    /// scale, and other values that its stages need. `weights` has the loss weights of the batch; the loss sum is
+    /// divided by `divisor`.
     pub(crate) fn contexts(&self, weights: &Weights, divisor: &Weight) -> Vec<Arc<Context>> {
         self.contexts_in_turns(weights.divided(self.plan().micro_batches()), divisor, &self.transfers.turns)
     }
 
-    /// Returns, for each replica, the context (step number, loss weights, loss scale and others) of the step after the
-    /// running step, on the assumption that the running step is not skipped.
+    /// Returns the context (step number, loss weights, loss scale and others) of the step that begins before the
+    /// running step has ended, for each replica. The running step is assumed not to be skipped.
     pub(crate) fn contexts_behind(&self, weights: &Weights) -> Vec<Arc<Context>> {
         let mut scaler = self.stepping.scaler;
         scaler.stepped();
@@ -35,9 +36,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.contexts(weights, &weights.total).into_iter().map(behind).collect()
     }
 
-    /// Returns, for each replica, the context of the current step (step number, loss weights, loss scale and others).
-    /// `parts` has each replica's part of the batch's loss weights, and `turns` the order in which each replica issues
-    /// transfers between GPUs.
+    /// Returns the context of the current step (step number, loss weights, loss scale and others) for each replica.
+    /// `parts` has each replica's part of the batch's loss weights, `divisor` divides the loss sum, and `turns` is the
+    /// order in which each replica issues transfers between GPUs.
     pub(crate) fn contexts_in_turns(
         &self,
         parts: Vec<Weights>,
@@ -86,8 +87,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(finite::first(finished.culprits()))
     }
 
-    /// Returns the request to run only forwards, for each replica that takes part: as many replicas as are needed for
-    /// micro-batches with these loss weights.
+    /// Returns the requests to run an evaluation or an inference (forwards only), one for each replica that has
+    /// micro-batches in it. `weights` has the loss weights of the batch.
     pub(crate) fn asked_forwards(&self, weights: &Weights, pass: fn(Arc<Context>) -> Pass) -> Vec<Asked> {
         let parts = weights.divided(self.plan().micro_batches());
         let plans: Vec<_> = parts.iter().map(|part| Arc::new(self.plan.forwards(part.each.len()))).collect();

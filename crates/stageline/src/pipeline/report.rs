@@ -77,8 +77,8 @@ fn weight(terms: &[LossTerm]) -> f64 {
 pub enum Update {
     /// Every stage stepped its optimizer, so the step updated the parameters.
     Stepped {
-        /// The global norm: the Euclidean norm of all gradients of all stages together, before clipping and without the
-        /// loss scale.
+        /// The global gradient norm of the step: the Euclidean norm of all gradients of all stages together, before
+        /// clipping and without the loss scale.
         gradient_norm: f64,
         /// Whether the gradients were clipped. The flag is always true with [`Clip::Value`](crate::Clip::Value), even
         /// if the clipping changed no gradient.
@@ -114,7 +114,7 @@ impl Update {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct StageReport {
-    /// The total time of the stage's forwards, backwards and optimizer step, added up over all replicas.
+    /// The total time of the stage's forwards, backwards and optimizer step without waits, added up over all replicas.
     pub busy: Duration,
     /// The learning rate of the stage's optimizer step; `None` if the step was skipped.
     pub learning_rate: Option<f64>,

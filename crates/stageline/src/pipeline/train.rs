@@ -22,12 +22,12 @@ use crate::update::flush::{Flush, Sums, Verdict};
 use crate::update::health::ParameterHealth;
 use crate::worker::messages::{Asked, Stepped};
 
-/// A training step that all workers were asked to run. The verdict on it (step the optimizers, or skip) is not yet
-/// decided.
+/// A training step that all workers were asked to run, and on which the verdict (step the optimizers, or skip the step)
+/// is not yet decided.
 pub(crate) struct Begun<In, Target> {
     batch: MicroBatches<In, Target>,
-    /// The facts about the step that all stages of a replica need (step number, loss weights, loss scale and others),
-    /// for each replica.
+    /// The context of the step for each replica: step number, loss weights, loss scale, and other values that all
+    /// stages of the replica need.
     contexts: Vec<Arc<Context>>,
     flush: Flush,
     /// The time at which the step began, from which the step's duration counts.
@@ -48,14 +48,14 @@ impl<In, Target> Begun<In, Target> {
         self.batch
     }
 
-    /// Returns the facts about the begun step (step number, loss weights, loss scale and others) for the first replica.
-    /// Step number and loss scale are the same for all replicas.
+    /// Returns the context of the begun step (step number, loss weights, loss scale and others) in the first replica.
+    /// Step number and loss scale are the same in all replicas.
     fn context(&self) -> &Context {
         &self.contexts[0]
     }
 }
 
-/// The results of a training step that has ended, of which the step's report is made.
+/// The results of a training step that has ended, from which the step's report is made.
 struct Concluded {
     step: usize,
     loss_scale: f64,
@@ -68,7 +68,8 @@ struct Concluded {
     update: Update,
     /// The recorded events (timed activities) of the step, in one list for each worker.
     events: Vec<Vec<Event>>,
-    /// The duration of the step until its last worker ended, without a second run that inspects a non-finite step.
+    /// The duration of the step until its last worker ended. If the step was not finite, a second run that inspects it
+    /// does not count.
     took: Duration,
 }
 
@@ -120,7 +121,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.start_on(Begun { batch, contexts, flush, began: Instant::now(), behind: true })
     }
 
-    /// Sends the commands and the batch of a training step to all workers.
+    /// Starts a training step on all workers: sends them their commands and the batch. Returns the step that has begun.
     fn start_on(&mut self, begun: Begun<In, Target>) -> Result<Begun<In, Target>, Ended> {
         self.overlap.is_in_flight = true;
         let Begun { flush, began, behind, .. } = begun;
@@ -270,8 +271,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.not_finite(culprit, begun.context().loss_scale)
     }
 
-    /// Decides what follows from a step whose loss or gradients are not finite: lowers the loss scale, returns an
-    /// error, or skips the step, as the settings say.
+    /// Handles a step whose loss or gradients are not finite: lowers the loss scale if that can help, else skips the
+    /// step or returns an error, as configured. Returns the effect of the step on the parameters. `culprit` is the
+    /// step's first computation with a non-finite result.
     fn not_finite(&mut self, culprit: Option<Culprit>, loss_scale: f64) -> Result<Update, Ended> {
         let step = self.done.steps;
         if self.back_off(culprit) {
@@ -293,8 +295,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         }
     }
 
-    /// Lowers the loss scale after a non-finite step if a lower scale can help, and returns whether it was lowered. A
-    /// lower scale cannot help if the input or a forward was not finite.
+    /// Lowers the loss scale after a non-finite step if a lower scale can help, and returns whether the scale was
+    /// lowered. A lower scale cannot help if the input or the result of a forward was not finite.
     pub(crate) fn back_off(&mut self, culprit: Option<Culprit>) -> bool {
         culprit.is_none_or(|culprit| culprit.origin == Origin::Backward) && self.stepping.scaler.back_off()
     }

@@ -75,7 +75,7 @@ impl Meter {
         counts.then_some(meter)
     }
 
-    /// Counts the calling thread's host allocations on this worker's memory meter from now on.
+    /// Makes this meter count the calling thread's host allocations from now on, as allocations of the meter's worker.
     pub(crate) fn count_this_thread(&'static self) {
         METER.set(Some(self));
     }
@@ -106,8 +106,9 @@ impl Meter {
         self.held.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Adds `bytes` (positive for an allocation, negative for a free) to the balance of the worker's own allocations,
-    /// if the current thread is one of the worker's threads.
+    /// Adds `bytes` (positive for an allocation, negative for a free) to the meter's balance: the bytes that the
+    /// worker's own threads allocated, less the bytes that they freed. A call on a thread of another worker, or of no
+    /// worker, has no effect.
     fn keep(&'static self, bytes: isize) {
         if METER.get().is_some_and(|own| std::ptr::eq(own, self)) {
             self.kept.fetch_add(bytes, Ordering::Relaxed);
@@ -119,8 +120,8 @@ impl Meter {
 /// stores this value directly before the allocation's data.
 type Owner = Option<&'static Meter>;
 
-/// Returns the layout of a memory block that has room for its owner (the worker that allocates it) before data with the
-/// layout `layout`, and the size of this room in bytes. Returns `None` if the block would be too large.
+/// Returns the layout of a memory block that stores its owner (the worker that allocates it) before data with the
+/// layout `layout`, and the number of bytes before the data. Returns `None` if the block would be too large.
 fn with_owner(layout: Layout) -> Option<(Layout, usize)> {
     let layout = layout.align_to(align_of::<Owner>()).ok()?;
     // A room of 16 bytes keeps the alignment that malloc gives to large blocks.

@@ -17,15 +17,16 @@ pub struct Event {
     pub stage: usize,
     /// The activity of the worker that the event records, such as an instruction or the optimizer step.
     pub activity: Activity,
-    /// The time at which the activity began, from the beginning of the step; the end of the worker's previous event.
+    /// The time at which the activity began, from the beginning of the step. The worker's previous event, if there is
+    /// one, ends at the same time.
     pub start: Duration,
     /// The time at which the activity ended, from the beginning of the step.
     pub end: Duration,
     /// The part of the activity's time in which the worker was blocked by a wait for other workers or the caller.
     pub waited: Duration,
-    /// The part of the activity's time spent asking the device whether it has finished, in
-    /// [synchronised](crate::Clock::Synchronised) steps. It is zero in other steps. Over a network, asking takes longer
-    /// than many actions.
+    /// The part of the activity's time in which the worker asked the device whether it has finished its work, in
+    /// [synchronised](crate::Clock::Synchronised) steps; zero in other steps. For a device of another host, asking
+    /// takes longer than many actions.
     pub asked: Duration,
     /// The worker's memory in use during the activity; `None` if memory is not measured (see [`Held`]).
     pub held: Option<Held>,
@@ -40,8 +41,8 @@ impl Event {
         (self.end - self.start).saturating_sub(self.waited + self.asked)
     }
 
-    /// Returns the stages or the caller for which the worker waited during the event; `None` if the worker did not
-    /// wait.
+    /// Returns the cause of the worker's wait during the event: other stages, or the caller (the user's thread that
+    /// runs the pipeline). The result is `None` if the worker did not wait.
     pub fn waited_for(&self) -> Option<WaitCause> {
         (self.waited > Duration::ZERO).then(|| self.activity.wait_cause()).flatten()
     }
@@ -79,7 +80,8 @@ pub struct Held {
     pub kept: i64,
 }
 
-/// The measurements that a worker takes at the end of an event: memory in use, and the time of asking the device.
+/// The measurements that a worker takes at the end of an event: its memory in use, and the time that it takes to ask
+/// the device whether it has finished its work.
 #[derive(Default)]
 pub(crate) struct Reading {
     pub(crate) held: Option<Held>,
@@ -88,8 +90,8 @@ pub(crate) struct Reading {
     pub(crate) asked: Duration,
 }
 
-/// Returns the total time of the forwards, backwards, gradient norms and optimizer steps among these recorded events,
-/// without waits.
+/// Returns the total duration of the forwards, backwards, gradient norms and optimizer steps in `events` (recorded
+/// activities of workers), without waits.
 pub(crate) fn busy<'a>(events: impl IntoIterator<Item = &'a Event>) -> Duration {
     events.into_iter().filter(|event| event.computes()).map(Event::worked).sum()
 }

@@ -11,12 +11,12 @@ use crate::recording::Clock;
 use crate::recording::allocator::Meter;
 use crate::recording::events::{Held, Reading};
 
-/// The measuring instruments that a worker reads at the end of every activity: the device's clock and the memory meter.
+/// The instruments with which a worker measures time and memory in use at the end of every activity.
 pub(crate) struct Gauges {
     /// The clock by which the worker times the events of the current step.
     clock: Clock,
-    /// The time that it takes to ask each idle device of the worker whether it has finished its work. Recordings
-    /// subtract this time from the time of an action; it is longest for a device of another host.
+    /// The worker's devices, each with the time that it takes to ask the idle device whether it has finished its work.
+    /// Recordings subtract this time from the times of actions; it is longest for a device of another host.
     asking: Vec<(Device, Duration)>,
     /// The number of bytes in use on the GPU at the last reading of its memory, from which the change at the next
     /// reading is computed.
@@ -51,8 +51,8 @@ impl Gauges {
         Some(Held { end: held, peak: held, kept })
     }
 
-    /// Prepares the measurements of a new pass (a step, an evaluation, ...) on `devices`: resets the memory peak, and
-    /// measures how long it takes to ask each device whether it has finished its work.
+    /// Prepares the measurements of a new pass (a step, an evaluation, ...) on `devices`: resets the peak of host
+    /// memory, and measures how long it takes to ask each device whether it has finished its work.
     pub(crate) fn begin<'a>(&mut self, clock: Clock, devices: impl Iterator<Item = &'a Device>) {
         self.clock = clock;
         self.meter.map(Meter::read);

@@ -37,8 +37,9 @@ pub enum Clock {
     /// finished.
     #[default]
     Host,
-    /// The host's clock, with a wait for the device at the end of every action. This clock measures the true time of
-    /// actions on any device, and slows down steps in which the device would otherwise have run on without the host.
+    /// The host's clock, with a wait at the end of every action until the device has finished. This clock measures the
+    /// true time of actions on any device, but slows down steps in which the host would otherwise enqueue work ahead of
+    /// the device.
     Synchronised,
 }
 
@@ -212,8 +213,8 @@ impl Recording {
         (0..self.plan.plan().stages()).map(|stage| output(stage, &self.rows)).collect()
     }
 
-    /// Adds up the times of one replica's events (`rows`) by stage and micro-batch. The function `took` selects the
-    /// part of an event's time that counts, for example without waits.
+    /// Returns the times of one replica's events (`rows`), added up by stage and micro-batch. The function `took`
+    /// selects the part of an event's time that counts, for example without waits.
     fn tally(&self, rows: &[Vec<Event>], took: fn(&Event) -> Duration) -> Tally {
         let (stages, micro_batches) = (self.plan.plan().stages(), self.plan.plan().micro_batches());
         let costs = vec![vec![StageCost::new(0.0, 0.0, 0.0); micro_batches]; stages];
@@ -246,8 +247,9 @@ impl Recording {
         tally
     }
 
-    /// Simulates the recorded step of one replica with the measured times of its events (`rows`), without the overhead
-    /// of the runtime. `counted` selects the kinds of activity that take time in the simulation.
+    /// Returns the timeline of a simulated step of one replica, in which actions take the measured times of the
+    /// replica's recorded events (`rows`) and the runtime has no overhead. `counted` selects the kinds of activity that
+    /// take time in the simulation.
     ///
     /// A send counts as part of the forward or backward before it, and a receive as part of the forward or backward
     /// that needs the received tensor. The gradient norms at the end count as part of a worker's last backward, because
@@ -299,8 +301,8 @@ enum Counted {
     Asking,
 }
 
-/// Returns the time for which the event of a receive kept its worker busy, without the wait for the sender. The time
-/// spent asking the device whether it has finished counts, because a receive has to wait for the tensors in any case.
+/// Returns the time for which a receive kept its worker busy, without the wait for the sender. The time spent asking
+/// the device whether it has finished counts, because a receive must wait for its tensors even if nothing is measured.
 fn arriving(receive: &Event) -> Duration {
     receive.worked() + receive.asked
 }

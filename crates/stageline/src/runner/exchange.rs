@@ -26,7 +26,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
 
     /// Acts on the verdict on a step in a replica without optimizers (any except replica 0). If replica 0 steps,
     /// receives the new parameter values from replica 0, and sends them to the stages of its own replica that hold
-    /// copies of tied parameters.
+    /// copies of tied parameters. Returns an empty report.
     pub(super) fn conclude_as_leaf(&mut self, verdict: Verdict, waits: &Waits) -> Result<Conclusion, Stopped> {
         if verdict.counts() {
             self.follow_root(waits)?;
@@ -35,8 +35,9 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         Ok(Conclusion::default())
     }
 
-    /// Returns the side of this stage by which tensors of the kind `carried` are sent (`is_sent`) or received.
-    /// Activations come from the previous stage and go to the next stage, gradients the other way round.
+    /// Returns the connection through which this stage sends (`is_sent`) or receives tensors of the kind `carried`.
+    /// Activations come from the previous stage and go to the next stage; gradients come from the next stage and go to
+    /// the previous one.
     pub(super) fn neighbour(&mut self, carried: Carried, is_sent: bool) -> &mut dyn Neighbour {
         let neighbour = match (carried, is_sent) {
             (Carried::Activation, false) | (Carried::Gradient, true) => self.source.neighbour(),

@@ -22,19 +22,19 @@ pub(crate) enum Source<T> {
     Previous(Box<FromPrevious<T>>),
 }
 
-/// The input side of the first stage, to which the caller sends the inputs of all micro-batches of a pass in one
-/// message.
+/// The input side of the first stage, where inputs come from the caller's batch: in each pass, one message with the
+/// inputs of all micro-batches.
 pub(crate) struct FromBatch<T> {
     feed: Receiver<Vec<T>>,
-    /// The inputs of the current pass, by micro-batch, on which the stage's forward has not yet run.
+    /// The inputs of the micro-batches in the current pass whose forward has not yet run on this stage.
     arrived: Slots<Weighted<T>>,
 }
 
 /// The input side of every stage except the first: the link to the previous stage.
 pub(crate) struct FromPrevious<T> {
     upstream: Upstream<T>,
-    /// The inputs that have arrived from the previous stage, by micro-batch, on which the stage's forward has not yet
-    /// run.
+    /// The inputs that have arrived from the previous stage, for the micro-batches whose forward has not yet run on
+    /// this stage.
     arrived: Slots<Weighted<T>>,
     /// The gradients of the stage's inputs, by micro-batch, that wait to be sent to the previous stage.
     departing: Slots<LeafGradients>,
@@ -78,9 +78,8 @@ impl<T: Payload> Source<T> {
         }
     }
 
-    /// Makes the input of a stage's forward part of the stage's autodiff graph. Returns the input, and those of its
-    /// float tensors that are leaves of the graph, whose gradients go to the previous stage. On the first stage there
-    /// are no leaves.
+    /// Adds a stage's input to the stage's autodiff graph. Returns the input, and its float tensors as leaves of the
+    /// graph, whose gradients go to the previous stage. On the first stage there are no leaves.
     pub(super) fn track(&self, payload: T) -> (T, Leaves) {
         match self {
             Self::Batch(_) => (track(payload), Leaves::default()),
@@ -106,7 +105,8 @@ impl<T: Payload> Source<T> {
         }
     }
 
-    /// Returns the side of the stage that exchanges tensors with the previous stage; `None` on the first stage.
+    /// Returns the stage's connection to the previous stage, for receiving activations and sending gradients; `None` on
+    /// the first stage.
     pub(super) fn neighbour(&mut self) -> Option<&mut dyn Neighbour> {
         match self {
             Self::Batch(_) => None,

@@ -90,8 +90,8 @@ pub(crate) trait Runner: Send {
     /// Keeps a copy of the gradient sums of a speculative optimizer step until the verdict is known, because the
     /// verdict may ask to make the step again with clipped gradients.
     fn keep_sums(&mut self);
-    /// Discards the gradient sums, losses and metrics of a speculative step, which began before the verdict on the
-    /// previous step was known. This is for a verdict that differs from the assumed verdict.
+    /// Discards the gradient sums, losses and metrics of a step that began before the verdict on the previous step was
+    /// known. A worker calls this if that verdict differs from the assumed one.
     fn forget(&mut self);
     /// Sends the current values of shared parameters, without an optimizer step, to the stages and replicas that hold
     /// copies of these parameters.
@@ -99,8 +99,9 @@ pub(crate) trait Runner: Send {
     /// Receives the new values of tied parameters from the stages that own them and discards the values, so that the
     /// channels are empty.
     fn ignore(&mut self, waits: &Waits) -> Result<(), Stopped>;
-    /// Acts on the verdict on a step: steps the optimizer, or (in other replicas than replica 0) receives the new
-    /// parameter values from replica 0, or changes nothing. Returns the stage's report.
+    /// Acts on the verdict on a step, and returns the stage's report. In replica 0 the optimizer steps; in the other
+    /// replicas the stage receives the new parameter values from replica 0. If the verdict is to skip the step, or only
+    /// to return its gradients, nothing changes.
     fn conclude(&mut self, verdict: Verdict, waits: &Waits) -> Result<Conclusion, Stopped>;
     /// Completes a step on the stage after `conclude`: receives the new values of tied parameters from the stages that
     /// own them, or rolls back a rehearsed step, which only measures memory.

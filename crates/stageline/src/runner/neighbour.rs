@@ -5,8 +5,8 @@ use stageline_schedule::Transfer;
 use crate::failure::stop::{Stopped, Waits};
 use crate::transfer::order::Turns;
 
-/// One side of a stage, which exchanges tensors with the previous or the next stage. A stage receives activations from
-/// the previous stage and sends gradients to it; it receives gradients from the next stage and sends activations to it.
+/// A stage's connection to the previous or the next stage, by which they exchange tensors. Activations come from the
+/// previous stage and go to the next stage; gradients come from the next stage and go to the previous one.
 pub(crate) trait Neighbour {
     /// Receives the tensors of one micro-batch from the neighbouring stage, and keeps them until a forward or a
     /// backward needs them.

@@ -42,18 +42,20 @@ pub(crate) trait Sink<M>: Send {
         micro_batch: usize,
     ) -> Result<Self::Residual, BoxError>;
     /// Runs the forward of one micro-batch without an autodiff graph, for an evaluation or an inference. Keeps the
-    /// output for the next stage or the caller, or on the last stage in an evaluation the loss and metrics.
+    /// output for the next stage or the caller; on the last stage in an evaluation, keeps the loss and the metrics
+    /// instead.
     fn evaluate(&mut self, module: &M, input: Weighted<Self::Input>, micro_batch: usize) -> Result<(), BoxError>;
-    /// Returns the scalar tensor from which the backward of a micro-batch starts. `None` if the stage received no
-    /// gradient of its output, or if autodiff does not track the output (or, on the last stage, the loss).
+    /// Returns the scalar tensor from which the backward of a micro-batch starts. Returns `None` if the stage received
+    /// no gradient of its output, or if autodiff does not track the output (or, on the last stage, the loss).
     fn root(&mut self, residual: Self::Residual, micro_batch: usize, context: &Context) -> Option<Tensor<1>>;
-    /// Returns the worst kind of number (finite, infinite or NaN) in the result of this micro-batch's last forward. On
-    /// the last stage, any non-finite loss counts as NaN.
+    /// Returns the worst kind of number (finite, infinite or NaN) among the elements of the stage's output for this
+    /// micro-batch. On the last stage the loss is checked instead, and any non-finite loss counts as NaN.
     fn output_soundness(&self, micro_batch: usize) -> Soundness;
     /// Whether all gradients of the stage's output that the next stage sent for this micro-batch are finite; always
     /// true on the last stage.
     fn gradient_is_finite(&self, micro_batch: usize) -> bool;
-    /// Returns the side of the stage that exchanges tensors with the next stage; `None` on the last stage.
+    /// Returns the stage's connection to the next stage, for sending activations and receiving gradients; `None` on the
+    /// last stage.
     fn neighbour(&mut self) -> Option<&mut dyn Neighbour>;
     /// Ends a pass on the output side of a stage: returns the losses and metrics that the last stage has computed, and
     /// sends the outputs of an inference to the caller.
@@ -76,7 +78,7 @@ pub(crate) struct Results {
 /// The output side of every stage except the last: the link that sends the stage's output to the next stage.
 pub(crate) struct ToNext<T> {
     downstream: Downstream<T>,
-    /// The outputs of micro-batches that the stage has computed and not yet sent to the next stage.
+    /// The outputs that the stage has computed and not yet sent to the next stage, by micro-batch.
     ready: Slots<Weighted<T>>,
     /// The gradients of the stage's outputs that the next stage has sent, by micro-batch, and that no backward has used
     /// yet.
@@ -152,11 +154,11 @@ pub(crate) struct CallerChannels<Out, Target> {
 
 /// The work of the last stage in the current pass: to compute losses from targets, or outputs for the caller.
 enum Wanted<Out, Target> {
-    /// The last stage computes losses and metrics; the slots contain the targets of the micro-batches whose forward has
-    /// not yet run.
+    /// The last stage computes losses and metrics. This variant contains the targets of the micro-batches whose forward
+    /// has not yet run.
     Losses(Slots<Target>),
-    /// The last stage computes outputs for the caller, in an inference; the map contains those computed so far, by
-    /// micro-batch.
+    /// The last stage computes outputs for the caller, in an inference. This variant contains the outputs computed so
+    /// far, by micro-batch.
     Outputs(BTreeMap<usize, Out>),
 }
 
@@ -213,7 +215,8 @@ impl<Out: Payload, Target: Payload> ToCaller<Out, Target> {
         module.try_loss(output, target)
     }
 
-    /// Takes the target of a micro-batch, moved to the last stage's device; `None` in an inference.
+    /// Removes and returns the target of a micro-batch, moved to the last stage's device; returns `None` in an
+    /// inference.
     fn target(&mut self, micro_batch: usize) -> Option<Target> {
         match &mut self.wanted {
             Wanted::Losses(targets) => Some(place(targets.take(micro_batch), &self.device)),
@@ -273,9 +276,9 @@ impl<L: LossStage> Sink<L> for ToCaller<L::Output, L::Target> {
         Ok(())
     }
 
-    /// Divides each term of a micro-batch's loss sum by the term's loss weight in the whole step, adds up the
-    /// quotients, and multiplies the result by the loss scale. Returns `None` if autodiff does not track the loss. The
-    /// loss is divided nowhere else.
+    /// Returns the scalar from which the last stage's backward of a micro-batch starts: the sum of the loss terms, each
+    /// divided by its loss weight in the whole step, multiplied by the loss scale. Returns `None` if autodiff does not
+    /// track the loss. The loss is divided nowhere else.
     fn root(&mut self, loss: Tensor<1>, _micro_batch: usize, context: &Context) -> Option<Tensor<1>> {
         if !loss.is_tracked() {
             return None;

@@ -22,8 +22,8 @@ pub(crate) enum Pass {
     Infer(Arc<Context>),
 }
 
-/// The facts about a pass over a batch that all stages of a replica need: step number, loss weights, loss scale and
-/// others.
+/// The values that all stages of a replica need in a pass over a batch: step number, loss weights, loss scale,
+/// recomputation, and the order of transfers.
 pub(crate) struct Context {
     /// The number of the current training step, counted from 0; for an evaluation or an inference, the number of steps
     /// before it.
@@ -31,7 +31,8 @@ pub(crate) struct Context {
     /// The loss weight of each micro-batch of the replica, and the indices of each micro-batch's samples in the whole
     /// batch.
     pub(crate) weights: Weights,
-    /// The divisor of the loss, term by term: the total weight of the whole batch, over all replicas.
+    /// The divisor of the loss, one number for each loss term: usually the total loss weight of the whole batch, over
+    /// all replicas.
     pub(crate) divisor: Weight,
     /// The loss scale: the factor by which the loss is multiplied after its division by `divisor`.
     pub(crate) loss_scale: f64,
@@ -43,8 +44,8 @@ pub(crate) struct Context {
 }
 
 impl Pass {
-    /// Returns the facts about a pass that all stages of a replica need (step number, loss weights, loss scale and
-    /// others), for any kind of pass.
+    /// Returns the context of a pass of any kind: the values that all stages of a replica need in the pass, such as
+    /// step number, loss weights and loss scale.
     pub(crate) fn context(&self) -> &Arc<Context> {
         let (Self::Train(context) | Self::Inspect(context) | Self::Evaluate(context) | Self::Infer(context)) = self;
         context

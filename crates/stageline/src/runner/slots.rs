@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-/// A map from micro-batches to values, with at most one value for each micro-batch. A checked plan puts every value
-/// into the map before it takes the value out.
+/// A map from micro-batches to values, such as inputs or gradients that wait for an instruction; each micro-batch has
+/// at most one value. A checked plan puts every value into the map before it takes the value out.
 pub(crate) struct Slots<T>(BTreeMap<usize, T>);
 
 impl<T> Slots<T> {
@@ -29,7 +29,7 @@ impl<T> Slots<T> {
     }
 }
 
-/// Creates slots from values in the order of their micro-batches: the first value belongs to micro-batch 0.
+/// Creates the map from values in the order of their micro-batches: the first value belongs to micro-batch 0.
 impl<T> FromIterator<T> for Slots<T> {
     fn from_iter<I: IntoIterator<Item = T>>(values: I) -> Self {
         Self(values.into_iter().enumerate().collect())

@@ -59,12 +59,11 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
     /// The output side of the stage: the link to the next stage, or the loss on the last stage.
     pub(super) sink: K,
     pub(super) mode: Mode<M>,
-    /// The autodiff graphs of the stage's live micro-batches, which are those whose forward has run and whose backward
-    /// has not.
+    /// The autodiff graphs of the stage's live micro-batches: those whose forward has run and whose backward has not.
     pub(super) tape: Slots<Taped<K::Residual>>,
-    /// The gradients of micro-batches between the two halves of a split backward: the gradient of the stage's input is
-    /// computed, and deferred weight gradients are not. The flag is true if the pass is an inspection (a second run of
-    /// a non-finite step) and the received gradient of the output was finite; else it is false.
+    /// The gradients of each micro-batch that is between the two halves of a split backward, where deferred weight
+    /// gradients are not yet computed, with a flag. The flag says whether, in an inspection (a second run of a
+    /// non-finite step), the received gradient of the output was finite; in other passes it is false.
     pub(super) halves: Slots<(Half, bool)>,
     /// The sum of the gradients of the stage's parameters over the micro-batches of the step.
     pub(super) gradients: GradientSum,
@@ -85,7 +84,7 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
     pub(super) settled: bool,
 }
 
-/// Flags for the warnings that a stage has logged, so that each warning is logged once.
+/// The warnings that a stage has already logged, as flags, so that each is logged once.
 #[derive(Default)]
 pub(super) struct Warned {
     /// Whether the stage has warned that it recomputes nothing although recomputation is configured.
@@ -97,7 +96,7 @@ pub(super) struct Warned {
 
 /// A live micro-batch on a stage: the input end and the output end of its autodiff graph, which its backward needs.
 pub(super) struct Taped<R> {
-    /// The facts (step number, loss weights, loss scale and others) about the pass in which the micro-batch's forward
+    /// The context (step number, loss weights, loss scale and others) of the pass in which the micro-batch's forward
     /// ran.
     pub(super) context: Arc<Context>,
     /// The float tensors of the stage's input, which are leaves of the micro-batch's autodiff graph; empty on the first

@@ -8,7 +8,7 @@ use stageline_checkpoint::{Dtype, Tensor};
 use crate::state::mismatch::Kind;
 use crate::state::optimizer_state::Value;
 
-/// The bytes of a burn tensor, which a checkpoint's tensor shares with burn instead of copying them.
+/// A wrapper of the bytes of a burn tensor, through which a tensor of a checkpoint uses these bytes without a copy.
 struct Shared(Bytes);
 
 impl AsRef<[u8]> for Shared {

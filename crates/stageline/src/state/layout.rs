@@ -174,8 +174,8 @@ impl Layout {
         of_own_tensors.chain(others.map(|name| Difference::NotInModel { name: name.clone() })).collect()
     }
 
-    /// Converts optimizer-state fields that optimizers rejected to differences, which name the fields as the checkpoint
-    /// does.
+    /// Returns one difference between the checkpoint and the model for each of `fields`, the fields of optimizer states
+    /// in the checkpoint that optimizers rejected. Each difference names its field as the checkpoint does.
     pub(crate) fn unfit(&self, fields: impl IntoIterator<Item = Unfit>) -> Vec<Difference> {
         let difference = |Unfit { id, field, reason }| {
             let name = format!("{}{SEPARATOR}{field}", self.names[&id]);

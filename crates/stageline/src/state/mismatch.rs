@@ -98,8 +98,8 @@ impl fmt::Display for Mismatch {
 }
 
 impl Difference {
-    /// Whether the difference is a tensor that only the model or only the checkpoint has, and that is named by its
-    /// stage because the pipeline has no `Names`.
+    /// Whether a tensor exists only in the model or only in the checkpoint, and has a name that begins with its stage,
+    /// such as `stage0.linear.weight`. A pipeline without `Names` gives such names.
     fn is_named_by_stage(&self) -> bool {
         let (Self::NotInCheckpoint { name } | Self::NotInModel { name }) = self else { return false };
         let after = name.strip_prefix("stage").and_then(|rest| rest.split_once('.'));
@@ -109,8 +109,8 @@ impl Difference {
 
 impl std::error::Error for Mismatch {}
 
-/// Prints the error message in place of the debug form, so that the debug form shows no more of an untrusted file than
-/// the message does.
+/// Prints the error message as the debug form too, so that the debug form shows no more of an untrusted file than the
+/// message does.
 impl fmt::Debug for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -39,8 +39,8 @@ pub(crate) struct Unfit {
 }
 
 impl Unfit {
-    /// Creates the rejection of a field of a checkpoint's optimizer state that the stage's optimizer does not keep, or
-    /// that the checkpoint lacks.
+    /// Creates the rejection of a field of optimizer state that the checkpoint has and the stage's optimizer does not
+    /// keep, or that the optimizer keeps and the checkpoint lacks.
     pub(crate) fn other_optimizer((id, field): (ParamId, String)) -> Self {
         Self { id, field, reason: Reason::OtherOptimizer }
     }
@@ -49,9 +49,10 @@ impl Unfit {
 /// The reason why a field of an optimizer's state does not fit the optimizer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Reason {
-    /// The stage's optimizer does not keep this field, or keeps this field and the checkpoint lacks it.
+    /// The stage's optimizer does not keep this field, or it keeps the field but the checkpoint lacks it.
     OtherOptimizer,
-    /// The optimizer cannot produce the value `found` in this field, only values as `expected` describes.
+    /// The optimizer cannot produce the value `found` of this field; `expected` describes the values that it can
+    /// produce.
     Value { found: String, expected: String },
 }
 
@@ -99,22 +100,24 @@ pub(crate) fn unfit(after_a_step: &ModuleOptimizer, given: &Given) -> Vec<Unfit>
     missing.chain(wrong).chain(unbound).collect()
 }
 
-/// A relation between two tensors of the optimizer state of one parameter: no element of the first tensor may be
-/// smaller than a power of the same element of the second tensor. A checkpoint that violates this relation is damaged.
+/// A lower bound that one tensor of a parameter's optimizer state sets for another: each element of the tensor `field`
+/// must be at least the element of the tensor `of` at the same position, raised to `power`. A checkpoint that violates
+/// the bound is damaged.
 struct Bound {
     field: &'static str,
     of: &'static str,
-    /// The exponent of the bound: no element of the tensor `field` of an optimizer's state may be smaller than the same
-    /// element of the tensor `of` raised to this power.
+    /// The exponent of the bound: each element of one tensor of an optimizer's state must be at least the element of
+    /// another tensor at the same position, raised to this power.
     power: i32,
-    /// The relative tolerance of the bound: rounding may make an element smaller than its bound by at most this share
-    /// of the bound.
+    /// The rounding error that the check of the bound tolerates: an element may be smaller than its bound by at most
+    /// this share of the bound.
     rounding: f64,
     expected: &'static str,
 }
 
-/// The bounds within the states of burn's optimizers: AMSGrad keeps the largest second moment so far, and the variance
-/// of a gradient, from which centered RMSProp computes its step, is never negative.
+/// The lower bounds that hold between two tensors in the states of burn's optimizers. AMSGrad's largest second moment
+/// is at least the second moment, and centered RMSProp's mean of squared gradients is at least the square of the mean
+/// gradient.
 const BOUNDS: [Bound; 2] = [
     Bound {
         field: "momentum.max_moment_2",
@@ -133,9 +136,9 @@ const BOUNDS: [Bound; 2] = [
 ];
 
 impl Bound {
-    /// Returns the reason why the tensor `value` violates this bound: one of its elements is smaller than the bound,
-    /// which is a power of the same element of the tensor `smaller`. Returns `None` if the bound holds, or if either
-    /// value is not a float tensor.
+    /// Checks that each element of the tensor `value` is at least the element of the tensor `smaller` at the same
+    /// position, raised to the power of this bound. Returns the reason for a rejection; `None` if the bound holds, or
+    /// if either value is not a float tensor.
     fn broken(&self, value: &Value, smaller: &Value) -> Option<Reason> {
         let (Value::Tensor(value), Value::Tensor(smaller)) = (value, smaller) else { return None };
         if !(value.dtype().is_float() && smaller.dtype().is_float()) {

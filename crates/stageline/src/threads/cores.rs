@@ -1,7 +1,8 @@
 //! The number of CPU cores that the kernels of a worker use ([`Cores`]), and the memory of the kernel threads' buffers
 //! ([`KernelThreads`]).
 
-/// The way in which workers share the CPU cores of the machine.
+/// The number of CPU cores for the kernels of workers: a fixed number for each worker, or the machine's cores shared by
+/// all workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cores {
     /// Every worker has this number of CPU cores for its kernels.
@@ -11,8 +12,8 @@ pub(crate) enum Cores {
 }
 
 impl Cores {
-    /// Returns the number of CPU cores that each worker's kernels use if there are `workers` workers; at least 1 if the
-    /// workers share the machine's cores.
+    /// Returns the number of CPU cores for the kernels of each worker if there are `workers` workers. The machine's
+    /// cores, if shared, are divided evenly, with at least 1 for each worker.
     pub(crate) fn of_one(self, workers: usize) -> usize {
         match self {
             Self::Each(cores) => cores,
@@ -21,7 +22,8 @@ impl Cores {
     }
 }
 
-/// The threads on which the kernels of workers run, one thread for each core, with the size of a thread's buffer.
+/// The threads on which the kernels of workers run: their number, which is one for each CPU core, and the size of each
+/// thread's buffer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct KernelThreads {
     pub(crate) cores: Cores,
@@ -30,8 +32,7 @@ pub(crate) struct KernelThreads {
 }
 
 impl KernelThreads {
-    /// Returns the number of bytes that all kernel threads of each worker take for their buffers, if there are
-    /// `workers` workers.
+    /// Returns the size in bytes of the buffers of all kernel threads of one worker, if there are `workers` workers.
     pub(crate) fn buffers_of_one(self, workers: usize) -> u64 {
         self.cores.of_one(workers) as u64 * self.buffer
     }
@@ -41,8 +42,8 @@ impl KernelThreads {
 mod tests {
     use super::*;
 
-    /// Tests the memory of the kernel threads' buffers. Fewer workers have more cores each if cores are shared, so the
-    /// buffers of all workers together stay as large.
+    /// Tests the size of one worker's buffers for several numbers of workers: it falls with that number if the workers
+    /// share the machine's cores, and is constant if every worker has a fixed number of cores.
     #[test]
     fn a_worker_has_one_buffer_per_core() {
         let shared = KernelThreads { cores: Cores::Shared(8), buffer: 100 };

@@ -93,8 +93,8 @@ impl<T> Sender<T> {
         self.wait_with(message, || false)
     }
 
-    /// Waits for room in the channel and sends the message. Fails if `ended` returns true first, or if all receivers of
-    /// the channel are gone.
+    /// Waits for room in the channel and sends the message. Fails if the function `ended` returns true while the
+    /// channel is full, or if all receivers of the channel are gone.
     fn wait_with(&self, mut message: T, ended: impl Fn() -> bool) -> Result<(), Over> {
         let mut world = WORLD.enter();
         loop {
@@ -153,8 +153,8 @@ impl<T> Receiver<T> {
         self.0.lock().senders == 0
     }
 
-    /// Waits for a message on the channel and returns it. Fails if `ended` returns true first, or if all senders of the
-    /// channel are gone.
+    /// Waits for a message on the channel and returns it. Fails if the function `ended` returns true while the channel
+    /// is empty, or if all senders of the channel are gone.
     fn wait_for(&self, ended: impl Fn() -> bool) -> Result<T, Over> {
         let mut world = WORLD.enter();
         self.0.lock().waiting += 1;
@@ -173,9 +173,9 @@ impl<T> Receiver<T> {
     }
 }
 
-/// Waits for a message on `channel` and returns it. Fails if all senders of the channel, or the sender of the stop
-/// signal `signal`, are dropped first. The time limit is ignored, because no time passes in tests under the thread
-/// scheduler shuttle.
+/// Waits for a message on `channel` and returns it. Fails if all senders of the channel are dropped first, or if the
+/// pipeline stops, which drops the sender of `signal`. The time limit is ignored, because no time passes in tests under
+/// the thread scheduler shuttle.
 pub(crate) fn receive_or<T>(
     channel: &Receiver<T>,
     signal: &Receiver<Infallible>,
@@ -184,8 +184,8 @@ pub(crate) fn receive_or<T>(
     channel.wait_for(|| signal.is_cut())
 }
 
-/// Waits for room in `channel` and sends the message. Fails if all receivers of the channel, or the sender of the stop
-/// signal `signal`, are dropped first.
+/// Waits for room in `channel` and sends the message. Fails if all receivers of the channel are dropped first, or if
+/// the pipeline stops, which drops the sender of `signal`.
 pub(crate) fn send_or<T>(channel: &Sender<T>, message: T, signal: &Receiver<Infallible>) -> Result<(), Over> {
     channel.wait_with(message, || signal.is_cut())
 }
@@ -209,7 +209,8 @@ impl<T> Drop for Receiver<T> {
     }
 }
 
-/// Removes a sender or receiver of a channel under the lock of all channels, and wakes every waiting thread.
+/// Removes a sender or receiver of a channel: runs `change`, which lowers the number of senders or receivers, under the
+/// lock of all channels, and wakes every waiting thread.
 ///
 /// While a failed test unwinds, the thread scheduler shuttle no longer runs the test's threads, so the sender or
 /// receiver is removed without the lock.

@@ -1,6 +1,6 @@
 //! The failure of a stage's work on a worker thread: a panic or an error.
 
-/// The type of errors that a user's stage may return, which holds any error.
+/// The type of errors that a user's stage may return: a box that holds any error which can be sent between threads.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The failure of a stage on a worker thread: a panic or an error of the user's code.

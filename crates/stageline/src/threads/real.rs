@@ -32,11 +32,12 @@ pub(crate) fn spawn<T: Send + 'static>(
     Builder::new().name(name.to_owned()).spawn(run)
 }
 
-/// Makes the calling thread the first of a pool of `cores` threads, on which the kernels that the thread calls run.
+/// Creates a pool of `cores` threads for CPU kernels, with the calling thread as the first of them, and returns the
+/// pool. The kernels that the calling thread launches run on this pool, because burn's kernels for the CPU use the pool
+/// of the thread that calls them.
 ///
-/// burn's kernels for the CPU use the pool of the thread that calls them. Each of the pool's other threads calls
-/// `started` first, and ends some time after the pool is dropped, because rayon does not join the thread. The error is
-/// rayon's message if a thread cannot be started.
+/// Each of the pool's other threads calls `started` when it starts, and ends some time after the pool is dropped,
+/// because rayon does not join the thread. The error is rayon's message if a thread cannot be started.
 pub(crate) fn kernels(
     name: &str,
     cores: usize,
@@ -56,8 +57,8 @@ pub(crate) fn ends_within<T>(thread: &JoinHandle<T>, patience: Duration) -> bool
     thread.is_finished()
 }
 
-/// Waits for a message on `channel` and returns it. Fails if all senders of the channel, or the sender of the stop
-/// signal `signal`, are dropped first, or after the time `within` if it is given.
+/// Waits for a message on `channel` and returns it. Fails if all senders of the channel are dropped first, if the
+/// pipeline stops, which drops the sender of `signal`, or if the time `within` is given and passes.
 pub(crate) fn receive_or<T>(
     channel: &Receiver<T>,
     signal: &Receiver<Infallible>,
@@ -76,8 +77,8 @@ pub(crate) fn receive_or<T>(
     }
 }
 
-/// Waits for room in `channel` and sends the message. Fails if all receivers of the channel, or the sender of the stop
-/// signal `signal`, are dropped first.
+/// Waits for room in `channel` and sends the message. Fails if all receivers of the channel are dropped first, or if
+/// the pipeline stops, which drops the sender of `signal`.
 pub(crate) fn send_or<T>(channel: &Sender<T>, message: T, signal: &Receiver<Infallible>) -> Result<(), Over> {
     select! {
         send(channel, message) -> sent => sent.map_err(|_| Over::Ended),

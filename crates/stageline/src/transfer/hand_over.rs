@@ -14,8 +14,8 @@ use crate::model::payload::{Payload, PayloadMapper, SharedInput};
 use stageline_nn::params::fork::is_quantized;
 use stageline_nn::params::shared::with_value;
 
-/// Moves all tensors of a payload (such as a batch's input) to a device, detached from any autodiff graph, for use by
-/// the calling thread.
+/// Moves all tensors of a payload (a value made of tensors, such as a batch's input) to a device, detached from any
+/// autodiff graph, for use by the calling thread.
 pub(crate) fn place<P: Payload>(payload: P, device: &Device) -> P {
     payload.map(&mut Place(device))
 }
@@ -25,8 +25,8 @@ pub(crate) fn hand_tensor<const D: usize>(tensor: Tensor<D>, device: &Device) ->
     Place(device).float(for_another_thread(tensor.inner(), device))
 }
 
-/// Prepares the tensors of a payload for use by another thread: detaches them from any autodiff graph, and copies those
-/// on the GPU `device` into newly allocated memory.
+/// Prepares the tensors of a payload (a value made of tensors, such as a stage's output) for use by another thread:
+/// detaches them from any autodiff graph, and copies those on the GPU `device` into newly allocated memory.
 pub(crate) fn hand_over<P: Payload>(payload: P, device: &Device) -> P {
     payload.map(&mut HandOver(device))
 }
@@ -35,9 +35,9 @@ pub(crate) fn hand_over<P: Payload>(payload: P, device: &Device) -> P {
 /// the tensor unchanged.
 ///
 /// The copy is made by reversing the tensor twice (`flip`), because a flip always runs as a kernel of its own that
-/// writes to new memory. New memory is needed because the stream of the other thread waits for the writing stream only
-/// if it has not waited since the memory was *allocated* (cubecl 0.11). Fusion may write a result into the older memory
-/// of an operand, for which the other stream may not wait again.
+/// writes to new memory. New memory is needed because of a rule of cubecl 0.11: the other thread's stream waits for the
+/// stream that writes the tensor only once after the memory was *allocated*. Fusion may write a result into the older
+/// memory of an operand, for which the other stream may have waited before.
 pub(crate) fn for_another_thread<const D: usize, K: Basic>(tensor: Tensor<D, K>, to: &Device) -> Tensor<D, K> {
     if one_gpu(&tensor.device(), to) { tensor.flip([0]).flip([0]) } else { tensor }
 }

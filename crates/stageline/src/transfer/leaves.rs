@@ -17,8 +17,8 @@ use crate::transfer::in_flight::Sent;
 use crate::update::finite::tensor_is_finite;
 use stageline_nn::autograd::seed_gradient::root;
 
-/// The gradient of one leaf (a float tensor of a stage's input or output). The Rust type does not state the tensor's
-/// number of dimensions; the function pointers are for that number.
+/// The gradient of one leaf (a float tensor of a stage's input or output), with functions for its number of dimensions,
+/// which is not part of the Rust type.
 struct LeafGradient {
     tensor: BridgeTensor,
     bytes: u64,
@@ -38,8 +38,8 @@ impl LeafGradient {
         Self { tensor: tensor.into_bridge(), bytes, to_device, send, is_finite }
     }
 
-    /// Returns the gradient as a tensor of rank `D`. The caller must give the rank with which the gradient was created;
-    /// this is not checked here.
+    /// Returns the gradient as a tensor of `D` dimensions. The caller must give the number of dimensions with which the
+    /// gradient was created; this is not checked here.
     fn tensor<const D: usize>(self) -> Tensor<D> {
         Tensor::from_bridge(self.tensor)
     }
@@ -91,8 +91,8 @@ pub(crate) struct Leaves(Vec<Box<dyn Leaf>>);
 /// A leaf of a stage's autodiff graph: a float tensor of the stage's input or output, whose rank is not part of the
 /// Rust type.
 trait Leaf: Send {
-    /// Returns a scalar whose gradient with respect to this leaf (a float tensor of a stage's output) is `gradient`;
-    /// `None` if autodiff does not track the tensor.
+    /// Returns a scalar from which a backward starts with `gradient` as the gradient of this leaf, a float tensor of a
+    /// stage's output; `None` if autodiff does not track the tensor.
     fn seeded(&self, gradient: LeafGradient) -> Option<Tensor<1>>;
     /// Removes the gradient of this leaf (a float tensor of a stage's input) from the gradients that a backward
     /// computed, and returns it; `None` if the backward gave it no gradient.
@@ -110,15 +110,15 @@ impl<const D: usize> Leaf for Tensor<D> {
 }
 
 impl Leaves {
-    /// Makes a received payload the input of a stage's autodiff graph, and records the payload's float tensors as
-    /// leaves.
+    /// Makes a received payload (a value made of tensors) the input of a stage's autodiff graph. Returns the payload,
+    /// and its float tensors as leaves of the graph.
     pub(crate) fn of_input<P: Payload>(payload: P) -> (P, Self) {
         let mut record = RecordInput::default();
         (payload.map(&mut record), record.0)
     }
 
-    /// Detaches a stage's output from the stage's autodiff graph, ready for the next stage, and records the output's
-    /// float tensors as leaves.
+    /// Detaches a stage's output from the stage's autodiff graph. Returns the detached output for the next stage, and
+    /// its float tensors as leaves of the graph.
     ///
     /// The leaves keep the output in memory until the backward, even where burn does not need the output: for `tanh`,
     /// for example, burn keeps only the input.
@@ -128,7 +128,7 @@ impl Leaves {
     }
 
     /// Returns the scalar from which a stage's backward starts, given the received gradients of the stage's output.
-    /// `None` if no gradient was received for a tensor that autodiff tracks.
+    /// Returns `None` if no tensor of the output both has a gradient and is tracked by autodiff.
     pub(crate) fn root(&self, gradients: LeafGradients) -> Option<Tensor<1>> {
         let leaves = self.0.iter().zip(gradients.0);
         leaves.filter_map(|(leaf, gradient)| leaf.seeded(gradient?)).reduce(Tensor::add)
@@ -183,7 +183,8 @@ impl PayloadMapper for RecordOutput {
     }
 }
 
-/// Detaches the float tensors of a payload from their autodiff graph.
+/// Detaches the float tensors of a payload (a value made of tensors) from their autodiff graph, and returns the
+/// payload.
 pub(crate) fn detach<P: Payload>(payload: P) -> P {
     payload.map(&mut Detach)
 }
@@ -202,8 +203,8 @@ impl PayloadMapper for Detach {
     }
 }
 
-/// Turns the tensors of a payload into autodiff tensors that need no gradient, so that a stage can compute with the
-/// payload and its own tracked parameters.
+/// Turns the tensors of a payload (a value made of tensors) into autodiff tensors that need no gradient, so that a
+/// stage can compute with them and its own tracked parameters.
 pub(crate) fn track<P: Payload>(payload: P) -> P {
     payload.map(&mut Track)
 }

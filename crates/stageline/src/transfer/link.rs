@@ -17,7 +17,7 @@ use crate::transfer::in_flight::Sent;
 use crate::transfer::leaves::LeafGradients;
 use crate::transfer::order::Turns;
 
-/// The payload of one micro-batch (its input or activation), with the micro-batch's loss weight.
+/// The payload of one micro-batch (the tensors of its input or of an activation), with the micro-batch's loss weight.
 pub(crate) struct Weighted<T> {
     pub(crate) payload: T,
     pub(crate) weight: Weight,
@@ -50,8 +50,8 @@ pub(crate) struct Upstream<T> {
     sent: Sent,
 }
 
-/// Connects a stage on the device `previous` to the next stage, on the device `next`, by one channel in each direction
-/// with room for `capacity` micro-batches.
+/// Connects a stage on the device `previous` to the next stage, on the device `next`, and returns both ends of the
+/// connection. Each direction has a channel with room for `capacity` micro-batches.
 pub(crate) fn link<T>(capacity: usize, previous: Device, next: Device, route: Route) -> (Downstream<T>, Upstream<T>) {
     let (activation_sender, activation_receiver) = bounded(capacity);
     let (gradient_sender, gradient_receiver) = bounded(capacity);

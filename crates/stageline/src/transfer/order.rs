@@ -27,8 +27,8 @@ use crate::threads::{Receiver, Sender, bounded};
 /// both GPUs. After the last transfer of a pass over the plan, every baton is back at its start.
 #[derive(Default)]
 pub(crate) struct Turns {
-    /// The batons (tokens in channels, one for each of the transfer's two GPUs) that a worker must have to issue a
-    /// transfer, by transfer. A transfer without an entry may be issued at any time.
+    /// The batons (tokens in channels, one for each GPU of the transfer) that a worker must have before it issues a
+    /// transfer, for each transfer. A transfer without an entry may be issued at any time.
     batons: HashMap<Transfer, Vec<Baton>>,
 }
 
@@ -68,8 +68,8 @@ impl Turns {
         all.into_iter().map(Arc::new).collect()
     }
 
-    /// Waits until it is the turn of a transfer on both of its GPUs, issues the transfer, and lets the next transfers
-    /// of these GPUs follow. Fails if the pipeline stops during the wait.
+    /// Waits until it is the turn of `transfer` on both of its GPUs, issues it by calling `issue`, and lets the next
+    /// transfers of these GPUs follow. Returns an error if the pipeline stops during the wait.
     pub(crate) fn issue<R>(&self, transfer: Transfer, waits: &Waits, issue: impl FnOnce() -> R) -> Result<R, Stopped> {
         let Some(batons) = self.batons.get(&transfer) else { return Ok(issue()) };
         for baton in batons {

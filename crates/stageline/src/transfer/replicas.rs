@@ -40,12 +40,13 @@ impl Collective {
         [Self::Root(owned)].into_iter().chain(held.into_iter().map(Self::Leaf)).collect()
     }
 
-    /// Whether this stage is that of the first replica, which has the optimizer.
+    /// Whether this stage belongs to the first replica, which has the optimizers.
     pub(crate) fn is_root(&self) -> bool {
         matches!(self, Self::Root(_))
     }
 
-    /// The number of gradient reductions that this stage makes in one step: 1 in the first of several replicas, else 0.
+    /// Returns the number of gradient reductions that this stage makes in one step: 1 in the first of several replicas,
+    /// else 0.
     pub(crate) fn reductions(&self) -> usize {
         match self {
             Self::Root(leaves) => usize::from(!leaves.is_empty()),
@@ -53,8 +54,9 @@ impl Collective {
         }
     }
 
-    /// Adds up one stage's gradient sums of all replicas for one step, in replica order: the stage of the first replica
-    /// receives the others' sums and returns the total; in another replica the function sends the sum.
+    /// Adds up the gradient sums that one stage has in all replicas, in replica order, at the end of a step. In the
+    /// first replica, receives the sums of the other replicas and returns the total; in another replica, sends its sums
+    /// to the first.
     pub(crate) fn reduce<M: Module>(
         &self,
         module: &M,
@@ -82,8 +84,8 @@ impl Collective {
         }
     }
 
-    /// Waits for the first replica's parameter values and writes these values to this replica's copies; in the first
-    /// replica, returns the module unchanged.
+    /// Waits for the first replica's parameter values, writes them to this replica's copies, and returns the changed
+    /// module. In the first replica, returns the module unchanged.
     pub(crate) fn follow<M: Module>(&self, module: M, waits: &Waits) -> Result<M, (M, Stopped)> {
         match self {
             Self::Root(_) => Ok(module),

@@ -21,8 +21,8 @@ pub(crate) struct Ties {
     held: Vec<Held>,
 }
 
-/// Connects stage `owner`, which trains the tied parameters `ids`, to stage `holder`, which computes with copies of
-/// them; `micro_batches` is the number of gradient messages that may be unread.
+/// Connects the stage `owner`, which trains the tied parameters `ids`, to the stage `holder`, which computes with
+/// copies of them. The holder can send the gradients of `micro_batches` micro-batches before the owner reads any.
 pub(crate) fn tie(
     ties: &mut [Ties],
     devices: &[Device],
@@ -40,7 +40,7 @@ pub(crate) fn tie(
 impl Ties {
     /// Exchanges the gradients of tied parameters for one micro-batch: sends the gradients of this stage's copies to
     /// the stages that own the parameters, and adds the gradients that other stages send for parameters that this stage
-    /// owns. Returns the stage's gradients after both, which it sums over the micro-batches.
+    /// owns. Returns the stage's gradients after both.
     pub(crate) fn exchange<M: Module>(
         &self,
         module: &M,
@@ -74,7 +74,7 @@ impl Ties {
         self.held.iter().any(|held| held.ids.contains(&id))
     }
 
-    /// Returns the ids of the tied parameters that this stage shares with other stages, as their owner or with a copy.
+    /// Returns the ids of all tied parameters of this stage: those that it owns, and those of which it holds copies.
     pub(crate) fn ids(&self) -> impl Iterator<Item = ParamId> {
         let owned = self.owned.iter().flat_map(|owned| &owned.ids);
         owned.chain(self.held.iter().flat_map(|held| &held.ids)).copied()
@@ -85,8 +85,8 @@ impl Ties {
         !self.held.is_empty()
     }
 
-    /// Waits for the new values of tied parameters from the stages that own them, and writes these values to this
-    /// stage's copies.
+    /// Waits for the new values of tied parameters from the stages that own them, writes these values to this stage's
+    /// copies, and returns the changed module.
     pub(crate) fn follow<M: Module>(&self, module: M, waits: &Waits) -> Result<M, (M, Stopped)> {
         self.held.iter().try_fold(module, |module, held| held.follow(module, waits))
     }

@@ -4,7 +4,7 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 
-/// The clipping of gradients, applied once a step to the sums over all micro-batches.
+/// The kind of gradient clipping, which is applied once a step to the gradients summed over all micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Clip {
     /// Limits the global norm of all gradients of all stages to this maximum (Pascanu et al., 2013,
@@ -22,7 +22,8 @@ impl Clip {
         bound
     }
 
-    /// Returns the scaling that clips a step's gradients, given their global norm `norm` (over all stages).
+    /// Returns the scaling that clips the gradients of a step. `norm` is the global norm before clipping: the Euclidean
+    /// norm of all gradients of all stages.
     pub(crate) fn scaling(self, norm: f64) -> Scaling {
         match self {
             Self::GlobalNorm(max) if norm + EPSILON > max => Scaling::By(max / (norm + EPSILON)),
@@ -35,7 +36,7 @@ impl Clip {
 /// The constant that clipping adds to the gradients' global norm, as PyTorch does, to avoid a division by 0.
 const EPSILON: f64 = 1e-6;
 
-/// The scaling that clips the gradients of a step, the same for all stages.
+/// The change by which the gradients of a step are clipped: none, a factor or a clamp, the same for all stages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Scaling {
     /// The gradients of the step stay as they are, because they are within the bound or clipping is off.

@@ -38,7 +38,7 @@ pub struct Culprit {
     pub origin: Origin,
 }
 
-/// The kinds of results that can be the first non-finite ones of a step.
+/// The place of a step's first NaN or infinity: an input, the result of a forward, or the result of a backward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
     /// The first non-finite numbers are in the input that came with the batch.
@@ -61,9 +61,9 @@ impl fmt::Display for Culprit {
     }
 }
 
-/// Returns the first culprit of a step, which is the earliest computation with non-finite results. Inputs and forwards
-/// come before all backwards; within each, culprits are ordered by micro-batch of the batch, then by stage, ascending
-/// for forwards and descending for backwards.
+/// Returns the earliest of a step's computations with non-finite results; `None` if there are no such computations.
+/// Inputs and forwards come before all backwards. Within each of these two groups, the order is by micro-batch, then by
+/// stage: ascending for forwards, descending for backwards.
 pub(crate) fn first(culprits: impl Iterator<Item = Culprit>) -> Option<Culprit> {
     culprits.min_by_key(|culprit| {
         let position = if culprit.origin == Origin::Backward { usize::MAX - culprit.stage } else { culprit.stage };
@@ -71,8 +71,8 @@ pub(crate) fn first(culprits: impl Iterator<Item = Culprit>) -> Option<Culprit> 
     })
 }
 
-/// The worst kind of number in some tensors, in the order finite, infinite, NaN. An infinity can be intended, as in a
-/// mask that is added to attention scores; a NaN cannot.
+/// The worst kind of number that some tensors contain, in the order finite, infinite, NaN. An infinity can be intended,
+/// as in a mask that is added to attention scores; a NaN cannot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Soundness {
     Finite,
@@ -80,8 +80,8 @@ pub(crate) enum Soundness {
     NaN,
 }
 
-/// Returns the worst kind of number in the float tensors of a payload: NaN if there is one, else infinite if there is
-/// one, else finite.
+/// Returns the worst kind of number in the float tensors of `payload`, a value that crosses a stage boundary or is part
+/// of a batch: NaN if there is one, else infinite if there is one, else finite.
 pub(crate) fn soundness<P: Payload>(payload: &P) -> Soundness {
     let mut check = Check(Soundness::Finite);
     payload.clone().map(&mut check);

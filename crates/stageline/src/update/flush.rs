@@ -15,20 +15,21 @@ use crate::update::ledger::{Ledger, LedgerError, agree};
 pub(crate) struct FlushConfig {
     pub(crate) clip: Option<Clip>,
     pub(crate) on_non_finite: OnNonFinite,
-    /// The number of steps from one examination of the parameters' health to the next; 0 means never.
+    /// The number of steps from one health report on the parameters (gradient norms, update sizes) to the next; 0 means
+    /// never.
     pub(crate) health_every: usize,
 }
 
 impl FlushConfig {
-    /// Returns the verdict on a step that a speculative optimizer step assumes: all gradients are finite, and their
-    /// norm needs no clipping.
+    /// Returns the verdict that a speculative optimizer step assumes for the training step `step`: all gradients are
+    /// finite, and their global norm needs no clipping.
     pub(crate) fn assumed(self, step: usize) -> Verdict {
         let scaling = self.clip.map_or(Scaling::Keep, |clip| clip.scaling(0.0));
         Verdict::Step { scaling, examine: self.examines(step) }
     }
 
-    /// Whether the health of the parameters is examined in the step `step`: in step 0 and every `health_every` steps
-    /// after it, or never if `health_every` is 0.
+    /// Whether the health of the parameters (such as gradient norms and update sizes) is reported in the step `step`:
+    /// in step 0 and every `health_every` steps after it, or never if `health_every` is 0.
     pub(crate) fn examines(self, step: usize) -> bool {
         self.health_every > 0 && step.is_multiple_of(self.health_every)
     }
@@ -53,7 +54,8 @@ pub(crate) enum Verdict {
     Step {
         /// The scaling that clips the gradients of all stages before the optimizer step.
         scaling: Scaling,
-        /// Whether the stages examine the health of each parameter in this step.
+        /// Whether the stages report the health of each parameter (such as its gradient norm and update size) in this
+        /// step.
         examine: bool,
     },
     /// Every stage returns its gradients, both as summed and as clipped, and changes neither parameters nor optimizer.
@@ -117,8 +119,9 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    /// Checks by the ledgers that every stage has summed the gradients of all its micro-batches. Then computes the
-    /// totals of the step from the stages' reports, with squared gradient norms added in layer order.
+    /// Computes the totals of a step from the stages' reports, after a check that every stage has summed the gradients
+    /// of all its micro-batches. `expected` has the number and the loss weight of each replica's micro-batches. Squared
+    /// gradient norms are added in layer order.
     ///
     /// # Errors
     /// Returns [`LedgerError`] if a stage's gradient sum does not contain exactly its replica's part of the batch.
@@ -130,8 +133,8 @@ impl Sums {
         Ok(Self { losses: losses(outcomes), metrics: metrics(outcomes), gradient_norm, reductions })
     }
 
-    /// Returns the verdict on the step for all stages: step with gradients scaled as the settings say, or skip the step
-    /// if the loss or a gradient is not finite.
+    /// Returns the verdict on the step for all stages: either to step their optimizers, with gradients clipped as
+    /// configured, or to skip the step, because the loss or a gradient is not finite.
     pub(crate) fn verdict(&self, config: FlushConfig, step: usize) -> Verdict {
         let step = |scaling| Verdict::Step { scaling, examine: config.examines(step) };
         self.scaling(config).map_or(Verdict::Skip, step)
@@ -154,7 +157,8 @@ pub(crate) fn metrics(outcomes: &[Outcome]) -> Vec<f64> {
     summed(outcomes.iter().flat_map(|outcome| outcome.metrics.iter().cloned()))
 }
 
-/// Adds up the lists of numbers in `each`, which have equal lengths, element by element.
+/// Returns the sum of the lists of numbers in `each`, element by element. The lists have equal lengths; without any
+/// list, the sum is empty.
 fn summed(each: impl Iterator<Item = Vec<f64>>) -> Vec<f64> {
     each.reduce(|sums, next| sums.into_iter().zip(next).map(|(sum, next)| sum + next).collect()).unwrap_or_default()
 }

@@ -13,7 +13,9 @@ use crate::update::ledger::Ledger;
 use crate::update::norm::SquaredNorms;
 use stageline_nn::autograd::split_backward::{Deferred, Sum};
 
-/// Sums the gradients of the micro-batches in ascending order, whatever the order in which they arrive, group by group.
+/// The running sum of a stage's gradients over the micro-batches of a step. Gradients are added in ascending
+/// micro-batch order, whatever the order in which they arrive, and group by group: each group is summed before it is
+/// added to the total.
 ///
 /// The order of the additions is part of the result: it gives the same bits under every schedule. One replica's sum in
 /// R groups of micro-batches has the same bits as the sum of R replicas.
@@ -24,8 +26,8 @@ pub(crate) struct GradientSum {
     group: Sum,
     /// The number of micro-batches whose gradients form one group of the sum.
     per_group: usize,
-    /// The gradients of micro-batches that arrived too early, by micro-batch index: they are added once those of all
-    /// earlier micro-batches are in the sum.
+    /// The gradients of micro-batches that arrived before those of an earlier micro-batch, by micro-batch index. They
+    /// are added to the sum in their turn.
     early: BTreeMap<usize, Half>,
     ledger: Ledger,
 }
@@ -54,8 +56,8 @@ impl Half {
         known.ids
     }
 
-    /// Whether a parameter has several gradients in this micro-batch, which must be added to each other before they are
-    /// added to those of other micro-batches.
+    /// Whether a parameter of `module` has more than one gradient in this micro-batch. Such gradients must be added to
+    /// each other before they are added to those of other micro-batches.
     fn is_several<M: Module>(&self, module: &M) -> bool {
         let mut seen = self.computed(module);
         self.deferred.iter().flat_map(|deferred| &deferred.ids).any(|id| !seen.insert(*id))
@@ -63,8 +65,8 @@ impl Half {
 }
 
 impl GradientSum {
-    /// Creates an empty gradient sum, in groups of `per_group` micro-batches. Gradients are added in the type `dtype`,
-    /// or in their own type if `dtype` is `None`.
+    /// Creates an empty gradient sum, in groups of `per_group` micro-batches. Gradients are added in the float type
+    /// `dtype`, or in the type that they have if `dtype` is `None`.
     pub(crate) fn new(dtype: Option<FloatDType>, per_group: usize) -> Self {
         let group = Sum::new(GradientsParams::new(), dtype);
         Self { total: GradientsParams::new(), group, per_group, early: BTreeMap::new(), ledger: Ledger::default() }
@@ -95,8 +97,8 @@ impl GradientSum {
         self.total = if total.is_empty() { group } else { joined(module, total, group) };
     }
 
-    /// Completes the gradient sum of a step: adds the last group of micro-batches, and replaces the sum by the result
-    /// of `reduce`, which in replica 0 is the sum over all data-parallel replicas.
+    /// Completes the gradient sum of a step: adds the last group of micro-batches, passes the sum to `reduce`, and
+    /// keeps the result. In replica 0, `reduce` returns the sum over all data-parallel replicas.
     pub(crate) fn end<M: Module, E>(
         &mut self,
         module: &M,
@@ -126,15 +128,15 @@ impl GradientSum {
         SquaredNorms::of(module, &self.total)
     }
 
-    /// Returns further handles to the tensors of the gradient sum, which share their memory with the sum.
+    /// Returns a copy of the gradient sum whose tensors share their memory with the sum.
     pub(crate) fn copy<M: Module>(&self, module: &M) -> GradientsParams {
         let mut copy = Again { gradients: &self.total, again: GradientsParams::new() };
         module.visit(&mut copy);
         copy.again
     }
 
-    /// Replaces the step's gradient sum by `gradients`, with which an optimizer step is made again after a rollback;
-    /// the count of micro-batches starts at 0.
+    /// Replaces the gradient sum by `gradients`, the sum of a step that was rolled back and whose optimizer step is
+    /// made again. The count of micro-batches starts at 0.
     pub(crate) fn put_back(&mut self, gradients: GradientsParams) {
         self.take();
         self.total = gradients;
@@ -160,8 +162,8 @@ impl ModuleVisitor for Again<'_> {
     }
 }
 
-/// Adds two sets of gradients of a module, parameter by parameter, and returns the sum. The gradients `beside` were
-/// computed outside the autodiff graph, or belong to the next group of micro-batches.
+/// Adds the gradients `beside` to `gradients`, parameter by parameter, and returns the sum. `beside` has gradients of
+/// the same module that were computed outside the autodiff graph, or those of the next group of micro-batches.
 pub(crate) fn joined<M: Module>(module: &M, gradients: GradientsParams, beside: GradientsParams) -> GradientsParams {
     if beside.is_empty() {
         return gradients;
@@ -171,7 +173,7 @@ pub(crate) fn joined<M: Module>(module: &M, gradients: GradientsParams, beside: 
     sum.gradients
 }
 
-/// A visitor that collects the ids of the parameters that have a gradient.
+/// A visitor of a module that collects the ids of the parameters that have a gradient in `gradients`.
 struct Known<'a> {
     gradients: &'a GradientsParams,
     ids: HashSet<ParamId>,
@@ -191,8 +193,8 @@ mod tests {
     use burn::module::Param;
     use burn::tensor::{Device, Tensor};
 
-    /// Returns the gradient sum of micro-batches that have one value each and arrive in the order `order`, summed in
-    /// groups of `per_group`.
+    /// Computes a gradient sum from one number for each micro-batch, and returns it. The micro-batches arrive in the
+    /// order `order`, and are summed in groups of `per_group`.
     fn total<const N: usize>(values: [f32; N], order: [usize; N], per_group: usize) -> f32 {
         let device = Device::flex().autodiff();
         let parameter = Param::from_tensor(Tensor::<1>::zeros([1], &device));

@@ -49,8 +49,8 @@ impl Histogram {
     /// The number of bins of the histogram.
     pub const BINS: usize = 40;
 
-    /// The histogram's second bin begins at 2 to the power of this exponent. The first bin counts all smaller numbers,
-    /// the last bin all larger ones.
+    /// The exponent of the power of two at which the histogram's second bin begins. The first bin counts all smaller
+    /// magnitudes except 0, and the last bin has no upper end.
     const LOWEST: i32 = -32;
 
     fn of(values: impl Iterator<Item = f64>) -> Self {
@@ -62,8 +62,8 @@ impl Histogram {
         Self { counts }
     }
 
-    /// Returns the bins of the histogram in ascending order, each as its lower end and the count of its numbers. Zeros
-    /// are in no bin.
+    /// Returns the bins of the histogram in ascending order, each with its lower end and the number of values in it.
+    /// Zeros are in no bin.
     pub fn bins(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
         let from = |bin: usize| if bin == 0 { 0.0 } else { 2.0_f64.powi(Self::LOWEST + bin as i32 - 1) };
         self.counts.iter().enumerate().map(move |(bin, count)| (from(bin), *count))

@@ -4,7 +4,7 @@ use crate::model::loss_weight::Weight;
 use crate::model::replica::Replica;
 
 /// The count of what a stage's gradient sum contains: the number of micro-batches, and the sum of their loss weights
-/// (usually numbers of unmasked targets). It must equal the count of the replica's whole part of the batch.
+/// (usually numbers of unmasked targets). In a valid step, both equal those of the replica's part of the batch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ledger {
     /// The number of micro-batches whose gradients are in the stage's gradient sum.

@@ -23,8 +23,8 @@ impl SquaredNorms {
         Self(squares.sums)
     }
 
-    /// Reads the squared norm of every parameter's gradient from the device, 0 for a parameter without a gradient, and
-    /// in the same transfer the numbers of the tensors `others`.
+    /// Reads the squared norm of every parameter's gradient from the device, together with the values of the tensors
+    /// `others` in the same transfer, and returns both. A parameter without a gradient has the norm 0.
     pub(crate) fn read_with(&self, others: &[Tensor<1>]) -> (Vec<f64>, Vec<Vec<f64>>) {
         let mut numbers = read(self.0.iter().flatten().chain(others));
         let squares =

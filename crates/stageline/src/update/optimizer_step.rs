@@ -42,8 +42,8 @@ pub(crate) struct Trained<M> {
     before: Option<Before<M>>,
     /// Whether the stage keeps its state from before an optimizer step, so that the step can be rolled back.
     rollback: Rollback,
-    /// Whether the stage's last optimizer step is not committed yet and cannot be rolled back, because rollback is off.
-    /// Other stages may not have made this step.
+    /// Whether the stage has made an optimizer step with rollback off that is not committed yet. Such a step cannot be
+    /// rolled back, and other stages may not have made it.
     is_ahead: bool,
     /// Whether the stage has made an optimizer step that other stages have not made, and that cannot be rolled back.
     is_torn: bool,
@@ -87,8 +87,8 @@ impl<M: Module> Trained<M> {
         self.module.as_ref().expect("a worker whose stage has panicked executes no more commands")
     }
 
-    /// Returns a copy of the stage's optimizer after one step with zero gradients for the parameters `own`. The fields
-    /// of its state are those that a checkpoint's optimizer state must have. The stage's module does not change.
+    /// Returns a copy of the stage's optimizer that has made one step with zero gradients for the parameters `own`. The
+    /// copy's state has the fields that an optimizer state in a checkpoint must have. The stage itself does not change.
     fn stepped_once(&self, own: impl Iterator<Item = ParamId>) -> ModuleOptimizer {
         let (mut optimizer, mut learning_rate) = (self.optimizer.clone(), self.learning_rate.clone());
         let gradients = zeros(self.module(), &own.collect());
@@ -131,7 +131,7 @@ impl<M: Module> Trained<M> {
     }
 
     /// Rolls back the stage's last optimizer step if it is not committed. If the state before the step was not kept,
-    /// marks the stage as torn instead: its step is one that other stages have not made.
+    /// marks the stage as torn instead, because other stages may not have made the step.
     pub(crate) fn roll_back(&mut self) {
         if let Some(before) = self.before.take() {
             (self.optimizer, self.learning_rate) = (before.optimizer, before.learning_rate);
@@ -195,7 +195,7 @@ impl<M: Module> Trained<M> {
     }
 
     /// Replaces the stage's module by the module that the function `change` returns. If `change` fails, it returns a
-    /// module as well, and its error is passed on.
+    /// module and an error: the module is stored in the stage, and the error is returned.
     pub(crate) fn change<E>(&mut self, change: impl FnOnce(M) -> Result<M, (M, E)>) -> Result<(), E> {
         let (module, result) = match change(self.take()) {
             Ok(module) => (module, Ok(())),
@@ -211,14 +211,16 @@ impl<M: Module> Trained<M> {
         second_moments(&self.optimizer)
     }
 
-    /// Takes the stage's module out, until [`put`](Self::put) puts a changed module in its place.
+    /// Removes the stage's module and returns it, and drops the module's copy in a lower precision. Afterwards,
+    /// [`put`](Self::put) must store a module again.
     fn take(&mut self) -> M {
         // The copy is dropped first, so that its memory is free while the module changes.
         self.copy = None;
         self.module.take().expect("a worker whose stage has panicked executes no more commands")
     }
 
-    /// Stores a changed module as the stage's module, and makes the module's copy in a lower precision again.
+    /// Stores `module` as the stage's module and, if the stage computes in a lower precision, makes the copy in that
+    /// precision from it.
     fn put(&mut self, module: M) {
         self.copy = self.rounding.as_ref().map(|rounding| rounding.copy_of(&module));
         self.module = Some(module);

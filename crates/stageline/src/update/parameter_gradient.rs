@@ -22,15 +22,16 @@ pub struct ParameterGradient {
 }
 
 impl ParameterGradient {
-    /// Creates the gradient of one parameter, for a custom training loop; a pipeline returns its own from
-    /// [`Pipeline::gradients`](crate::Pipeline::gradients).
+    /// Creates the record of one parameter's gradient from its parts, for a custom training loop. A pipeline creates
+    /// such records in [`Pipeline::gradients`](crate::Pipeline::gradients).
     pub fn new(stage: usize, path: impl Into<String>, summed: Vec<f32>, applied: Vec<f32>) -> Self {
         Self { stage, path: path.into(), summed, applied }
     }
 }
 
-/// Returns the gradients of the parameters that a stage trains, in the module's order, with zeros if the loss does not
-/// depend on a parameter. Parameters for which `is_held` returns true are trained by another stage and left out.
+/// Returns the gradients of the parameters that a stage trains, in the module's order, before and after clipping by
+/// `scaling`. A parameter on which the loss does not depend has zeros. Parameters for which `is_held` returns true are
+/// left out, because another stage trains them.
 pub(crate) fn show<M: Module>(
     stage: usize,
     module: &M,

@@ -49,14 +49,14 @@ impl Precision {
         }
     }
 
-    /// Returns the size in bytes of one number in a stage's copy of its module in this lower precision; 0 in full
-    /// precision, which needs no copy.
+    /// Returns the size in bytes of one element of a rounded parameter in this lower precision; 0 in full precision, in
+    /// which no parameter is rounded.
     pub(crate) fn bytes(self) -> usize {
         self.rounded().map_or(0, |dtype| DType::from(dtype).size())
     }
 
-    /// Returns the rule by which copies of a module in this lower precision are made; `None` in full precision, in
-    /// which the module itself computes.
+    /// Returns the rule for copying `module` in this lower precision; `None` in full precision, in which stages compute
+    /// with the module itself.
     pub(crate) fn rounding<M: Module>(self, module: &M) -> Option<Rounding> {
         Some(Rounding { dtype: self.rounded()?, kept: kept(module) })
     }
@@ -69,15 +69,15 @@ impl Precision {
         }
     }
 
-    /// Returns the float type in which gradients are summed over the micro-batches; `None` if they are summed in their
-    /// own type.
+    /// Returns the float type in which gradients are summed over the micro-batches: f32 in a lower precision; `None` in
+    /// full precision, in which they are summed in their own type.
     pub(crate) fn of_sums(self) -> Option<FloatDType> {
         self.rounded().map(|_| FloatDType::F32)
     }
 }
 
-/// The rule by which a stage's copy of its module in a lower precision is made: the float type, and the parameters that
-/// are not rounded.
+/// The rule for copying a stage's module in a lower precision: the float type to which parameters are rounded, and the
+/// parameters that are not rounded.
 pub(crate) struct Rounding {
     dtype: FloatDType,
     /// The ids of the parameters that are not rounded when a module is copied in a lower precision: all parameters of
@@ -147,8 +147,9 @@ impl ModuleVisitor for BatchNorms {
     }
 }
 
-/// A mapper that casts the untrained float tensors of a module to f64, by which running states are recognised. If
-/// `back` is true, the mapper restores the original values instead.
+/// A mapper that casts the untrained float tensors of a module's copy to f64. Running states are shared between copy
+/// and module, so they become f64 in the module too and are recognised by that. If `back` is true, the mapper restores
+/// the original values instead.
 struct Mark {
     values: HashMap<ParamId, AnyTensor>,
     back: bool,
@@ -171,8 +172,8 @@ impl ModuleMapper for Mark {
     }
 }
 
-/// The float type by which running states are recognised. The untrained tensors of a copy of the module are cast to
-/// f64, which no parameter has. The copy shares running states with the module, so these become f64 in the module too.
+/// The float type f64, which no parameter has. A module's running states are recognised by it: the untrained tensors of
+/// a copy of the module are cast to f64, and those that the copy shares with the module become f64 in the module too.
 const MARK: FloatDType = FloatDType::F64;
 
 struct Marked(HashSet<ParamId>);

@@ -10,8 +10,8 @@ use burn::tensor::Tensor;
 use crate::device::location::is_host;
 use stageline_nn::params::shared::{is_trained, unify, with_value};
 
-/// Returns the module with copies of those trained parameters that are in the host's memory. The calling thread
-/// allocates the copies, so that they are near its cores and count as its memory.
+/// Returns the module with copies in place of those trained parameters that are in the host's memory. The calling
+/// thread allocates the copies, so that they are near its cores and count as its memory.
 pub(crate) fn settle<M: Module>(module: M) -> M {
     unify(module.map(&mut Settle))
 }

@@ -8,8 +8,8 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Cause {
-    /// The loss of a step is averaged over the means of its micro-batches, as if every micro-batch had the same number
-    /// of targets.
+    /// The loss of a step is the plain average of its micro-batches' mean losses, as if every micro-batch had the same
+    /// number of targets.
     MeanOfMeans(Whose),
     /// Every gradient is too large or too small by the same factor, as if a division by the loss weight were missing.
     MissedDivision {
@@ -18,13 +18,13 @@ pub enum Cause {
     },
     /// The gradients of a stage leave out one micro-batch.
     MissingMicroBatch {
-        /// The last stage with wrong gradients. Earlier stages may miss the micro-batch too, because they receive no
-        /// gradients of it.
+        /// The last stage (the nearest to the loss) whose gradients leave out the micro-batch. Earlier stages may miss
+        /// the micro-batch too, because they receive no gradients for it.
         stage: usize,
         /// The index of the micro-batch that the stage's gradients leave out.
         micro_batch: usize,
     },
-    /// The gradients are clipped in parts (per micro-batch, stage or parameter) instead of all gradients of a step
+    /// The gradients are clipped separately per micro-batch, stage or parameter, instead of all gradients of a step
     /// together.
     ClippedApart(ClipScope),
     /// The gradients are not clipped, although gradient clipping is configured.
@@ -39,15 +39,19 @@ pub enum Cause {
     /// The loss of a sample depends on the other samples of its micro-batch (for example by a mean over dimension 0),
     /// although the model has no batch norm.
     CoupledSamples,
-    /// The model gives different gradients each time that it computes the same batch.
+    /// The model draws random numbers that differ each time, so its gradients differ each time that it computes the
+    /// same batch.
     DrawsRandomNumbers,
     /// The model has different parameters each time that it is built.
     NotSeeded,
-    /// The pipeline's stages, run one after another on one device, compute something else than the uncut model.
+    /// The partition into stages changes the model: its stages, run one after another on one device, give other
+    /// gradients than the model before it was split.
     Cut {
-        /// The first stage with a parameter whose gradient differs from that of the uncut model.
+        /// The first stage with a parameter whose gradient differs from that in the model before it was split into
+        /// stages.
         stage: usize,
-        /// The path, in the stage's module, of the first parameter whose gradient differs from that of the uncut model.
+        /// The path, in the stage's module, of the first parameter whose gradient differs from that in the model before
+        /// it was split into stages.
         path: String,
     },
     /// A part of the model that is recomputed in the backward gives different values or gradients than without
@@ -56,7 +60,8 @@ pub enum Cause {
     /// The difference between the trainings is only rounding, because the stages compute in BF16 or F16 instead of full
     /// precision.
     Rounding,
-    /// The gradients of the first step agree with the reference; the optimizer step or a later step differs.
+    /// The gradients of the first step agree with those of the reference, so the difference comes from the optimizer
+    /// step or from a later step.
     AfterTheGradients {
         /// The first step at which the training losses of the verified training and of the reference differ by more
         /// than the tolerance; `None` if only the validation losses differ.
@@ -71,7 +76,7 @@ pub enum Cause {
     },
 }
 
-/// The place where means of micro-batches are averaged wrongly: in the loss function or in the training loop.
+/// The code that wrongly averages the means of micro-batches: the loss function or the training loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
     /// The loss function returns the mean over a micro-batch's targets instead of their sum.
@@ -81,14 +86,15 @@ pub enum Whose {
     Training,
 }
 
-/// The set of gradients that is clipped alone, instead of all gradients of a step together.
+/// The unit whose gradients are clipped separately by mistake, instead of all gradients of a step together: a
+/// micro-batch, a stage or a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClipScope {
-    /// The gradients of each micro-batch are clipped alone.
+    /// The gradients are clipped at every micro-batch, instead of once per step.
     MicroBatch,
-    /// The gradients of each stage are clipped alone.
+    /// The gradients of each stage are clipped separately from those of other stages.
     Stage,
-    /// The gradient of each parameter is clipped alone.
+    /// The gradient of each parameter is clipped separately from those of other parameters.
     Parameter,
 }
 

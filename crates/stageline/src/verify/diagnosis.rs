@@ -86,8 +86,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         Ok(Some(self.unknown()))
     }
 
-    /// Cuts the batch of the first step into `count` micro-batches, and computes the losses and gradients of each
-    /// micro-batch alone.
+    /// Splits the batch of the first step into `count` micro-batches and runs each of them alone. Returns their losses,
+    /// the sum of their gradients, and the parameters whose gradients are zero.
     fn parts(&self, probes: &mut Pipeline<In, Out, Target>, count: usize) -> Result<Parts, VerifyError> {
         let batch = self.cut(probes, count)?;
         let mut parts = Parts { losses: Vec::new(), sum: self.zeros(), zero_gradients: Vec::new() };
@@ -102,8 +102,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         Ok(parts)
     }
 
-    /// Computes the gradients that known faults would give with `count` micro-batches: averaged means, or clipping per
-    /// micro-batch.
+    /// Returns the gradients of the first step that known faults would give with `count` micro-batches: averaging the
+    /// micro-batches' mean gradients, or clipping (as `clip` says) per micro-batch.
     fn predictions(
         &self,
         probes: &mut Pipeline<In, Out, Target>,
@@ -137,18 +137,19 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         Ok(all)
     }
 
-    /// Cuts the batch of the first step into `count` micro-batches.
+    /// Splits the batch of the first step into `count` micro-batches, and returns them with their loss weights.
     fn cut(&self, probes: &Pipeline<In, Out, Target>, count: usize) -> Result<MicroBatches<In, Target>, VerifyError> {
         Ok(probes.cut(self.batch.clone(), count)?)
     }
 
-    /// Returns as many zeros as all gradients of the model have elements, as the start of a sum of gradients.
+    /// Returns a list of zeros, one for each element of the gradients of all parameters, as the start of a sum of
+    /// gradients.
     fn zeros(&self) -> Flat {
         vec![0.0; self.reference.iter().map(|gradient| gradient.summed.len()).sum()]
     }
 
-    /// Checks, for every term of the loss, that the loss sum and the loss weight of the whole batch are the sums of
-    /// those of its micro-batches. Returns the fault if they are not, else `None`.
+    /// Checks that the loss function returns sums: for every loss term, the loss sum and the loss weight of the whole
+    /// batch must be the totals over its micro-batches. Returns the fault if they are not, else `None`.
     fn loss_fault(&self, whole: &Parts, parts: &Parts) -> Option<Cause> {
         let terms = whole.losses.first().map_or(0, |(losses, _)| losses.len());
         let pairs = |parts: &Parts, term: usize| -> Vec<(f64, f64)> {
@@ -157,9 +158,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         (0..terms).find_map(|term| self.term_fault(&pairs(whole, term), &pairs(parts, term)))
     }
 
-    /// Checks one term of the loss, given the pairs `(loss sum, loss weight)` of the whole batch and of each
-    /// micro-batch: the sums over the micro-batches must equal those of the whole batch. Returns the fault if they do
-    /// not, else `None`.
+    /// Checks that the sums over the micro-batches of one loss term equal those of the whole batch. `whole` and `parts`
+    /// list the pairs `(loss sum, loss weight)` of the batch and of its micro-batches. Returns the fault if the sums
+    /// differ, else `None`.
     fn term_fault(&self, whole: &[(f64, f64)], parts: &[(f64, f64)]) -> Option<Cause> {
         let total = |pairs: &[(f64, f64)]| pairs.iter().fold((0.0, 0.0), |sum, pair| (sum.0 + pair.0, sum.1 + pair.1));
         let ((loss, weight), (sum, weights)) = (total(whole), total(parts));
@@ -178,8 +179,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         (uneven && apart(sum) <= self.bar).then(|| Cause::MissedDivision { factor: weight / weights })
     }
 
-    /// Searches for a fault of clipping, given that the gradients before clipping equal those of the reference. `None`
-    /// if the clipped gradients are right too.
+    /// Returns the fault of the training's gradient clipping, given that the gradients before clipping are right;
+    /// `None` if the clipped gradients are right too. `clip` is the configured clipping.
     fn clip_fault(&self, clip: Option<Clip>) -> Option<Cause> {
         let applied: Flat = self.configured.iter().flat_map(|gradient| wide(&gradient.applied)).collect();
         let summed = flat(self.configured);
@@ -202,8 +203,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         Some(self.closest(&applied, candidates).unwrap_or_else(|| self.unknown()))
     }
 
-    /// Searches for a known fault in the summation of gradients over the micro-batches, given that the summed gradients
-    /// differ from the reference. `None` if no known fault gives these gradients.
+    /// Returns the known fault in the summation of gradients over the micro-batches that would give the training's
+    /// gradients `found`, where the right gradients are `sum`; `None` if there is no such fault.
     fn sum_fault(&self, found: &Flat, sum: &Flat, predictions: Predictions) -> Option<Cause> {
         let Predictions { mean, clipped_each, clipped_running, clipped_means, clipped_running_means } = predictions;
         let scaled = |values: &Flat| {
@@ -222,8 +223,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         self.closest(found, unscaled).or_else(|| self.closest(found, [scaled(sum), scaled(&mean)]))
     }
 
-    /// Searches for a micro-batch that the model itself drops: its own gradients are zero for every parameter whose
-    /// summed gradient is wrong. `None` if there is no such micro-batch.
+    /// Returns the cause `MissingMicroBatch` if the model itself drops a micro-batch: if one micro-batch, run alone,
+    /// gives zero gradients for every parameter whose summed gradient is wrong. Returns `None` if there is no such
+    /// micro-batch.
     fn dropped_by_model(&self, whole: &Parts, parts: &Parts) -> Option<Cause> {
         let wrong = self.wrong(&parts.sum, &whole.sum);
         let stage = self.last_stage(&wrong)?;
@@ -233,8 +235,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         Some(Cause::MissingMicroBatch { stage, micro_batch })
     }
 
-    /// Searches for a micro-batch that the training drops: without it, the expected gradient sums equal the found ones
-    /// for every parameter whose summed gradient is wrong. `None` if there is no such micro-batch.
+    /// Returns the cause `MissingMicroBatch` if the training drops a micro-batch: if the expected gradient sums without
+    /// one micro-batch equal the found ones for every parameter whose summed gradient is wrong. Returns `None` if there
+    /// is no such micro-batch.
     fn dropped_by_training(
         &self,
         probes: &mut Pipeline<In, Out, Target>,
@@ -315,7 +318,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         self.reference.iter().map(distance).collect()
     }
 
-    /// Returns the last stage that has one of the parameters whose indices are given; `None` if no indices are given.
+    /// Returns the last stage that trains any of the given parameters, which are indices into the model's list of
+    /// parameters; `None` if no indices are given.
     fn last_stage(&self, parameters: &[usize]) -> Option<usize> {
         parameters.iter().map(|&at| self.reference[at].stage).max()
     }

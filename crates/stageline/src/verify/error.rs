@@ -4,37 +4,38 @@ use crate::failure::build_error::BuildError;
 use crate::failure::step_error::StepError;
 use crate::threads::failure::BoxError;
 
-/// The error when a verification cannot be completed. A difference between the trainings is not an error.
+/// The reason why a verification could not be completed. A difference between the trainings is not an error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerifyError {
     /// A pipeline that the verification needs could not be built.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// The training of the reference failed, or a step that was run to find the cause of a difference failed. If the
-    /// memory was too small, split the reference's batch with
+    /// The first gradients of the reference (the training on one device) could not be computed, or a computation that
+    /// searches for the cause of a difference failed. If the memory was too small, split the reference's batch with
     /// [`Verify::reference_micro_batches`](crate::Verify::reference_micro_batches).
     #[error("the reference failed: {0}")]
     Reference(#[from] StepError),
-    /// The batches are cut by hand into micro-batches, and cannot be joined to a full batch for the reference.
+    /// The caller has split the batches into micro-batches, which cannot be joined to a full batch for the reference.
     #[error(
         "batches are cut by hand into {given} micro-batches, which cannot be joined; let the reference use as many, by \
          `.reference_micro_batches({given})`, or give uncut batches"
     )]
     CutByHand {
-        /// The number of micro-batches into which a batch is cut by hand.
+        /// The number of micro-batches into which the caller has split a batch.
         given: usize,
     },
-    /// The training that is verified failed with this error; its reference was not the cause.
+    /// The training that is verified failed with this error, or its reference failed in a training step or an
+    /// evaluation.
     #[error("the training that is verified failed: {0}")]
     Trial(BoxError),
-    /// The gradients of the training that is verified are not those of the model's parameters.
+    /// The gradients that the verified training returned do not match the model's parameters in number or size.
     #[error(
         "gradient {at} of the training that is verified is {found}, where the model has {expected}; give the \
          gradients of all trained parameters in the order of the model"
     )]
     Gradients {
-        /// The index of the first gradient whose size is not that of the model's parameter at the same index.
+        /// The index of the first gradient whose size differs from that of the model's parameter at this index.
         at: usize,
         /// The path and size of the gradient that the verified training returned at the index `at`; "none" if it
         /// returned fewer gradients.

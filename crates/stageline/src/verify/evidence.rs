@@ -3,9 +3,9 @@
 use super::flat::Flat;
 use crate::model::loss_weight::Weight;
 
-/// The losses and gradients of the micro-batches of a batch, each computed alone.
+/// The losses and gradients of the micro-batches of one batch, where each micro-batch was run alone.
 pub(super) struct Parts {
-    /// The sums of the loss terms over the targets, and the loss weight, for each micro-batch of the batch.
+    /// The sum of each loss term over the targets of a micro-batch, and its loss weight, for each micro-batch.
     pub(super) losses: Vec<(Vec<f64>, Weight)>,
     /// The sum of the gradients of all micro-batches of the batch, divided by the loss weight of the whole batch.
     pub(super) sum: Flat,

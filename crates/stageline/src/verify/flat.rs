@@ -12,18 +12,18 @@ pub(super) fn flat(gradients: &[ParameterGradient]) -> Flat {
     gradients.iter().flat_map(|gradient| wide(&gradient.summed)).collect()
 }
 
-/// Adds the gradients `values`, multiplied by `factor`, to the gradients `sum`, number by number.
+/// Adds `factor` times the gradients `values` to the gradients `sum`, element by element.
 pub(super) fn add(sum: &mut Flat, values: &Flat, factor: f64) {
     sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += factor * value);
 }
 
-/// Returns the scalar product of two lists of numbers, each with the gradients of all parameters.
+/// Returns the dot product of two lists of numbers, each with the gradients of all parameters of a model.
 pub(super) fn dot(a: &Flat, b: &Flat) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// Clips one list of gradients alone: by the norm of this list, or by value. Without `clip`, returns the list
-/// unchanged.
+/// Clips a list of gradients by the list's own norm or by value, as `clip` says, and returns it. If `clip` is `None`,
+/// returns the list unchanged.
 pub(super) fn clipped(mut gradients: Flat, clip: Option<Clip>) -> Flat {
     let norm = dot(&gradients, &gradients).sqrt();
     match clip.map_or(Scaling::Keep, |clip| clip.scaling(norm)) {

@@ -79,8 +79,8 @@ pub struct Bars {
     /// the first step, relative to the norm of the reference's gradient.
     pub gradient: f64,
     /// The largest allowed difference between the validation losses of the verified training and its reference, or
-    /// between their last training losses if there is no validation. It is absolute for losses up to 1, and relative
-    /// for larger losses.
+    /// between their last training losses if there is no validation. The difference is absolute for losses up to 1, and
+    /// relative for larger losses.
     pub loss: f64,
 }
 
@@ -102,12 +102,14 @@ impl Default for Verify {
 }
 
 impl Verify {
-    /// Creates a verification of 100 training steps, whose reference runs each batch as a single micro-batch.
+    /// Creates a verification of 100 training steps. Its reference (the training on one device) runs each batch as a
+    /// single micro-batch.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets the number of steps that the training and its reference make; 100 if unset. A 0 counts as 1.
+    /// Sets the number of training steps that are made and compared with those of the reference; 100 if unset. A value
+    /// of 0 counts as 1.
     pub fn steps(self, steps: usize) -> Self {
         Self { steps: steps.max(1), ..self }
     }
@@ -126,7 +128,8 @@ impl Verify {
         Self { bars: Some(bars), ..self }
     }
 
-    /// Verifies a pipeline against its own stages on one device.
+    /// Verifies that a pipeline trains as its own stages would on one device (the reference), and returns the
+    /// differences.
     ///
     /// `build` builds the pipeline, each time with the same parameters ([`seeded`](crate::seeded)). `batch` returns the
     /// batch of a step, and `validation` has batches that are not trained on.
@@ -143,8 +146,9 @@ impl Verify {
         self.trial(build().build()?, build, batch, validation)
     }
 
-    /// Verifies a pipeline against the uncut model. `uncut` builds a pipeline of one stage, whose forward is that of
-    /// the whole model, from the same parameters in the same order.
+    /// Verifies that a pipeline trains as the uncut model would: the model before it was split into stages. `uncut`
+    /// builds a pipeline of one stage, whose forward is that of the whole model, from the same parameters in the same
+    /// order.
     ///
     /// [`pipeline`](Self::pipeline) runs the stages of `build` as the reference, so a mistake in the cut, such as a
     /// missing skip connection, is in both trainings and not found.
@@ -237,8 +241,8 @@ impl Verify {
         Ok((self.train(&mut reference, batch, validation)?, gradients))
     }
 
-    /// Runs one training for all steps of the verification, then evaluates the validation batches, and returns the
-    /// losses.
+    /// Runs one of the two trainings of a verification (`trial`) for all training steps, then evaluates the validation
+    /// batches. Returns its training losses and its validation loss.
     fn train<In: Payload, Target: Payload>(
         self,
         trial: &mut impl Trial<In, Target>,
@@ -253,19 +257,20 @@ impl Verify {
     }
 }
 
-/// The two models of a verification: the model that is trained as configured, and the reference.
+/// The closures that build the two models of a verification: the model that is trained as configured, and the
+/// reference.
 struct Models<'a, In: Payload, Out: Payload, Target: Payload> {
     build: &'a Build<'a, In, Out, Target>,
-    /// The builder of the model before it was cut into stages; `None` if the reference consists of the stages of
-    /// `build`.
+    /// The closure that builds the model as it was before it was cut into stages; `None` if the reference consists of
+    /// the stages of `build`.
     uncut: Option<&'a Build<'a, In, Out, Target>>,
 }
 
 /// A closure that builds a pipeline, with the same parameters on every call.
 pub(super) type Build<'a, In, Out, Target> = dyn Fn() -> PipelineBuilder<In, Out, Target> + 'a;
 
-/// Returns the loss over all evaluated batches: the sum of the loss terms, each averaged over the batches by its loss
-/// weight.
+/// Returns the mean loss over several evaluated batches, given the loss terms of each batch. Every term is averaged
+/// over the batches, weighted by its loss weight, and the averages of the terms are added up.
 pub(super) fn loss_over(batches: &[Vec<LossTerm>]) -> f64 {
     let terms = batches.iter().map(Vec::len).max().unwrap_or(0);
     let mean_of_term = |term: usize| {
@@ -279,7 +284,7 @@ pub(super) fn loss_over(batches: &[Vec<LossTerm>]) -> f64 {
 
 /// The training losses and the validation loss of one of the two trainings of a verification.
 pub(super) struct Trained {
-    /// The training loss at each step of this training.
+    /// The training loss at each step, in the order of the steps.
     losses: Vec<f64>,
     /// The validation loss after the last step; `None` if there are no validation batches.
     validation: Option<f64>,

@@ -9,7 +9,7 @@ use crate::update::parameter_gradient::ParameterGradient;
 
 /// A training that can be verified: a pipeline, or a custom loop.
 pub trait Trial<In, Target> {
-    /// Returns the gradients that a training step with this batch would have, in the order of the model's parameters,
+    /// Returns the gradients that a training step on `batch` would have, in the order of the model's parameters,
     /// without changing the parameters or the optimizer.
     ///
     /// # Errors

@@ -7,14 +7,16 @@ use crate::verify::{Cause, Difference};
 
 use std::fmt;
 
-/// The result of a verification: the differences between two trainings of a model, and their cause.
+/// The result of a verification: the differences between the verified training and its reference (the training on one
+/// device), and their likely cause.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Verification {
-    /// The tolerances: the largest differences between the two trainings with which the verification passes.
+    /// The tolerances: the largest differences between the verified training and its reference with which the
+    /// verification passes.
     pub bars: Bars,
-    /// The relative difference between the two trainings in each parameter's gradient at the first step, in layer
-    /// order: the larger of the differences before and after clipping.
+    /// The relative difference of each parameter's gradient at the first step between the verified training and its
+    /// reference, in layer order. It is the larger of the differences before and after clipping.
     pub gradients: Vec<Difference>,
     /// The training losses of every step, each as a pair: the loss of the training as configured, and that of the
     /// reference.

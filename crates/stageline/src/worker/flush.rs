@@ -15,10 +15,9 @@ use crate::worker::messages::Stepped;
 use stageline_nn::forward::after_step;
 
 impl Worker {
-    /// Ends a training step on this worker's stages by a verdict (step the optimizers, or skip the step), which the
-    /// caller decides for all stages. If `flush` allows a speculative step and this worker's own losses and gradients
-    /// are finite (`finite`), the stages step at once with an assumed verdict. Otherwise they wait for the true
-    /// verdict.
+    /// Ends a training step on this worker's stages with a verdict, which the caller decides for all stages: they step
+    /// their optimizers, or skip the step. If `flush` allows a speculative step and this worker's losses and gradients
+    /// are finite (`finite`), the stages act at once on an assumed verdict. Otherwise they wait for the true verdict.
     pub(super) fn flush(&mut self, step: usize, flush: Flush, finite: bool) -> Result<(), Stopped> {
         match flush {
             Flush::Ahead(assumed) if finite => {
@@ -43,9 +42,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Completes the gradient sum of each of the worker's stages; with several replicas, replica 0 adds up the sums of
-    /// all replicas. Only with several replicas is the reduction recorded as an activity with an event and a tracing
-    /// span.
+    /// Completes the gradient sum of each of the worker's stages at the end of a step. With several replicas, replica 0
+    /// adds up the sums of all replicas, and the reduction is recorded with an event and a tracing span.
     pub(super) fn reduce(&mut self, step: usize) -> Result<(), Stopped> {
         for runner in &mut self.runners {
             if self.replica.of == 1 {
@@ -79,7 +77,7 @@ impl Worker {
     }
 
     /// Waits for the verdict on a step and returns it: whether all stages step their optimizers, and how gradients are
-    /// clipped. The caller sends it when it has the outcomes of all stages.
+    /// clipped. The caller sends the verdict once it has the outcomes of all stages.
     pub(super) fn verdict(&mut self) -> Result<Verdict, Stopped> {
         self.diary.enter(self.diary.stage, Activity::Verdict);
         let span = span(&self.diary).entered();
@@ -90,17 +88,17 @@ impl Worker {
         Ok(verdict)
     }
 
-    /// Ends a step on each of the worker's stages as `verdict` says (step the optimizer, skip the step, ...), whether
-    /// it is the true or an assumed verdict. First sets apart the effects that the step's forwards deferred, such as
-    /// updates of running statistics, so that the next step collects its own effects.
+    /// Ends a step on each of the worker's stages as the true or assumed `verdict` says (step the optimizer, skip the
+    /// step, ...). Before that, stores the side effects that the step's forwards deferred, such as updates of running
+    /// statistics, so that they are not mixed with those of the next step.
     pub(super) fn conclude(&mut self, step: usize, verdict: Verdict) -> Result<(), Stopped> {
         after_step::keep();
         self.conclude_stages(step, verdict)
     }
 
     /// Ends a step on each of the worker's stages as `verdict` says (step the optimizer, skip the step, ...), and sends
-    /// each stage's report to the caller. The caller of this method must already have set apart the effects that the
-    /// step's forwards deferred, such as updates of running statistics. These effects are dropped unless the verdict
+    /// each stage's report to the caller. Side effects that the step's forwards deferred, such as updates of running
+    /// statistics, must already be stored separately from those of the next step. They are dropped unless the verdict
     /// makes the stages step their optimizers and keep that step.
     pub(super) fn conclude_stages(&mut self, step: usize, verdict: Verdict) -> Result<(), Stopped> {
         self.uncommitted = matches!(verdict, Verdict::Step { .. } | Verdict::Rehearse { .. }).then_some(step);

@@ -33,7 +33,8 @@ pub(crate) enum Command {
     Settle { during: During },
 }
 
-/// The command to one worker to run a pass: the request, and an empty list for the events that the worker records.
+/// The command to one worker to run a pass (a training step, an evaluation, ...): the request, and an empty list for
+/// the events that the worker records.
 pub(crate) struct Run {
     pub(crate) asked: Asked,
     /// The empty list to which the worker adds its events (timed activities) of the pass, allocated by the caller;
@@ -53,18 +54,18 @@ pub(crate) struct Asked {
     /// The clock by which the events of the pass are timed: the host's clock, with or without a wait for the device
     /// after every action.
     pub(crate) clock: Clock,
-    /// The time at which the pass began, from which the times of the pass's events count.
+    /// The time at which the pass began; the times of the pass's events are counted from it.
     pub(crate) began: Instant,
-    /// The time of the optimizer step: after the common verdict of all stages (step, or skip the step), or
-    /// speculatively before it, with an assumed verdict.
+    /// The moment at which the stages step their optimizers: after the common verdict of all stages (step, or skip the
+    /// step), or speculatively before that verdict, on an assumed verdict.
     pub(crate) flush: Flush,
     /// Whether the pass begins before the verdict on the previous step (step the optimizers, or skip) is known. If that
     /// verdict differs from the assumed one, this pass is discarded.
     pub(crate) behind: bool,
 }
 
-/// The reply of a stage that has acted on the verdict on a step (stepped its optimizer, or skipped the step), or on the
-/// assumed verdict.
+/// A stage's reply to the caller after the stage has acted on the true or an assumed verdict on a step: it has stepped
+/// its optimizer, or skipped the step.
 pub(crate) struct Stepped {
     pub(crate) replica: Replica,
     pub(crate) stage: usize,

@@ -67,8 +67,8 @@ pub(crate) struct Worker {
     pub(super) waits: Waits,
     pub(super) diary: Diary,
     pub(super) gauges: Gauges,
-    /// The number of the last training step that this worker's stages have made, as long as it is not known that all
-    /// other stages have made the step; else `None`.
+    /// The number of the last training step if this worker's stages have made it, but it is not yet known that all
+    /// other stages have; else `None`.
     pub(super) uncommitted: Option<usize>,
     /// The state of the verdict on this worker's last training step: known, only assumed so far, or different from the
     /// assumed verdict.
@@ -81,11 +81,12 @@ pub(crate) struct Worker {
 pub(super) enum Last {
     /// The verdict on the last training step is known, and the step ended as this verdict says.
     Known,
-    /// The last training step ended with this verdict, which the stages assumed before the true verdict arrived.
+    /// The last training step ended with the assumed verdict that this variant contains; the true verdict has not
+    /// arrived yet.
     Assumed(Verdict),
-    /// This true verdict on the last training step differs from the verdict that the stages had assumed. The work on
-    /// the following step is discarded. If the last step was ended with the assumed verdict, it is rolled back and
-    /// ended again with this verdict.
+    /// The true verdict on the last training step, which this variant contains, differs from the verdict that the
+    /// stages had assumed. The work on the following step is discarded. If the last step was ended with the assumed
+    /// verdict, it is rolled back and ended again with the true one.
     Mispredicted(Verdict),
 }
 
@@ -183,8 +184,8 @@ impl Worker {
         }
     }
 
-    /// Stops all workers with the failure of the stage that this worker was executing. The stop signal comes before the
-    /// log line, which runs the user's code if there is a tracing subscriber.
+    /// Stops all workers with `failure`, the failure of the stage that this worker was executing. The stop signal comes
+    /// before the log line, because logging runs the user's code if there is a tracing subscriber.
     fn fail(&self, failure: Failure) {
         let Diary { replica, stage, activity, during, .. } = self.diary;
         let failure = StageFailure { replica, stage, activity, during, failure, elsewhere: Vec::new() };
@@ -212,8 +213,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Commits the last step, and sends the caller what `copy` returns for each of the worker's stages, on the channel
-    /// that `replies` selects.
+    /// Commits the last step, and sends the caller a copy of each of the worker's stages: its state or its module.
+    /// `copy` makes the copy of one stage, and `replies` selects the channel.
     fn send_copies<T>(
         &mut self,
         during: During,
@@ -294,14 +295,14 @@ impl Worker {
     }
 }
 
-/// Returns the replica and the number of the first stage that a worker has; replica 0 and stage 0 for a worker without
-/// stages.
+/// Returns the place of a worker in the pipeline, given the runners of its stages: its replica, and the number of its
+/// first stage. Without stages, returns replica 0 and stage 0.
 pub(crate) fn place_of(runners: &[Box<dyn Runner>]) -> (Replica, usize) {
     runners.first().map_or((Replica::default(), 0), |runner| (runner.replica(), runner.stage()))
 }
 
-/// Returns the largest number of events (timed activities) that a worker with `stages` stages records in one step; room
-/// for so many is allocated.
+/// Returns the largest number of events (timed activities) that a worker records in one step, for which its list of
+/// events must have room. `stages` is the number of the worker's stages.
 pub(crate) fn events_of(plan: &Checked, worker: usize, stages: usize) -> usize {
     const AROUND_EACH_STAGE: usize = 5; // the activities start, reduction, finish, optimizer step and follow
     const VERDICTS: usize = 2; // the verdict on this step, and the verdict on the step before

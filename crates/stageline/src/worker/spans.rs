@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::failure::activity::Activity;
 use crate::recording::events::Diary;
 
-/// Returns the tracing span of a worker's current activity, for activities that are not instructions of the plan, such
-/// as the optimizer step.
+/// Returns a new tracing span for a worker's current activity, given by `diary`. This is for activities that are not
+/// instructions of the plan, such as the optimizer step.
 pub(super) fn span(diary: &Diary) -> tracing::Span {
     let Diary { replica, stage, activity, during, .. } = *diary;
     let (waited_us, waited_for) = (tracing::field::Empty, tracing::field::Empty);

@@ -71,8 +71,8 @@ impl Sizes {
         Matrix::new(&values[head * self.size..], [self.length, self.size], stride)
     }
 
-    /// Cuts the gradient of a sample's input into writable gradients of each key-value head and of the query heads that
-    /// share it.
+    /// Splits the gradient of attention's input for one sample into writable views: one [`Group`] for each key-value
+    /// head and the query heads that share it.
     fn groups(self, sample: &mut [f32]) -> impl Iterator<Item = Group<'_>> {
         let mut queries = MatrixMut::side_by_side(sample, self.stride(), self.size).collect::<Vec<_>>();
         let mut keys = queries.split_off(self.heads.query);
@@ -84,10 +84,11 @@ impl Sizes {
     }
 }
 
-/// Computes causal attention of a contiguous input, and returns the output and the attention weights of every query
-/// head of every sample. The weights of a head are kept block by block of queries, each block `[queries, keys]`.
+/// Computes causal attention of a contiguous input. Returns the output and, for each query head of each sample, the
+/// attention weights: the matrices `[queries, keys]` of the blocks of queries, one after the other.
 ///
-/// `starts`, `[batch, length]`, are the positions of the first key that each query may see; `None` allows all.
+/// `starts`, `[batch, length]`, has for each query the position of the first key in its document, before which the
+/// query sees no keys; `None` if every sample is one document.
 pub fn attended(
     input: &FloatTensor<Flex>,
     heads: AttentionHeads,
@@ -113,8 +114,8 @@ pub fn attended(
     (FloatTensor::<Flex>::from_data(output), weights)
 }
 
-/// Returns the position of the first key that each query of each sample sees: the start of its window or of its
-/// document, whichever is later.
+/// Returns for each query of each sample the position of the first key that the query sees: the start of its window or
+/// of its document, whichever is later.
 fn first_keys(sizes: Sizes, samples: usize, starts: Option<&IntTensor<Flex>>) -> Vec<usize> {
     let mut first_keys: Vec<_> =
         (0..samples).flat_map(|_| (0..sizes.length).map(|at| sizes.heads.first_key(at))).collect();
@@ -130,8 +131,9 @@ fn first_keys(sizes: Sizes, samples: usize, starts: Option<&IntTensor<Flex>>) ->
     first_keys
 }
 
-/// Computes the attention of one query head into `output`, and returns the attention weights of the head, block by
-/// block of queries. `first_keys` has the position of the first key that each query sees.
+/// Computes the attention of one query head of one sample into `output`. Returns the head's attention weights: the
+/// matrices `[queries, keys]` of its blocks of queries, one after the other. `first_keys` has for each query the
+/// position of the first key that it sees.
 fn attend(
     sizes: Sizes,
     Head { query, key, value }: &Head<Matrix>,
@@ -190,7 +192,8 @@ pub fn to_input(
 }
 
 /// Computes the gradients of one query head's queries, keys and values into `gradients`. The gradients of keys and
-/// values are added to, so `gradients` must begin as zeros.
+/// values are added to the previous contents, because several query heads may share a key-value head, so `gradients`
+/// must begin as zeros.
 fn to_head(
     sizes: Sizes,
     Head { query, key, value }: &Head<Matrix>,

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use super::numbers::{numbers, of_pairs, pairs};
 use super::wide::{exp_from_below, sum, wide};
 
-/// The number of rows of logits that one core takes at a time.
+/// The number of rows of logits for which one CPU core computes the cross-entropy or its gradient at a time.
 const ROWS: usize = 64;
 
 /// Returns the cross-entropy of contiguous logits `[rows, classes]` summed over rows, `[1]`, and two numbers of each

@@ -15,11 +15,12 @@ use crate::kernels::variants::GeluForm;
 /// The number of elements for which one call of a vectorised function computes GELU or its derivative.
 const CHUNK: usize = 256;
 
-/// The least number of chunks of elements that one core computes, because fewer do not repay the cost of using another
-/// core.
+/// The minimum number of chunks ([`CHUNK`] elements each) for which one CPU core computes GELU or its derivative; fewer
+/// do not repay the cost of using another core.
 const FOR_ONE_CORE: usize = 64;
 
-/// Returns the activation function GELU of every element of a contiguous CPU tensor.
+/// Returns the activation function GELU of every element of a contiguous CPU tensor: exact, or approximated by a
+/// hyperbolic tangent, as `form` says.
 pub fn values(input: &FloatTensor<Flex>, form: GeluForm) -> FloatTensor<Flex> {
     let (chunks, rest) = numbers(input).as_chunks::<CHUNK>();
     let output: Vec<_> = chunks.par_iter().with_min_len(FOR_ONE_CORE).map(|chunk| of_chunk(chunk, form)).collect();
@@ -29,8 +30,8 @@ pub fn values(input: &FloatTensor<Flex>, form: GeluForm) -> FloatTensor<Flex> {
     FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape()))
 }
 
-/// Returns the gradient of GELU's input: its derivative at every element times the gradient of the output. Both tensors
-/// must be contiguous.
+/// Returns the gradient of GELU's input: the derivative of GELU at every input element times the gradient of the
+/// output. Both tensors must be contiguous.
 pub fn to_input(input: &FloatTensor<Flex>, gradient: &FloatTensor<Flex>, form: GeluForm) -> FloatTensor<Flex> {
     let (chunks, rest) = numbers(input).as_chunks::<CHUNK>();
     let (gradients, rest_of_gradients) = numbers(gradient).as_chunks::<CHUNK>();
@@ -65,7 +66,8 @@ wide! {
 /// The density of the standard normal distribution at 0: 1 / sqrt(2 pi).
 const DENSITY_AT_0: f32 = 0.398_942_3;
 
-/// The number from which on the error function `erf` rounds to 1 in f32.
+/// The bound to which arguments of the error function `erf` are clamped, because in f32 the function rounds to 1 for
+/// all greater numbers.
 const FLAT: f32 = 3.832_507;
 
 /// Returns the error function of x, within a few units in the last place: x times a rational function of x^2 (XLA's
@@ -107,12 +109,12 @@ fn twice_cubic(x: f32) -> f32 {
     GeluForm::TWICE as f32 * (x + GeluForm::CUBIC as f32 * x * x * x)
 }
 
-/// The magnitude from which on the derivative of GELU's approximation by a hyperbolic tangent is 0 (for negative
-/// numbers) or 1 (for positive ones) in f32.
+/// The bound to which arguments of the derivative of GELU's tanh approximation are clamped, because in f32 the
+/// derivative is 0 for all numbers below -12 and 1 for all numbers above 12.
 const FLAT_TANH: f32 = 12.0;
 
-/// Returns the derivative at one number of the activation function GELU: of the exact function, or of its approximation
-/// by a hyperbolic tangent, as `form` says.
+/// Returns the derivative of the activation function GELU at x: of the exact function, or of its approximation by a
+/// hyperbolic tangent, as `form` says.
 #[inline(always)]
 fn derivative(x: f32, form: GeluForm) -> f32 {
     match form {

@@ -34,8 +34,8 @@ use crate::kernels::attention_blocks::AttentionHeads;
 use crate::kernels::variants::{GeluForm, Norm};
 
 impl Kernels for Flex {
-    /// The moments that the backward of a normalisation needs: the number that was subtracted from each input row, and
-    /// the reciprocal of the deviation from it, `[rows, 2]`.
+    /// Two numbers of each input row that the backward of a normalisation needs, `[rows, 2]`: the row's mean (0 for RMS
+    /// normalisation), and the reciprocal of its standard deviation or root mean square.
     type Moments = FloatTensor<Flex>;
     /// The values that the backward of causal attention needs: its input, and the attention weights of every query
     /// head of every sample, block by block of queries.
@@ -131,8 +131,8 @@ impl Kernels for Flex {
         cross_entropy::gradient_of_logits(&logits, targets, scales, &gradient)
     }
 
-    /// Adds the squares of all elements on one thread, because burn's own sum on the CPU is parallel and its order
-    /// depends on the number of cores.
+    /// Returns the sum of the squares of all elements, in f64. One thread adds the squares, because burn's own sum on
+    /// the CPU is parallel and its order depends on the number of cores.
     fn sum_of_squares(tensor: &FloatTensor<Flex>) -> FloatTensor<Flex> {
         let square = |value: f64| value * value;
         let sum: f64 = match tensor.dtype() {

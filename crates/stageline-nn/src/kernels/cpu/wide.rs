@@ -3,8 +3,8 @@
 //! Every version makes the operations of the source in the same order, without fused multiply-add, so results have the
 //! same bits on any processor.
 
-/// Compiles a function for AVX-512, for AVX2 and for the baseline of the target, and calls the widest version that the
-/// processor has. On aarch64 the baseline has NEON.
+/// Compiles a function for AVX-512, for AVX2 and for the target's default instruction set. A call runs the version with
+/// the widest vectors that the processor supports. On aarch64 only the default is compiled, which has NEON.
 macro_rules! wide {
     (fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block) => {
         fn $name($($argument: $type),*) $(-> $result)? {
@@ -36,8 +36,8 @@ macro_rules! wide {
 
 pub(super) use wide;
 
-/// Whether the processor has the parts of AVX-512 for which the macro `wide!` compiles functions, which every processor
-/// with AVX-512 since Skylake-X has.
+/// Whether the processor has the AVX-512 extensions for which the macro `wide!` compiles functions. Every processor
+/// with AVX-512 since Skylake-X has them.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn has_avx512() -> bool {
     is_x86_feature_detected!("avx512f")
@@ -83,12 +83,12 @@ pub(super) fn sigmoid(x: f32) -> f32 {
     (if x < 0.0 { small } else { 1.0 }) / (1.0 + small)
 }
 
-/// Returns the exponential of a number from -87 to 0, within a few units in the last place: a power of 2 times a
-/// polynomial of the rest (Cephes' `expf`).
+/// Returns the exponential of a number from -87 to 0, within a few units in the last place. The algorithm is that of
+/// Cephes' `expf`: a power of 2 times a polynomial of the remainder.
 #[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
-    /// The number 1.5 x 2^23: the sum of this number and a small number holds the small number, rounded to an integer,
-    /// in its last bits.
+    /// The number 1.5 x 2^23. Adding it to a small f32 number rounds the small number to an integer, which is then in
+    /// the last bits of the sum.
     const ROUND: f32 = 12_582_912.0;
     let rounded = x * std::f32::consts::LOG2_E + ROUND;
     let power = rounded - ROUND;

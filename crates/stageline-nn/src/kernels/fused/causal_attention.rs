@@ -14,19 +14,19 @@ use crate::kernels::attention_mask::{before_document, hidden};
 pub struct Attended<T> {
     /// The queries, keys and values of all heads, `[batch x (query heads + 2 x key-value heads), length, size]`.
     pub(crate) parts: T,
-    /// The attention weights before the division by their sum over a query's keys, `[batch x key-value heads, group x
-    /// length, length]`, where a group is the query heads that share a key-value head.
+    /// The attention weights of each query before they are divided by their sum, `[batch x key-value heads, group x
+    /// length, length]`. A group is the query heads that share a key-value head.
     pub(crate) weights: T,
-    /// The reciprocal of the sum of each query's weights, `[batch x key-value heads, group x length, 1]`, in f32, where
-    /// a group is the query heads that share a key-value head.
+    /// The reciprocal of the sum of each query's attention weights, in f32, `[batch x key-value heads, group x length,
+    /// 1]`. A group is the query heads that share a key-value head.
     pub(crate) shares: T,
     /// The output of attention, `[batch, length, query heads x size]`.
     pub(crate) output: T,
 }
 
-/// Rearranges the input of attention from `[batch, length, heads x size]` to `[heads x batch, length, size]`, where
-/// heads are those of queries, keys and values: all queries come first, then all keys and all values, each ordered by
-/// sample and head. A batched matrix product needs each head in one piece.
+/// Returns the input of attention rearranged from `[batch, length, heads x size]` to `[heads x batch, length, size]`,
+/// because a batched matrix product needs each head in one piece. The heads are those of queries, keys and values: all
+/// queries come first, then all keys and all values, each ordered by sample and head.
 fn apart(side_by_side: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
     let [batch, length, columns] = side_by_side.dims();
     let size = columns / heads.columns();
@@ -42,16 +42,16 @@ fn apart(side_by_side: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
     Tensor::cat(parts.to_vec(), 0)
 }
 
-/// Returns the index ranges of the queries, keys and values of `batch` samples, counted in heads, if the queries of all
-/// samples come first, then all keys and then all values.
+/// Returns the index ranges of the queries, keys and values in a dimension of heads, where all queries of `batch`
+/// samples come first, then all keys and then all values. A head of queries, keys or values counts as one index.
 fn ranges(heads: AttentionHeads, batch: usize) -> [Range<usize>; 3] {
     let [queries, keys] = [heads.query, heads.key_value].map(|count| count * batch);
     [0..queries, queries..queries + keys, queries + keys..queries + 2 * keys]
 }
 
-/// Splits the queries, keys and values of attention, `[heads x batch, length, size]`, into the queries `[batch x
-/// key-value heads, group x length, size]`, and the keys and values `[batch x key-value heads, length, size]`. The
-/// query heads that share a key-value head (a group) stand one below the other, so that no key is copied for them.
+/// Splits the rearranged input of attention, `[heads x batch, length, size]`, into its queries, `[batch x key-value
+/// heads, group x length, size]`, and its keys and values, each `[batch x key-value heads, length, size]`. A group is
+/// the query heads that share a key-value head; their queries are concatenated, so that no key is copied for them.
 fn each(parts: &Tensor<3>, heads: AttentionHeads) -> [Tensor<3>; 3] {
     let [count, length, size] = parts.dims();
     let batch = count / heads.columns();
@@ -72,8 +72,8 @@ struct Scales {
     /// The factor by which queries are multiplied before their product with the keys, because that product is stored in
     /// the input's type, which may be f16.
     query: f64,
-    /// The factor by which the product of the scaled queries and the keys is multiplied to give attention scores: 1 /
-    /// sqrt(head size), divided by the factor `query`.
+    /// The factor that turns the product of the scaled queries and the keys into attention scores: 1 / sqrt(head size),
+    /// divided by the factor with which the queries were scaled.
     rest: f64,
     /// The factor by which the attention weights are multiplied before their division by their sum.
     weights: f64,
@@ -99,13 +99,13 @@ impl Scales {
     }
 }
 
-/// The largest magnitude to which the gradients of a head's output, divided by the sums of the attention weights, are
-/// scaled in f16, so that sums of up to 8192 of them stay within the range of f16.
+/// The largest magnitude of a head's gradients after their scaling for f16, so that sums of up to 8192 of them stay
+/// within the range of f16. The gradients are those of the head's output, divided by the sums of the attention weights.
 const LARGEST: f64 = 0.125;
 
-/// Returns the factor for each head's gradients `[heads of all samples, length, size]` in f16 that makes their largest
-/// magnitude [`LARGEST`]; the factors are `[heads of all samples, 1, 1]`. Returns `None` for types other than f16,
-/// whose range needs no scaling.
+/// Returns the factor for each head that scales the head's largest gradient to [`LARGEST`], so that the gradients fit
+/// the range of f16. `gradients` is `[heads of all samples, length, size]`, and the factors are `[heads of all samples,
+/// 1, 1]`. Returns `None` if `dtype` is not f16, because other types need no scaling.
 fn gradient_scales(dtype: DType, gradients: &Tensor<3>) -> Option<Tensor<3>> {
     let [heads, length, size] = gradients.dims();
     let largest = || gradients.clone().abs().reshape([heads, length * size]).max_dim(1);
@@ -114,13 +114,14 @@ fn gradient_scales(dtype: DType, gradients: &Tensor<3>) -> Option<Tensor<3>> {
 }
 
 thread_local! {
-    /// The last causal mask that this thread used, because making a mask launches more kernels than the rest of
-    /// attention.
+    /// The causal mask that attention used last on this thread, kept because making a mask launches more GPU kernels
+    /// than the rest of attention.
     static MASK: RefCell<Option<(Device, AttentionHeads, Tensor<3, Bool>)>> = const { RefCell::new(None) };
 }
 
-/// Returns the causal mask of attention without documents, `[1, group x length, length]`: true where the key is at a
-/// later position than the query, or before the query's window. A group is the query heads that share a key-value head.
+/// Returns the causal mask of attention for samples of one document each, `[1, group x length, length]`: true where the
+/// key is at a later position than the query, or before the query's window. A group is the query heads that share a
+/// key-value head.
 fn unseen(length: usize, heads: AttentionHeads, device: &Device) -> Tensor<3, Bool> {
     MASK.with_borrow_mut(|last| match last {
         Some((known, masked, mask)) if known == device && *masked == heads && mask.dims()[2] == length => mask.clone(),
@@ -132,8 +133,9 @@ fn unseen(length: usize, heads: AttentionHeads, device: &Device) -> Tensor<3, Bo
     })
 }
 
-/// Returns the mask of keys, `[batch x key-value heads, group x length, length]`: true where a query does not see the
-/// key. `starts`, `[batch, length]`, are the positions of the first key in each query's document.
+/// Returns the mask of attention, `[batch x key-value heads, group x length, length]`: true where a query does not see
+/// the key. `starts`, `[batch, length]`, are the positions of the first key in each query's document. If `starts` is
+/// `None`, one mask holds for the whole batch and the first dimension is 1.
 fn masked(length: usize, heads: AttentionHeads, starts: Option<Tensor<2, Int>>, device: &Device) -> Tensor<3, Bool> {
     let unseen = unseen(length, heads, device);
     let Some(starts) = starts else { return unseen };
@@ -174,8 +176,8 @@ pub(crate) fn attended(
     (output.clone(), Attended { parts, weights, shares, output })
 }
 
-/// Returns the gradient of attention's input, `[batch, length, (query heads + 2 x key-value heads) x size]`, given that
-/// of its output, `[batch, length, query heads x size]`.
+/// Returns the gradient of attention's input, `[batch, length, (query heads + 2 x key-value heads) x size]`, given the
+/// gradient of attention's output, `[batch, length, query heads x size]`.
 pub(crate) fn to_input(
     Attended { parts, weights, shares, output }: Attended<Tensor<3>>,
     shared: AttentionHeads,
@@ -221,9 +223,8 @@ mod tests {
     use super::super::checks::{derived, in_all, near, random};
     use super::*;
 
-    /// Compares attention over long sequences in f16 with f64, with values whose sum over the keys exceeds 65504 and
-    /// with small gradients. The sum by which a query's weights are divided is the length if all scores are equal, and
-    /// about one if one score is far above the others.
+    /// Compares attention over long sequences in f16 with attention in f64. The inputs test the range of f16: values
+    /// whose sum over the keys exceeds 65504, small gradients, and scores that are all equal or far apart.
     #[test]
     fn long_sequences_stay_in_the_range_of_f16() {
         use burn::tensor::{Distribution, FloatDType};

@@ -13,8 +13,8 @@ fn cumulative(x: Tensor<2>) -> Tensor<2> {
     (x * FRAC_1_SQRT_2).erf() * 0.5 + 0.5
 }
 
-/// Returns the sigmoid that replaces the cumulative distribution function in GELU's approximation by a hyperbolic
-/// tangent, at every element.
+/// Returns the approximation of the standard normal distribution's cumulative distribution function that GELU's tanh
+/// form uses, at every element.
 fn approximated(x: Tensor<2>) -> Tensor<2> {
     sigmoid((x.clone() * x.clone() * x.clone() * GeluForm::CUBIC + x) * GeluForm::TWICE)
 }

@@ -44,7 +44,8 @@ fn centred<const D: usize>(input: Tensor<D>, mean: Option<&Tensor<D>>) -> Tensor
     }
 }
 
-/// Returns the gradient of a normalisation's input, `[rows, width]`, given the gradient of its output.
+/// Returns the gradient of a normalisation's input, `[rows, width]`, given the moments (mean and reciprocal deviation)
+/// of the input's rows and the gradient of the output.
 pub(crate) fn to_input(
     input: &Tensor<2>,
     gamma: Tensor<1>,
@@ -65,7 +66,8 @@ pub(crate) fn to_input(
     as_given((rest - hat() * along) * over_deviation.clone(), input)
 }
 
-/// Returns the gradients of a normalisation's scale and shift, each `[width]`, given the gradient of its output.
+/// Returns the gradients of a normalisation's scale and shift, each `[width]`, given the moments (mean and reciprocal
+/// deviation) of the input's rows and the gradient of the output.
 pub(crate) fn to_parameters(
     input: &Tensor<2>,
     Moments { mean, over_deviation }: Moments<Tensor<2>>,

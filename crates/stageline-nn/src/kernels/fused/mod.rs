@@ -57,8 +57,8 @@ mod checks {
         (output.inner(), leaf.grad(&gradients).unwrap())
     }
 
-    /// Calls `check` with a tensor in f32, bf16 and f16, and each time with a bound for errors that suits the type's
-    /// significand of 24, 8 or 11 bits.
+    /// Calls `check` three times, with a test tensor in f32, bf16 and f16, each time with an error bound that suits the
+    /// precision of the type.
     pub fn in_all<const D: usize>(tensor: &Tensor<D>, check: impl Fn(Tensor<D>, f64)) {
         check(tensor.clone(), 1e-5);
         check(tensor.clone().cast(FloatDType::BF16), 3e-2);

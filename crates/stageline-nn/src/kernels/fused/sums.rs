@@ -4,9 +4,9 @@ use burn::tensor::{FloatDType, Tensor};
 
 use super::{as_given, wide};
 
-/// Splits a tensor `[rows, columns]` into groups of rows, `[groups, rows, columns]`, because one long sum leaves most
-/// of a GPU idle: groups are summed in parallel, and then their sums. The number of groups is the largest power of two
-/// that divides the rows, at most `most`, which must be a power of two.
+/// Splits the rows of a tensor `[rows, columns]` into groups, `[groups, rows of a group, columns]`, whose sums a GPU
+/// can compute in parallel. The number of groups is the largest power of two that divides the number of rows and does
+/// not exceed `most`, which must be a power of two.
 pub(crate) fn in_groups(rows: &Tensor<2>, most: usize) -> Tensor<3> {
     let [count, columns] = rows.dims();
     let groups = most.min(1 << count.trailing_zeros());
@@ -17,8 +17,8 @@ pub(crate) fn in_groups(rows: &Tensor<2>, most: usize) -> Tensor<3> {
 /// the sum of the groups is short.
 pub(crate) const ROWS: usize = 256;
 
-/// Sums a tensor `[groups, rows, columns]` over groups and rows to `[columns]`, and returns the sums in the element
-/// type of `given`.
+/// Returns the sums of a tensor `[groups, rows, columns]` over groups and rows, `[columns]`, in the element type of
+/// `given`.
 pub(crate) fn of_groups(all: Tensor<3>, given: &Tensor<2>) -> Tensor<1> {
     // The products with one make burn's fusion join a sum with other operations in one kernel: it does so only if an
     // operation of the same shape comes before the sum and another operation follows it.
@@ -26,8 +26,8 @@ pub(crate) fn of_groups(all: Tensor<3>, given: &Tensor<2>) -> Tensor<1> {
     as_given((sums * 1.0).sum_dim(0), given).squeeze_dim(0)
 }
 
-/// Sums a tensor `[rows, columns]` over its rows to `[columns]`, in f32, and returns the sums in the element type of
-/// the rows.
+/// Returns the sums of a tensor `[rows, columns]` over its rows, `[columns]`, added in f32 and returned in the element
+/// type of the tensor.
 pub(crate) fn of_rows(rows: &Tensor<2>) -> Tensor<1> {
     of_groups(wide(in_groups(rows, ROWS)), rows)
 }

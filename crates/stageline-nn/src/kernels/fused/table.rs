@@ -13,10 +13,11 @@ pub(crate) fn is_at(indices: Tensor<1, Int>, count: usize) -> Tensor<2> {
     places.equal(indices).float()
 }
 
-/// Sums the gradients of looked-up vectors, `[indices, width]`, into a table's gradient, `[rows, width]`.
+/// Returns the gradient of a table, `[rows, width]`: the gradients of the looked-up vectors, `[indices, width]`, summed
+/// by table row.
 ///
-/// The sum is one matrix product with the one-hot rows of the indices. A matrix product adds in f32 and in parallel,
-/// whereas a GPU would have to wait for each of many successive sums.
+/// The sums are one matrix product with the one-hot rows of the indices, which adds in f32 and in parallel. If the
+/// vectors were added one after the other, a GPU would have to wait for each addition.
 pub(crate) fn added_up(gradient: Tensor<2>, indices: Tensor<1, Int>, rows: usize) -> Tensor<2> {
     as_given(is_at(indices, rows), &gradient).swap_dims(0, 1).matmul(gradient)
 }

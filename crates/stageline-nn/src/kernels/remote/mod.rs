@@ -99,20 +99,21 @@ fn pairs(tensor: &Float) -> (Shape, DType) {
     (Shape::new([rows(&shape), 2]), DType::F32)
 }
 
-/// Returns the number of rows of a tensor with this shape: the product of all dimensions except the last.
+/// Returns the number of rows of a tensor with the shape `shape`: the product of all dimensions except the last.
 fn rows(shape: &Shape) -> usize {
     shape[..shape.num_dims() - 1].iter().product()
 }
 
-/// Returns the shape and type of the attention weights that the backward of causal attention needs: those of all query
-/// heads of all samples in one vector, in f32.
+/// Returns the shape and type of the attention weights that the backward of causal attention needs: one f32 vector with
+/// the weights of all query heads of all samples. `shape` is the shape of attention's input.
 fn weights(shape: &Shape, heads: AttentionHeads) -> (Shape, DType) {
     let (samples, length) = (shape[0], shape[1]);
     (Shape::new([samples * heads.query * weights_of_a_head(length, heads)]), DType::F32)
 }
 
-/// Returns the heads of attention as the scalars of a request; 0 stands for no window, because a window has at least
-/// one key.
+/// Returns the scalar arguments that describe heads of attention in a request to a server: the numbers of query heads,
+/// of key-value heads and of keys in the window. A window of 0 stands for no window, because a window has at least one
+/// key.
 fn scalars(heads: AttentionHeads) -> Vec<ScalarIr> {
     let numbers = [heads.query, heads.key_value, heads.window.unwrap_or(0)];
     numbers.map(|number| ScalarIr::UInt(number as u64)).to_vec()

@@ -20,7 +20,7 @@ pub use run::{EstimatedMemory, Layer, Link, Run};
 pub(crate) use step::clock;
 pub use step::{Account, Event, Health, StageCosts, Step, WorkerMemory};
 
-/// One line of a run's log, by its kind: the run, a step, a validation, or another JSON value.
+/// A parsed line of a run's log, with a variant for each kind of line.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Line {
@@ -35,10 +35,12 @@ pub enum Line {
 }
 
 impl Line {
-    /// Parses the text of one line of a run's log. The kind of the line is known by the field that only this kind has.
+    /// Parses the text of one line of a run's log, and recognises the kind of the line by a field that only this kind
+    /// has.
     ///
     /// # Errors
-    /// Returns [`serde_json::Error`] if the text is no JSON, or lacks a field that lines of its kind must have.
+    /// Returns [`serde_json::Error`] if the text is not valid JSON, or lacks a field that is required in a line of its
+    /// kind.
     pub fn read(text: &str) -> Result<Self, serde_json::Error> {
         let value: Value = serde_json::from_str(text)?;
         let has = |field: &str| value.get(field).is_some();
@@ -68,8 +70,8 @@ pub struct Validation {
     /// The mean loss over all validation targets, weighted by the weights of the targets.
     #[serde(deserialize_with = "or_nan")]
     pub validation_loss: f64,
-    /// The means of the model's metrics over the validation targets, by the name of the metric; the loss is not among
-    /// them.
+    /// The mean of each of the model's metrics over the validation targets, by the name of the metric. The loss is not
+    /// among them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metrics: BTreeMap<String, f64>,
 }

@@ -77,8 +77,8 @@ pub struct EstimatedMemory {
     pub optimizer: u64,
     /// The bytes of the gradients of the worker's parameters, which are summed over the micro-batches of a step.
     pub gradients: u64,
-    /// The peak of the bytes of activations that the worker keeps for backwards, over all micro-batches that are live
-    /// at that time.
+    /// The largest number of bytes of activations that the worker keeps at one time, for the backwards of its live
+    /// micro-batches.
     pub activations: u64,
     /// The largest number of bytes of activations and gradients that are in flight to or from the worker at one time.
     #[serde(default)]
@@ -87,8 +87,8 @@ pub struct EstimatedMemory {
     /// worker keeps so that the previous step can be rolled back.
     #[serde(default)]
     pub kept: u64,
-    /// The bytes of device memory that the worker has in use at all times besides tensors of the model, such as the
-    /// buffers of kernel threads.
+    /// The bytes of device memory that the worker uses at all times for other things than the model's tensors, such as
+    /// buffers of the threads that run compute kernels.
     pub other: u64,
     /// The estimated peak of the worker's device memory during a step, in bytes.
     pub peak: u64,
@@ -101,9 +101,9 @@ pub struct Layer {
     pub name: String,
     /// The number of the stage to which the layer belongs.
     pub stage: usize,
-    /// The work of the layer in a forward and backward, such as its FLOPs, in any unit. Only the shares of the layers
-    /// in the work of their stage matter.
+    /// The relative cost of the layer's forward and backward, such as its FLOPs, in any unit. The measured time of a
+    /// stage is divided among its layers in proportion to their weights.
     pub weight: f64,
-    /// The number of elements of the layer's parameters.
+    /// The number of elements in all parameters of the layer.
     pub parameters: u64,
 }

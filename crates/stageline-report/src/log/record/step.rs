@@ -15,8 +15,8 @@ pub struct Step {
     /// The mean training loss over the step's targets, weighted by the weights of the targets; `None` if the mean is
     /// not finite, for example because all targets are masked.
     pub loss: Option<f64>,
-    /// The metrics of the step beside the loss, by name: means over the step's targets, and values that the training
-    /// program added.
+    /// The metrics of the step other than the loss, by name: means of the model's metrics over the step's targets, and
+    /// values that the training program added.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metrics: BTreeMap<String, f64>,
     /// The sum of the weights of the step's targets; in most models, the number of targets that are not masked.
@@ -55,7 +55,7 @@ pub struct Step {
     pub loss_scale: f64,
     /// The time of each worker in the step, divided into compute and the causes of idle time.
     pub workers: Vec<Account>,
-    /// The costs of each stage in the step, averaged over the micro-batches.
+    /// The measured times and bytes of each stage in the step, as means over the micro-batches.
     pub stages: Vec<StageCosts>,
     /// The device memory that each worker used in the step; empty if memory was not counted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -64,7 +64,7 @@ pub struct Step {
     /// (`--health-every`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub health: Vec<Health>,
-    /// The events of each worker; empty in steps that are not recorded for a timeline.
+    /// The timed events of each worker in the step, in order; empty in steps whose events are not logged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timeline: Vec<Vec<Event>>,
 }
@@ -86,12 +86,13 @@ pub struct Account {
     /// The seconds in which the worker was idle because another worker took longer in the flush, the end of the step
     /// with gradient norms and optimizer.
     pub flush: f64,
-    /// The seconds by which a synchronised step is longer because workers ask their devices after every action whether
-    /// they have finished, for example over a network. All workers of a step have the same value; it is 0 in other
-    /// steps.
+    /// The seconds of overhead in a synchronised step, in which each worker asks its device after every action whether
+    /// the device has finished it. The value is the same for all workers of a step, and 0 in steps that are not
+    /// synchronised.
     #[serde(default)]
     pub asking: f64,
-    /// The seconds that the runtime took and no other cause explains: threads, channels and the split of the batch.
+    /// The seconds of the worker's idle time that no other cause explains: threads, channels and the split of the
+    /// batch.
     pub other: f64,
 }
 
@@ -108,8 +109,8 @@ impl Step {
         clock(self.synchronised)
     }
 
-    /// Returns the step time in seconds, without the time that was added to the step by asking devices whether they
-    /// have finished an action.
+    /// Returns the step time in seconds, minus the overhead of a synchronised step, in which workers ask their devices
+    /// after every action whether they have finished it.
     pub(crate) fn seconds_without_asking(&self) -> f64 {
         self.step_seconds - self.workers.first().map_or(0.0, |account| account.asking)
     }
@@ -136,7 +137,8 @@ impl Account {
 pub struct StageCosts {
     /// The seconds of the stage's forward of one micro-batch.
     pub forward: f64,
-    /// The seconds of the stage's whole backward of one micro-batch, for the gradients of inputs and of weights.
+    /// The seconds of the stage's whole backward of one micro-batch, which computes the gradients of inputs and of
+    /// weights.
     pub backward: f64,
     /// The seconds for which sending one micro-batch's output to the next stage occupies the sender and the receiver.
     pub send_activation: f64,
@@ -155,8 +157,7 @@ pub struct StageCosts {
     pub output_bytes: Option<f64>,
 }
 
-/// The memory that a worker used on its device in a step, in bytes. The device memory of a worker on the CPU is that of
-/// the host.
+/// The device memory that a worker used in a step, in bytes. For a worker on the CPU it is host memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerMemory {
     /// The bytes of device memory that the worker has in use between steps: parameters and optimizer states.
@@ -188,8 +189,8 @@ pub struct Health {
     /// The share of the elements of the parameter's gradient that are exactly 0, from 0 to 1.
     #[serde(deserialize_with = "or_nan")]
     pub zeros: f64,
-    /// The histogram of the elements of the parameter's gradient by absolute value, with a bin for each power of two:
-    /// the lower end of each bin, and the number of elements in it. Zeros and empty bins are left out.
+    /// The histogram of the parameter's gradient elements by absolute value: for each bin, its lower end and the number
+    /// of elements in it. There is a bin for each power of two; zeros are not counted, and empty bins are left out.
     pub histogram: Vec<(f64, u64)>,
 }
 
@@ -198,10 +199,10 @@ pub struct Health {
 pub struct Event {
     /// The number of the stage for which the worker acted.
     pub stage: usize,
-    /// The name of the worker's activity: an instruction of the plan, such as `2F0` (the forward of micro-batch 0 on
-    /// stage 2) or `2SEND_F0`, or another part of the step. These are `start`, `reduce` (gradients of all replicas are
-    /// added), `finish` (gradient norms), `verdict` (the wait for the other stages before the update), `optimizer`, and
-    /// `follow` (new values of tied parameters).
+    /// The name of the worker's activity. An instruction of the plan has a name such as `2F0` (the forward of
+    /// micro-batch 0 on stage 2) or `2SEND_F0` (the send of its output). The other names are `start` (preparation of
+    /// the step), `reduce` (gradients of all replicas are added), `finish` (gradient norms), `verdict` (the wait for
+    /// the other stages before the update), `optimizer`, and `follow` (new values of tied parameters).
     pub activity: String,
     /// The time at which the activity began, in seconds since the step began.
     pub start: f64,

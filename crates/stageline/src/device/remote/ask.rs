@@ -20,30 +20,29 @@ use super::pending::Pending;
 /// lost.
 pub(super) const LIVENESS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A running check, on a thread of its own, whether the server on another host is alive.
+/// A liveness check in progress: a thread of its own asks the server on another host whether it is alive.
 pub(super) struct LivenessCheck {
     host: HostName,
     answer: Pending<Result<(), String>>,
 }
 
-/// Starts a check whether the host of a connected device is alive, and returns the running check.
+/// Starts a liveness check of the host of a connected device on a new thread, and returns the check in progress.
 pub(super) fn check_liveness(connected: Arc<Connected>) -> LivenessCheck {
     LivenessCheck { host: connected.name.host.clone(), answer: Pending::start(move || check_host(&connected)) }
 }
 
 impl LivenessCheck {
-    /// Waits for the host's answer to the liveness check, at most until [`LIVENESS_TIMEOUT`] after the start of the
-    /// check. Returns the address of the host, with `Ok` if the host is alive, or else with an error that says why it
-    /// counts as lost.
+    /// Waits for the result of the liveness check, at most until [`LIVENESS_TIMEOUT`] after the start of the check.
+    /// Returns the address of the host, and `Ok` if the host is alive or else the reason why it counts as lost.
     pub(super) fn finish(self) -> (HostName, Result<(), String>) {
         let silent = |_| Err(format!("it did not answer within {} s", LIVENESS_TIMEOUT.as_secs()));
         (self.host, self.answer.within(LIVENESS_TIMEOUT).unwrap_or_else(silent))
     }
 }
 
-/// Checks that the server on the host of a connected device is alive and was not restarted. The server is asked in the
-/// session of the previous check, or in a new session if there is none or it is lost. The error says why the host
-/// counts as lost.
+/// Returns `Ok` if the server on the host of a connected device is alive and was not restarted, or else the reason why
+/// the host counts as lost. The server is asked in the session (the network connection) of the previous check, or in a
+/// new session if there was no check before or the session is lost.
 fn check_host(connected: &Connected) -> Result<(), String> {
     let last_session = connected.liveness.lock().clone();
     if let Some(process) = last_session.and_then(|session| server_process(&session)) {
@@ -71,8 +70,8 @@ fn server_process(session: &Device) -> Option<Process> {
     catch_unwind(AssertUnwindSafe(|| greeting::process(session).ok())).ok()?
 }
 
-/// Checks that a host's server is still the process that it was when the device was connected. Returns an error if it
-/// is not, because a restarted server has lost its tensors.
+/// Compares `process`, the numbers with which a server identifies its process now, with the numbers that it had when
+/// the device was connected. Returns an error if they differ, because a restarted server has lost its tensors.
 fn check_process(connected: &Connected, process: Process) -> Result<(), String> {
     let restarted = || "its server was restarted and has lost its tensors".to_owned();
     if process == connected.process { Ok(()) } else { Err(restarted()) }

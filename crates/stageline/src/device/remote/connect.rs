@@ -24,8 +24,8 @@ use super::token::Token;
 /// after which the network itself may report that the host is unreachable.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// Starts to connect a device of another host on a new thread; the result is available when the device's server has
-/// answered.
+/// Starts a thread that connects a device of another host, and returns an `Opening`, which waits for the connected
+/// device. `token` is the secret that the other host may require.
 pub(crate) fn begin(name: &RemoteName, token: Option<&Token>) -> Opening<Device> {
     let (connected, token) = (name.clone(), token.cloned());
     Opening::start(name, move || connect(&connected, token))
@@ -43,8 +43,8 @@ impl<T: Send + 'static> Opening<T> {
         Self { name: name.clone(), pending: Pending::start(open) }
     }
 
-    /// Waits until the thread has opened the connection to the other host, at most until [`PATIENCE`] after its start.
-    /// Returns the connected device or the sessions, or the error with which the connection failed.
+    /// Waits until the thread has opened the connection to the other host. Returns the connected device or the
+    /// sessions, or an error if the connection failed or took longer than [`PATIENCE`].
     pub(crate) fn finish(self) -> Result<T, RemoteError> {
         let silent = |why| {
             Err(match why {
@@ -85,8 +85,9 @@ fn connect(name: &RemoteName, token: Option<Token>) -> Result<Device, RemoteErro
     Ok(device)
 }
 
-/// Introduces the server of a newly connected device to all servers that were connected before, and those to the new
-/// server, by their ids. Servers that know each other lift their limits, so that they can exchange tensors.
+/// Tells the server of a newly connected device the ids (public keys) of the servers that were connected before, and
+/// tells those servers the id of the new one. Servers that know each other's ids lift their limits for unknown clients,
+/// so that they can exchange tensors.
 fn introduce(name: &RemoteName, device: &Device) -> Result<(), RemoteError> {
     let failed = |name: &RemoteName| {
         let name = name.clone();
@@ -117,8 +118,9 @@ fn id_of(name: &RemoteName) -> Option<[u8; 32]> {
     id.parse::<burn::remote::EndpointId>().ok().map(|id| *id.as_bytes())
 }
 
-/// Returns the network connections (sessions) to a device on another host that are kept for one kind of transfer:
-/// activations, gradients, or tensors for this host. The first call opens them, and fails if it cannot.
+/// Returns the sessions (network connections) with a device of another host that carry one kind of transfer:
+/// activations, gradients, or tensors for this host. The first call opens the sessions, and returns an error if that
+/// fails.
 pub(super) fn sessions(connected: &Connected, way: Lane) -> Result<&[Device], RemoteError> {
     let Connected { name, token, transfers, .. } = connected;
     let sessions = &transfers[way as usize];
@@ -132,8 +134,9 @@ pub(super) fn sessions(connected: &Connected, way: Lane) -> Result<&[Device], Re
     Ok(sessions.get().expect("the sessions were opened above"))
 }
 
-/// Opens a session (a network connection with a request queue of its own) with a device of another host. burn keeps one
-/// session for each credential, and the purpose is part of the credential, so every purpose has its own session.
+/// Opens a session (a network connection with a request queue of its own) with a device of another host. `purpose` says
+/// what the session is used for. burn keeps one session for each credential, and the credential contains the purpose,
+/// so every purpose has its own session.
 fn open(name: &RemoteName, token: Option<&Token>, purpose: &str) -> Result<Device, RemoteError> {
     let host = host(name)?.with_credential(Token::for_purpose(token, purpose));
     let options = Device::remote_options(&host).device_index(name.index);
@@ -148,8 +151,8 @@ pub(super) fn open_new_session(connected: &Connected, question: &str) -> Result<
     open(&connected.name, connected.token.as_ref(), &format!("{question} {number}"))
 }
 
-/// Converts the address of the host in a device's name to burn's type for hosts. The error says which part of the name
-/// is wrong.
+/// Returns burn's description of the host in a device's name (`RemoteHost`). The error says which part of the name is
+/// wrong.
 fn host(name: &RemoteName) -> Result<RemoteHost, RemoteError> {
     let (id, by) = match &name.host {
         HostName::WebSocket { address } => return Ok(RemoteHost::websocket(&format!("ws://{address}"))),
@@ -181,7 +184,8 @@ fn broken(name: &RemoteName, cause: String) -> RemoteError {
     RemoteError::Broken { device: name.clone(), cause }
 }
 
-/// Converts burn's error in opening a session to a [`RemoteError`], which names the device and the remedy.
+/// Converts burn's error in opening a session with a device to a [`RemoteError`], whose message names the device and a
+/// remedy.
 fn refusal(name: &RemoteName, error: &ConnectError) -> RemoteError {
     let device = name.clone();
     match error {

@@ -83,8 +83,9 @@ pub(super) fn remote(device: &Device) -> Option<DeviceOf<Remote>> {
     }
 }
 
-/// Finds the registered connection of a device; the device may also be one of the connection's transfer sessions.
-/// Returns `None` for devices of this host, and for remote devices that were not opened by their names.
+/// Finds the registered connection to a device of another host, given burn's handle of the device or of one of its
+/// transfer sessions. Returns `None` for devices of this host, and for remote devices that were not opened by their
+/// names.
 pub(super) fn find(device: &Device) -> Option<Arc<Connected>> {
     let session_device = device.clone().inner();
     let device = remote(device)?;

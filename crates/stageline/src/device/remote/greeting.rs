@@ -1,5 +1,5 @@
-//! The greeting of a server on another host ([`Greeting`]): its version, whether it has this crate's kernels, and the
-//! number of its process.
+//! The greeting of a server on another host ([`Greeting`]): its version, and whether its devices have Stageline's own
+//! kernels. Other requests ask for the numbers that identify the server's process, and introduce other servers to it.
 //!
 //! A greeting is an operation that only a server of this crate has. burn itself compares only the versions of its
 //! protocol.
@@ -13,8 +13,8 @@ use burn_ir::ScalarIr;
 use super::connected::{self, Process};
 use stageline_nn::kernels::remote::{ask, name};
 
-/// The greeting of a server, its answer to a client that connects: the version of the server's program, and whether its
-/// devices have this crate's kernels.
+/// The greeting with which a server answers a client that connects: the version of the server's program, and whether
+/// its devices have Stageline's own kernels.
 ///
 /// `version` holds the major, minor and patch number of the program, and [`OPERATIONS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,8 +23,8 @@ pub(super) struct Greeting {
     pub(super) has_kernels: bool,
 }
 
-/// The number of values in a server's greeting (its answer to a new client): four version numbers and one flag. It is
-/// the same in every version of the program.
+/// The number of values in a server's greeting (its answer to a new client): four version numbers and one flag. Every
+/// version of the program has the same number of values.
 pub(super) const NUMBERS: usize = 5;
 
 /// The version of the operations and kernels that a server offers. The number changes whenever one of them takes other
@@ -32,8 +32,7 @@ pub(super) const NUMBERS: usize = 5;
 const OPERATIONS: u16 = 3;
 
 impl Greeting {
-    /// The greeting of this program's own version: a server sends it, and a client compares it with the greeting that
-    /// it receives.
+    /// The greeting of this program: a server sends it to a client, and a client compares a server's greeting with it.
     pub(super) const OURS: Self = Self {
         version: [
             number(env!("CARGO_PKG_VERSION_MAJOR")),
@@ -51,8 +50,8 @@ impl Greeting {
         [major, minor, patch, operations, f32::from(u8::from(self.has_kernels))]
     }
 
-    /// Converts the numbers that a server sent into a greeting, which holds the version of the server's program and
-    /// whether its devices have this crate's kernels.
+    /// Converts the numbers that a server sent into its greeting: the version of the server's program, and whether its
+    /// devices have Stageline's own kernels.
     fn from_numbers(numbers: [f32; NUMBERS]) -> Self {
         let [version @ .., has_kernels] = numbers;
         Self { version: version.map(|number| number as u16), has_kernels: has_kernels != 0.0 }
@@ -83,8 +82,8 @@ pub(super) fn this_process() -> Process {
     std::array::from_fn(|part| f32::from(u16::from_le_bytes([random[2 * part], random[2 * part + 1]])))
 }
 
-/// Asks the server of a device for its greeting: its version, and whether it has this crate's kernels. The error is the
-/// text of burn's error, or of the server's unexpected answer.
+/// Asks the server of a device for its greeting: the version of its program, and whether its devices have Stageline's
+/// own kernels. The error is burn's message, or the text of an unexpected answer.
 pub(super) fn request(device: &Device) -> Result<Greeting, String> {
     numbers::<NUMBERS>(device, name::HELLO).map(Greeting::from_numbers)
 }
@@ -94,19 +93,22 @@ pub(super) fn process(device: &Device) -> Result<Process, String> {
     numbers(device, name::PROCESS)
 }
 
-/// Tells the server of a device the ids of the other servers of a training, so that it accepts tensors from them.
+/// Tells the server of a device the ids (public keys) of the other servers of a training, so that it accepts tensors
+/// from them.
 pub(super) fn introduce(device: &Device, ids: &[[u8; 32]]) -> Result<(), String> {
     let words = ids.iter().flat_map(|id| id.as_chunks::<8>().0).map(|word| u64::from_le_bytes(*word));
     let [known] = answer::<1>(device, name::PEERS, words.map(ScalarIr::UInt).collect())?;
     if known as usize == ids.len() { Ok(()) } else { Err(format!("it took {known} of {} ids of servers", ids.len())) }
 }
 
-/// Asks the server of a device a question that needs no arguments, and returns the N numbers of the answer.
+/// Sends a request without arguments, named `question`, to the server of a device, and returns the N numbers of the
+/// answer.
 fn numbers<const N: usize>(device: &Device, question: &'static str) -> Result<[f32; N], String> {
     answer(device, question, Vec::new())
 }
 
-/// Asks the server of a device a question with `scalars` as its arguments, and returns the N numbers of the answer.
+/// Sends the request named `question`, with `scalars` as its arguments, to the server of a device, and returns the N
+/// numbers of the answer.
 fn answer<const N: usize>(device: &Device, question: &'static str, scalars: Vec<ScalarIr>) -> Result<[f32; N], String> {
     let remote = connected::remote(device).ok_or_else(|| "it is not a device of another host".to_owned())?;
     let [answer] = ask(&remote, question, Vec::new(), scalars, [(Shape::new([N]), DType::F32)]);

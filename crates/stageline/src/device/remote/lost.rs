@@ -28,8 +28,8 @@ impl fmt::Display for LostHost {
     }
 }
 
-/// Checks in parallel whether the other hosts on which stages run are alive, and returns those that do not answer or
-/// were restarted.
+/// Checks in parallel whether the other hosts that run stages are alive, and returns the hosts that do not answer or
+/// were restarted. `stages` has the replica, the index and the device of every stage.
 #[cfg(feature = "remote")]
 pub(crate) fn lost_hosts<'a>(stages: impl Iterator<Item = (Replica, usize, &'a Device)>) -> Vec<LostHost> {
     use std::sync::Arc;
@@ -72,8 +72,8 @@ pub(crate) fn hosts_of<'a>(_: impl Iterator<Item = &'a Device>) -> Vec<HostName>
     Vec::new()
 }
 
-/// Returns the numbers of the stages on other hosts whose sessions do not answer within `patience`. Such a session
-/// waits for a tensor that never arrives, so the stage's parameters can no longer be read.
+/// Returns the indices of the stages on other hosts whose devices do not answer within `patience`. Such a device waits
+/// for a tensor that never arrives, so the stage's parameters can no longer be read.
 #[cfg(feature = "remote")]
 pub(crate) fn stuck<'a>(stages: impl Iterator<Item = (usize, &'a Device)>, patience: Duration) -> Vec<usize> {
     use std::sync::mpsc::RecvTimeoutError;

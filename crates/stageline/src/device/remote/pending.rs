@@ -12,7 +12,7 @@ pub(super) struct Pending<T> {
 }
 
 impl<T: Send + 'static> Pending<T> {
-    /// Starts the given work, such as a question to a host, on a new thread.
+    /// Starts the function `work`, such as a question to a host, on a new thread, and returns its pending result.
     pub(super) fn start(work: impl FnOnce() -> T + Send + 'static) -> Self {
         let (done, result) = mpsc::channel();
         // Sending fails if the receiver has given up, which is no error.

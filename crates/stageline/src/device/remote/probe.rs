@@ -12,15 +12,15 @@ use super::pending::Pending;
 use super::route::{Route, moved};
 use crate::threads::failure::Failure;
 
-/// The number of test transfers with which the network between two devices is measured, for each tensor size. The
+/// The largest number of test transfers of each tensor size by which the network between two devices is measured. The
 /// fastest transfer counts, because the others were delayed by other work.
 const ROUNDS: usize = 5;
 
 /// The time limit for measuring the network link between two devices.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The time that the test transfers of one tensor size may take before no further transfer of this size starts. So a
-/// slow network is measured fewer than [`ROUNDS`] times.
+/// The time limit for the test transfers of one tensor size: after this time, no further transfer of that size starts.
+/// So a slow network is measured fewer than [`ROUNDS`] times.
 const LONG_ENOUGH: Duration = Duration::from_secs(1);
 
 /// The number of f32 elements in the large test tensor (4 MB), by which the bandwidth of a link is measured.
@@ -62,8 +62,8 @@ fn measure(from: &Device, to: &Device) -> Result<LinkSpeed, Failure> {
     Err(Failure::Error(text.into()))
 }
 
-/// Measures the latency and bandwidth of the link between two devices. The time of reading one number from a device,
-/// without any transfer, is subtracted from the latency.
+/// Measures the latency and bandwidth of the link between two devices. The latency is the time for moving a tensor of
+/// one element to the device `to` and reading it there, minus the time for reading it without moving it.
 fn speed(from: &Device, to: &Device) -> Result<LinkSpeed, Failure> {
     let nothing = fastest(to, to, 1)?;
     let [small, large] = [fastest(from, to, 1)?, fastest(from, to, LARGE)?];
@@ -72,10 +72,10 @@ fn speed(from: &Device, to: &Device) -> Result<LinkSpeed, Failure> {
     Ok(LinkSpeed { latency, bandwidth: (LARGE * size_of::<f32>()) as f64 / rest.as_secs_f64() })
 }
 
-/// Returns the shortest time for moving a tensor of `numbers` elements to the other device and reading one element
-/// there, over several rounds.
+/// Returns the shortest time, over several test transfers, for moving a tensor of `numbers` elements from the device
+/// `from` to the device `to` and reading one element there.
 ///
-/// The clock of each round starts when the tensor is complete on the device `from`.
+/// The time of each transfer starts when the tensor is complete on `from`.
 fn fastest(from: &Device, to: &Device, numbers: usize) -> Result<Duration, Failure> {
     let error = |error: &dyn std::fmt::Display| Failure::Error(error.to_string().into());
     let [from, to] = [from, to].map(|device| device.clone().inner());

@@ -11,21 +11,22 @@ use burn::tensor::{Device, Tensor};
 
 use super::error::RemoteError;
 
-/// The destinations of the activations and gradients that cross one boundary between stages: the sender moves a tensor
-/// to such a destination, and the receiver moves the tensor on to its own device.
+/// The route of tensors between two neighbouring stages: the devices or sessions to which the sender moves activations
+/// and gradients. The receiver moves each tensor from there to its own device.
 #[derive(Clone)]
 pub(crate) struct Route {
     pub(crate) activations: Lanes,
     pub(crate) gradients: Lanes,
 }
 
-/// The destinations of one kind of tensor (activations or gradients) at the boundary between two stages: devices, or
-/// sessions with one device, which successive micro-batches use in turn.
+/// The devices, or the sessions with one device, to which the sender moves tensors of one kind (activations or
+/// gradients) between two neighbouring stages. Successive micro-batches use them in turn.
 #[derive(Clone)]
 pub(crate) struct Lanes(Vec<Device>);
 
 impl Lanes {
-    /// Returns the device or session to which the sender moves the tensors of the micro-batch with this number.
+    /// Returns the device or session to which the sender moves the tensors of the micro-batch `micro_batch`, counted
+    /// from 0.
     pub(crate) fn of(&self, micro_batch: usize) -> &Device {
         &self.0[micro_batch % self.0.len()]
     }
@@ -83,12 +84,14 @@ impl Route {
     }
 }
 
-/// Whether tensors between two devices of other hosts must go through this host's memory.
+/// Whether tensors between two devices of other hosts must go through this host's memory. Such a detour is necessary in
+/// three cases:
 ///
-/// - Over WebSocket, two of burn's servers share one connection for all tensors, on which those of one session wait for
-///   those of another.
-/// - Between a server of WebSocket and one of Iroh there is no connection.
-/// - Two GPUs of one server would exchange tensors by NCCL, in an order that no plan fixes, which can deadlock.
+/// - The devices belong to two servers that are reached over WebSocket: tensors between them share one connection, on
+///   which the tensors of one session would wait for those of another.
+/// - One server is reached over WebSocket and the other over Iroh: they have no connection to each other.
+/// - The devices are two GPUs of one server: they would exchange tensors by NCCL, in an order that no plan fixes, which
+///   can deadlock.
 pub(super) fn goes_through_this_host(from: &Device, to: &Device) -> bool {
     #[cfg(feature = "remote")]
     {

@@ -4,8 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
-/// The secret with which a program is admitted to the devices of a server: both must have the same text. The `Debug`
-/// output does not show the secret.
+/// The secret text by which a server admits programs to its devices: the program and the server must be given the same
+/// text. The `Debug` output does not show the secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
@@ -39,7 +39,7 @@ impl Token {
         }
     }
 
-    /// Whether users other than its owner may read a token file; false on systems without Unix permissions.
+    /// Whether users other than the owner of a token file may read the file; false on systems without Unix permissions.
     #[cfg(feature = "serve")]
     pub fn others_can_read(path: &Path) -> bool {
         #[cfg(unix)]
@@ -69,8 +69,8 @@ impl Token {
         Ok(token)
     }
 
-    /// Returns the credential with which a client opens a session: the token (empty if there is none) in the first
-    /// line, and the purpose of the session in the second line.
+    /// Returns the credential with which a client opens a session: the token in the first line (empty if there is
+    /// none), and, unless it is empty, the purpose of the session in a second line.
     #[cfg(feature = "remote")]
     pub(super) fn for_purpose(token: Option<&Self>, purpose: &str) -> String {
         let token = token.map_or("", |token| &token.0);

@@ -32,7 +32,7 @@ impl<In: Clone, Out, Target: Clone> Workers<In, Out, Target> {
         self.feed(&batch.inputs, Some(&batch.targets), asked)
     }
 
-    /// Runs an inference on the inputs of all micro-batches, and returns the outputs of the last stage in their order.
+    /// Runs an inference on `inputs`, one for each micro-batch, and returns the last stage's outputs in the same order.
     pub(crate) fn infer(&self, inputs: &[In], asked: Vec<Asked>) -> Result<Vec<Out>, Ended> {
         let replicas = asked.len();
         self.feed(inputs, None, asked)?;
@@ -81,8 +81,9 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         Ok(())
     }
 
-    /// Commands all workers to receive the verdict on the last step, which its stages have only assumed so far. This is
-    /// for a last step, because workers otherwise receive the verdict during the next step.
+    /// Commands all workers to receive the verdict on the last step, on which their stages have acted with an assumed
+    /// verdict. This is needed only if no step follows, because workers otherwise receive the verdict during the next
+    /// step.
     pub(crate) fn settle(&self) -> Result<(), Ended> {
         for worker in &self.handles {
             self.send(&worker.commands, Command::Settle { during: self.during() })?;
@@ -127,8 +128,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         Ok(recorded.into_iter().map(|recorded| recorded.events).collect())
     }
 
-    /// Waits for one message from every stage of the first `replicas` replicas on the channel `messages`, and returns
-    /// the messages in the order of arrival.
+    /// Waits for one reply from every stage of the first `replicas` replicas on the channel `messages`, and returns the
+    /// replies in the order of arrival.
     fn gather<R>(&self, messages: &Receiver<R>, replicas: usize) -> Result<Vec<R>, Ended> {
         (0..replicas * self.stages).map(|_| self.receive(messages)).collect()
     }
@@ -172,7 +173,8 @@ impl Finished {
         flush::metrics(&self.0)
     }
 
-    /// Returns the origins of the non-finite results that an inspection pass found, in no particular order.
+    /// Returns the computations with a non-finite result that an inspection (a second run of a non-finite step) found,
+    /// in no particular order.
     pub(crate) fn culprits(self) -> impl Iterator<Item = Culprit> {
         self.0.into_iter().flat_map(|outcome| outcome.culprits)
     }

@@ -28,8 +28,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         }
     }
 
-    /// Returns an error that names the broken links between hosts if there are any. Otherwise adds to a stage's failure
-    /// the names of the other hosts, whose logs may say more.
+    /// Returns an error that names the broken links between hosts if there are any. Otherwise returns `error`; if it is
+    /// the failure of a stage, the names of the other hosts are added, whose logs may say more.
     pub(super) fn name_lost_networks(&self, error: StepError) -> StepError {
         if !matches!(error, StepError::Stage(_) | StepError::Stalled(_)) {
             return error;

@@ -41,8 +41,8 @@ pub(crate) struct Workers<In, Out, Target> {
     /// The running workers, replica by replica; empty once the workers have ended.
     handles: Vec<WorkerHandle>,
     replies: Replies,
-    /// The stop signal that the caller and all workers share: the first error ends every wait, and is the error of the
-    /// step.
+    /// The stop signal that the caller and all workers share. The first error raised on it ends every wait of the
+    /// pipeline, and is the error that the step returns.
     stop: Arc<Stop>,
     watch: Watch,
     /// The device of each stage, by replica and stage.
@@ -85,7 +85,7 @@ struct WorkerHandle {
 pub(crate) enum Ended {
     /// A worker stopped, and the stop signal contains the worker's error.
     ByWorker,
-    /// The caller's thread stops the workers with this error.
+    /// The caller's thread found this error, with which it stops the workers.
     ByCaller(StepError),
 }
 

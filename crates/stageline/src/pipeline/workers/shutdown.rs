@@ -12,9 +12,9 @@ use crate::state::layout::StageState;
 use crate::threads::ends_within;
 use crate::threads::failure::Failure;
 
-/// The time limit within which the worker threads must end after an error. Unless a host or a link is lost, the limit
-/// is longer after long actions, and there is no limit without a watchdog. A thread that exceeds the limit is
-/// abandoned, because an action that never returns cannot be ended from outside.
+/// The time limit for the worker threads to end after an error: 5 seconds if a host or a link between hosts is lost.
+/// After other errors the limit is longer if the training had long actions, and there is none without a watchdog. A
+/// thread that exceeds the limit is abandoned, because an action that never returns cannot be ended from outside.
 const AFTER_AN_ERROR: Duration = Duration::from_secs(5);
 
 impl<In, Out, Target> Workers<In, Out, Target> {
@@ -51,8 +51,9 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         }
     }
 
-    /// Joins every running worker thread, and keeps the stages of the first replica. Waits at most for `patience`, if
-    /// given; a thread that does not end in that time is abandoned, and its stages are lost.
+    /// Joins every running worker thread, and keeps the runners of the first replica's stages, which have the modules.
+    /// Waits at most for `patience`, if given; a thread that does not end in that time is abandoned, and its stages are
+    /// lost.
     pub(crate) fn join(&mut self, patience: Option<Duration>) {
         // Dropping the caller's ends of the channels ends idle workers.
         let workers: Vec<_> =

@@ -16,8 +16,8 @@ use crate::threads::{Receiver, Sender, bounded};
 use crate::worker::messages::{ReplySenders, WorkerChannels};
 use crate::worker::{Started, Worker, events_of, place_of};
 
-/// The caller's ends of a replica's channels for batches: inputs go to its first stage, and targets to its last stage,
-/// from which the outputs of an inference come.
+/// The caller's ends of a replica's channels for batches: the inputs go to its first stage and the targets to its last
+/// stage, and the outputs of an inference come from its last stage.
 pub(crate) struct BatchChannels<In, Out, Target> {
     pub(crate) inputs: Sender<Vec<In>>,
     pub(crate) targets: Sender<Vec<Target>>,

@@ -17,9 +17,9 @@ pub(super) struct Watch {
     pub(super) longest: Duration,
     /// Whether the watchdog has logged a warning of stalled workers since the current pass began.
     warned: Cell<bool>,
-    /// The time for which no worker had made progress at the last check, in units of the watchdog's `floor` (the
-    /// shortest time before a stall warning), rounded down. When this number grows to a power of two, the hosts are
-    /// checked for liveness.
+    /// The length of the current stall at the last check: the time without progress of any worker, in units of the
+    /// watchdog's `floor` (the shortest time before a stall warning), rounded down. When this number grows to a power
+    /// of two, the watchdog checks whether the hosts still answer.
     asked: Cell<u32>,
     /// The kind and number of the pass (step, evaluation, ...) that the workers run now, for errors and logs.
     pub(super) during: During,

@@ -20,12 +20,12 @@ use super::limits;
 /// The largest accepted size of the head of a client's HTTP request (all before its body), in bytes.
 const HEAD: usize = 8 << 10;
 
-/// The time that the server waits after it failed to accept a WebSocket connection, for example because the process has
-/// too many open files.
+/// The time that the server waits before it accepts WebSocket connections again after a failure to accept one, for
+/// example because the process has too many open files.
 const AFTER_A_FAILURE: Duration = Duration::from_millis(100);
 
-/// Accepts WebSocket connections of clients until the process ends, and forwards those within the limits to burn's
-/// server, which listens at `inner`.
+/// Accepts WebSocket connections of clients until the process ends. A connection is forwarded to burn's server at the
+/// address `inner` if the client observes the limits for clients that have not opened a session yet.
 pub(super) async fn accept(listener: TcpListener, inner: SocketAddr) {
     let waiting = Arc::new(Waiting::default());
     loop {
@@ -49,7 +49,7 @@ pub(super) async fn accept(listener: TcpListener, inner: SocketAddr) {
     }
 }
 
-/// The number of open connections of each client that have not opened a session yet, by the client's IP address.
+/// The number of open connections that have not opened a session yet, counted for each client by its IP address.
 #[derive(Default)]
 struct Waiting(Mutex<HashMap<IpAddr, usize>>);
 
@@ -87,8 +87,8 @@ impl Drop for Place {
     }
 }
 
-/// Forwards a WebSocket client's connection to burn's server at `inner`: with limits of time and bytes up to the
-/// client's first message, and without limits afterwards.
+/// Forwards a WebSocket client's connection to burn's server at the address `inner`. Until the client's first message
+/// is forwarded, limits of time and bytes hold; afterwards, the client can send without limits.
 async fn pass(mut client: TcpStream, inner: SocketAddr, place: Place) -> io::Result<()> {
     let late = || io::Error::other(format!("it opened no session within {} s", limits::HANDSHAKE.as_secs()));
     let admitted = timeout(limits::HANDSHAKE, admitted(&mut client, inner)).await.map_err(|_| late())?;
@@ -99,8 +99,9 @@ async fn pass(mut client: TcpStream, inner: SocketAddr, place: Place) -> io::Res
     copy_bidirectional(&mut client, &mut server).await.map(drop)
 }
 
-/// Forwards the HTTP request and the first WebSocket message of a client to burn's server. Returns the connection to
-/// the server, or `None` if the server closed it; fails if the client exceeds a limit or is a web page.
+/// Forwards the HTTP request and the first WebSocket message of a client to burn's server at the address `inner`, and
+/// returns the connection to that server; `None` if the server closed it. Fails if the client sends too many bytes, or
+/// if the request comes from a web page.
 async fn admitted(client: &mut TcpStream, inner: SocketAddr) -> io::Result<Option<TcpStream>> {
     let (head, rest) = head(client).await?;
     if has_origin(&head) {
@@ -153,7 +154,7 @@ fn has_origin(head: &[u8]) -> bool {
 }
 
 /// Forwards a client's WebSocket frames to burn's server up to the end of the first message (RFC 6455, section 5.2).
-/// Fails if the frames are longer than a client without a session may send.
+/// Fails if the frames have more bytes than a client may send before it has opened a session.
 async fn first_message(
     source: &mut (impl AsyncReadExt + Unpin),
     server: &mut (impl AsyncWriteExt + Unpin),
@@ -192,8 +193,8 @@ async fn first_message(
 mod tests {
     use super::*;
 
-    /// Returns those bytes of a client's WebSocket frames that are forwarded to burn's server, or the error with which
-    /// the client is refused.
+    /// Forwards a client's WebSocket frames `frames` up to the end of the first message, and returns the forwarded
+    /// bytes. The error is the reason why the client is refused.
     fn passed(frames: &[u8]) -> Result<Vec<u8>, String> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let mut server = Vec::new();

@@ -3,18 +3,19 @@
 
 use std::time::Duration;
 
-/// The time after connecting to a server within which a client must have opened a session.
+/// The time after connecting to a server within which a client must open a session.
 pub(super) const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// The number of bytes that a client may send before it has opened a session. A request for a session has a few hundred
-/// bytes.
+/// The largest number of bytes that a client may send to a server before it has opened a session. A request for a
+/// session has a few hundred bytes.
 pub(super) const BYTES: u64 = 1 << 20;
 
-/// The number of QUIC streams that a client may open at once before it has opened a session.
+/// The largest number of QUIC streams that a client may open at once on one connection before it has opened a session
+/// with the server.
 pub(super) const STREAMS: u32 = 16;
 
-/// The number of connections without a session that one client may have at once.
+/// The largest number of connections to a server that one client may have at once without having opened a session.
 pub(super) const CONNECTIONS: usize = 32;
 
-/// The number of connections without a session that all clients together may have at once.
+/// The largest number of connections to a server that all clients without a session together may have at once.
 pub(super) const ALL_CONNECTIONS: usize = 256;

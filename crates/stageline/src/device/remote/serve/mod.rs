@@ -66,7 +66,7 @@ pub enum Listen {
 }
 
 impl Listen {
-    /// Whether only programs on this host can reach a server at the listening address.
+    /// Whether a server that listens at this address can be reached only by programs on this host.
     fn is_here_only(&self) -> bool {
         match self {
             Self::Iroh { relays, address, .. } => *relays == IrohRelays::Disabled && address.ip().is_loopback(),
@@ -95,7 +95,7 @@ pub enum ServeError {
         /// The error in reading or writing the file with the server's secret key.
         cause: io::Error,
     },
-    /// A server without a token would be reachable from other hosts.
+    /// The server may not start, because without a token it would be open to every program on other hosts.
     #[error(
         "a server that anyone may use listens on this host only: leave the relays disabled, and the address 127.0.0.1 or [::1], or \
          require a token"
@@ -104,7 +104,7 @@ pub enum ServeError {
     /// The operating system did not start the server's threads or sockets.
     #[error("the server could not be started: {0}")]
     Runtime(io::Error),
-    /// The server of the library burn that runs underneath failed, with this message.
+    /// The server of the library burn, on which this server is built, failed with this message.
     #[error("the devices cannot be served: {0}")]
     Burn(String),
 }
@@ -115,8 +115,8 @@ impl From<BurnError> for ServeError {
     }
 }
 
-/// A server of this host's devices that has bound its address. It answers clients once [`serve`](Self::serve) is
-/// called.
+/// A server that lets programs on other hosts use this host's devices. The server has bound its address, and answers
+/// clients once [`serve`](Self::serve) is called.
 pub struct Server {
     runtime: tokio::runtime::Runtime,
     server: RemoteServer,
@@ -125,19 +125,21 @@ pub struct Server {
     ends: EndSignals,
 }
 
-/// The network address that a server has bound, for iroh or for WebSocket connections.
+/// The socket with which a server has bound its address: an iroh endpoint and its relays, or a listener for WebSocket
+/// connections.
 enum Bound {
     Iroh(Endpoint, IrohRelays),
     WebSocket(TcpListener),
 }
 
 impl Server {
-    /// Creates a server for these devices and binds its address. Clients that connect wait until [`serve`](Self::serve)
-    /// is called. On Unix Ctrl-C and `SIGTERM` no longer end the process from now on, but end `serve`.
+    /// Creates a server for the devices `devices` and binds its address. Clients that connect wait until
+    /// [`serve`](Self::serve) is called. On Unix, Ctrl-C and `SIGTERM` from now on end the call of `serve` instead of
+    /// the process.
     ///
     /// # Errors
-    /// Returns [`ServeError`] if the address cannot be bound, if the key cannot be used, or if a server without a token
-    /// would be reachable from other hosts.
+    /// Returns [`ServeError`] if the address cannot be bound, if the server's secret key cannot be read or written, or
+    /// if a server without a token would be reachable from other hosts.
     pub fn bind(devices: Vec<Device>, admission: Admission, listen: Listen) -> Result<Self, ServeError> {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(ServeError::Runtime)?;
         if matches!(admission, Admission::AnyoneHere) && !listen.is_here_only() {
@@ -274,8 +276,8 @@ async fn endpoint(key: &IrohIdentity, relays: &IrohRelays, address: SocketAddr) 
     builder.bind().await.map_err(|cause| taken(format!("{cause:#}")))
 }
 
-/// Creates burn's server for the devices `devices`, with the operations that answer clients' questions about the server
-/// and, on CPUs, this crate's kernels.
+/// Creates burn's server for the devices `devices`, and adds operations to it: answers to clients' questions about the
+/// server and, if the devices are CPUs, Stageline's own kernels.
 fn hosting(devices: Vec<Device>, peers: &Arc<Peers>) -> RemoteServer {
     #[cfg(feature = "flex")]
     if devices.iter().all(crate::device::location::is_host) {
@@ -291,8 +293,9 @@ fn hosting(devices: Vec<Device>, peers: &Arc<Peers>) -> RemoteServer {
     RemoteServer::new(devices)
 }
 
-/// Creates the operations with which a server answers three requests of clients: for the server's version and kernels,
-/// for the random numbers that identify its process, and to admit the other servers of a training.
+/// Returns the operations with which a server answers three requests of clients: the question for its version and
+/// kernels, the question for the random numbers that identify its process, and the request to accept tensors from the
+/// other servers of a training.
 fn greeting<B: BackendIr>(has_kernels: bool, peers: &Arc<Peers>) -> CustomOpRegistry<B> {
     let mut operations = CustomOpRegistry::new();
     let greeting = TensorData::from(Greeting { has_kernels, ..Greeting::OURS }.numbers());
@@ -311,7 +314,8 @@ fn greeting<B: BackendIr>(has_kernels: bool, peers: &Arc<Peers>) -> CustomOpRegi
     operations
 }
 
-/// Reads the ids of the other servers of a training from the scalars in which an admitted client sends them.
+/// Returns the ids (public keys) of the other servers of a training, decoded from the integers `scalars` that a client
+/// has sent. Invalid ids are left out.
 fn introduced(scalars: &[ScalarIr]) -> Vec<EndpointId> {
     let words: Vec<u64> = scalars.iter().map(|scalar| scalar.elem()).collect();
     let (ids, _) = words.as_chunks::<ID_WORDS>();
@@ -322,8 +326,9 @@ fn introduced(scalars: &[ScalarIr]) -> Vec<EndpointId> {
     ids.iter().filter_map(id).collect()
 }
 
-/// Adds the check of a client's token to a server, and lifts the limits for an iroh client that passes. The credential
-/// of a client has the token in its first line, and the purpose of the session in the second.
+/// Makes a server check the token of every client that opens a session, if `admission` requires one, and lifts the
+/// limits for every iroh client that is admitted. The first line of a client's credential is the token; the second
+/// line, which is ignored here, is the purpose of the session.
 fn admitting(server: RemoteServer, admission: Admission, peers: Arc<Peers>) -> RemoteServer {
     use burn::server::PeerAuthorizer;
 

@@ -21,13 +21,15 @@ use super::limits;
 /// flight.
 const STREAMS: u32 = 4096;
 
-/// The interval between two checks whether a connection of a peer that is not admitted exceeds the server's limits.
+/// The interval at which the server compares the connection of a peer that is not admitted with the limits of time and
+/// bytes.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// The QUIC error code with which the server closes a connection that it refuses.
 const REFUSED: u32 = 1;
 
-/// The peers (clients and other servers) of a server: those that are admitted, and the open connections of all.
+/// The peers of an iroh server (clients and other servers): the set of admitted peers, and the open connections of all
+/// peers.
 #[derive(Debug, Default)]
 pub(super) struct Peers(Mutex<Known>);
 
@@ -39,7 +41,8 @@ struct Known {
 }
 
 impl Peers {
-    /// Admits a peer (a client or another server): lifts the limits on its open connections and on later ones.
+    /// Adds a peer (a client or another server) to the admitted peers, and lifts the limits on its open connections and
+    /// on later ones.
     pub(super) fn admit(&self, peer: EndpointId) {
         let mut known = self.0.lock();
         if known.admitted.insert(peer) {
@@ -53,8 +56,8 @@ impl Peers {
         self.0.lock().admitted.contains(&peer)
     }
 
-    /// Registers a new connection of a peer. Returns false, so that the connection is refused, if the peer is not
-    /// admitted and too many connections of such peers are open.
+    /// Registers a new connection of a peer and returns true. Returns false, so that the connection is refused, if the
+    /// peer is not admitted and too many connections are open: of this peer, or of all such peers together.
     fn enter(&self, connection: &Connection) -> bool {
         let mut known = self.0.lock();
         let peer = connection.remote_id();
@@ -160,7 +163,8 @@ mod tests {
     use super::*;
 
     const ALPN: &[u8] = b"stageline/test";
-    /// The time after which these tests count a stream that could not be opened as refused.
+    /// The time that these tests wait for the server's reaction, such as the opening of a stream or the close of a
+    /// connection.
     const SOON: Duration = Duration::from_secs(2);
 
     /// A protocol for tests that reads all streams of a connection until the connection is closed.
@@ -187,8 +191,8 @@ mod tests {
         builder.clear_ip_transports().bind_addr(here).unwrap().bind().await.unwrap()
     }
 
-    /// Starts a test server that limits peers which are not admitted, and returns the server with its peers and its
-    /// address.
+    /// Starts a test server with the secret key `key` and with limits for peers that are not admitted. Returns the
+    /// server, its peers and its address.
     async fn server(key: u8) -> (Router, Arc<Peers>, EndpointAddr) {
         let (endpoint, peers) = (endpoint(key).await, Arc::new(Peers::default()));
         let address = EndpointAddr::new(endpoint.id()).with_ip_addr(endpoint.bound_sockets()[0]);

@@ -5,8 +5,8 @@ use std::io;
 
 use super::ServeError;
 
-/// The signals that ask a server's process to end, Ctrl-C and `SIGTERM`. The process catches them as soon as a value of
-/// this type exists.
+/// The receivers of the signals Ctrl-C and `SIGTERM`, which ask a server's process to end. The process catches these
+/// signals as soon as a value of this type exists.
 #[cfg(unix)]
 pub(super) struct EndSignals([tokio::signal::unix::Signal; 2]);
 
@@ -17,8 +17,8 @@ impl EndSignals {
         Ok(Self([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?]))
     }
 
-    /// Waits until Ctrl-C or `SIGTERM` arrives and then returns `Ok`, or until the server's future `served` ends and
-    /// then returns its result.
+    /// Waits until Ctrl-C or `SIGTERM` arrives and returns `Ok`, or until the future `served`, which runs the server,
+    /// ends and returns its result.
     pub(super) async fn or(self, served: impl Future<Output = Result<(), ServeError>>) -> Result<(), ServeError> {
         let Self([mut interrupt, mut terminate]) = self;
         tokio::select! {
