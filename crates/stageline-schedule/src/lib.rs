@@ -2,13 +2,15 @@
 //!
 //! A schedule is a [`Plan`]: for every worker, the list of [`Action`]s that it runs in one step. Generators write
 //! plans, [`check()`] rejects plans that cannot complete, [`simulate()`] gives their timeline, and one interpreter in
-//! another crate runs any of them. This crate has no tensors, no threads and no clock, and depends on `std` only.
+//! another crate runs any of them. This crate has no tensors, no threads and no clock, and depends on `std` only, or on
+//! `serde` with the feature of that name.
 //!
 //! # Layout
 //!
 //! Each module uses only the modules above it:
 //!
 //! - `plan`: actions, plans, placements, transfers, and their text forms (PyTorch's CSV).
+//! - `measured`: what the runtime records of a step that ran: events, memory, and the account of each worker's time.
 //! - `costs`: the time of every compute, transfer and optimizer step.
 //! - `check`: the proof that a plan is complete and free of deadlock at a channel capacity; the global order of
 //!   transfers.
@@ -31,6 +33,7 @@
 
 mod check;
 mod costs;
+mod measured;
 mod plan;
 mod schedules;
 mod search;
@@ -38,6 +41,7 @@ mod simulate;
 
 pub use check::{Blocked, CheckError, Checked, Deadlock, Excerpt, Span, check};
 pub use costs::{Costs, StageCost, Transfers};
+pub use measured::{Account, Activity, Event, Held, UnknownActivity, WaitCause, WorkerMemory};
 pub use plan::{
     Action, Carried, CellError, Compute, Instruction, ParseActionError, ParsePlanError, Placement, Plan, Transfer,
     lower,

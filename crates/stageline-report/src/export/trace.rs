@@ -5,9 +5,10 @@
 //! docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use serde_json::{Value, json};
-use stageline_schedule::{Compute, Instruction, Transfer};
+use stageline_schedule::{Activity, Compute, Instruction, Transfer};
 
 use crate::log::record::Event;
 
@@ -55,15 +56,19 @@ impl Trace {
             let mut earliest = 0;
             for event in row {
                 self.stages = self.stages.max(event.stage + 1);
-                let nanoseconds = |time: f64| ((self.end + time) * 1e9).round() as u64;
+                let nanoseconds = |time: Duration| ((self.end + time.as_secs_f64()) * 1e9).round() as u64;
                 let start = nanoseconds(event.start).max(earliest);
                 let end = nanoseconds(event.end).max(start + 1);
                 earliest = end;
                 self.slice(step, event, start, end);
                 self.memory(worker, event, end);
-                match event.activity.parse() {
-                    Ok(Instruction::Send(transfer)) => drop(sends.insert(transfer, (start, event.stage))),
-                    Ok(Instruction::Receive(transfer)) => receives.push((transfer, end - 1, event.stage)),
+                match event.activity {
+                    Activity::Instruction(Instruction::Send(transfer)) => {
+                        sends.insert(transfer, (start, event.stage));
+                    }
+                    Activity::Instruction(Instruction::Receive(transfer)) => {
+                        receives.push((transfer, end - 1, event.stage));
+                    }
                     _ => {}
                 }
             }
@@ -78,21 +83,22 @@ impl Trace {
     }
 
     fn slice(&mut self, step: usize, event: &Event, start: u64, end: u64) {
-        let (name, category, colour) = style(&event.activity);
+        let (name, category, colour) = style(event.activity);
         self.events.push((
             start,
             json!({
                 "ph": "X", "pid": 0, "tid": event.stage, "ts": micros(start), "dur": micros(end - start),
                 "name": name, "cat": category, "cname": colour,
                 "args": {
-                    "step": step, "activity": event.activity, "waited_ms": event.waited * 1e3, "waited_for": event.waited_for,
+                    "step": step, "activity": event.activity.name(), "waited_ms": event.waited.as_secs_f64() * 1e3,
+                    "waited_for": event.waited_for().map(|cause| cause.to_string()),
                 },
             }),
         ));
     }
 
     fn memory(&mut self, worker: usize, event: &Event, end: u64) {
-        let Some(bytes) = event.held else { return };
+        let Some(bytes) = event.held.map(|held| held.end) else { return };
         let counter = json!({
             "ph": "C", "pid": 0, "ts": micros(end), "name": format!("memory of worker {worker}, bytes"), "args": {"bytes": bytes},
         });
@@ -135,30 +141,41 @@ impl Trace {
 
 /// Returns the name, the category and the colour with which a trace viewer shows an activity of a worker, such as a
 /// forward, a send or the optimizer step.
-fn style(activity: &str) -> (String, &'static str, &'static str) {
+fn style(activity: Activity) -> (String, &'static str, &'static str) {
     let computed = |compute| match compute {
         Compute::Forward => ("forward", "good"),
         Compute::Backward => ("backward", "thread_state_iowait"),
         Compute::InputGradient => ("input gradient", "thread_state_running"),
         Compute::WeightGradient => ("weight gradient", "bad"),
     };
-    match activity.parse() {
-        Ok(Instruction::Compute(action)) => {
+    match activity {
+        Activity::Instruction(Instruction::Compute(action)) => {
             let (category, colour) = computed(action.compute);
             (format!("{}{}", action.compute.letter(), action.micro_batch), category, colour)
         }
-        Ok(Instruction::Send(_)) => ("send".to_owned(), "transfer", "grey"),
-        Ok(Instruction::Receive(_)) => ("receive".to_owned(), "transfer", "white"),
-        Err(_) => (activity.to_owned(), "flush", "yellow"),
+        Activity::Instruction(Instruction::Send(_)) => ("send".to_owned(), "transfer", "grey"),
+        Activity::Instruction(Instruction::Receive(_)) => ("receive".to_owned(), "transfer", "white"),
+        other => (other.name(), "flush", "yellow"),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use stageline_schedule::Held;
+
     use super::*;
 
     fn event(stage: usize, activity: &str, start: f64, end: f64) -> Event {
-        Event { stage, activity: activity.to_owned(), start, end, waited: 0.0, waited_for: None, held: Some(7) }
+        Event {
+            stage,
+            activity: activity.parse().unwrap(),
+            start: Duration::from_secs_f64(start),
+            end: Duration::from_secs_f64(end),
+            waited: Duration::ZERO,
+            asked: Duration::ZERO,
+            held: Some(Held { end: 7, peak: 7, kept: 7 }),
+            sent: 0,
+        }
     }
 
     /// Returns the JSON of a trace of two steps with two stages and one micro-batch; in the second step the transfers

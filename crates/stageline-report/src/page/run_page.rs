@@ -266,7 +266,7 @@ fn peaks(log: &RunLog) -> String {
 /// `None` if no step has events.
 fn memory_over_step(log: &RunLog) -> Option<String> {
     let step = log.steps.iter().find(|step| !step.timeline.is_empty())?;
-    let point = |event: &Event| Some((1e3 * event.end, megabytes(event.held?)));
+    let point = |event: &Event| Some((1e3 * event.end.as_secs_f64(), megabytes(event.held?.end)));
     let series =
         line_per_worker(log, |worker| step.timeline.get(worker).into_iter().flatten().filter_map(point).collect());
     let title = format!("Memory in use during step {}", step.step);

@@ -3,10 +3,9 @@
 use std::collections::HashMap;
 use std::fmt::Write;
 
-use stageline_schedule::{Compute, Instruction};
+use stageline_schedule::{Activity, Compute, Instruction};
 
 use super::chart::number;
-use super::escape::escaped;
 use crate::log::record::Event;
 
 /// Returns an SVG picture of the timeline of a step that took `seconds` seconds. The picture has a row for every stage.
@@ -24,15 +23,16 @@ pub(crate) fn timeline(rows: &[Vec<Event>], seconds: f64) -> String {
         let _ = write!(svg, "<text class='tick' x='0' y='{y}'>stage {stage}</text>");
     }
     for event in rows.iter().flatten() {
-        let Some((colour, label)) = style(&event.activity) else { continue };
-        let (x, width, y) = (at(event.start), at(event.end) - at(event.start), ROW * event.stage as f64 + 4.0);
+        let Some((colour, label)) = style(event.activity) else { continue };
+        let (start, end) = (event.start.as_secs_f64(), event.end.as_secs_f64());
+        let (x, width, y) = (at(start), at(end) - at(start), ROW * event.stage as f64 + 4.0);
         let _ = write!(
             svg,
             "<rect class='act c{colour}' x='{x:.2}' y='{y}' width='{width:.2}' height='{}'><title>{}: {} to {} ms</title></rect>",
             ROW - 8.0,
-            escaped(&event.activity),
-            number(1e3 * event.start),
-            number(1e3 * event.end)
+            event.activity.name(),
+            number(1e3 * start),
+            number(1e3 * end)
         );
         if width > 7.0 * label.len() as f64 + 4.0 {
             let (middle, baseline) = (x + width / 2.0, y + ROW / 2.0);
@@ -63,14 +63,18 @@ type Point = (f64, usize);
 
 /// Returns both ends of each transfer's line in the timeline: the start of its send, and the end of its receive.
 fn transfers(rows: &[Vec<Event>]) -> Vec<(Point, Point)> {
-    let events = || rows.iter().flatten().filter_map(|event| Some((event, event.activity.parse().ok()?)));
-    let sent = events().filter_map(|(event, instruction)| match instruction {
-        Instruction::Send(transfer) => Some((transfer, (event.start, event.stage))),
+    let events = || rows.iter().flatten();
+    let sent = events().filter_map(|event| match event.activity {
+        Activity::Instruction(Instruction::Send(transfer)) => {
+            Some((transfer, (event.start.as_secs_f64(), event.stage)))
+        }
         _ => None,
     });
     let sent: HashMap<_, _> = sent.collect();
-    let received = events().filter_map(|(event, instruction)| match instruction {
-        Instruction::Receive(transfer) => Some((*sent.get(&transfer)?, (event.end, event.stage))),
+    let received = events().filter_map(|event| match event.activity {
+        Activity::Instruction(Instruction::Receive(transfer)) => {
+            Some((*sent.get(&transfer)?, (event.end.as_secs_f64(), event.stage)))
+        }
         _ => None,
     });
     received.collect()
@@ -78,9 +82,9 @@ fn transfers(rows: &[Vec<Event>]) -> Vec<(Point, Point)> {
 
 /// Returns the colour number and the label of a worker's activity in the timeline. The timeline shows forwards,
 /// backwards and their halves, gradient norms and the optimizer step; for other activities the result is `None`.
-fn style(activity: &str) -> Option<(usize, String)> {
-    match activity.parse() {
-        Ok(Instruction::Compute(action)) => {
+fn style(activity: Activity) -> Option<(usize, String)> {
+    match activity {
+        Activity::Instruction(Instruction::Compute(action)) => {
             let colour = match action.compute {
                 Compute::Forward => 0,
                 Compute::Backward | Compute::InputGradient => 1,
@@ -88,7 +92,7 @@ fn style(activity: &str) -> Option<(usize, String)> {
             };
             Some((colour, format!("{}{}", action.compute.letter(), action.micro_batch)))
         }
-        Ok(_) => None,
-        Err(_) => ["finish", "optimizer"].contains(&activity).then(|| (2, String::new())),
+        Activity::Finish | Activity::OptimizerStep => Some((2, String::new())),
+        _ => None,
     }
 }

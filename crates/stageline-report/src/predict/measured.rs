@@ -190,10 +190,9 @@ fn outside_actions(log: &RunLog) -> f64 {
     let drawn = |step: &&Step| !step.timeline.is_empty() && step.synchronised == log.synchronised();
     let Some(step) = log.steps.iter().find(drawn) else { return 0.0 };
     let events = || step.timeline.iter().flatten();
-    let computes = events().filter(|event| event.activity.ends_with(|last: char| last.is_ascii_digit()));
-    let first = computes.map(|event| event.start).fold(f64::INFINITY, f64::min);
-    let last = events().map(|event| event.end).fold(0.0, f64::max);
-    if first.is_finite() { first + (step.step_seconds - last).max(0.0) } else { 0.0 }
+    let Some(first) = events().filter(|event| event.computes()).map(|event| event.start).min() else { return 0.0 };
+    let last = events().map(|event| event.end).max().unwrap_or_default();
+    first.as_secs_f64() + (step.step_seconds - last.as_secs_f64()).max(0.0)
 }
 
 /// Returns the costs of a stage of the run as medians over the [warm steps](RunLog::warm_steps), which leave out the

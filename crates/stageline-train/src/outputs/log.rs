@@ -92,7 +92,8 @@ impl Log {
         mut metrics: BTreeMap<String, f64>,
     ) -> Result<()> {
         if self.outputs.trace.is_some() && (self.drawn..self.drawn + TRACED).contains(&report.step) {
-            let added = self.trace.add(report.step, report.step_time.as_secs_f64(), &record::events(report));
+            let added =
+                self.trace.add(report.step, report.step_time.as_secs_f64(), report.recording.of_replica(0).events());
             if !added {
                 tracing::warn!(step = report.step, "the trace has no room for this step: it has too many actions");
             }

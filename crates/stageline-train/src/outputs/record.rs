@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use stageline::{
-    Activity, Clock, Costs, Cut, CutError, LayerCost, MemoryEstimate, Metric, ParameterHealth, StepReport, Update,
-};
-use stageline_report::record::{Account, EstimatedMemory, Event, Health, Layer, StageCosts, Step, WorkerMemory};
+use stageline::{Clock, Costs, Cut, CutError, LayerCost, MemoryEstimate, Metric, ParameterHealth, StepReport, Update};
+use stageline_report::record::{EstimatedMemory, Health, Layer, StageCosts, Step};
 
 /// Returns the log record of a training step, with the events of the step if `timeline` is true. The recorded workers
 /// and stages are those of the first replica.
@@ -32,11 +30,11 @@ pub fn step(report: &StepReport, timeline: bool) -> Step {
         gradient_norm,
         clipped,
         loss_scale: report.loss_scale,
-        workers: first.accounts().into_iter().map(account).collect(),
+        workers: first.accounts(),
         stages: stages(report),
-        memory: first.memory().unwrap_or_default().into_iter().map(memory).collect(),
+        memory: first.memory().unwrap_or_default(),
         health: report.health.iter().map(health).collect(),
-        timeline: if timeline { events(report) } else { Vec::new() },
+        timeline: if timeline { first.events().to_vec() } else { Vec::new() },
     }
 }
 
@@ -77,16 +75,6 @@ pub fn estimate(estimate: &MemoryEstimate, workers: usize) -> Vec<EstimatedMemor
     estimate.workers().into_iter().take(workers).map(estimated).collect()
 }
 
-fn account(account: stageline::Account) -> Account {
-    let stageline::Account { busy, fill, drain, imbalance, transfer, flush, asking, other } = account;
-    Account { busy, fill, drain, imbalance, transfer, flush, asking, other }
-}
-
-fn memory(memory: stageline::WorkerMemory) -> WorkerMemory {
-    let stageline::WorkerMemory { resident, peak } = memory;
-    WorkerMemory { resident, peak }
-}
-
 /// Returns the costs of each stage in a training step: the times of its actions (means over the micro-batches) and of
 /// its flush, in seconds, and the bytes of its activations and outputs.
 fn stages(report: &StepReport) -> Vec<StageCosts> {
@@ -123,26 +111,4 @@ fn health(health: &ParameterHealth) -> Health {
         zeros: health.zeros,
         histogram: health.histogram.bins().filter(|(_, count)| *count > 0).collect(),
     }
-}
-
-/// Returns the timed events of a training step, as a list for each worker of the first replica.
-pub fn events(report: &StepReport) -> Vec<Vec<Event>> {
-    let event = |event: &stageline::Event| Event {
-        stage: event.stage,
-        activity: match event.activity {
-            Activity::Start => "start".to_owned(),
-            Activity::Instruction(instruction) => instruction.to_string(),
-            Activity::Reduce => "reduce".to_owned(),
-            Activity::Finish => "finish".to_owned(),
-            Activity::Verdict => "verdict".to_owned(),
-            Activity::OptimizerStep => "optimizer".to_owned(),
-            _ => "follow".to_owned(),
-        },
-        start: event.start.as_secs_f64(),
-        end: event.end.as_secs_f64(),
-        waited: event.waited.as_secs_f64(),
-        waited_for: event.waited_for().map(|cause| cause.to_string()),
-        held: event.held.map(|held| held.end),
-    };
-    report.recording.of_replica(0).events().iter().map(|row| row.iter().map(event).collect()).collect()
 }

@@ -1,6 +1,8 @@
 //! [`PipelineBuilder::build`]: validates all settings together, generates and checks the plan, and starts the
 //! pipeline's workers.
 
+use stageline_schedule::{Checked, Schedule, check};
+
 use crate::build::builder::PipelineBuilder;
 use std::num::NonZero;
 use std::sync::Arc;
@@ -8,7 +10,6 @@ use std::thread::available_parallelism;
 
 use burn::tensor::Device;
 use stageline_checkpoint::Progress;
-use stageline_schedule::{Checked, Schedule, check};
 
 use crate::build::assemble::Assembled;
 #[cfg(feature = "cuda")]

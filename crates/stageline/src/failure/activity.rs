@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use stageline_schedule::Instruction;
+use stageline_schedule::Activity;
 
 use crate::device::remote::HostName;
 use crate::model::replica::Replica;
@@ -91,92 +91,6 @@ impl fmt::Display for During {
             Self::Snapshot { steps } => write!(f, "a snapshot after {steps} steps"),
             Self::Checkpoint { steps } => write!(f, "a checkpoint after {steps} steps"),
             Self::Rehearsal { steps } => write!(f, "a rehearsal after {steps} steps"),
-        }
-    }
-}
-
-/// The present activity of a stage: a kind of work, such as a forward or the optimizer step, or a kind of wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Activity {
-    /// The stage prepares for a training step or another pass over the plan.
-    Start,
-    /// The stage executes an instruction of the plan: it computes or transfers a micro-batch.
-    Instruction(Instruction),
-    /// The stage adds up the gradient sums of all replicas, or, in a replica other than 0, sends its own sum to
-    /// replica 0.
-    Reduce,
-    /// The stage ends its part of the step: it reads gradient norms and losses from its device, and reports which
-    /// micro-batches are in its gradient sum.
-    Finish,
-    /// The stage waits at the flush (the end of a step) for the common verdict whether all optimizers step.
-    Verdict,
-    /// The stage steps its optimizer, or, in a replica other than 0, receives the new parameter values from replica 0.
-    OptimizerStep,
-    /// The stage receives the new values of tied parameters that other stages own.
-    Follow,
-    /// The stage copies its parameters and optimizer state for a checkpoint, or its module for a snapshot.
-    Save,
-    /// The stage has finished its pass and waits for the caller's next command.
-    Idle,
-}
-
-impl fmt::Display for Activity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Start => write!(f, "the start"),
-            Self::Instruction(instruction) => {
-                write!(f, "action {instruction}, micro-batch {},", instruction.micro_batch())
-            }
-            Self::Reduce => write!(f, "the reduction over the replicas"),
-            Self::Finish => write!(f, "the flush"),
-            Self::Verdict => write!(f, "the wait at the flush"),
-            Self::OptimizerStep => write!(f, "the optimizer step"),
-            Self::Follow => write!(f, "the exchange of tied parameters"),
-            Self::Save => write!(f, "the copy of its state"),
-            Self::Idle => write!(f, "nothing"),
-        }
-    }
-}
-
-/// The stages or the caller for which a worker waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WaitCause {
-    /// The neighbouring stage with this index, which has to send the next message, or to receive one so that its
-    /// channel has room again.
-    Stage(usize),
-    /// The slowest of all stages, for which the others wait at the flush (the end of a step).
-    AllStages,
-    /// The stages that hold copies of the same parameters, in the same replica or in others.
-    TiedStages,
-    /// The user's thread, which calls [`Pipeline::step`](crate::Pipeline::step).
-    Caller,
-}
-
-impl fmt::Display for WaitCause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Stage(stage) => write!(f, "stage {stage}"),
-            Self::AllStages => write!(f, "all stages"),
-            Self::TiedStages => write!(f, "stages with the same parameters"),
-            Self::Caller => write!(f, "the caller"),
-        }
-    }
-}
-
-impl Activity {
-    /// Returns the stages or the caller for which a worker waits during this activity; `None` if the activity never
-    /// waits.
-    pub fn wait_cause(self) -> Option<WaitCause> {
-        match self {
-            Self::Instruction(Instruction::Receive(transfer)) => Some(WaitCause::Stage(transfer.from)),
-            Self::Instruction(Instruction::Send(transfer)) => Some(WaitCause::Stage(transfer.to())),
-            Self::Instruction(Instruction::Compute(_)) | Self::Reduce | Self::OptimizerStep | Self::Follow => {
-                Some(WaitCause::TiedStages)
-            }
-            Self::Verdict => Some(WaitCause::AllStages),
-            Self::Start | Self::Idle => Some(WaitCause::Caller),
-            Self::Finish | Self::Save => None,
         }
     }
 }

@@ -1,12 +1,13 @@
 //! [`BuildError`]: the reasons why a pipeline cannot be built; each message names the invalid values and the way out.
 
+use stageline_schedule::{CheckError, ScheduleError};
+
 use crate::device::remote::RemoteError;
 use crate::failure::watchdog::Watchdog;
 use crate::state::mismatch::Mismatch;
 use crate::state::names::NameError;
 use crate::update::loss_scale::LossScale;
 use crate::update::precision::Precision;
-use stageline_schedule::{CheckError, ScheduleError};
 
 /// The reason why [`PipelineBuilder::build`](crate::PipelineBuilder::build) returns no pipeline. Any worker threads
 /// that were started have ended.

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use stageline_schedule::Instruction;
+use stageline_schedule::{Activity, Instruction, WaitCause};
 
-use crate::failure::activity::{Activity, During, WaitCause};
+use crate::failure::activity::During;
 use crate::model::replica::Replica;
 
 /// The number of recent activities of each worker that a stall report shows.

@@ -10,11 +10,12 @@
 //! - tensors in flight: sent to another stage and not yet used up there;
 //! - from the optimizer step on, the parameters and optimizer states before that step, for a rollback.
 
+use stageline_schedule::{Plan, StageMemory};
+
 use crate::memory::whatever_rows::WhateverRows;
 use std::sync::Arc;
 
 use burn::tensor::Device;
-use stageline_schedule::{Plan, StageMemory};
 
 use crate::device::location::{is_host, share_memory};
 use crate::model::replica::Replica;

@@ -8,14 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use burn::tensor::{DType, Device, Shape};
-use stageline_schedule::{Action, Carried, Compute, Instruction, Plan, StageMemory};
+use stageline_schedule::{Action, Activity, Carried, Compute, Event, Instruction, Plan, StageMemory};
 
 use crate::device::location::{is_host, share_memory};
-use crate::failure::activity::Activity;
 use crate::memory::estimate::{Copies, Leaf, MemoryEstimate, StageEstimate, Steps};
 use crate::memory::whatever_rows::WhateverRows;
 use crate::model::payload::bytes_of_kind;
-use crate::recording::events::Event;
 use crate::recording::memory::sent;
 use crate::threads::cores::KernelThreads;
 use crate::update::optimizer_step::Rollback;

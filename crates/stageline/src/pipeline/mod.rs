@@ -35,7 +35,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use burn::tensor::Device;
-use stageline_schedule::{Checked, Plan};
 
 pub(crate) use self::gradients::Probe;
 pub use self::overlapped_steps::Steps;
@@ -61,6 +60,7 @@ use crate::update::flush::FlushConfig;
 use crate::update::loss_scale::Scaler;
 use crate::update::optimizer_step::Rollback;
 use stageline_nn::autograd::recompute::Recompute;
+use stageline_schedule::{Checked, Plan};
 
 /// A model that is split into stages on their devices and worker threads, ready to train.
 ///

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use stageline_schedule::Event;
 use tracing::field;
 
 use crate::failure::activity::During;
@@ -14,7 +15,7 @@ use crate::pipeline::Pipeline;
 use crate::pipeline::report::{LossTerm, Metric, StageReport, StepReport, Update};
 use crate::pipeline::workers::{Ended, metrics, terms, total_loss};
 use crate::recording::Recording;
-use crate::recording::events::{Event, busy};
+use crate::recording::events::busy;
 use crate::runner::pass::{Context, Pass};
 use crate::update::clip::Scaling;
 use crate::update::finite::{Culprit, OnNonFinite, Origin};

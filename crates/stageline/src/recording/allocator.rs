@@ -6,8 +6,6 @@ use std::cell::Cell;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
 
-use crate::recording::events::Held;
-
 /// A global allocator that counts the host memory of each worker: an allocation counts for the worker whose thread made
 /// it, until any thread frees it.
 ///
@@ -212,6 +210,8 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
         }
     }
 }
+
+use stageline_schedule::Held;
 
 #[cfg(test)]
 mod tests {

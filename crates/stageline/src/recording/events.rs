@@ -1,84 +1,12 @@
-//! Events: the records of a worker's activities in a step ([`Event`]), with their times, waits and memory in use, and
-//! the worker's recorder ([`Diary`]).
+//! The recorder of one worker ([`Diary`]), which makes an [`Event`] of each activity.
 
 use std::time::{Duration, Instant};
 
-use stageline_schedule::Instruction;
+use stageline_schedule::{Activity, Event, Held};
 
-use crate::failure::activity::{Activity, During, WaitCause};
+use crate::failure::activity::During;
 use crate::failure::watchdog::{Place, ProgressBoard};
 use crate::model::replica::Replica;
-
-/// The record of one activity of a worker in a step, such as a forward, a send or the optimizer step. Its times count
-/// from the beginning of the step.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Event {
-    /// The number of the stage for which the worker did the activity.
-    pub stage: usize,
-    /// The activity of the worker that the event records, such as an instruction or the optimizer step.
-    pub activity: Activity,
-    /// The time at which the activity began, from the beginning of the step. The worker's previous event, if there is
-    /// one, ends at the same time.
-    pub start: Duration,
-    /// The time at which the activity ended, from the beginning of the step.
-    pub end: Duration,
-    /// The part of the activity's time in which the worker was blocked by a wait for other workers or the caller.
-    pub waited: Duration,
-    /// The part of the activity's time in which the worker asked the device whether it has finished its work, in
-    /// [synchronised](crate::Clock::Synchronised) steps; zero in other steps. For a device of another host, asking
-    /// takes longer than many actions.
-    pub asked: Duration,
-    /// The worker's memory in use during the activity; `None` if memory is not measured (see [`Held`]).
-    pub held: Option<Held>,
-    /// The number of bytes of tensors that the activity sent to another stage; 0 if it sent none.
-    pub sent: u64,
-}
-
-impl Event {
-    /// Returns the event's duration without the wait for other workers and without the time spent asking the device
-    /// whether it has finished.
-    pub fn worked(&self) -> Duration {
-        (self.end - self.start).saturating_sub(self.waited + self.asked)
-    }
-
-    /// Returns the cause of the worker's wait during the event: other stages, or the caller (the user's thread that
-    /// runs the pipeline). The result is `None` if the worker did not wait.
-    pub fn waited_for(&self) -> Option<WaitCause> {
-        (self.waited > Duration::ZERO).then(|| self.activity.wait_cause()).flatten()
-    }
-
-    /// Whether the event is work of the stage (a forward, a backward, or the stage's part of the flush), not a transfer
-    /// or a wait.
-    pub fn computes(&self) -> bool {
-        match self.activity {
-            Activity::Instruction(Instruction::Compute(_)) | Activity::Finish | Activity::OptimizerStep => true,
-            Activity::Instruction(_)
-            | Activity::Start
-            | Activity::Reduce
-            | Activity::Verdict
-            | Activity::Follow
-            | Activity::Save
-            | Activity::Idle => false,
-        }
-    }
-}
-
-/// The memory in use by a worker during one recorded event, in bytes.
-///
-/// Host memory is measured in programs that install the [`CountingAllocator`](crate::CountingAllocator). A GPU's memory
-/// is measured in [synchronised](crate::Clock::Synchronised) steps, as the bytes that its pools have in use at the end
-/// of each event: several stages on one GPU share the pools, and a peak is the largest of these readings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
-    /// The number of bytes that the worker had in use at the end of the event.
-    pub end: u64,
-    /// The largest number of bytes that the worker had in use at any time of the event; on a GPU, the reading at its
-    /// end.
-    pub peak: u64,
-    /// The number of bytes that the worker itself allocated during the event, less the bytes that it freed; negative if
-    /// it freed more. Memory that other workers free does not count on the host.
-    pub kept: i64,
-}
 
 /// The measurements that a worker takes at the end of an event: its memory in use, and the time that it takes to ask
 /// the device whether it has finished its work.

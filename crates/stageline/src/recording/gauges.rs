@@ -5,11 +5,12 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
+use stageline_schedule::Held;
 
 use crate::device::location::is_host;
 use crate::recording::Clock;
 use crate::recording::allocator::Meter;
-use crate::recording::events::{Held, Reading};
+use crate::recording::events::Reading;
 
 /// The instruments with which a worker measures time and memory in use at the end of every activity.
 pub(crate) struct Gauges {

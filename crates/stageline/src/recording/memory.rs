@@ -1,28 +1,10 @@
 //! The measured memory of workers, activations and transfers, from the events of a step.
 
-use stageline_schedule::{Carried, Compute, Instruction};
-
-use crate::failure::activity::Activity;
-use crate::recording::events::Event;
-
-/// The memory in use by a worker in a step, in bytes. Memory counts for the worker whose threads allocated it, so a
-/// sent tensor counts for its sender until the receiver frees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WorkerMemory {
-    /// The bytes that the worker has in use at the beginning of the step: parameters and optimizer states. With
-    /// overlapping steps, they include the state from before the previous step, which is kept until the verdict on that
-    /// step (whether its optimizer steps are committed).
-    pub resident: u64,
-    /// The largest number of bytes in use by the worker at any time of the step.
-    pub peak: u64,
-}
-
-impl WorkerMemory {
-    pub(crate) fn of(events: &[Event]) -> Option<Self> {
-        let held = || events.iter().filter_map(|event| event.held);
-        let start = events.iter().rfind(|event| event.activity == Activity::Start)?;
-        Some(Self { resident: start.held?.end, peak: held().map(|held| held.peak).max()? })
-    }
+/// Returns the memory that a worker had in use in a step with these events; `None` if memory was not measured.
+pub(crate) fn of_worker(events: &[Event]) -> Option<WorkerMemory> {
+    let held = || events.iter().filter_map(|event| event.held);
+    let start = events.iter().rfind(|event| event.activity == Activity::Start)?;
+    Some(WorkerMemory { resident: start.held?.end, peak: held().map(|held| held.peak).max()? })
 }
 
 /// Returns the sizes in bytes of the activations or gradients (`carried`) that a stage sent in a step, one size for
@@ -56,3 +38,5 @@ pub(crate) fn activation(stage: usize, rows: &[Vec<Event>]) -> Option<f64> {
     let kept = kept.collect::<Option<Vec<_>>>()?;
     (!kept.is_empty()).then(|| kept.iter().sum::<f64>() / kept.len() as f64)
 }
+
+use stageline_schedule::{Activity, Carried, Compute, Event, Instruction, WorkerMemory};

@@ -7,9 +7,9 @@
 //! changes nothing in the training. Simulations here give times, never bytes: all byte counts here are measured. Bytes
 //! that are predicted, such as the activations that a worker would hold in a simulated plan, are in `memory`.
 //!
-//! - `events`: the event of one activity of a worker (`Event`, `Held`), and the worker's recorder of events (`Diary`).
+//! - `events`: the worker's recorder of events (`Diary`).
 //! - `gauges`: the clock and memory readings that a worker takes at the end of every activity (`Gauges`).
-//! - `memory`: the measured memory of workers, activations and transfers, computed from events (`WorkerMemory`).
+//! - `memory`: the measured memory of workers, activations and transfers, computed from events.
 //! - `allocator`: the global allocator that counts the host memory of each worker (`CountingAllocator`, `Meter`).
 
 pub(crate) mod allocator;
@@ -23,12 +23,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stageline_schedule::{
-    Action, Carried, Checked, Compute, Costs, Idle, Instruction, StageCost, Timeline, Transfer, simulate,
+    Account, Action, Activity, Carried, Checked, Compute, Costs, Event, Idle, Instruction, StageCost, Timeline,
+    Transfer, WorkerMemory, simulate,
 };
 
-use crate::failure::activity::Activity;
-use crate::recording::events::{Event, busy};
-use crate::recording::memory::{WorkerMemory, activation, output};
+use crate::recording::events::busy;
+use crate::recording::memory::{activation, of_worker, output};
 
 /// The clock by which the times of a step's recorded events are measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,41 +61,6 @@ pub struct Recording {
     took: Duration,
     rows: Vec<Vec<Event>>,
     clock: Clock,
-}
-
-/// The account of one worker's time in a step, in seconds, divided into work and the causes of idle time. All parts add
-/// up to the duration of the step.
-///
-/// The causes are found by simulations with the measured time of every action and transfer: the time of a cause is the
-/// time that the worker would gain without that cause. Idle time that the simulations do not explain is `other`.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Account {
-    /// The worker's time in forwards, backwards, gradient norms and optimizer steps, in seconds.
-    pub busy: f64,
-    /// The worker's idle time while the pipeline fills, before the worker's first backward, in seconds.
-    pub fill: f64,
-    /// The worker's idle time while the pipeline drains, in which the last backwards of all workers run, in seconds.
-    pub drain: f64,
-    /// The worker's idle time because another worker has more to compute, in seconds.
-    pub imbalance: f64,
-    /// The worker's idle time because of transfers of activations and gradients between stages, in seconds.
-    pub transfer: f64,
-    /// The worker's idle time, in seconds, because another worker's part of the flush (gradient norms and optimizer
-    /// steps at the end of the step) takes longer.
-    pub flush: f64,
-    /// The worker's time, in seconds, for waits that only the measurement needs: in a step with
-    /// [`Clock::Synchronised`], the worker waits after every action until its device has executed the action.
-    pub asking: f64,
-    /// The worker's remaining idle time, in seconds, for example because of splitting the batch, threads that wake
-    /// late, channels, or the exchange of gradients and parameters between data-parallel replicas.
-    pub other: f64,
-}
-
-impl Account {
-    /// Returns the worker's total idle time in the step, over all causes, in seconds.
-    pub fn idle(&self) -> f64 {
-        self.fill + self.drain + self.imbalance + self.transfer + self.flush + self.asking + self.other
-    }
 }
 
 impl Recording {
@@ -198,7 +163,7 @@ impl Recording {
     /// Returns the memory that each worker had in use in the step, replica after replica; `None` if memory was not
     /// measured (see [`Held`](crate::Held)).
     pub fn memory(&self) -> Option<Vec<WorkerMemory>> {
-        self.rows.iter().map(|row| WorkerMemory::of(row)).collect()
+        self.rows.iter().map(|row| of_worker(row)).collect()
     }
 
     /// Returns, for each stage, the measured bytes of activations that the stage keeps for one micro-batch from its

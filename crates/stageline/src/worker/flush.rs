@@ -1,13 +1,14 @@
 //! The flush: the end of a step on one worker. It reduces gradient sums over replicas, sends the outcome of each stage,
 //! waits for the verdict, and ends the step as the verdict says.
 
+use stageline_schedule::Activity;
+
 use crate::worker::Last;
 use crate::worker::Worker;
 
 use crate::worker::spans::note_wait;
 use crate::worker::spans::span;
 
-use crate::failure::activity::Activity;
 use crate::failure::stop::Stopped;
 use crate::recording::events::Reading;
 use crate::update::flush::{Flush, Verdict};

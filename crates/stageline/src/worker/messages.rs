@@ -4,12 +4,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use stageline_schedule::Checked;
+use stageline_schedule::{Checked, Event};
 
 use crate::failure::activity::During;
 use crate::model::replica::Replica;
 use crate::recording::Clock;
-use crate::recording::events::Event;
 use crate::runner::pass::Pass;
 use crate::runner::{Conclusion, ErasedModule};
 use crate::state::layout::StageState;

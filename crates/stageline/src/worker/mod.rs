@@ -17,16 +17,16 @@ pub(crate) mod messages;
 mod spans;
 mod speculate;
 
+use stageline_schedule::{Activity, Checked, Instruction};
+
 use crate::worker::spans::note_wait;
 use crate::worker::spans::span;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-use stageline_schedule::{Checked, Instruction};
-
 use crate::device::location::is_host;
-use crate::failure::activity::{Activity, During, StageFailure};
+use crate::failure::activity::{During, StageFailure};
 use crate::failure::build_error::BuildError;
 use crate::failure::step_error::StepError;
 use crate::failure::stop::{Stop, Waits};

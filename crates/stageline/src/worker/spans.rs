@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::failure::activity::Activity;
+use stageline_schedule::Activity;
+
 use crate::recording::events::Diary;
 
 /// Returns a new tracing span for a worker's current activity, given by `diary`. This is for activities that are not

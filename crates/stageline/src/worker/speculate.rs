@@ -5,10 +5,12 @@
 //! stages have made the step. After a misprediction the step is rolled back and ended again as the verdict says
 //! (stepped or skipped), and work on the following step is discarded.
 
+use stageline_schedule::Activity;
+
 use crate::worker::Last;
 use crate::worker::Worker;
 
-use crate::failure::activity::{Activity, During};
+use crate::failure::activity::During;
 use crate::failure::stop::Stopped;
 use crate::update::flush::Verdict;
 use stageline_nn::forward::after_step;

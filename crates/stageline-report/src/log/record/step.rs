@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+pub use stageline_schedule::{Account, Event, WorkerMemory};
 
 use super::or_nan;
 
@@ -69,33 +70,6 @@ pub struct Step {
     pub timeline: Vec<Vec<Event>>,
 }
 
-/// The time of one worker in a step, divided into compute and the causes of idle time, in seconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Account {
-    /// The seconds in which the worker computed: forwards, backwards, and its part of the flush (gradient norms and the
-    /// optimizer step).
-    pub busy: f64,
-    /// The seconds in which the worker was idle while the pipeline filled, at the start of the step.
-    pub fill: f64,
-    /// The seconds in which the worker was idle while the pipeline drained, during the last backwards of the step.
-    pub drain: f64,
-    /// The seconds in which the worker was idle because another worker had more to compute.
-    pub imbalance: f64,
-    /// The seconds in which the worker was idle because of transfers between stages.
-    pub transfer: f64,
-    /// The seconds in which the worker was idle because another worker took longer in the flush, the end of the step
-    /// with gradient norms and optimizer.
-    pub flush: f64,
-    /// The seconds of overhead in a synchronised step, in which each worker asks its device after every action whether
-    /// the device has finished it. The value is the same for all workers of a step, and 0 in steps that are not
-    /// synchronised.
-    #[serde(default)]
-    pub asking: f64,
-    /// The seconds of the worker's idle time that no other cause explains: threads, channels and the split of the
-    /// batch.
-    pub other: f64,
-}
-
 /// Returns the name of the clock by which times in a log are measured: `device clock` if `synchronised`, because
 /// workers then waited for their devices after every action, else `host clock`.
 pub(crate) fn clock(synchronised: bool) -> &'static str {
@@ -113,22 +87,6 @@ impl Step {
     /// after every action whether they have finished it.
     pub(crate) fn seconds_without_asking(&self) -> f64 {
         self.step_seconds - self.workers.first().map_or(0.0, |account| account.asking)
-    }
-}
-
-impl Account {
-    /// Returns the names of the causes of a worker's idle time, each with the seconds of idle time that it explains.
-    pub fn causes(&self) -> [(&'static str, f64); 7] {
-        let Self { fill, drain, imbalance, transfer, flush, asking, other, .. } = *self;
-        [
-            ("fill", fill),
-            ("drain", drain),
-            ("imbalance", imbalance),
-            ("transfer", transfer),
-            ("flush", flush),
-            ("asking", asking),
-            ("other", other),
-        ]
     }
 }
 
@@ -157,15 +115,6 @@ pub struct StageCosts {
     pub output_bytes: Option<f64>,
 }
 
-/// The device memory that a worker used in a step, in bytes. For a worker on the CPU it is host memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WorkerMemory {
-    /// The bytes of device memory that the worker has in use between steps: parameters and optimizer states.
-    pub resident: u64,
-    /// The largest number of bytes of device memory that the worker had in use during the step.
-    pub peak: u64,
-}
-
 /// The health of one parameter in a step: statistics of its values, its gradient and its update, which show whether it
 /// trains well. Norms are Euclidean, over all elements.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -192,30 +141,4 @@ pub struct Health {
     /// The histogram of the parameter's gradient elements by absolute value: for each bin, its lower end and the number
     /// of elements in it. There is a bin for each power of two; zeros are not counted, and empty bins are left out.
     pub histogram: Vec<(f64, u64)>,
-}
-
-/// One activity of a worker in a step, such as a forward or a send. Times are in seconds since the step began.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Event {
-    /// The number of the stage for which the worker acted.
-    pub stage: usize,
-    /// The name of the worker's activity. An instruction of the plan has a name such as `2F0` (the forward of
-    /// micro-batch 0 on stage 2) or `2SEND_F0` (the send of its output). The other names are `start` (preparation of
-    /// the step), `reduce` (gradients of all replicas are added), `finish` (gradient norms), `verdict` (the wait for
-    /// the other stages before the update), `optimizer`, and `follow` (new values of tied parameters).
-    pub activity: String,
-    /// The time at which the activity began, in seconds since the step began.
-    pub start: f64,
-    /// The time at which the activity ended, in seconds since the step began.
-    pub end: f64,
-    /// The part of the activity's time in which the worker was blocked because it waited for other workers or the
-    /// caller, in seconds.
-    pub waited: f64,
-    /// The stage or other cause for which the worker waited, such as `stage 1`; `None` if no cause is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub waited_for: Option<String>,
-    /// The device memory that the worker had in use when the activity ended, in bytes; `None` if memory was not
-    /// counted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub held: Option<u64>,
 }

@@ -4,11 +4,13 @@
 use std::sync::Arc;
 
 use super::{Ended, Workers};
+
+use stageline_schedule::Event;
+
 use crate::failure::activity::During;
 use crate::model::loss_weight::{Weight, mean};
 use crate::model::micro_batches::MicroBatches;
 use crate::pipeline::report::{LossTerm, Metric};
-use crate::recording::events::Event;
 use crate::runner::ErasedModule;
 use crate::runner::pass::{Context, Pass};
 use crate::state::layout::StageState;

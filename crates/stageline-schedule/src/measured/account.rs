@@ -1,0 +1,67 @@
+//! The account of a worker's time in a step ([`Account`]), and the memory that it had in use ([`WorkerMemory`]).
+
+#[cfg(feature = "serde")]
+use serde::{Deserialize, Serialize};
+
+/// The account of one worker's time in a step, in seconds, divided into work and the causes of idle time. All parts add
+/// up to the duration of the step.
+///
+/// The causes are found by simulations with the measured time of every action and transfer: the time of a cause is the
+/// time that the worker would gain without that cause. Idle time that the simulations do not explain is `other`.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(Deserialize, Serialize))]
+pub struct Account {
+    /// The worker's time in forwards, backwards, gradient norms and optimizer steps, in seconds.
+    pub busy: f64,
+    /// The worker's idle time while the pipeline fills, before the worker's first backward, in seconds.
+    pub fill: f64,
+    /// The worker's idle time while the pipeline drains, in which the last backwards of all workers run, in seconds.
+    pub drain: f64,
+    /// The worker's idle time because another worker has more to compute, in seconds.
+    pub imbalance: f64,
+    /// The worker's idle time because of transfers of activations and gradients between stages, in seconds.
+    pub transfer: f64,
+    /// The worker's idle time, in seconds, because another worker's part of the flush (gradient norms and optimizer
+    /// steps at the end of the step) takes longer.
+    pub flush: f64,
+    /// The worker's time, in seconds, for waits that only the measurement needs: in a synchronised step, the worker
+    /// waits after every action until its device has executed the action. It is 0 in other steps.
+    pub asking: f64,
+    /// The worker's remaining idle time, in seconds, for example because of splitting the batch, threads that wake
+    /// late, channels, or the exchange of gradients and parameters between data-parallel replicas.
+    pub other: f64,
+}
+
+impl Account {
+    /// Returns the names of the causes of a worker's idle time, each with the seconds of idle time that it explains.
+    pub fn causes(&self) -> [(&'static str, f64); 7] {
+        let Self { fill, drain, imbalance, transfer, flush, asking, other, .. } = *self;
+        [
+            ("fill", fill),
+            ("drain", drain),
+            ("imbalance", imbalance),
+            ("transfer", transfer),
+            ("flush", flush),
+            ("asking", asking),
+            ("other", other),
+        ]
+    }
+
+    /// Returns the worker's total idle time in the step, over all causes, in seconds.
+    pub fn idle(&self) -> f64 {
+        self.causes().iter().map(|(_, seconds)| seconds).sum()
+    }
+}
+
+/// The memory in use by a worker in a step, in bytes. Memory counts for the worker whose threads allocated it, so a
+/// sent tensor counts for its sender until the receiver frees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(Deserialize, Serialize))]
+pub struct WorkerMemory {
+    /// The bytes that the worker has in use at the beginning of the step: parameters and optimizer states. With
+    /// overlapping steps, they include the state from before the previous step, which is kept until it is decided
+    /// whether that step's optimizer steps are committed.
+    pub resident: u64,
+    /// The largest number of bytes in use by the worker at any time of the step.
+    pub peak: u64,
+}

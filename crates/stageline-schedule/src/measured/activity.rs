@@ -1,0 +1,183 @@
+//! The activities of a worker ([`Activity`]), such as an instruction of the plan, a wait or the optimizer step.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::plan::Instruction;
+
+/// The present activity of a worker for a stage: a kind of work, such as a forward or the optimizer step, or a kind of
+/// wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activity {
+    /// The stage prepares for a training step or another pass over the plan.
+    Start,
+    /// The stage executes an instruction of the plan: it computes or transfers a micro-batch.
+    Instruction(Instruction),
+    /// The stage adds up the gradient sums of all replicas, or, in a replica other than 0, sends its own sum to
+    /// replica 0.
+    Reduce,
+    /// The stage ends its part of the step: it reads gradient norms and losses from its device, and reports which
+    /// micro-batches are in its gradient sum.
+    Finish,
+    /// The stage waits at the flush (the end of a step) for the common decision whether all optimizers step.
+    Verdict,
+    /// The stage steps its optimizer, or, in a replica other than 0, receives the new parameter values from replica 0.
+    OptimizerStep,
+    /// The stage receives the new values of tied parameters that other stages own.
+    Follow,
+    /// The stage copies its parameters and optimizer state for a checkpoint, or its module for a snapshot.
+    Save,
+    /// The stage has finished its pass and waits for the caller's next command.
+    Idle,
+}
+
+/// Every activity that is not an instruction, with its name in logs.
+const NAMES: [(&str, Activity); 8] = [
+    ("start", Activity::Start),
+    ("reduce", Activity::Reduce),
+    ("finish", Activity::Finish),
+    ("verdict", Activity::Verdict),
+    ("optimizer", Activity::OptimizerStep),
+    ("follow", Activity::Follow),
+    ("save", Activity::Save),
+    ("idle", Activity::Idle),
+];
+
+impl Activity {
+    /// Returns the name of the activity in logs: an instruction in PyTorch's text form, such as `2F0` or `2SEND_F0`, or
+    /// one word, such as `optimizer`. Parsing the name gives the activity again.
+    pub fn name(self) -> String {
+        match self {
+            Self::Instruction(instruction) => instruction.to_string(),
+            other => NAMES.iter().find(|(_, activity)| *activity == other).map(|(name, _)| *name).unwrap_or("").into(),
+        }
+    }
+
+    /// Whether the activity is work of the stage (a forward, a backward, or the stage's part of the flush), not a
+    /// transfer or a wait.
+    pub const fn computes(self) -> bool {
+        match self {
+            Self::Instruction(Instruction::Compute(_)) | Self::Finish | Self::OptimizerStep => true,
+            Self::Instruction(_)
+            | Self::Start
+            | Self::Reduce
+            | Self::Verdict
+            | Self::Follow
+            | Self::Save
+            | Self::Idle => false,
+        }
+    }
+
+    /// Returns the stages or the caller for which a worker waits during this activity; `None` if the activity never
+    /// waits.
+    pub const fn wait_cause(self) -> Option<WaitCause> {
+        match self {
+            Self::Instruction(Instruction::Receive(transfer)) => Some(WaitCause::Stage(transfer.from)),
+            Self::Instruction(Instruction::Send(transfer)) => Some(WaitCause::Stage(transfer.to())),
+            Self::Instruction(Instruction::Compute(_)) | Self::Reduce | Self::OptimizerStep | Self::Follow => {
+                Some(WaitCause::TiedStages)
+            }
+            Self::Verdict => Some(WaitCause::AllStages),
+            Self::Start | Self::Idle => Some(WaitCause::Caller),
+            Self::Finish | Self::Save => None,
+        }
+    }
+}
+
+/// Displays the activity as a part of a sentence, such as "the optimizer step".
+impl fmt::Display for Activity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Start => write!(f, "the start"),
+            Self::Instruction(instruction) => {
+                write!(f, "action {instruction}, micro-batch {},", instruction.micro_batch())
+            }
+            Self::Reduce => write!(f, "the reduction over the replicas"),
+            Self::Finish => write!(f, "the flush"),
+            Self::Verdict => write!(f, "the wait at the flush"),
+            Self::OptimizerStep => write!(f, "the optimizer step"),
+            Self::Follow => write!(f, "the exchange of tied parameters"),
+            Self::Save => write!(f, "the copy of its state"),
+            Self::Idle => write!(f, "nothing"),
+        }
+    }
+}
+
+/// A text that is the [name](Activity::name) of no activity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownActivity;
+
+impl fmt::Display for UnknownActivity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "unknown activity: give an instruction such as 2F0 or 2SEND_F0, or one of ")?;
+        f.write_str(&NAMES.map(|(name, _)| name).join(", "))
+    }
+}
+
+impl std::error::Error for UnknownActivity {}
+
+impl FromStr for Activity {
+    type Err = UnknownActivity;
+
+    fn from_str(text: &str) -> Result<Self, UnknownActivity> {
+        match NAMES.iter().find(|(name, _)| *name == text) {
+            Some((_, activity)) => Ok(*activity),
+            None => text.parse().map(Self::Instruction).map_err(|_| UnknownActivity),
+        }
+    }
+}
+
+#[cfg(feature = "serde")]
+impl serde::Serialize for Activity {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.name())
+    }
+}
+
+#[cfg(feature = "serde")]
+impl<'de> serde::Deserialize<'de> for Activity {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<str>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// The stages or the caller for which a worker waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitCause {
+    /// The neighbouring stage with this index, which has to send the next message, or to receive one so that its
+    /// channel has room again.
+    Stage(usize),
+    /// The slowest of all stages, for which the others wait at the flush (the end of a step).
+    AllStages,
+    /// The stages that hold copies of the same parameters, in the same replica or in others.
+    TiedStages,
+    /// The thread of the user's program that commands the pipeline.
+    Caller,
+}
+
+impl fmt::Display for WaitCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stage(stage) => write!(f, "stage {stage}"),
+            Self::AllStages => write!(f, "all stages"),
+            Self::TiedStages => write!(f, "stages with the same parameters"),
+            Self::Caller => write!(f, "the caller"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_parsed_again() {
+        let instructions = ["2F0", "0B11", "1I3", "1W3", "2SEND_F0", "3RECV_F0", "3SEND_B0", "2RECV_B0"];
+        for name in NAMES.iter().map(|(name, _)| *name).chain(instructions) {
+            assert_eq!(name.parse::<Activity>().unwrap().name(), name);
+        }
+        assert_eq!("rest".parse::<Activity>(), Err(UnknownActivity));
+        assert!(UnknownActivity.to_string().ends_with("verdict, optimizer, follow, save, idle"));
+    }
+}

@@ -1,0 +1,91 @@
+//! The record of one activity of a worker ([`Event`]), with its times, the bytes sent and the memory in use ([`Held`]).
+
+use std::time::Duration;
+
+#[cfg(feature = "serde")]
+use serde::{Deserialize, Serialize};
+
+use super::activity::{Activity, WaitCause};
+
+/// The record of one activity of a worker in a step, such as a forward, a send or the optimizer step. Its times count
+/// from the beginning of the step; in logs they are numbers of seconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(Deserialize, Serialize))]
+pub struct Event {
+    /// The number of the stage for which the worker did the activity.
+    pub stage: usize,
+    /// The activity of the worker that the event records, such as an instruction or the optimizer step.
+    pub activity: Activity,
+    /// The time at which the activity began, from the beginning of the step; the end of the worker's previous event.
+    #[cfg_attr(feature = "serde", serde(with = "seconds"))]
+    pub start: Duration,
+    /// The time at which the activity ended, from the beginning of the step.
+    #[cfg_attr(feature = "serde", serde(with = "seconds"))]
+    pub end: Duration,
+    /// The part of the activity's time in which the worker was blocked by a wait for other workers or the caller.
+    #[cfg_attr(feature = "serde", serde(with = "seconds"))]
+    pub waited: Duration,
+    /// The part of the activity's time spent asking the device whether it has finished, in synchronised steps. It is
+    /// zero in other steps. Over a network, asking takes longer than many actions.
+    #[cfg_attr(feature = "serde", serde(with = "seconds"))]
+    pub asked: Duration,
+    /// The worker's memory in use during the activity; `None` if memory is not measured (see [`Held`]).
+    pub held: Option<Held>,
+    /// The number of bytes of tensors that the activity sent to another stage; 0 if it sent none.
+    pub sent: u64,
+}
+
+impl Event {
+    /// Returns the event's duration without the wait for other workers and without the time spent asking the device
+    /// whether it has finished.
+    pub fn worked(&self) -> Duration {
+        self.end.saturating_sub(self.start).saturating_sub(self.waited + self.asked)
+    }
+
+    /// Returns the stages or the caller for which the worker waited during the event; `None` if the worker did not
+    /// wait.
+    pub fn waited_for(&self) -> Option<WaitCause> {
+        (self.waited > Duration::ZERO).then(|| self.activity.wait_cause()).flatten()
+    }
+
+    /// Whether the event is work of the stage (a forward, a backward, or the stage's part of the flush), not a transfer
+    /// or a wait.
+    pub fn computes(&self) -> bool {
+        self.activity.computes()
+    }
+}
+
+/// The memory in use by a worker during one recorded event, in bytes.
+///
+/// Host memory is measured in programs that install the runtime's counting allocator. A GPU's memory is measured in
+/// synchronised steps, as the bytes that its pools have in use at the end of each event: several stages on one GPU
+/// share the pools, and a peak is the largest of these readings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(Deserialize, Serialize))]
+pub struct Held {
+    /// The number of bytes that the worker had in use at the end of the event.
+    pub end: u64,
+    /// The largest number of bytes that the worker had in use at any time of the event; on a GPU, the reading at its
+    /// end.
+    pub peak: u64,
+    /// The number of bytes that the worker itself allocated during the event, less the bytes that it freed; negative if
+    /// it freed more. Memory that other workers free does not count on the host.
+    pub kept: i64,
+}
+
+/// Writes and reads a duration as a number of seconds.
+#[cfg(feature = "serde")]
+mod seconds {
+    use std::time::Duration;
+
+    use serde::de::{Deserialize, Deserializer, Error};
+    use serde::ser::{Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        duration.as_secs_f64().serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        Duration::try_from_secs_f64(f64::deserialize(deserializer)?).map_err(Error::custom)
+    }
+}
