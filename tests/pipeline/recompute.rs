@@ -1,14 +1,15 @@
 //! Tests of recomputation: it changes no bit, also with dropout, running statistics, split backwards and a lower
 //! precision.
 
+use std::num::NonZero;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use burn::module::Module;
-use burn::tensor::Tensor;
+use burn::tensor::{Int, Tensor};
 use stageline::nn::{block, is_recomputation, selective};
 use stageline::schedule::{Interleaved, OneFOneB, Schedule, ZbH1};
-use stageline::{Batch, Pipeline, Precision, Recompute, Stage};
+use stageline::{Batch, BlockOutOfRange, BlockSet, Pipeline, Precision, Recompute, SharedInput, Stage};
 
 use crate::mlp::{Error, Layer, Mlp, Noisy, bits, config};
 
@@ -124,4 +125,106 @@ fn a_panic_in_a_recomputation_rolls_back_the_step() {
         again.step(batch(1)).unwrap();
         assert!(again.checkpoint().unwrap() == whole.checkpoint().unwrap(), "{}", schedule.name());
     }
+}
+
+/// A marked block with dropout, which counts how often it is recomputed. Beside its states pass a number that every block
+/// increments, and an input that all blocks share.
+#[derive(Module, Debug)]
+struct Counted {
+    noisy: Noisy,
+    #[module(skip)]
+    recomputed: Arc<AtomicUsize>,
+}
+
+type States = (Tensor<2>, Tensor<1, Int>, SharedInput<Tensor<2>>);
+
+impl Stage for Counted {
+    type Input = States;
+    type Output = States;
+
+    fn forward(&self, (states, passed, given): States) -> States {
+        let states = block(self, states + given.get() * passed.clone().float().unsqueeze(), |counted, states| {
+            counted.recomputed.fetch_add(usize::from(is_recomputation()), Ordering::Relaxed);
+            counted.noisy.forward(states)
+        });
+        (states, passed + 1, given)
+    }
+}
+
+/// The first layer of a row: the input through a layer, a zero, and the input that all blocks share.
+#[derive(Module, Debug)]
+struct Front {
+    layer: Layer,
+}
+
+impl Stage for Front {
+    type Input = (Tensor<2>, SharedInput<Tensor<2>>);
+    type Output = States;
+
+    fn forward(&self, (input, given): Self::Input) -> States {
+        let passed = Tensor::zeros([1], &input.device());
+        (self.layer.forward(input), passed, given)
+    }
+}
+
+/// The last layer of a row, with the loss of [`Mlp`].
+#[derive(Module, Debug)]
+struct Back {
+    error: Error,
+}
+
+impl Stage for Back {
+    type Input = States;
+    type Output = Tensor<2>;
+
+    fn forward(&self, (states, passed, _): States) -> Tensor<2> {
+        self.error.forward(states * passed.float().unsqueeze())
+    }
+}
+
+impl stageline::LossStage for Back {
+    type Target = crate::mlp::Target;
+
+    fn loss(&self, output: Tensor<2>, target: Self::Target) -> Tensor<1> {
+        self.error.loss(output, target)
+    }
+
+    fn weight(&self, target: &Self::Target) -> stageline::Weight {
+        self.error.weight(target)
+    }
+}
+
+const BLOCKS: usize = 5;
+
+/// Trains two steps of three micro-batches, and returns the bits of all parameters and how often each block was recomputed.
+fn counted(recompute: Recompute) -> (Vec<u32>, Vec<usize>) {
+    let Mlp { mut layers, error } = Mlp::new(BLOCKS + 1, WIDTH, 3);
+    let front = Front { layer: layers.pop().unwrap() };
+    let counted = |(salt, layer)| Counted { noisy: Noisy::new(layer, salt), recomputed: Arc::default() };
+    let blocks: Vec<_> = (0..).zip(layers).map(counted).collect();
+    let counters: Vec<_> = blocks.iter().map(|block| Arc::clone(&block.recomputed)).collect();
+    let chain = Pipeline::builder().stage((front, blocks), config().recompute(recompute));
+    let builder = chain.loss(Back { error }, config()).micro_batches(3).cores_per_stage(1);
+    let mut pipeline = builder.build().unwrap();
+    for step in 0..2 {
+        let (input, target) = Mlp::batch(6, WIDTH, true, step);
+        pipeline.step(Batch::new((input.clone(), SharedInput::new(input * 0.1)), target)).unwrap();
+    }
+    let modules = pipeline.into_modules().take::<(Front, Vec<Counted>)>(0).unwrap();
+    (bits(&modules), counters.iter().map(|count| count.load(Ordering::Relaxed)).collect())
+}
+
+/// Every block of a segment is recomputed once for each of the six micro-batches.
+#[test]
+fn segments_and_selected_blocks_are_recomputed_and_change_no_bit() {
+    let (kept, none) = counted(Recompute::Nothing);
+    assert_eq!(none, [0; BLOCKS]);
+    let segments = |n| Recompute::Segments(NonZero::new(n).unwrap());
+    for recompute in [segments(1), segments(2), segments(9), Recompute::SquareRoot] {
+        assert!(counted(recompute) == (kept.clone(), vec![6; BLOCKS]), "{recompute}");
+    }
+    let only = Recompute::Only(BlockSet::new([1, 4]).unwrap());
+    assert_eq!(only.to_string(), "the blocks 1,4");
+    assert!(counted(only) == (kept, vec![0, 6, 0, 0, 6]));
+    assert_eq!(BlockSet::new([3, 128]), Err(BlockOutOfRange { block: 128 }));
 }

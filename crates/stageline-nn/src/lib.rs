@@ -31,7 +31,7 @@ pub mod kernels;
 pub mod layers;
 pub mod params;
 
-pub use autograd::recompute::{Recompute, block, feed_forward, selective};
+pub use autograd::recompute::{BlockOutOfRange, BlockSet, Recompute, block, feed_forward, selective, sequence};
 pub use autograd::split_backward::{Deferred, Sum, put_off};
 pub use forward::flops::{counting_flops, report_flops};
 pub use forward::recomputation::is_recomputation;

@@ -108,7 +108,7 @@ pub use verify::Verify;
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 pub use device::remote;
-pub use stageline_nn::{AccumulatedBatchNorm, Dropout, Recompute, Samples, seeded};
+pub use stageline_nn::{AccumulatedBatchNorm, BlockOutOfRange, BlockSet, Dropout, Recompute, Samples, seeded};
 
 pub mod nn {
     //! Layers whose backward splits into an input gradient and weight gradients, functions that mark blocks for
@@ -118,6 +118,6 @@ pub mod nn {
     pub use stageline_nn::{
         AttentionHeads, Deferred, Embedding, LayerNorm, Linear, RmsNorm, RotaryAngles, Sum, block, causal_attention,
         causal_attention_within, counting_flops, cross_entropy, feed_forward, gelu, gelu_tanh, is_recomputation,
-        put_off, report_flops, rotated, selective, swiglu,
+        put_off, report_flops, rotated, selective, sequence, swiglu,
     };
 }

@@ -6,7 +6,7 @@
 //! - `split_backward`: a layer computes the gradient of its input at once and leaves those of its weights for later
 //!   (`Deferred`, `put_off`, `collect`).
 //! - `recompute`: marked parts of a model are recomputed in the backward instead of kept (`Recompute`, `block`,
-//!   `selective`).
+//!   `selective`, `sequence`).
 //! - `seed_gradient`: the start of a backward from a given gradient of the output (`root`).
 //! - `engine`: the backends of this build (`Engine`), and the recording of our own operations in their graphs.
 

@@ -98,7 +98,9 @@ pub struct TrainingFlags {
     pub optimizer: OptimizerName,
     /// Activations that stages recompute in backwards instead of keeping them: `none`; those of attention (`selective`)
     /// or of feed-forward parts (`feed-forward`); those of all blocks (`full`), of the first N blocks of a stage
-    /// (`first:N`) or of every N-th block (`every:N`); or as few as make the training fit into the memory (`auto`)
+    /// (`first:N`), of every N-th block (`every:N`) or of some (`blocks:0,2,3`, counted in each stage); those of segments
+    /// of N blocks (`segments:N`) or of about sqrt(L) of L blocks (`sqrt`), of which only inputs of segments are kept; or
+    /// as few as make the training fit into the memory (`auto`)
     #[arg(long, default_value = "none")]
     pub recompute: RecomputeBy,
     /// Whether a stage that has finished its part of a step waits for the other stages (`together`) or begins the next

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use clap::ValueEnum;
 use stageline::schedule::{Schedule, UnknownSchedule, schedule_named};
-use stageline::{Cut, CutError, DynamicLossScale, LossScale, Recompute};
+use stageline::{BlockSet, Cut, CutError, DynamicLossScale, LossScale, Recompute};
 
 /// The values of the flag `--optimizer`: AdamW of this crate, and Adafactor, Lion and SGD of burn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -130,13 +130,24 @@ impl FromStr for RecomputeBy {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let unknown =
-            || format!("`{text}` is not a choice; give none, selective, feed-forward, full, first:N, every:N or auto");
+        let unknown = || {
+            format!(
+                "`{text}` is not a choice; give none, selective, feed-forward, full, first:N, every:N, blocks:LIST (such as \
+                 blocks:0,2,3), segments:N, sqrt or auto"
+            )
+        };
         let policy = match text.split_once(':') {
             Some(("first", blocks)) => Recompute::Blocks(blocks.parse().map_err(|_| unknown())?),
             Some(("every", n)) => Recompute::EveryNth(n.parse().map_err(|_| unknown())?),
+            Some(("segments", n)) => Recompute::Segments(n.parse().map_err(|_| unknown())?),
+            Some(("blocks", list)) => {
+                let blocks = list.split(',').map(|block| block.trim().parse().map_err(|_| unknown()));
+                let blocks = blocks.collect::<Result<Vec<usize>, _>>()?;
+                Recompute::Only(BlockSet::new(blocks).map_err(|error| error.to_string())?)
+            }
             Some(_) => return Err(unknown()),
             None => match text {
+                "sqrt" => Recompute::SquareRoot,
                 "none" => Recompute::Nothing,
                 "selective" => Recompute::Selective,
                 "feed-forward" => Recompute::FeedForward,

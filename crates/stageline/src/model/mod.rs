@@ -13,6 +13,7 @@
 //! - `batch_error`: the reasons why a batch is rejected (`BatchError`).
 //! - `loss_weight`: the divisor of a loss, term by term (`Weight`).
 //! - `scoring`: the loss weight of targets and the names of metrics (`Scoring`).
+//! - `segments`: runs a row of blocks in segments that the backward recomputes.
 //! - `concatenate`: joins the outputs of all micro-batches into one payload.
 //! - `effective_batch`: samples per step, and the learning rates and step counts that follow from them
 //!   (`EffectiveBatch`).
@@ -27,4 +28,5 @@ pub(crate) mod micro_batches;
 pub(crate) mod payload;
 pub(crate) mod replica;
 pub(crate) mod scoring;
+mod segments;
 pub(crate) mod stage;

@@ -3,9 +3,11 @@
 
 use burn::module::Module;
 use burn::tensor::Tensor;
+use stageline_nn::autograd::recompute::segment_length;
 
 use crate::model::loss_weight::Weight;
 use crate::model::payload::Payload;
+use crate::model::segments::in_segments;
 use crate::threads::failure::BoxError;
 
 // The example that must not compile stands beside the same example with matching types, because a stable compiler does
@@ -175,11 +177,15 @@ where
     type Output = S::Output;
 
     fn forward(&self, input: Self::Input) -> Self::Output {
-        self.iter().fold(input, |value, stage| stage.forward(value))
+        in_segments(self, input, S::forward)
     }
 
     fn try_forward(&self, input: Self::Input) -> Result<Self::Output, BoxError> {
-        self.iter().try_fold(input, |value, stage| stage.try_forward(value))
+        match segment_length(self.len()) {
+            // A recomputed segment cannot return an error, so a stage in it ends with a panic instead.
+            Some(_) => Ok(self.forward(input)),
+            None => self.iter().try_fold(input, |value, stage| stage.try_forward(value)),
+        }
     }
 }
 

@@ -2,16 +2,18 @@
 //! (Chen et al., 2016, *Training Deep Nets with Sublinear Memory Cost*,
 //! [arXiv:1604.06174](https://arxiv.org/abs/1604.06174)).
 //!
-//! A model marks its parts with [`block`] and [`selective`]; the configuration of a stage says which of them are
-//! recomputed. The first forward of a recomputed part records no graph: one operation stands for the part in the
-//! stage's graph. The backward of that operation runs the part's forward again with a separate graph, and then the
+//! A model marks its parts with [`block`], [`selective`] and [`feed_forward`], or runs its blocks by [`sequence`]; the
+//! configuration of a stage says which of them are recomputed. The first forward of a recomputed part records no graph:
+//! one operation stands for the part in the stage's graph. The backward of that operation runs the part's forward again with a separate graph, and then the
 //! backward of that graph. The gradients of the part's parameters do not pass through the stage's graph; [`gather`]
 //! collects them.
 
-use std::cell::{Cell, RefCell};
+mod policy;
+mod segments;
+
+use std::cell::RefCell;
 use std::fmt;
 use std::marker::PhantomData;
-use std::num::NonZero;
 use std::sync::Arc;
 
 use burn::backend::Backend;
@@ -29,138 +31,16 @@ use crate::autograd::seed_gradient;
 use crate::autograd::split_backward::Sum;
 use crate::forward::recomputation::as_recomputation;
 use crate::forward::samples::Samples;
-use crate::forward::thread_scope::{collecting, during};
+use crate::forward::thread_scope::collecting;
 use crate::params::shared::{is_trained, unify, with_value};
-
-/// The parts of a stage that are recomputed in its backwards instead of kept from the forward. Gradients have the same
-/// bits with every choice.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Recompute {
-    /// Recomputes no part in the backward, and keeps all activations from the forward.
-    #[default]
-    Nothing,
-    /// Recomputes the parts marked by [`selective`], such as attention, whose activations are large and cheap to
-    /// compute (Korthikanti et al., 2022, [arXiv:2205.05198](https://arxiv.org/abs/2205.05198)).
-    Selective,
-    /// Recomputes the parts marked by [`feed_forward`], whose hidden activations are the widest of a transformer.
-    FeedForward,
-    /// Recomputes the first n blocks of a stage (parts marked by [`block`]), where n is the value of this variant.
-    Blocks(usize),
-    /// Recomputes one of every n blocks of a stage (parts marked by [`block`]), beginning with the first block; n is
-    /// the value of this variant and at least 1.
-    EveryNth(NonZero<usize>),
-    /// Recomputes all parts marked by [`block`] and keeps only their inputs. A step then takes about a third more
-    /// computation.
-    Full,
-}
-
-impl fmt::Display for Recompute {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Nothing => write!(f, "nothing"),
-            Self::Selective => write!(f, "selective parts"),
-            Self::FeedForward => write!(f, "feed-forward parts"),
-            Self::Blocks(blocks) => write!(f, "the first {blocks} blocks"),
-            Self::EveryNth(n) => write!(f, "one of every {n} blocks"),
-            Self::Full => write!(f, "all blocks"),
-        }
-    }
-}
-
-/// The kind of a part that a model marks for recomputation, one for each marking function: [`block`], [`selective`] and
-/// [`feed_forward`].
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Mark {
-    Block,
-    Selective,
-    FeedForward,
-}
+pub use policy::{BlockOutOfRange, BlockSet, Parts, Recompute, segment_length};
+use policy::{Mark, note};
+pub use segments::sequence;
 
 thread_local! {
-    /// The [`Recompute`] setting of the forward that runs on this thread: the choice of parts that the backward
-    /// recomputes.
-    static POLICY: Cell<Recompute> = const { Cell::new(Recompute::Nothing) };
-    /// The number of parts marked by [`block`] that the forward on this thread has begun so far.
-    static PASSED: Cell<usize> = const { Cell::new(0) };
-    /// The counts of the parts that the [`Recompute`] setting has selected in the forward on this thread.
-    static PARTS: Cell<Parts> = const { Cell::new(Parts { recomputed: 0, untracked: 0, unsupported: 0 }) };
     /// The sum of the parameter gradients that recomputed parts have produced in the backward on this thread; `None` if
     /// the thread runs no backward inside [`gather`].
     static PART_GRADIENTS: RefCell<Option<Sum>> = const { RefCell::new(None) };
-}
-
-/// The numbers of a stage's parts (such as blocks or attentions) that a [`Recompute`] setting selected in one forward:
-/// the parts that the backward will recompute, and the parts whose activations are kept after all.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Parts {
-    /// The number of blocks, attentions and feed-forward parts of a stage's forward whose activations are dropped and
-    /// recomputed in the backward.
-    recomputed: usize,
-    /// The number of a stage's parts that were selected for recomputation, but whose activations are kept because the
-    /// parts' inputs are outside the autodiff graph.
-    untracked: usize,
-    /// The number of a stage's parts that were selected for recomputation, but whose activations are kept because this
-    /// build has no operations for their backend, or because burn's own gradient checkpointing is on.
-    unsupported: usize,
-}
-
-impl Parts {
-    /// Whether the [`Recompute`] setting selected no part of a stage's forward, for example because the stage has only
-    /// embeddings.
-    pub fn are_none(self) -> bool {
-        self == Self::default()
-    }
-
-    /// Returns a message that says why no part of the stage is recomputed although the [`Recompute`] setting asks for
-    /// recomputation, and how to remedy that; `None` if at least one part is recomputed.
-    pub fn complaint(self) -> Option<&'static str> {
-        match self {
-            Self { recomputed: 1.., .. } => None,
-            Self { unsupported: 1.., .. } => Some(
-                "this build has no operations for the backend of its device, or burn's gradient checkpointing is on; \
-                 place the stage on a CPU or a CUDA device, and turn burn's gradient checkpointing off",
-            ),
-            Self { untracked: 1.., .. } => Some(
-                "the inputs of all its marked parts are outside the graph; mark parts behind a layer with parameters, and \
-                 do not detach their inputs",
-            ),
-            Self { .. } => Some(
-                "it has no part that the policy names; mark its parts by `nn::block`, `nn::selective` or `nn::feed_forward`",
-            ),
-        }
-    }
-}
-
-impl Recompute {
-    /// Calls a stage's `forward`. The parts that this [`Recompute`] setting selects keep no activations and are
-    /// recomputed in the backward. Returns the forward's result and the counts of the selected parts.
-    pub fn counting<R>(self, forward: impl FnOnce() -> R) -> (R, Parts) {
-        PARTS.set(Parts::default());
-        let result = self.during(forward);
-        (result, PARTS.take())
-    }
-
-    /// Calls a stage's `forward` and returns its result. The parts that this [`Recompute`] setting selects keep no
-    /// activations and are recomputed in the backward.
-    pub fn during<R>(self, forward: impl FnOnce() -> R) -> R {
-        during(&PASSED, 0, || during(&POLICY, self, forward))
-    }
-
-    /// Whether the [`Recompute`] setting of this thread selects the part that the forward is about to run, a part of
-    /// the kind `mark`. A call for a block also increments the thread's count of blocks, because blocks are selected by
-    /// their number.
-    fn takes(mark: Mark) -> bool {
-        let block = PASSED.get();
-        PASSED.set(block + usize::from(mark == Mark::Block));
-        match (POLICY.get(), mark) {
-            (Self::Full, Mark::Block) | (Self::Selective, Mark::Selective) | (Self::FeedForward, Mark::FeedForward) => {
-                true
-            }
-            (Self::Blocks(blocks), Mark::Block) => block < blocks,
-            (Self::EveryNth(n), Mark::Block) => block.is_multiple_of(n.get()),
-            _ => false,
-        }
-    }
 }
 
 /// Calls `backward`, and returns its result and the gradients of the parameters of recomputed parts. The backward's own
@@ -171,7 +51,7 @@ pub fn gather<R>(backward: impl FnOnce() -> R) -> (R, GradientsParams) {
 }
 
 /// Runs a block of a model, such as a transformer layer, and returns its output. The block is marked as a part that
-/// [`Recompute::Full`], [`Recompute::Blocks`] and [`Recompute::EveryNth`] recompute in the backward.
+/// [`Recompute::Full`], [`Recompute::Blocks`], [`Recompute::EveryNth`] and [`Recompute::Only`] recompute in the backward.
 ///
 /// `forward` computes the block from `module` and `input`. It must use no parameters other than the module's, because
 /// gradients of other parameters are lost if the block is recomputed.
@@ -229,14 +109,20 @@ fn part<M: Module + 'static, const D: usize, const E: usize>(
     input: Tensor<D>,
     forward: impl Fn(&M, Tensor<D>) -> Tensor<E> + Send + 'static,
 ) -> Tensor<E> {
-    if !Recompute::takes(mark) {
+    if !mark.is_selected() {
         return forward(module, input);
     }
-    let note = |count: fn(&mut Parts)| {
-        let mut parts = PARTS.get();
-        count(&mut parts);
-        PARTS.set(parts);
-    };
+    recomputed(module, input, forward)
+}
+
+/// Runs a part of a model without keeping its activations, and returns its output; the backward recomputes the part. If
+/// that is not possible, the activations are kept, and the counts of [`Parts`] have the reason. `forward` has the
+/// restrictions of [`block`].
+pub fn recomputed<M: Module + 'static, const D: usize, const E: usize>(
+    module: &M,
+    input: Tensor<D>,
+    forward: impl Fn(&M, Tensor<D>) -> Tensor<E> + Send + 'static,
+) -> Tensor<E> {
     // No gradient flows back to an input outside the graph, so no backward would start the recomputation.
     if !input.is_tracked() {
         note(|parts| parts.untracked += 1);

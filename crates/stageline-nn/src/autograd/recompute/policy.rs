@@ -1,0 +1,216 @@
+//! The choice of the parts that a stage recomputes ([`Recompute`]), and the counts of what was chosen ([`Parts`]).
+
+use std::cell::Cell;
+use std::fmt;
+use std::num::NonZero;
+
+use crate::forward::thread_scope::during;
+
+/// The parts of a stage that are recomputed in its backwards instead of kept from the forward. Gradients have the same
+/// bits with every choice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Recompute {
+    /// Recomputes no part in the backward, and keeps all activations from the forward.
+    #[default]
+    Nothing,
+    /// Recomputes the parts marked by [`selective`](super::selective), such as attention, whose activations are large and cheap to
+    /// compute (Korthikanti et al., 2022, [arXiv:2205.05198](https://arxiv.org/abs/2205.05198)).
+    Selective,
+    /// Recomputes the parts marked by [`feed_forward`](super::feed_forward), whose hidden activations are the widest of a transformer.
+    FeedForward,
+    /// Recomputes the first n blocks of a stage (parts marked by [`block`](super::block)), where n is the value of this variant.
+    Blocks(usize),
+    /// Recomputes one of every n blocks of a stage (parts marked by [`block`](super::block)), beginning with the first block; n is
+    /// the value of this variant and at least 1.
+    EveryNth(NonZero<usize>),
+    /// Recomputes the blocks of a stage (parts marked by [`block`](super::block)) with the numbers in this set, counted from 0 within
+    /// the stage.
+    Only(BlockSet),
+    /// Recomputes the blocks of a [`sequence`](super::sequence) in segments of n consecutive blocks, where n is the value of this
+    /// variant: only the inputs of segments are kept, and the backward has the activations of one segment at a time.
+    Segments(NonZero<usize>),
+    /// Recomputes the L blocks of a [`sequence`](super::sequence) in segments of about sqrt(L) blocks, which keeps about 2 sqrt(L)
+    /// blocks' worth of memory if a block's input is as large as its activations (Chen et al., 2016,
+    /// [arXiv:1604.06174](https://arxiv.org/abs/1604.06174)). A transformer's block has far larger activations than
+    /// input, so [`Full`](Self::Full) needs less.
+    SquareRoot,
+    /// Recomputes all parts marked by [`block`](super::block) and keeps only their inputs. A step then takes about a third more
+    /// computation.
+    Full,
+}
+
+impl fmt::Display for Recompute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nothing => write!(f, "nothing"),
+            Self::Selective => write!(f, "selective parts"),
+            Self::FeedForward => write!(f, "feed-forward parts"),
+            Self::Blocks(blocks) => write!(f, "the first {blocks} blocks"),
+            Self::EveryNth(n) => write!(f, "one of every {n} blocks"),
+            Self::Only(blocks) => write!(f, "the blocks {blocks}"),
+            Self::Segments(n) => write!(f, "segments of {n} blocks"),
+            Self::SquareRoot => write!(f, "segments of about sqrt(L) of L blocks"),
+            Self::Full => write!(f, "all blocks"),
+        }
+    }
+}
+
+/// A set of block numbers from 0 to 127.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlockSet(u128);
+
+/// The error for a block number that is too large for a [`BlockSet`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockOutOfRange {
+    /// The number of the block.
+    pub block: usize,
+}
+
+impl fmt::Display for BlockOutOfRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "block {} cannot be selected for recomputation: give numbers from 0 to 127", self.block)
+    }
+}
+
+impl std::error::Error for BlockOutOfRange {}
+
+impl BlockSet {
+    /// Returns the set of these block numbers.
+    ///
+    /// # Errors
+    /// Returns [`BlockOutOfRange`] for the first number above 127.
+    pub fn new(blocks: impl IntoIterator<Item = usize>) -> Result<Self, BlockOutOfRange> {
+        blocks.into_iter().try_fold(Self::default(), |Self(set), block| match block {
+            0..128 => Ok(Self(set | 1 << block)),
+            _ => Err(BlockOutOfRange { block }),
+        })
+    }
+
+    /// Whether the set has this block number.
+    pub fn contains(self, block: usize) -> bool {
+        block < 128 && self.0 & 1 << block != 0
+    }
+}
+
+/// Displays the block numbers in ascending order, separated by commas.
+impl fmt::Display for BlockSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let numbers: Vec<_> = (0..128).filter(|&block| self.contains(block)).map(|block| block.to_string()).collect();
+        f.write_str(&numbers.join(","))
+    }
+}
+
+/// The kind of a part that a model marks for recomputation, one for each marking function: [`block`](super::block), [`selective`](super::selective) and
+/// [`feed_forward`](super::feed_forward).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mark {
+    Block,
+    Selective,
+    FeedForward,
+}
+
+thread_local! {
+    /// The [`Recompute`] setting of the forward that runs on this thread: the choice of parts that the backward
+    /// recomputes.
+    static POLICY: Cell<Recompute> = const { Cell::new(Recompute::Nothing) };
+    /// The number of parts marked by [`block`](super::block) that the forward on this thread has begun so far.
+    static PASSED: Cell<usize> = const { Cell::new(0) };
+    /// The counts of the parts that the [`Recompute`] setting has selected in the forward on this thread.
+    static PARTS: Cell<Parts> = const { Cell::new(Parts { recomputed: 0, untracked: 0, unsupported: 0 }) };
+}
+
+/// The numbers of a stage's parts (such as blocks or attentions) that a [`Recompute`] setting selected in one forward:
+/// the parts that the backward will recompute, and the parts whose activations are kept after all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Parts {
+    /// The number of blocks, attentions and feed-forward parts of a stage's forward whose activations are dropped and
+    /// recomputed in the backward.
+    pub(super) recomputed: usize,
+    /// The number of a stage's parts that were selected for recomputation, but whose activations are kept because the
+    /// parts' inputs are outside the autodiff graph.
+    pub(super) untracked: usize,
+    /// The number of a stage's parts that were selected for recomputation, but whose activations are kept because this
+    /// build has no operations for their backend, or because burn's own gradient checkpointing is on.
+    pub(super) unsupported: usize,
+}
+
+impl Parts {
+    /// Whether the [`Recompute`] setting selected no part of a stage's forward, for example because the stage has only
+    /// embeddings.
+    pub fn are_none(self) -> bool {
+        self == Self::default()
+    }
+
+    /// Returns a message that says why no part of the stage is recomputed although the [`Recompute`] setting asks for
+    /// recomputation, and how to remedy that; `None` if at least one part is recomputed.
+    pub fn complaint(self) -> Option<&'static str> {
+        match self {
+            Self { recomputed: 1.., .. } => None,
+            Self { unsupported: 1.., .. } => Some(
+                "this build has no operations for the backend of its device, or burn's gradient checkpointing is on; \
+                 place the stage on a CPU or a CUDA device, and turn burn's gradient checkpointing off",
+            ),
+            Self { untracked: 1.., .. } => Some(
+                "the inputs of all its marked parts are outside the graph; mark parts behind a layer with parameters, and \
+                 do not detach their inputs",
+            ),
+            Self { .. } => Some(
+                "it has no part that the policy names; mark its parts by `nn::block`, `nn::selective` or \
+                 `nn::feed_forward`, and run blocks that form segments by `nn::sequence`, or as a `Vec` of stages whose input \
+                 has one float tensor",
+            ),
+        }
+    }
+}
+
+impl Recompute {
+    /// Calls a stage's `forward`. The parts that this [`Recompute`] setting selects keep no activations and are
+    /// recomputed in the backward. Returns the forward's result and the counts of the selected parts.
+    pub fn counting<R>(self, forward: impl FnOnce() -> R) -> (R, Parts) {
+        PARTS.set(Parts::default());
+        let result = self.during(forward);
+        (result, PARTS.take())
+    }
+
+    /// Calls a stage's `forward` and returns its result. The parts that this [`Recompute`] setting selects keep no
+    /// activations and are recomputed in the backward.
+    pub fn during<R>(self, forward: impl FnOnce() -> R) -> R {
+        during(&PASSED, 0, || during(&POLICY, self, forward))
+    }
+}
+
+impl Mark {
+    /// Whether the [`Recompute`] setting of this thread selects the part that the forward is about to run, a part of
+    /// this kind. A call for a block also increments the thread's count of blocks, because blocks are selected by their
+    /// number.
+    pub(super) fn is_selected(self) -> bool {
+        let block = PASSED.get();
+        PASSED.set(block + usize::from(self == Self::Block));
+        match (POLICY.get(), self) {
+            (Recompute::Full, Self::Block)
+            | (Recompute::Selective, Self::Selective)
+            | (Recompute::FeedForward, Self::FeedForward) => true,
+            (Recompute::Blocks(blocks), Self::Block) => block < blocks,
+            (Recompute::EveryNth(n), Self::Block) => block.is_multiple_of(n.get()),
+            (Recompute::Only(blocks), Self::Block) => blocks.contains(block),
+            _ => false,
+        }
+    }
+}
+
+/// Returns the number of consecutive blocks in a segment of a sequence of `blocks` blocks, if the [`Recompute`] setting
+/// of this thread recomputes segments; else `None`.
+pub fn segment_length(blocks: usize) -> Option<usize> {
+    match POLICY.get() {
+        Recompute::Segments(n) => Some(n.get()),
+        Recompute::SquareRoot => Some((blocks as f64).sqrt().ceil().max(1.0) as usize),
+        _ => None,
+    }
+}
+
+/// Changes the counts of the parts that the [`Recompute`] setting has selected in the forward on this thread.
+pub(super) fn note(count: fn(&mut Parts)) {
+    let mut parts = PARTS.get();
+    count(&mut parts);
+    PARTS.set(parts);
+}
