@@ -82,31 +82,32 @@ thread_local! {
     static POLICY: Cell<Recompute> = const { Cell::new(Recompute::Nothing) };
     /// The number of parts marked by [`block`] that the forward on this thread has begun so far.
     static PASSED: Cell<usize> = const { Cell::new(0) };
-    /// The counts of the parts that the [`Recompute`] setting has selected in the forward on this thread.
+    /// The counts of the parts that the [`Recompute`] setting has chosen for recomputation in the forward on this
+    /// thread.
     static PARTS: Cell<Parts> = const { Cell::new(Parts { recomputed: 0, untracked: 0, unsupported: 0 }) };
-    /// The sum of the parameter gradients that recomputed parts have produced in the backward on this thread; `None` if
-    /// the thread runs no backward inside [`gather`].
+    /// The sum of the parameter gradients that recomputed parts of a model have produced in the backward on this
+    /// thread; `None` if the thread runs no backward inside [`gather`].
     static PART_GRADIENTS: RefCell<Option<Sum>> = const { RefCell::new(None) };
 }
 
-/// The numbers of a stage's parts (such as blocks or attentions) that a [`Recompute`] setting selected in one forward:
-/// the parts that the backward will recompute, and the parts whose activations are kept after all.
+/// The numbers of a stage's parts (such as blocks or attentions) that a [`Recompute`] setting chose for recomputation
+/// in one forward: the parts that the backward will recompute, and the parts whose activations are kept after all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parts {
     /// The number of blocks, attentions and feed-forward parts of a stage's forward whose activations are dropped and
     /// recomputed in the backward.
     recomputed: usize,
-    /// The number of a stage's parts that were selected for recomputation, but whose activations are kept because the
-    /// parts' inputs are outside the autodiff graph.
+    /// The number of a stage's parts that the [`Recompute`] setting chose for recomputation, but whose activations are
+    /// kept because the parts' inputs are outside the autodiff graph.
     untracked: usize,
-    /// The number of a stage's parts that were selected for recomputation, but whose activations are kept because this
-    /// build has no operations for their backend, or because burn's own gradient checkpointing is on.
+    /// The number of a stage's parts that the [`Recompute`] setting chose for recomputation, but whose activations are
+    /// kept because this build has no operations for their backend, or because burn's own gradient checkpointing is on.
     unsupported: usize,
 }
 
 impl Parts {
-    /// Whether the [`Recompute`] setting selected no part of a stage's forward, for example because the stage has only
-    /// embeddings.
+    /// Whether the [`Recompute`] setting chose no part of a stage's forward for recomputation, for example because the
+    /// stage has only embeddings.
     pub fn are_none(self) -> bool {
         self == Self::default()
     }
@@ -132,23 +133,23 @@ impl Parts {
 }
 
 impl Recompute {
-    /// Calls a stage's `forward`. The parts that this [`Recompute`] setting selects keep no activations and are
-    /// recomputed in the backward. Returns the forward's result and the counts of the selected parts.
+    /// Calls a stage's `forward`. The parts that this [`Recompute`] setting chooses (such as blocks) keep no
+    /// activations and are recomputed in the backward. Returns the forward's result and the counts of the chosen parts.
     pub fn counting<R>(self, forward: impl FnOnce() -> R) -> (R, Parts) {
         PARTS.set(Parts::default());
         let result = self.during(forward);
         (result, PARTS.take())
     }
 
-    /// Calls a stage's `forward` and returns its result. The parts that this [`Recompute`] setting selects keep no
-    /// activations and are recomputed in the backward.
+    /// Calls a stage's `forward` and returns its result. The parts that this [`Recompute`] setting chooses (such as
+    /// blocks) keep no activations and are recomputed in the backward.
     pub fn during<R>(self, forward: impl FnOnce() -> R) -> R {
         during(&PASSED, 0, || during(&POLICY, self, forward))
     }
 
-    /// Whether the [`Recompute`] setting of this thread selects the part that the forward is about to run, a part of
-    /// the kind `mark`. A call for a block also increments the thread's count of blocks, because blocks are selected by
-    /// their number.
+    /// Whether the [`Recompute`] setting of this thread chooses for recomputation the part that the forward is about to
+    /// run, a part of the kind `mark`. A call for a block also increments the thread's count of blocks, because blocks
+    /// are chosen by their number.
     fn takes(mark: Mark) -> bool {
         let block = PASSED.get();
         PASSED.set(block + usize::from(mark == Mark::Block));
@@ -265,15 +266,16 @@ impl ModuleMapper for Leaves {
     }
 }
 
-/// Returns a copy of a module for one forward of a recomputed part, with its parameters detached by [`Leaves`]. If
-/// `tracked` is set, trained parameters are leaves of a separate graph; otherwise no graph tracks the parameters.
+/// Returns a copy of a module for one forward of a recomputed part (such as a block), with its parameters detached by
+/// [`Leaves`]. If `tracked` is set, trained parameters are leaves of a separate graph; otherwise no graph tracks the
+/// parameters.
 fn leaves<M: Module>(module: &M, tracked: bool) -> M {
     let module = module.clone().map(&mut Leaves { tracked });
     if tracked { unify(module) } else { module }
 }
 
-/// A closure that recomputes a part of a model: it takes the gradient of the part's output and returns the gradient of
-/// its input, or `None` if the output does not depend on the input.
+/// A closure that recomputes a part of a model (such as a block) in the backward: it takes the gradient of the part's
+/// output and returns the gradient of its input, or `None` if the output does not depend on the input.
 type RecomputePart<B> = Box<dyn FnOnce(FloatTensor<B>) -> Option<FloatTensor<B>> + Send>;
 
 /// The state that the autodiff graph of a stage keeps for a recomputed part: the closure that recomputes the part. The

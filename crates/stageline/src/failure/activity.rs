@@ -49,13 +49,14 @@ impl StageFailure {
     }
 }
 
-/// The pass that all workers run together: a step, an evaluation, an inference, a snapshot, a checkpoint or a
-/// rehearsal.
+/// The kind of the work that all workers do together, with the number of training steps before it: a training step, an
+/// evaluation, an inference, a snapshot, a checkpoint or a rehearsal (a step that only measures memory and is rolled
+/// back).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum During {
     /// A training step with this number, counted from 0.
     Step(usize),
-    /// An evaluation: forwards and losses of a batch without training on it.
+    /// An evaluation: forwards and losses of a batch, without training on the batch.
     Evaluation {
         /// The number of training steps before the evaluation.
         steps: usize,
@@ -75,9 +76,9 @@ pub enum During {
         /// The number of training steps before the checkpoint.
         steps: usize,
     },
-    /// A rehearsal: a step that is rolled back and only measures memory.
+    /// A rehearsal: a training step that is run only to measure the memory that training needs, and is rolled back.
     Rehearsal {
-        /// The number of training steps before the rehearsal.
+        /// The number of training steps before the rehearsal (a step that only measures memory and is rolled back).
         steps: usize,
     },
 }
@@ -109,11 +110,12 @@ pub enum Activity {
     /// The stage ends its part of the step: it reads gradient norms and losses from its device, and reports which
     /// micro-batches are in its gradient sum.
     Finish,
-    /// The stage waits at the flush (the end of a step) for the common verdict whether all optimizers step.
+    /// The stage waits at the flush (the end of a step) for the common verdict: whether all stages step their
+    /// optimizers or skip the step.
     Verdict,
     /// The stage steps its optimizer, or, in a replica other than 0, receives the new parameter values from replica 0.
     OptimizerStep,
-    /// The stage receives the new values of tied parameters that other stages own.
+    /// The stage receives the new values of tied parameters from the stages that own them (whose optimizers step them).
     Follow,
     /// The stage copies its parameters and optimizer state for a checkpoint, or its module for a snapshot.
     Save,
@@ -147,7 +149,8 @@ pub enum WaitCause {
     Stage(usize),
     /// The slowest of all stages, for which the others wait at the flush (the end of a step).
     AllStages,
-    /// The stages that hold copies of the same parameters, in the same replica or in others.
+    /// The stages that have the same parameters, in the same replica (tied parameters) or in other replicas, with which
+    /// the worker's stage exchanges gradients and values.
     TiedStages,
     /// The user's thread, which calls [`Pipeline::step`](crate::Pipeline::step).
     Caller,

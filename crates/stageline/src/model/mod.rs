@@ -13,7 +13,7 @@
 //! - `batch_error`: the reasons why a batch is rejected (`BatchError`).
 //! - `loss_weight`: the divisor of a loss, term by term (`Weight`).
 //! - `scoring`: the loss weight of targets and the names of metrics (`Scoring`).
-//! - `concatenate`: joins the outputs of all micro-batches into one payload.
+//! - `concatenate`: joins the outputs of all micro-batches into one output.
 //! - `effective_batch`: samples per step, and the learning rates and step counts that follow from them
 //!   (`EffectiveBatch`).
 //! - `replica`: the number of a data-parallel replica, and the names of its stages in messages (`Replica`).

@@ -66,8 +66,9 @@ impl Event {
 /// The memory in use by a worker during one recorded event, in bytes.
 ///
 /// Host memory is measured in programs that install the [`CountingAllocator`](crate::CountingAllocator). A GPU's memory
-/// is measured in [synchronised](crate::Clock::Synchronised) steps, as the bytes that its pools have in use at the end
-/// of each event: several stages on one GPU share the pools, and a peak is the largest of these readings.
+/// is measured in [synchronised](crate::Clock::Synchronised) steps, as the bytes that the GPU's memory pools have in
+/// use at the end of each event: several stages on one GPU share the pools, and a peak is the largest of these
+/// readings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
     /// The number of bytes that the worker had in use at the end of the event.

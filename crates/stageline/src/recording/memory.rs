@@ -5,13 +5,13 @@ use stageline_schedule::{Carried, Compute, Instruction};
 use crate::failure::activity::Activity;
 use crate::recording::events::Event;
 
-/// The memory in use by a worker in a step, in bytes. Memory counts for the worker whose threads allocated it, so a
-/// sent tensor counts for its sender until the receiver frees it.
+/// The memory in use by a worker in a step, in bytes. Host memory counts for the worker whose threads allocated it, so
+/// a sent tensor counts for its sender until the receiver frees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerMemory {
     /// The bytes that the worker has in use at the beginning of the step: parameters and optimizer states. With
     /// overlapping steps, they include the state from before the previous step, which is kept until the verdict on that
-    /// step (whether its optimizer steps are committed).
+    /// step (whether its optimizer steps are kept or rolled back).
     pub resident: u64,
     /// The largest number of bytes in use by the worker at any time of the step.
     pub peak: u64,

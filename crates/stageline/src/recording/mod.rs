@@ -66,8 +66,9 @@ pub struct Recording {
 /// The account of one worker's time in a step, in seconds, divided into work and the causes of idle time. All parts add
 /// up to the duration of the step.
 ///
-/// The causes are found by simulations with the measured time of every action and transfer: the time of a cause is the
-/// time that the worker would gain without that cause. Idle time that the simulations do not explain is `other`.
+/// The causes are removed one after the other in simulations with the measured time of every action and transfer: first
+/// the transfers, then filling and draining, then the unequal work of the workers. The time of a cause is the idle time
+/// that its removal saves, so no time counts twice. Idle time that the simulations do not explain is `other`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Account {
     /// The worker's time in forwards, backwards, gradient norms and optimizer steps, in seconds.
@@ -147,9 +148,9 @@ impl Recording {
         if total > 0.0 { (1.0 - busy.as_secs_f64() / total).max(0.0) } else { 0.0 }
     }
 
-    /// Returns the bubble (the share of the total stage time in which nothing is computed) of a simulated step: it
-    /// follows the recorded step's plan with the measured time of every computation and transfer, without the overhead
-    /// of the runtime.
+    /// Returns the bubble of a simulated step, which is the share of the total stage time (workers x step time) in
+    /// which nothing is computed: it follows the recorded step's plan with the measured time of every computation and
+    /// transfer, without the overhead of the runtime.
     pub fn simulated_bubble(&self) -> f64 {
         let step = self.by_replica().map(|rows| self.simulated(rows, Counted::Transfers).step()).fold(0.0, f64::max);
         let busy = self.by_replica().map(|rows| self.simulated(rows, Counted::Computes).busy().iter().sum::<f64>());
@@ -174,8 +175,8 @@ impl Recording {
         Costs::by_micro_batch(costs).with_optimizer(flush)
     }
 
-    /// Returns the account of each worker's busy and idle time in the recorded step, in seconds, replica after replica.
-    /// The exchange of gradients and parameters between replicas counts as `other`.
+    /// Returns the account of each worker in the recorded step (its busy time, and its idle time by cause), in seconds,
+    /// replica after replica. The exchange of gradients and parameters between replicas counts as `other`.
     pub fn accounts(&self) -> Vec<Account> {
         self.by_replica().flat_map(|rows| self.accounts_of(rows)).collect()
     }
@@ -301,8 +302,9 @@ enum Counted {
     Asking,
 }
 
-/// Returns the time for which a receive kept its worker busy, without the wait for the sender. The time spent asking
-/// the device whether it has finished counts, because a receive must wait for its tensors even if nothing is measured.
+/// Returns the time for which the receive of a tensor kept the receiving worker busy: the event's duration without the
+/// wait for the sender. The time spent asking the device whether it has finished counts too, because the receiver must
+/// wait for its tensors in every step.
 fn arriving(receive: &Event) -> Duration {
     receive.worked() + receive.asked
 }

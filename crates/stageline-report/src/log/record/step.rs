@@ -1,4 +1,4 @@
-//! The line of a training step, with the account, costs, memory and events of its stages.
+//! The line of a training step, with the time of each worker by cause, and the costs, memory and events of its stages.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ pub struct Step {
     /// action, which a GPU may finish later.
     #[serde(default)]
     pub synchronised: bool,
-    /// The measured bubble of the step: the idle share of the total stage time, from 0 to 1.
+    /// The measured bubble of the step: the idle share of the total stage time (workers x step time), from 0 to 1.
     #[serde(deserialize_with = "or_nan")]
     pub bubble: f64,
     /// The theoretical bubble (P - 1) / (V M + P - 1) of P workers, each with V stages, and M micro-batches. It assumes
@@ -202,7 +202,8 @@ pub struct Event {
     /// The name of the worker's activity. An instruction of the plan has a name such as `2F0` (the forward of
     /// micro-batch 0 on stage 2) or `2SEND_F0` (the send of its output). The other names are `start` (preparation of
     /// the step), `reduce` (gradients of all replicas are added), `finish` (gradient norms), `verdict` (the wait for
-    /// the other stages before the update), `optimizer`, and `follow` (new values of tied parameters).
+    /// the other stages, until it is known whether all stages update their parameters), `optimizer`, and `follow` (new
+    /// values of tied parameters).
     pub activity: String,
     /// The time at which the activity began, in seconds since the step began.
     pub start: f64,
