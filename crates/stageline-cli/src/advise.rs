@@ -14,9 +14,9 @@ use crate::shape;
 
 /// Recommends a number of micro-batches and a partition of the layers, from the log of a run.
 ///
-/// Prints the smallest number of micro-batches M whose bubble is at most --bubble, whether the links between workers
-/// are fast enough, the most even partition of the measured layers, and the main cause of idle time. With --hosts,
-/// compares the partitions over several hosts.
+/// Prints the smallest number of micro-batches M whose bubble is at most --bubble, whether the network links between
+/// workers are fast enough, the most even partition of the measured layers, and the main cause of idle time. With
+/// --hosts, compares the partitions over several hosts.
 #[derive(Args)]
 pub(crate) struct Flags {
     /// File with the log of a run, which a training program writes with `--log`
@@ -28,14 +28,14 @@ pub(crate) struct Flags {
     /// Name of the schedule of the recommended run [default: the schedule of the logged run]
     #[arg(long)]
     schedule: Option<String>,
-    /// Largest acceptable bubble of the recommended run, as a share of the total stage time
+    /// Largest acceptable bubble of the recommended run, as a share of the total stage time (workers x step time)
     #[arg(long, default_value_t = 0.1)]
     bubble: f64,
     /// Largest number of micro-batches M to try
     #[arg(long, default_value_t = 512)]
     most: usize,
     /// Number of workers on each host, in order, such as `4,4`: compares the partitions of the layers over these hosts,
-    /// with the bytes sent between hosts and the time of the slowest worker. Hosts are connected by the link of
+    /// with the bytes sent between hosts and the time of the slowest worker. Hosts are connected by the network link of
     /// --bandwidth and --latency, or else by the slowest link in the log
     #[arg(long, value_name = "WORKERS,WORKERS", value_delimiter = ',', conflicts_with = "stages")]
     hosts: Vec<usize>,
@@ -63,7 +63,8 @@ pub(crate) fn run(flags: &Flags) -> Result<()> {
     print(&text)
 }
 
-/// The increase of the bubble above which `advise` calls a link too slow, as a share of the total stage time.
+/// The increase of the bubble above which `advise` calls a network link too slow, as a share of the total stage time
+/// (workers x step time).
 const TOO_SLOW: f64 = 0.02;
 
 /// The input of a recommendation: the flags of `advise`, the log of the run, and the schedule of the recommended run.
@@ -131,9 +132,10 @@ impl Question<'_> {
         ))
     }
 
-    /// Returns a text with a table of the links between stages, and a line for each schedule that has a smaller bubble
-    /// over these links; an empty text if the plan uses no link. A row of the table shows the bubble that is predicted
-    /// if only its link takes time. The last two rows are for all links and for no links.
+    /// Returns a text with a table of the network links between stages, and a line for each schedule that has a smaller
+    /// predicted bubble with these links; an empty text if the plan uses no link. A row of the table shows the bubble
+    /// that is predicted if only transfers over its link take time. The last two rows are for all links and for no
+    /// links.
     fn links(&self, measured: &Measured, target: &Target) -> Result<String> {
         let crossings = measured.crossings(target)?;
         if crossings.is_empty() {
@@ -163,8 +165,8 @@ impl Question<'_> {
         Ok(text + &self.tolerant_schedules(measured, target, with.bubble)?)
     }
 
-    /// Returns a line for each of the schedules eager-1f1b, zb-h1 and zb-h2 whose predicted bubble over the same links
-    /// is smaller than `bubble`.
+    /// Returns a line for each of the schedules eager-1f1b, zb-h1 and zb-h2 whose predicted bubble with the same
+    /// network links is smaller than `bubble`.
     fn tolerant_schedules(&self, measured: &Measured, target: &Target, bubble: f64) -> Result<String> {
         let mut text = String::new();
         for name in ["eager-1f1b", "zb-h1", "zb-h2"].into_iter().filter(|name| *name != self.name) {
@@ -210,8 +212,9 @@ impl Question<'_> {
     }
 }
 
-/// Returns the bubble over links (`with`) as text, and whether the links are fast enough. They are too slow if this
-/// bubble exceeds the bubble with free transfers (`without`) by more than 2% of the total stage time.
+/// Returns a text with the bubble that is predicted with transfers over the network links (`with`), and with the result
+/// whether the links are fast enough. They are too slow if this bubble exceeds the bubble with free transfers
+/// (`without`) by more than 2% of the total stage time (workers x step time).
 fn verdict(without: f64, with: f64) -> String {
     let (percent, more) = (100.0 * with, with - without);
     if more > TOO_SLOW {

@@ -8,8 +8,8 @@ use clap::Args;
 use stageline_schedule::{Costs, Memory, StageCost, StageMemory, Transfers};
 
 /// The flags for the costs of stages. Each cost is a comma-separated list: one entry for all stages, one for each of P
-/// stages, or one for each of P x V chunks. Times of a whole stage are divided evenly among its V chunks; latencies,
-/// bytes and bandwidths are not divided.
+/// stages, or one for each of P x V chunks (V parts of every stage). Times of a whole stage are divided evenly among
+/// its V chunks; latencies, bytes and bandwidths are not divided.
 #[derive(Args)]
 pub(crate) struct CostFlags {
     /// Time of a stage's forward of one micro-batch, in ms; a comma-separated list gives each stage its own
@@ -30,8 +30,8 @@ pub(crate) struct CostFlags {
     /// Bytes that a stage sends to the next stage for one micro-batch, and receives back from it as a gradient
     #[arg(long, value_delimiter = ',', value_name = "BYTES", value_parser = amount, requires = "bandwidth")]
     bytes: Vec<f64>,
-    /// Bandwidth of the link to the next stage, in GB/s for each direction; transfers in one direction run one after
-    /// another
+    /// Bandwidth of the network link to the next stage, in GB/s for each direction; transfers in one direction run one
+    /// after another
     #[arg(long, value_delimiter = ',', value_name = "GB/S", value_parser = rate, requires = "bytes")]
     bandwidth: Vec<f64>,
     /// Time of a stage's optimizer step, in ms
@@ -43,11 +43,11 @@ pub(crate) struct CostFlags {
 }
 
 /// The flags for the memory of stages, in bytes. The memory of a micro-batch is a comma-separated list: one entry for
-/// all stages, one for each of P stages, or one for each of P x V chunks. The memory of a whole stage is divided evenly
-/// among its V chunks.
+/// all stages, one for each of P stages, or one for each of P x V chunks (V parts of every stage). The memory of a
+/// whole stage is divided evenly among its V chunks.
 #[derive(Args)]
 pub(crate) struct MemoryFlags {
-    /// Bytes of activations that a stage keeps for one live micro-batch, from its forward to its backward
+    /// Bytes of activations that a stage keeps for one micro-batch, from its forward to its backward
     #[arg(long, value_delimiter = ',', value_name = "BYTES", value_parser = amount)]
     memory_per_forward: Vec<f64>,
     /// Bytes of --memory-per-forward that a stage still keeps for a micro-batch between its input gradient and its
@@ -85,8 +85,8 @@ impl CostFlags {
         Ok(costs.with_links(self.links(workers, chunks)?).with_transfers(transfers))
     }
 
-    /// Returns the time in ms for which one transfer occupies the link from each stage to the next: its bytes divided
-    /// by the bandwidth, or 0 if --bytes is unset.
+    /// Returns the time in ms for which one transfer occupies the network link from each stage to the next: its bytes
+    /// divided by the bandwidth, or 0 if --bytes is unset.
     fn links(&self, workers: usize, chunks: usize) -> anyhow::Result<Vec<f64>> {
         const BYTES_A_MS: f64 = 1e6; // at 1 GB/s
         if self.bytes.is_empty() {

@@ -39,14 +39,15 @@ pub(crate) struct Report {
     /// workers.
     bound_ms: f64,
     /// The largest number of micro-batches of each worker that are live at one time, which means that the worker keeps
-    /// their activations for backwards. It is counted over all chunks of the worker.
+    /// their activations for backwards. It is counted over all chunks (stages) of the worker.
     peak_live: Vec<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     peak_bytes: Option<Vec<f64>>,
     idle_ms: Vec<IdleMs>,
 }
 
-/// The best plan that a search found: its schedule, and the channel capacity that it needs.
+/// The best plan that a search found: its schedule, and the number of micro-batches that channels between stages must
+/// hold for it.
 #[derive(Serialize)]
 struct Found {
     schedule: &'static str,

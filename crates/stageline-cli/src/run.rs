@@ -19,7 +19,7 @@ use crate::shape;
 ///
 /// The prediction is a simulation with the costs that the run measured. With another P, stages are made of the layers
 /// in the log; each layer has a share of its stage's time in proportion to its FLOPs. The halves of a split backward
-/// are assumed to be equal. Workers have the links of the run, unless --bandwidth is given. To show how far the
+/// are assumed to be equal. Workers have the network links of the run, unless --bandwidth is given. To show how far the
 /// prediction can be trusted, the command also predicts the run itself and prints the error.
 #[derive(Args)]
 pub(crate) struct PredictFlags {
@@ -36,7 +36,7 @@ pub(crate) struct PredictFlags {
     /// Name of the schedule of the predicted run [default: the schedule of the logged run]
     #[arg(long)]
     schedule: Option<String>,
-    /// Number of chunks V of every worker, for schedules in which it can be chosen
+    /// Number of chunks (stages) V of every worker, for schedules in which it can be chosen
     #[arg(long)]
     chunks: Option<usize>,
     #[command(flatten)]
@@ -46,13 +46,13 @@ pub(crate) struct PredictFlags {
     json: bool,
 }
 
-/// The flags for a link between any two workers of a prediction, which replaces the links of the run.
+/// The flags for a network link between any two workers of a prediction, which replaces the measured links of the run.
 #[derive(Args)]
 pub(crate) struct LinkFlags {
-    /// Latency of the link between any two workers, in ms
+    /// Latency of the network link between any two workers, in ms
     #[arg(long, value_name = "MS", default_value = "0", value_parser = amount, requires = "bandwidth")]
     latency: f64,
-    /// Bandwidth of the link between any two workers in each direction, in GB/s [default: the links of the run]
+    /// Bandwidth of the network link between any two workers in each direction, in GB/s [default: the links of the run]
     #[arg(long, value_name = "GB/S", value_parser = rate)]
     bandwidth: Option<f64>,
 }
@@ -62,8 +62,8 @@ impl LinkFlags {
         Some(Link { latency: 1e-3 * self.latency, bandwidth: 1e9 * self.bandwidth? })
     }
 
-    /// Returns the measured costs of a run with the link of --bandwidth and --latency between any two workers, or with
-    /// the links of the run if --bandwidth is unset.
+    /// Returns the measured costs of a run with the network link of --bandwidth and --latency between any two workers,
+    /// or with the links of the run if --bandwidth is unset.
     pub(crate) fn apply(&self, measured: Measured) -> Result<Measured> {
         match self.link() {
             Some(link) => Ok(measured.over(link)?),
@@ -100,8 +100,8 @@ struct Predicted<'a> {
     /// The relative error of the predicted step time when the measured run itself is predicted: |predicted / measured -
     /// 1|.
     own_step_error: f64,
-    /// The absolute error of the predicted bubble when the measured run itself is predicted, as a share of the total
-    /// stage time.
+    /// The error, without sign, of the predicted bubble (the idle share of workers x step time) when the measured run
+    /// itself is predicted: |predicted - measured|.
     own_bubble_error: f64,
 }
 
@@ -156,8 +156,8 @@ fn text(predicted: &Predicted) -> String {
     )
 }
 
-/// The errors, without sign, of the prediction for the measured run itself: the relative error of the step time, and
-/// the absolute error of the bubble.
+/// The errors of the prediction for the measured run itself: |predicted / measured - 1| for the step time, and
+/// |predicted - measured| for the bubble (the idle share of workers x step time).
 struct OwnError {
     step: f64,
     bubble: f64,
@@ -188,8 +188,8 @@ pub(crate) fn read(path: &Path) -> Result<RunLog> {
     Ok(log)
 }
 
-/// Returns the schedule with the given name and number of chunks, together with its name. Without a name, returns the
-/// schedule of the run, with the run's number of chunks unless `chunks` is given.
+/// Returns the schedule with the given name and number of chunks (stages per worker), together with its name. Without a
+/// name, returns the schedule of the run, with the run's number of chunks unless `chunks` is given.
 pub(crate) fn schedule(log: &RunLog, name: Option<&str>, chunks: Option<usize>) -> Result<(Box<dyn Schedule>, String)> {
     if let Some(name) = name {
         return Ok((shape::schedule(name, chunks)?, name.to_owned()));

@@ -1,5 +1,5 @@
-//! The flags that choose a plan ([`Shape`]): a schedule, and the numbers of stages, micro-batches and chunks. Also
-//! reads plans from files.
+//! The flags that choose a plan ([`Shape`]): a schedule, and the numbers of stages, micro-batches and chunks (parts of
+//! a stage). Also reads plans from files.
 
 use std::io::Read;
 use std::path::Path;
@@ -12,7 +12,7 @@ use stageline_schedule::{Plan, SCHEDULES, Schedule, schedule_named};
 /// memory.
 const MOST_PAIRS: usize = 100_000_000;
 
-/// The flags that choose a plan: a schedule, and the numbers of stages, micro-batches and chunks.
+/// The flags that choose a plan: a schedule, and the numbers of stages, micro-batches and chunks (parts of a stage).
 #[derive(Args)]
 pub(crate) struct Shape {
     #[arg(long, default_value = "1f1b", help = names())]
@@ -23,7 +23,7 @@ pub(crate) struct Shape {
     /// Number of micro-batches M in a step
     #[arg(long)]
     micro_batches: usize,
-    /// Number of chunks V of every stage, for schedules in which it can be chosen
+    /// Number of chunks V into which every stage is split, for schedules in which it can be chosen
     #[arg(long)]
     chunks: Option<usize>,
 }
@@ -43,8 +43,8 @@ impl Shape {
     }
 }
 
-/// Returns the schedule with the given name and number of chunks on each worker. If `chunks` is `None`, the schedule
-/// has its own number of chunks.
+/// Returns the schedule with the given name and number of chunks (stages) on each worker. If `chunks` is `None`, the
+/// schedule has its own number of chunks.
 pub(crate) fn schedule(name: &str, chunks: Option<usize>) -> anyhow::Result<Box<dyn Schedule>> {
     let named = schedule_named(name)?;
     match chunks {

@@ -116,7 +116,9 @@ impl Family {
     }
 }
 
-/// The first layer of a model, which maps token ids `[batch, length]` to activations `[batch, length, width]`.
+/// The first layer of a model, which maps token ids `[batch, length]` to activations `[batch, length, width]`. It has
+/// one variant for each model family: GPT-2 adds position embeddings to the token embeddings, and the Llama family does
+/// not.
 #[derive(Module, Debug)]
 #[allow(missing_docs)]
 pub enum Embeddings {
@@ -124,7 +126,8 @@ pub enum Embeddings {
     Llama(llama::Embeddings),
 }
 
-/// A transformer block of a model, whose input and output are activations `[batch, length, width]`.
+/// A transformer block of a model, with one variant for each model family: GPT-2 has layer norms, the Llama family RMS
+/// norms and rotary embeddings. Input and output are activations `[batch, length, width]`.
 #[derive(Module, Debug)]
 #[allow(missing_docs)]
 #[allow(clippy::large_enum_variant)] // small beside the tensors of a block
@@ -133,8 +136,9 @@ pub enum Block {
     Llama(llama::Block),
 }
 
-/// The last layer of a model: the final normalisation, the projection to logits `[batch, length, vocabulary]`, and the
-/// loss, which is the summed cross-entropy of the next tokens in nats.
+/// The last layer of a model, with one variant for each model family: GPT-2 normalises by a layer norm, and the Llama
+/// family by an RMS norm. In both, the normalisation is followed by the projection to logits `[batch, length,
+/// vocabulary]`, and the loss is the summed cross-entropy of the next tokens in nats.
 #[derive(Module, Debug)]
 #[allow(missing_docs)]
 pub enum Head {

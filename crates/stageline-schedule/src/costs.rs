@@ -62,7 +62,7 @@ impl StageCost {
     }
 }
 
-/// The rule by which simulated transfers share the workers' communication streams.
+/// The rule by which simulated transfers share the workers' communication streams (their queues of transfers).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transfers {
     /// Any number of transfers overlap, and each of them takes its own latency.
@@ -81,7 +81,8 @@ pub struct Costs {
     stages: Vec<Vec<StageCost>>,
     /// The time of each stage's optimizer step, in the unit of the costs.
     optimizer: Vec<f64>,
-    /// The time for which a transfer occupies the link between each stage and the next, in the unit of the costs.
+    /// The time for which a transfer occupies the network link between each stage and the next, in the unit of the
+    /// costs.
     links: Vec<f64>,
     transfers: Transfers,
 }
@@ -132,8 +133,8 @@ impl Costs {
         Self { optimizer, ..self }
     }
 
-    /// Sets the time for which a transfer occupies the link between each stage and the next: the tensor's size divided
-    /// by the bandwidth.
+    /// Sets the time for which a transfer occupies the network link between each stage and the next: the tensor's size
+    /// divided by the bandwidth.
     ///
     /// The two directions of a link are independent. Transfers in one direction follow each other, and each is received
     /// after its own time on the link and its latency. `links` has one entry per stage; the entry of the last stage is
@@ -148,7 +149,7 @@ impl Costs {
         Self { links, ..self }
     }
 
-    /// Sets the rule by which simulated transfers share the workers' communication streams.
+    /// Sets the rule by which simulated transfers share the workers' communication streams (their queues of transfers).
     pub fn with_transfers(self, transfers: Transfers) -> Self {
         Self { transfers, ..self }
     }
@@ -200,7 +201,8 @@ impl Costs {
         self.transfers
     }
 
-    /// Returns the time for which a transfer occupies the link between its two stages, in the unit of the costs.
+    /// Returns the time for which a transfer occupies the network link between its two stages, in the unit of the
+    /// costs.
     pub(crate) fn occupies(&self, transfer: Transfer) -> f64 {
         self.links[transfer.from.min(transfer.to())]
     }

@@ -9,15 +9,15 @@
 //!
 //! Each module uses only the modules above it:
 //!
-//! - `plan`: actions, plans, placements, transfers, and their text forms (PyTorch's CSV).
+//! - `plan`: actions, plans, placements of stages on workers, transfers, and their text forms (PyTorch's CSV).
 //! - `measured`: what the runtime records of a step that ran: events, memory, and the account of each worker's time.
 //! - `costs`: the time of every compute, transfer and optimizer step.
-//! - `check`: the proof that a plan is complete and free of deadlock at a channel capacity; the global order of
-//!   transfers.
+//! - `check`: the proof that a plan is complete and free of deadlock with channels of a given capacity (in
+//!   micro-batches); the global order of transfers.
 //! - `simulate`: the timeline of a checked plan, its bubble, idle time by cause, device memory, and pictures.
 //! - `schedules`: the [`Schedule`] trait, one generator a file, and [`SCHEDULES`], the list of all generators.
-//! - `search`: a lower bound on the step, plans generated for given costs and memory, and the partition of layers into
-//!   stages.
+//! - `search`: a lower bound on the length of a step, plans generated for given costs and memory, and the partition of
+//!   layers into stages.
 //!
 //! Unit tests may use the whole crate.
 //!

@@ -1,10 +1,10 @@
 //! Schedules: the [`Schedule`] trait and its generators of plans, one a file, such as [`GPipe`], [`OneFOneB`],
 //! [`Interleaved`] and [`ZbV`].
 //!
-//! The input is the numbers of stages, chunks and micro-batches. The output is a [`Plan`](crate::Plan), and the length
-//! of its step in closed form where a formula is known. [`SCHEDULES`] lists all generators, [`schedule_named`] finds
-//! one by its name, and a [`ScheduleError`] says why a schedule has no plan for some numbers. A generator must not run,
-//! check or simulate its plan, and one schedule does not change another.
+//! The input is the numbers of stages, of chunks (stages on one worker) and of micro-batches. The output is a
+//! [`Plan`](crate::Plan), and the length of its step in closed form where a formula is known. [`SCHEDULES`] lists all
+//! generators, [`schedule_named`] finds one by its name, and a [`ScheduleError`] says why a schedule has no plan for
+//! some numbers. A generator must not run, check or simulate its plan, and one schedule does not change another.
 
 use std::fmt;
 
@@ -26,7 +26,8 @@ macro_rules! schedules {
             pub use $file::$schedule;
         )*
 
-        /// Every schedule of this crate. Schedules that allow any number of chunks per worker have 2 chunks here.
+        /// Every schedule of this crate. Schedules that allow any number of chunks (stages) per worker have 2 chunks
+        /// here.
         pub const SCHEDULES: &[&(dyn Schedule + Sync)] = &[$(&$schedule $({ $field: $value })?),*];
     };
 }

@@ -1,9 +1,10 @@
 //! Search: the plan with the shortest step for given costs and memory, and the partition of layers into stages.
 //!
 //! The input is the costs and the memory of a model's stages, or the costs of its layers. [`best()`] tries all
-//! generators and automatic schedules, and returns the [`Best`] plan with its timeline. [`lower_bound`] gives a bound
-//! on the step of every plan, and [`balance()`] the ranges of layers in a balanced partition. This module must not
-//! return a plan that [`check`](crate::check()) rejects or that exceeds the memory limit.
+//! generators of schedules, and plans generated for these costs (automatic schedules), and returns the [`Best`] plan
+//! with its timeline. [`lower_bound`] gives a time that no plan's step can undercut, and [`balance()`] the ranges of
+//! layers in a balanced partition. This module must not return a plan that [`check`](crate::check()) rejects or that
+//! exceeds the memory limit.
 
 mod automatic;
 mod balance;

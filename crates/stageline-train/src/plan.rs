@@ -25,8 +25,9 @@ pub struct Planned {
 /// model's layers, and is `None` for a model that is cut by hand.
 ///
 /// # Errors
-/// Returns an error if the schedule does not allow the number of chunks, a plan file is invalid or made for other
-/// numbers of workers or micro-batches, the search finds no plan, or the cut does not fit the number of stages.
+/// Returns an error if the schedule does not allow the number of chunks (stages per worker), a plan file is invalid or
+/// made for other numbers of workers or micro-batches, the search finds no plan, or the cut does not fit the number of
+/// stages.
 pub fn choose(running: &Running, training: &Training, costs: Option<&Costs>) -> Result<Planned> {
     let (workers, micro_batches) = (running.workers, training.micro_batches);
     let (schedule, stages): (Arc<dyn Schedule + Send + Sync>, usize) = match (&running.schedule, running.chunks) {

@@ -32,7 +32,8 @@ pub struct Loop<'a> {
     /// second, it is the model FLOP utilisation; `None` if the peak or the model's FLOPs are not known.
     pub utilisation: Option<f64>,
     pub on_step: OnStep,
-    /// The bubble of the last training step and its causes, as text for the user; `None` before that step has run.
+    /// The bubble of the last training step and the causes of idle time, as text for the user; `None` before that step
+    /// has run.
     pub last_bubble: Option<String>,
 }
 
@@ -131,7 +132,7 @@ impl Loop<'_> {
 }
 
 /// Returns a line of text for the user with the bubble of a step and its causes, each as a share of the total stage
-/// time.
+/// time (workers x step time).
 fn causes(report: &StepReport) -> String {
     let accounts = report.recording.accounts();
     let total = report.step_time.as_secs_f64() * accounts.len() as f64;

@@ -33,11 +33,13 @@
 //! - `device`: devices by name (`DeviceName`), on this host and on others ([`mod@remote`]).
 //! - `build`: everything before the first step: the chain of stages, the settings (`PipelineBuilder`) and their
 //!   validation, and the assembly of the replicas.
-//! - `pipeline`: the caller's handle, which commands the workers, decides the verdict on a step, and makes reports.
+//! - `pipeline`: the caller's handle, which commands the workers, decides the verdict on a step (whether all stages
+//!   step their optimizers or skip it), and makes reports.
 //! - `worker`: the loop of one worker thread, which executes its list of the plan's instructions.
 //! - `runner`: one stage with its module, and the actions (forwards, backwards, transfers) that instructions ask for.
 //! - `transfer`: activations, gradients and tied parameters on their way between stages and replicas.
-//! - `update`: gradient sums, norms, the common verdict on a step, and the optimizer step with its rollback.
+//! - `update`: gradient sums, norms, the verdict (step the optimizers, or skip the step), and the optimizer step with
+//!   its rollback.
 //! - `failure`: the stop signal and the waits that watch it, the watchdog, and the errors.
 //! - `threads`: threads and bounded channels, which a test can replace by ones whose order it decides.
 //! - `recording`: the events and memory that workers measure in a step, and the causes of idle time.

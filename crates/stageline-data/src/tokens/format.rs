@@ -29,7 +29,9 @@ pub(crate) const HEADER: usize = 104;
 /// The length of a SHA-256 in bytes.
 pub(crate) const HASH: usize = 32;
 
-/// The header of a token file: the size of the vocabulary, the numbers of tokens and documents, and two hashes.
+/// The header of a token file: the size of the vocabulary, the numbers of tokens and documents, and two SHA-256 hashes.
+/// The hash `key` identifies the encoding, the options and the source files; `contents` is the hash of the tokens and
+/// of the end positions of the documents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     /// The size of the vocabulary of the tokens: from 1 to 2^32. Every token is below it.

@@ -106,7 +106,8 @@ pub fn may_put_off<const D: usize>(param: &Param<Tensor<D>>, value: &Tensor<D>) 
     value.is_require_grad().then_some(param.id)
 }
 
-/// The deferred weight gradients that a running backward collects, and the parameters for which it must not defer any.
+/// The deferred weight gradients that a running backward collects, and the parameters whose weight gradients it must
+/// compute at once.
 struct Scope {
     /// The ids of the parameters whose gradients the running backward must not defer.
     exempt: HashSet<ParamId>,

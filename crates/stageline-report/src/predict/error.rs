@@ -24,30 +24,30 @@ pub enum PredictError {
         "the log does not say how many bytes cross between stages; write a new log with `--log`, of 2 stages or more"
     )]
     Bytes,
-    /// The number of links in the log differs from the number of boundaries between the run's stages.
+    /// The number of network links in the log differs from the number of boundaries between the run's stages.
     #[error("the log has links for {links} boundaries, but its run has {boundaries}; write a new log with `--log`")]
     Links {
-        /// The number of links between stages in the log.
+        /// The number of network links between stages that the log has.
         links: usize,
         /// The number of boundaries between the stages of the run.
         boundaries: usize,
     },
-    /// A link between workers has an invalid latency or bandwidth; the field is the link.
+    /// A network link between workers has an invalid latency or bandwidth; the field is the link.
     #[error(
         "a link of {} bytes a second and {} s is invalid; give at least 1 byte a second, and a latency of 0 s or more",
         .0.bandwidth, .0.latency
     )]
     Link(Link),
-    /// The predicted plan sends tensors between two workers that were not neighbours in the run, so the log has no link
-    /// between them.
+    /// The predicted plan sends tensors between two workers that were not neighbours in the run, so the log has no
+    /// measured network link between them.
     #[error(
         "the log has no link between workers {from} and {to}, which were not neighbours in the run; give the link between workers \
          with `--bandwidth` and `--latency`"
     )]
     Unlinked {
-        /// The number of the worker that sends over the unmeasured link.
+        /// The number of the worker that sends over the unmeasured network link.
         from: usize,
-        /// The number of the worker that receives over the unmeasured link.
+        /// The number of the worker that receives over the unmeasured network link.
         to: usize,
     },
     /// Fewer than two hosts are given for a prediction, or one of them has no workers; the field is the number of
@@ -102,7 +102,7 @@ pub enum PredictError {
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
     /// The check of the predicted plan failed, for example because the plan deadlocks with the channel capacity of the
-    /// run.
+    /// run (the number of micro-batches that a channel between two stages can hold).
     #[error(transparent)]
     Check(#[from] CheckError),
 }

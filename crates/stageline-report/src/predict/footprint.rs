@@ -4,7 +4,8 @@
 //!
 //! - Parameters and optimizer states (the resident memory) and gradients (4 bytes a parameter) belong to layers. A
 //!   layer has a share of its worker's resident memory by its parameters.
-//! - Activations are kept once for each live micro-batch. A layer has a share of its stage's activations by its weight.
+//! - Activations are kept once for each live micro-batch (from its forward to its backward). A layer has a share of its
+//!   stage's activations by its weight.
 //! - During the flush the resident memory is in use twice: the new parameters and optimizer states, and the old ones.
 //! - The rest of a worker's peak (buffers of kernel threads, workspaces of kernels, gradients in flight) stays as the
 //!   run had it.

@@ -2,8 +2,8 @@
 //!
 //! The bytes of a transfer are known only at the boundaries between stages of the run, so only these are candidates for
 //! a boundary between hosts. On each host the layers are spread over its stages as evenly as possible. Every choice of
-//! boundaries is simulated, with a link at each boundary between hosts. Schedules with chunks have several such
-//! boundaries for two hosts.
+//! boundaries is simulated, with a network link at each boundary between hosts. Schedules with several stages (chunks)
+//! on each worker have several such boundaries for two hosts.
 
 use std::ops::Range;
 
@@ -28,7 +28,8 @@ pub struct HostCut {
     pub bytes: Vec<f64>,
     /// The seconds that the slowest worker needs for the forward and backward of one micro-batch on its layers.
     pub slowest: f64,
-    /// The predicted step time, bubble, throughput and memory for this partition, with a given link between the hosts.
+    /// The predicted step time, bubble, throughput and memory for this partition, with a given network link (latency
+    /// and bandwidth) between the hosts.
     pub prediction: Prediction,
 }
 
@@ -39,8 +40,8 @@ impl Measured {
     ///
     /// # Errors
     /// Returns [`PredictError`] if there is no such partition, or if there are more than 10,000. Other reasons are a
-    /// schedule that has no plan for these numbers of workers and micro-batches, an invalid link, and a log that does
-    /// not state the bytes between stages.
+    /// schedule that has no plan for these numbers of workers and micro-batches, an invalid network link, and a log
+    /// that does not state the bytes between stages.
     pub fn host_cuts(
         &self,
         hosts: &Hosts,

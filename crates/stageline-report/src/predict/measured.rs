@@ -29,7 +29,7 @@ pub struct Measured {
     /// The seconds of the runtime's overhead for each forward and backward, in addition to the compute itself.
     pub(super) action_overhead: f64,
     /// The seconds for which the send of one tensor keeps the sending worker busy, without the transfer time of the
-    /// link.
+    /// network link.
     pub(super) send_seconds: f64,
     /// The number of micro-batches that a channel between two stages can hold; `None` if it can hold all micro-batches
     /// of a step.
@@ -37,7 +37,8 @@ pub struct Measured {
     /// The bytes that one micro-batch sends across each boundary between stages of the run; `None` if the log does not
     /// state the bytes.
     pub(super) boundary_bytes: Option<Vec<f64>>,
-    /// The links between workers with which predictions are made: the links of the run, or links that replace them.
+    /// The network links between workers with which predictions are made: the links of the run, or links that replace
+    /// them.
     pub(super) network: Network,
 }
 
@@ -55,7 +56,8 @@ impl Measured {
     /// which leave out the first two.
     ///
     /// # Errors
-    /// Returns [`PredictError`] if the log has no step, does not give every stage its layers, or has invalid links.
+    /// Returns [`PredictError`] if the log has no step, does not give every stage its layers, or has network links of
+    /// an invalid latency or bandwidth.
     pub fn of(log: &RunLog) -> Result<Self, PredictError> {
         let (stages, micro_batches) = (log.plan.stages(), log.plan.micro_batches());
         let costs = (0..stages).map(|stage| stage_costs(log, stage)).collect::<Option<Vec<_>>>();
@@ -85,31 +87,32 @@ impl Measured {
         })
     }
 
-    /// Returns the measured costs with links replaced: in predictions, `link` connects any two workers.
+    /// Returns the measured costs with the network links replaced: in predictions, `link` (a latency and a bandwidth)
+    /// connects any two workers.
     ///
     /// # Errors
-    /// Returns [`PredictError::Link`] if the latency or bandwidth of the link is invalid.
+    /// Returns [`PredictError::Link`] if the latency or bandwidth of `link` is invalid.
     pub fn over(self, link: Link) -> Result<Self, PredictError> {
         Ok(Self { network: Network::Uniform(checked(link)?), ..self })
     }
 
-    /// Returns the measured costs with links replaced: in predictions, `link` connects any two workers on different
-    /// hosts, and workers on one host share its memory.
+    /// Returns the measured costs with the network links replaced: in predictions, `link` (a latency and a bandwidth)
+    /// connects any two workers on different hosts, and workers on one host share its memory.
     ///
     /// # Errors
-    /// Returns [`PredictError::Link`] if the latency or bandwidth of the link is invalid.
+    /// Returns [`PredictError::Link`] if the latency or bandwidth of `link` is invalid.
     pub fn between(self, hosts: Hosts, link: Link) -> Result<Self, PredictError> {
         Ok(Self { network: Network::Hosts(hosts, checked(link)?), ..self })
     }
 
-    /// Returns the measured costs without links: in predictions, all workers share the memory of one host, and
+    /// Returns the measured costs without network links: in predictions, all workers share the memory of one host, and
     /// transfers between them take no time.
     pub fn without_links(self) -> Self {
         Self { network: Network::Memory, ..self }
     }
 
-    /// Returns the link between workers on which the largest tensor that crosses a stage boundary of the run takes the
-    /// longest; `None` if no workers are connected by links.
+    /// Returns the network link between workers on which the largest tensor that crosses a stage boundary of the run
+    /// takes the longest; `None` if no workers are connected by network links.
     pub fn slowest_link(&self) -> Option<Link> {
         self.network.slowest(self.boundary_bytes.iter().flatten().copied().fold(0.0, f64::max))
     }
@@ -211,8 +214,8 @@ fn stage_costs(log: &RunLog, stage: usize) -> Option<StageCosts> {
     })
 }
 
-/// Returns the seconds for which a send keeps its worker busy, without the transfer time of the link. This is the
-/// median over those sends between neighbouring stages that take longer than their transfer time, or 0 if there are
+/// Returns the seconds for which a send keeps its worker busy, without the transfer time of the network link. This is
+/// the median over those sends between neighbouring stages that take longer than their transfer time, or 0 if there are
 /// none.
 fn send_seconds(log: &RunLog, costs: &[StageCosts]) -> f64 {
     let transfer_seconds = |boundary: usize| {

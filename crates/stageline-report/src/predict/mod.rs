@@ -1,14 +1,14 @@
 //! Predicts from the log of a run the step time, bubble, throughput and memory that another plan would have.
 //!
 //! Input: a [`RunLog`](crate::RunLog), and a [`Target`]: the schedule, numbers of workers and micro-batches, and
-//! partition ([`Cut`]) of the predicted plan. Output: a [`Prediction`], the links that a plan uses ([`Crossing`]), and
-//! the best partitions of the layers over several [`Hosts`] ([`HostCut`]). This module owns dividing a run's measured costs
-//! among layers and adding them up for other stages; the simulation is `stageline-schedule`'s. It must not read files,
-//! and must not print: `stageline predict` and `stageline advise` do.
+//! partition ([`Cut`]) of the predicted plan. Output: a [`Prediction`], the network links that a plan uses
+//! ([`Crossing`]), and the best partitions of the layers over several [`Hosts`] ([`HostCut`]). This module owns
+//! dividing a run's measured costs among layers and adding them up for other stages; the simulation is
+//! `stageline-schedule`'s. It must not read files, and must not print: `stageline predict` and `stageline advise` do.
 //!
 //! - `measured`: the costs of a run by layer, with the overheads of a step and an action ([`Measured`]).
 //! - `prediction`: the simulation of another plan with these costs. `footprint`: its peak memory by worker.
-//! - `network`: the links between workers, and the workers of each host. `host_cuts`: partitions over hosts.
+//! - `network`: the network links between workers, and the workers of each host. `host_cuts`: partitions over hosts.
 //! - `error`: the reasons why there is no prediction ([`PredictError`]).
 
 mod error;

@@ -1,4 +1,4 @@
-//! The links between the workers for which a prediction is made, and the workers of each host.
+//! The network links between the workers for which a prediction is made, and the workers of each host.
 
 use std::collections::BTreeMap;
 
@@ -40,24 +40,24 @@ impl Hosts {
     }
 }
 
-/// The links between the workers for which a prediction is made.
+/// The network links (with latency and bandwidth) between the workers for which a prediction is made.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Network {
-    /// No link connects the workers, because they all share the memory of one host; transfers between them take no
-    /// time.
+    /// No network link connects the workers, because they all share the memory of one host; transfers between them take
+    /// no time.
     Memory,
-    /// Any two workers are connected by a link with the same latency and bandwidth, which the caller gives.
+    /// Any two workers are connected by a network link with the same latency and bandwidth, which the caller gives.
     Uniform(Link),
-    /// Any two workers on different hosts are connected by a link with the same latency and bandwidth, which the caller
-    /// gives. Workers on one host share the host's memory.
+    /// Any two workers on different hosts are connected by a network link with the same latency and bandwidth, which
+    /// the caller gives. Workers on one host share the host's memory.
     Hosts(Hosts, Link),
-    /// The links that the run measured, by pairs of worker numbers with the smaller one first; `None` if the two
-    /// workers share a host's memory.
+    /// The network links (latency and bandwidth) that the run measured, by pairs of worker numbers with the smaller one
+    /// first; `None` if the two workers share a host's memory.
     Measured(BTreeMap<(usize, usize), Option<Link>>),
 }
 
 impl Network {
-    /// Returns the links between the workers of a run, from its log.
+    /// Returns the network links between the workers of a run, from its log.
     pub(super) fn of(log: &RunLog) -> Result<Self, PredictError> {
         let (links, boundaries) = (&log.run.links, log.plan.stages() - 1);
         links.iter().flatten().try_for_each(|link| checked(*link).map(drop))?;
@@ -72,8 +72,8 @@ impl Network {
         Ok(Self::Measured(links.iter().enumerate().map(|(stage, link)| (workers(stage), *link)).collect()))
     }
 
-    /// Returns the link between two workers; `None` if the workers share a host's memory. A link that the run did not
-    /// measure is an error.
+    /// Returns the network link between two workers; `None` if the workers share a host's memory. A network link that
+    /// the run did not measure is an error.
     pub(super) fn between(&self, from: usize, to: usize) -> Result<Option<Link>, PredictError> {
         match self {
             _ if from == to => Ok(None),
@@ -84,8 +84,8 @@ impl Network {
         }
     }
 
-    /// Returns the link of the network that takes the longest to transfer `bytes` bytes; `None` if the network has no
-    /// link.
+    /// Returns the link between workers that takes the longest to transfer `bytes` bytes; `None` if no workers are
+    /// connected by a network link.
     pub(super) fn slowest(&self, bytes: f64) -> Option<Link> {
         match self {
             Self::Memory => None,
@@ -102,8 +102,8 @@ fn pair(a: usize, b: usize) -> (usize, usize) {
     (a.min(b), a.max(b))
 }
 
-/// Returns the link unchanged if its latency is at least 0 s and its bandwidth at least 1 byte a second, both finite,
-/// and [`PredictError::Link`] otherwise.
+/// Returns the network link unchanged if its latency is at least 0 s and its bandwidth at least 1 byte a second, both
+/// finite, and [`PredictError::Link`] otherwise.
 pub(super) fn checked(link: Link) -> Result<Link, PredictError> {
     let Link { latency, bandwidth } = link;
     let sound = latency.is_finite() && latency >= 0.0 && bandwidth.is_finite() && bandwidth >= 1.0;

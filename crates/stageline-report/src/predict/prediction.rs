@@ -5,10 +5,10 @@
 //!   sum of layers, and each layer has its share of the stage to which it belonged in the run.
 //! - *Step time.* The predicted step is the simulated step plus the overheads of the run: the overhead of a step once,
 //!   and the overhead of an action for each action.
-//! - *Transfers.* Worker n of the prediction has the links of worker n of the run. A transfer over a link takes its
-//!   latency plus bytes / bandwidth, and keeps no worker busy. To count a transfer only once, a send of the run counts
-//!   only as far as it took longer than this transfer time. The cause `other` of the log is assumed to contain no
-//!   transfers.
+//! - *Transfers.* Worker n of the prediction has the network links of worker n of the run. A transfer over a link takes
+//!   its latency plus bytes / bandwidth, and keeps no worker busy. To count a transfer only once, a send of the run
+//!   counts only as far as it took longer than this transfer time. The cause `other` of the log is assumed to contain
+//!   no transfers.
 //! - *Sizes.* The bytes of a transfer are known at the stage boundaries of the run. At other split points their mean is
 //!   assumed.
 
@@ -56,7 +56,7 @@ pub struct Prediction {
     /// The predicted throughput, in tokens a second.
     pub tokens_per_s: f64,
     /// The largest number of micro-batches of each worker that are live at one time, which means that the worker keeps
-    /// their activations for backwards. It is counted over all chunks of the worker.
+    /// their activations for backwards. It is counted over all chunks (stages) of the worker.
     pub peak_live: Vec<usize>,
     /// The predicted peak of each worker's device memory, in bytes; `None` if the run did not count memory.
     pub peak_bytes: Option<Vec<f64>>,
@@ -64,20 +64,21 @@ pub struct Prediction {
     pub cut: Vec<Range<usize>>,
 }
 
-/// The link between two neighbouring stages of a plan, with the bytes that one micro-batch sends over it.
+/// The network link between two neighbouring stages of a plan, with the bytes that one micro-batch sends over it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Crossing {
-    /// The number of the stage that sends its activations over the link.
+    /// The number of the stage that sends its activations over the network link.
     pub stage: usize,
-    /// The link from the stage with the number `stage` to the next stage.
+    /// The network link from the stage with the number `stage` to the next stage.
     pub link: Link,
-    /// The bytes that one micro-batch sends over the link in each direction: its activations onwards, its gradients
-    /// back.
+    /// The bytes that one micro-batch sends over the network link in each direction: its activations onwards, its
+    /// gradients back.
     pub bytes: f64,
 }
 
 impl Crossing {
-    /// Returns the seconds in which one micro-batch's activation and gradient cross the link, one after the other.
+    /// Returns the seconds in which one micro-batch's activation and gradient cross the network link, one after the
+    /// other.
     pub fn takes(&self) -> f64 {
         2.0 * self.link.takes(self.bytes)
     }
@@ -87,15 +88,16 @@ impl Measured {
     /// Predicts the step time, bubble, throughput and memory of a plan.
     ///
     /// # Errors
-    /// Returns [`PredictError`] if the schedule has no such plan, the partition is invalid, or a link or the bytes on
-    /// it are not known.
+    /// Returns [`PredictError`] if the schedule has no such plan, the partition is invalid, or a network link or the
+    /// bytes on it are not known.
     pub fn predict(&self, target: &Target) -> Result<Prediction, PredictError> {
         let placed = self.place(target)?;
         Ok(self.predict_over(&placed, &placed.crossings))
     }
 
-    /// Returns the links between neighbouring stages of the predicted plan, in the order of the stages. With each link
-    /// comes the bubble that is predicted if only transfers over this link take time.
+    /// Returns the network links between neighbouring stages of the predicted plan, in the order of the stages. With
+    /// each link comes the bubble (idle share of the workers' time) that is predicted if only transfers over this link
+    /// take time.
     ///
     /// # Errors
     /// Returns the same errors as [`predict`](Self::predict).
@@ -106,7 +108,7 @@ impl Measured {
     }
 
     /// Generates the predicted plan and checks it. Returns the plan with its partition of the layers into stages and
-    /// the links between the stages.
+    /// the network links between the stages.
     fn place(&self, target: &Target) -> Result<Placed, PredictError> {
         let (stages, layers) = (target.workers * target.schedule.chunks(), self.layers.len());
         let cut = match &target.cut {
@@ -129,7 +131,7 @@ impl Measured {
     }
 
     /// Simulates the predicted plan and returns its step time, bubble, throughput and memory. Only transfers over the
-    /// links in `crossings` take time; other transfers are free.
+    /// network links in `crossings` take time; other transfers are free.
     fn predict_over(&self, placed: &Placed, crossings: &[Crossing]) -> Prediction {
         let Placed { checked, cut, .. } = placed;
         let plan = checked.plan();
@@ -199,7 +201,8 @@ impl Measured {
     }
 }
 
-/// The predicted plan after its check, with its partition of the layers into stages and the links between the stages.
+/// The predicted plan after its check, with its partition of the layers into stages and the network links between the
+/// stages.
 struct Placed {
     checked: Checked,
     placement: Placement,

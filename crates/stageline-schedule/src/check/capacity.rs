@@ -1,5 +1,5 @@
-//! Channel capacities: whether a plan completes with channels of a given capacity, and the least capacity at which it
-//! completes.
+//! Channel capacities (the numbers of micro-batches that a channel between two stages can store): whether a plan
+//! completes with channels of a given capacity, and the least capacity at which it completes.
 
 use super::deadlock::Deadlock;
 use super::replay::{Observer, replay};
@@ -18,9 +18,10 @@ pub(crate) fn completes(plan: &Plan, capacity: usize) -> bool {
     run(plan, capacity, &mut ()).is_ok()
 }
 
-/// Returns the least channel capacity, in micro-batches, at which a plan completes, by bisection; `safe` tells whether
-/// the plan completes at a capacity. The plan must deadlock at `unsafe_capacity`. The result is `None` if the plan also
-/// deadlocks at the capacity `micro_batches`, the number of micro-batches of a step.
+/// Returns the least channel capacity (number of micro-batches that a channel between two stages can store) at which a
+/// plan completes, by bisection; `safe` tells whether the plan completes at a capacity. The plan must deadlock at
+/// `unsafe_capacity`. The result is `None` if the plan also deadlocks at the capacity `micro_batches`, the number of
+/// micro-batches of a step.
 ///
 /// Bisection is valid because a larger capacity never causes a deadlock. A capacity above `micro_batches` changes
 /// nothing, because a channel never stores more messages than that.

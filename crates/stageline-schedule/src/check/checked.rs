@@ -7,7 +7,8 @@ use super::excerpt::Excerpt;
 use super::replay::Observer;
 use crate::plan::{Action, Instruction, Placement, Plan, Transfer, live_after, lower};
 
-/// A plan that is proved to complete without a deadlock at a channel capacity.
+/// A plan that is proved to complete without a deadlock if each channel between two stages can store a given number of
+/// micro-batches (the channel capacity).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
     plan: Plan,
@@ -15,8 +16,8 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// Creates a checked plan; the caller must have proved that the plan completes at this channel capacity (in
-    /// micro-batches).
+    /// Creates a checked plan; the caller must have proved that the plan completes if each channel between two stages
+    /// can store `capacity` micro-batches.
     pub(super) fn new(plan: Plan, capacity: usize) -> Self {
         Self { plan, capacity }
     }
@@ -40,12 +41,14 @@ impl Checked {
         lower(&self.plan, worker)
     }
 
-    /// Returns the channel capacity at which the plan is proved to complete, in micro-batches; 0 is a rendezvous.
+    /// Returns the number of micro-batches that each channel between two stages must be able to store so that the plan
+    /// is proved to complete. With 0, a sender waits until the receiver takes the message.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Returns the least channel capacity at which the plan completes, in micro-batches.
+    /// Returns the least number of micro-batches that each channel between two stages must be able to store so that the
+    /// plan completes.
     pub fn least_capacity(&self) -> usize {
         let safe = |capacity| completes(&self.plan, capacity);
         if safe(0) { 0 } else { least_safe(0, self.capacity, safe).unwrap_or(self.capacity) }
@@ -107,8 +110,8 @@ impl Checked {
         Self { plan: self.plan.forward_only(micro_batches), capacity: self.capacity }
     }
 
-    /// Returns a plan that measures the memory of one micro-batch: two micro-batches, one after the other, pass all
-    /// stages forward and backward on the same workers.
+    /// Returns the plan of a rehearsal, a step that is run to measure the memory of one micro-batch: two micro-batches,
+    /// one after the other, pass all stages forward and backward on the same workers.
     ///
     /// The result completes because the transfers of the second micro-batch begin only after all transfers of the
     /// first.

@@ -41,12 +41,13 @@ pub enum CheckError {
     },
     /// The plan deadlocks: its workers would wait for each other forever.
     Deadlock {
-        /// The channel capacity at which the plan deadlocks, in micro-batches.
+        /// The channel capacity at which the plan deadlocks: the number of micro-batches that a channel between two
+        /// stages can store.
         capacity: usize,
         /// The workers that are blocked in the deadlock, with the instruction at which each of them waits.
         deadlock: Deadlock,
-        /// The least channel capacity at which the plan completes, in micro-batches; `None` if it deadlocks at every
-        /// capacity.
+        /// The least number of micro-batches that each channel between two stages must be able to store so that the
+        /// plan completes; `None` if it deadlocks at every capacity.
         least_capacity: Option<usize>,
         /// The parts of the plan around the actions at which workers are blocked.
         excerpt: Excerpt,
@@ -54,13 +55,17 @@ pub enum CheckError {
     /// A worker would hold more live micro-batches than the limit that the caller set. A micro-batch is live from its
     /// forward until its weight gradient is done.
     TooManyLive {
-        /// The worker that would exceed the limit on live micro-batches.
+        /// The worker that would exceed the limit on live micro-batches (forwarded, with the weight gradient not yet
+        /// done).
         worker: usize,
-        /// The forward at which the worker would exceed the limit on live micro-batches.
+        /// The forward at which the worker would exceed the limit on live micro-batches (forwarded, with the weight
+        /// gradient not yet done).
         action: Action,
-        /// The largest number of live micro-batches that a worker may hold.
+        /// The largest number of live micro-batches (forwarded, with the weight gradient not yet done) that a worker
+        /// may have.
         limit: usize,
-        /// The least limit on live micro-batches that every worker of the plan respects.
+        /// The least limit on live micro-batches (forwarded, with the weight gradient not yet done) that every worker
+        /// of the plan respects.
         needed: usize,
         /// The part of the plan around the forward that exceeds the limit.
         excerpt: Excerpt,

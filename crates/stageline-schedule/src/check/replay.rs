@@ -38,8 +38,9 @@ pub(crate) trait Observer {
 /// The observer that ignores all events, for callers that only ask whether a plan completes.
 impl Observer for () {}
 
-/// Replays a plan on simulated workers whose channels store `capacity` micro-batches (0 is a rendezvous), and reports
-/// every event to the observer. Returns the deadlock if the workers cannot finish the plan.
+/// Replays a plan on simulated workers whose channels store `capacity` micro-batches (with 0, a sender waits until the
+/// receiver takes the message), and reports every event to the observer. Returns the deadlock if the workers cannot
+/// finish the plan.
 pub(crate) fn replay(
     plan: &Plan,
     capacity: usize,
@@ -72,8 +73,8 @@ pub(crate) fn replay(
 struct Channel {
     /// The micro-batches in the channel, each with the time from which it can be received.
     messages: VecDeque<(usize, f64)>,
-    /// The part of the channel's capacity that no message has used yet since the simulation began, as a number of
-    /// messages.
+    /// The number of messages that the channel could still store when the simulation began, less the messages that have
+    /// used this room since.
     room: usize,
     /// The simulated times at which messages were received from the channel. Each receive gives room for one more
     /// message, and its time is removed when a message uses that room.
@@ -110,9 +111,11 @@ struct Run<'a> {
     costs: &'a Costs,
     workers: Vec<Worker>,
     channels: Vec<Channel>,
-    /// The simulated time from which each worker's communication stream is free for another transfer.
+    /// The simulated time from which each worker's communication stream (its queue of transfers) is free for another
+    /// transfer.
     streams: Vec<f64>,
-    /// The simulated time from which each direction of the link between two stages is free for another transfer.
+    /// The simulated time from which each direction of the network link between two stages is free for another
+    /// transfer.
     links: Vec<f64>,
     ready: Ready,
 }

@@ -1,4 +1,4 @@
-//! The order in which each communication stream of a checked plan issues its transfers.
+//! The order in which each communication stream (a device's queue of transfers) of a checked plan issues its transfers.
 //!
 //! A stream runs its transfers one after another in the order of issue, as GPUs do over NCCL.
 
@@ -6,8 +6,9 @@ use super::checked::Checked;
 use crate::plan::Transfer;
 
 impl Checked {
-    /// Returns the transfers of each communication stream, in the global order of [`transfers`](Self::transfers). If
-    /// every stream issues its transfers in this order, streams never wait for each other in a cycle.
+    /// Returns the transfers of each communication stream (a device's queue of transfers), in the global order of
+    /// [`transfers`](Self::transfers). If every stream issues its transfers in this order, streams never wait for each
+    /// other in a cycle.
     ///
     /// `of_stage` gives the number of the stream of each stage's device, or `None` for a device without a stream. The
     /// result omits transfers within one stream, and transfers from or to a device without a stream.

@@ -1,4 +1,5 @@
-//! Validation of a plan: complete, in order, and free of deadlock at a channel capacity.
+//! Validation of a plan: complete, in order, and free of deadlock with channels that store a given number of
+//! micro-batches.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::repeat;
@@ -13,7 +14,8 @@ use crate::plan::{Action, Plan};
 /// Checks that a plan trains on every micro-batch and completes:
 ///
 /// - Every stage runs the forward and then the backward of every micro-batch, exactly once, on one worker.
-/// - The plan completes with channels that store `capacity` micro-batches; 0 is a rendezvous.
+/// - The plan completes with channels that store `capacity` micro-batches; with 0, a sender waits until the receiver
+///   takes the message.
 ///
 /// # Errors
 /// Returns a [`CheckError`] that names the faulty stage, the action and the cause.
@@ -64,8 +66,8 @@ fn every_micro_batch_is_trained_once(plan: &Plan) -> Result<(), CheckError> {
     wrong.map_or(Ok(()), |pair| Err(sequence_error(plan, pair / micro_batches, pair % micro_batches)))
 }
 
-/// Returns the error for the first pair of a stage and a micro-batch that has no action in the plan. The plan must have
-/// fewer actions than such pairs.
+/// Returns the error for the first pair of a stage and a micro-batch that has no action in the plan. The caller must
+/// have checked that there is such a pair: the plan has fewer actions than stages x micro-batches.
 fn first_missing(plan: &Plan) -> CheckError {
     let seen: BTreeSet<_> = plan.rows().iter().flatten().map(|action| (action.stage, action.micro_batch)).collect();
     let pairs = (0..plan.stages()).flat_map(|stage| (0..plan.micro_batches()).map(move |m| (stage, m)));

@@ -19,11 +19,12 @@ pub enum Activity {
     /// The stage ends its part of the step: it reads gradient norms and losses from its device, and reports which
     /// micro-batches are in its gradient sum.
     Finish,
-    /// The stage waits at the flush (the end of a step) for the common decision whether all optimizers step.
+    /// The stage waits at the flush (the end of a step) for the common verdict: whether all stages step their
+    /// optimizers or skip the step.
     Verdict,
     /// The stage steps its optimizer, or, in a replica other than 0, receives the new parameter values from replica 0.
     OptimizerStep,
-    /// The stage receives the new values of tied parameters that other stages own.
+    /// The stage receives the new values of tied parameters from the stages that own them (whose optimizers step them).
     Follow,
     /// The stage copies its parameters and optimizer state for a checkpoint, or its module for a snapshot.
     Save,
@@ -150,7 +151,8 @@ pub enum WaitCause {
     Stage(usize),
     /// The slowest of all stages, for which the others wait at the flush (the end of a step).
     AllStages,
-    /// The stages that hold copies of the same parameters, in the same replica or in others.
+    /// The stages that have the same parameters, in the same replica (tied parameters) or in other replicas, with which
+    /// the worker's stage exchanges gradients and values.
     TiedStages,
     /// The thread of the user's program that commands the pipeline.
     Caller,

@@ -16,7 +16,8 @@ pub struct Event {
     pub stage: usize,
     /// The activity of the worker that the event records, such as an instruction or the optimizer step.
     pub activity: Activity,
-    /// The time at which the activity began, from the beginning of the step; the end of the worker's previous event.
+    /// The time at which the activity began, from the beginning of the step. The worker's previous event, if there is
+    /// one, ends at the same time.
     #[cfg_attr(feature = "serde", serde(with = "seconds"))]
     pub start: Duration,
     /// The time at which the activity ended, from the beginning of the step.
@@ -25,8 +26,8 @@ pub struct Event {
     /// The part of the activity's time in which the worker was blocked by a wait for other workers or the caller.
     #[cfg_attr(feature = "serde", serde(with = "seconds"))]
     pub waited: Duration,
-    /// The part of the activity's time spent asking the device whether it has finished, in synchronised steps. It is
-    /// zero in other steps. Over a network, asking takes longer than many actions.
+    /// The part of the activity's time in which the worker asked the device whether it has finished its work, in
+    /// synchronised steps; zero in other steps. For a device of another host, asking takes longer than many actions.
     #[cfg_attr(feature = "serde", serde(with = "seconds"))]
     pub asked: Duration,
     /// The worker's memory in use during the activity; `None` if memory is not measured (see [`Held`]).
@@ -42,8 +43,8 @@ impl Event {
         self.end.saturating_sub(self.start).saturating_sub(self.waited + self.asked)
     }
 
-    /// Returns the stages or the caller for which the worker waited during the event; `None` if the worker did not
-    /// wait.
+    /// Returns the cause of the worker's wait during the event: other stages, or the caller (the user's thread that
+    /// runs the pipeline). The result is `None` if the worker did not wait.
     pub fn waited_for(&self) -> Option<WaitCause> {
         (self.waited > Duration::ZERO).then(|| self.activity.wait_cause()).flatten()
     }
@@ -58,8 +59,8 @@ impl Event {
 /// The memory in use by a worker during one recorded event, in bytes.
 ///
 /// Host memory is measured in programs that install the runtime's counting allocator. A GPU's memory is measured in
-/// synchronised steps, as the bytes that its pools have in use at the end of each event: several stages on one GPU
-/// share the pools, and a peak is the largest of these readings.
+/// synchronised steps, as the bytes that the GPU's memory pools have in use at the end of each event: several
+/// stages on one GPU share the pools, and a peak is the largest of these readings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Deserialize, Serialize))]
 pub struct Held {

@@ -8,8 +8,8 @@ use super::lower::Instruction;
 use super::lowered::{Row, validate_transfers};
 use super::rows::Plan;
 
-/// The names of the cells in PyTorch's lowered plans that the parser skips, such as waits and sharding. The flag is
-/// true if the number of a micro-batch follows the name.
+/// The names of the cells in PyTorch's lowered plans (plans with their sends and receives) that the parser skips, such
+/// as waits and sharding. The flag is true if the number of a micro-batch follows the name.
 const SKIPPED: [(&str, bool); 6] = [
     ("WAIT_SEND_F", true),
     ("WAIT_SEND_B", true),
@@ -142,8 +142,8 @@ mod tests {
         assert_eq!(plan.to_csv(), "0F0,0B0\n1F0,1B0\n");
     }
 
-    /// The CSV text of this test has all forms of cells in PyTorch 2.15's lowered plans: sharding, transfers, waits,
-    /// and an overlapped pair.
+    /// The CSV text of this test has all forms of cells in PyTorch 2.15's lowered plans (plans with their sends and
+    /// receives): sharding, transfers, waits, and an overlapped pair.
     #[test]
     fn the_computes_of_pytorchs_lowered_plan_are_read() {
         let csv = "0UNSHARD,3UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,3RECV_F0,(3F0;3B0)OVERLAP_F_B,3SEND_B0,0RECV_B0,0I0,\

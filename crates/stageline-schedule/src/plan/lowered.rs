@@ -1,4 +1,5 @@
-//! Lowered plans as CSV text: writes the sends and receives between the actions, and validates those in a parsed text.
+//! Lowered plans (plans with their sends and receives) as CSV text: writes the sends and receives between the actions,
+//! and validates those in a parsed text.
 
 use std::collections::HashMap;
 
@@ -8,8 +9,8 @@ use super::lower::{Carried, Instruction, Transfer, around, lower};
 use super::rows::Plan;
 
 impl Plan {
-    /// Returns the lowered plan as CSV text, one row per worker: the actions, and the sends and receives between
-    /// workers. The caller must have checked the plan.
+    /// Returns the lowered plan (the plan with its sends and receives) as CSV text, one row per worker: the actions,
+    /// and the sends and receives between workers. The caller must have checked the plan.
     pub(crate) fn to_lowered_csv(&self) -> String {
         let placement = self.placement();
         let crosses = |transfer: &Transfer| placement.worker(transfer.from) != placement.worker(transfer.to());

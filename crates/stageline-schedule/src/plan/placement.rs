@@ -10,8 +10,8 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Makes a placement from the list of each stage's worker. The placement takes memory linear in the largest worker
-    /// number.
+    /// Makes a placement of stages on workers from a list with the worker of each stage. The placement takes memory
+    /// linear in the largest worker number.
     pub fn new(worker_of: Vec<usize>) -> Self {
         let workers = worker_of.iter().max().map_or(0, |last| last + 1);
         Self::with_workers(worker_of, workers)
@@ -25,7 +25,8 @@ impl Placement {
         Self { worker_of, stages_of }
     }
 
-    /// Places `chunks` stages on each of `workers` workers in turn: stage s is on worker s mod `workers`.
+    /// Places `chunks` stages on each of `workers` workers in turn, as in interleaved schedules: stage s is on worker s
+    /// mod `workers`.
     pub fn in_turn(workers: usize, chunks: usize) -> Self {
         Self::new((0..workers * chunks).map(|stage| stage % workers).collect())
     }

@@ -54,8 +54,8 @@ fn repeat(block: [usize; 4], [first, second]: [usize; 2], micro_batches: usize) 
 }
 
 /// Returns a plan with the same actions as `plan`, each in the earliest possible cell of time (one cell holds one
-/// action per worker). No worker has more live micro-batches, counted by chunk, than the largest peak of a worker in
-/// `plan`.
+/// action per worker). No worker has more live micro-batches (between forward and weight gradient), counted once for
+/// each of its two stages, than the largest peak of a worker in `plan`.
 ///
 /// The computation always ends, because the earliest remaining action of `plan` can run next.
 fn squeezed(plan: &Plan) -> Plan {
@@ -92,9 +92,9 @@ fn squeezed(plan: &Plan) -> Plan {
 /// action can run.
 ///
 /// The result is the first action that is `ready` (its input has arrived, and the channel has room for its output) and
-/// keeps at most `room` micro-batches live, counted by chunk, even after the actions that it overtakes have run. During
-/// the `cool_down` (after the last forward of the worker's first stage), weight gradients run only if no other action
-/// can, to fill idle cells.
+/// keeps at most `room` micro-batches live (between forward and weight gradient), counted once for each of the worker's
+/// two stages, even after the actions that it overtakes have run. During the `cool_down` (after the last forward of the
+/// worker's first stage), weight gradients run only if no other action can, to fill idle cells.
 fn next(
     left: &VecDeque<Action>,
     live: usize,

@@ -6,8 +6,8 @@ use super::v_shape::Step::{B, F, I, Oldest, W};
 use super::v_shape::in_a_v;
 use crate::plan::Plan;
 
-/// The DualPipeV schedule, which is half of DeepSeek's DualPipe: two chunks per worker in a V, where worker w has
-/// stages w and 2P-1-w (DeepSeek-AI, 2024, [arXiv:2412.19437](https://arxiv.org/abs/2412.19437)).
+/// The DualPipeV schedule, which is half of DeepSeek's DualPipe: two chunks (stages) per worker in a V, where worker w
+/// has stages w and 2P-1-w (DeepSeek-AI, 2024, [arXiv:2412.19437](https://arxiv.org/abs/2412.19437)).
 ///
 /// In the main part each worker pairs a forward with a backward of the other chunk, so that the transfers of one can
 /// overlap with the computation of the other. Some backwards are split during fill and drain. The order is PyTorch's,
@@ -29,8 +29,8 @@ use crate::plan::Plan;
 /// - With free transfers and without overlap, a worker idles between its first and its last action for at most
 ///   (P-1)(2F-W), if M is at least 2P, an input gradient takes as long as a forward (F), and a weight gradient (W)
 ///   takes no longer.
-/// - Worker w has at most min(2M, M+1+w, 2P+1) live micro-batches, counted by chunk until the end of their weight
-///   gradient.
+/// - Worker w has at most min(2M, M+1+w, 2P+1) live micro-batches (between forward and the end of the weight gradient),
+///   counted once for each chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DualPipeV;
 

@@ -24,7 +24,7 @@ use crate::plan::Plan;
 ///
 /// - The step with transfers of latency c is (M+P-1)(F+B) + 2(P-1)c, if 2c is at most F+B.
 /// - The bubble with free transfers is (P-1)/(M+P-1) of the total.
-/// - Stage s has at most min(M, 2(P-s)-1) live micro-batches.
+/// - Stage s has at most min(M, 2(P-s)-1) live micro-batches (forwarded, with the backward not yet done).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EagerOneFOneB;
 

@@ -10,9 +10,9 @@ pub enum ScheduleError {
     NoStages,
     /// The requested plan has no micro-batches.
     NoMicroBatches,
-    /// The requested plan has no chunks of the model on its workers.
+    /// The requested plan has no chunks (stages) of the model on its workers.
     NoChunks,
-    /// The requested number of stages is not a multiple of the number of chunks per worker.
+    /// The requested number of stages is not a multiple of the number of chunks (stages) per worker.
     Chunks {
         /// The number of stages that was requested.
         stages: usize,

@@ -24,7 +24,7 @@ use crate::plan::{Action, Plan};
 ///
 /// - The step with transfers of latency c is (M+P-1)(F+B) + 2(P-1)c.
 /// - The bubble with free transfers is (P-1)/(M+P-1) of the total.
-/// - Every stage has at most M live micro-batches.
+/// - Every stage has at most M live micro-batches (forwarded, with the backward not yet done).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GPipe;
 

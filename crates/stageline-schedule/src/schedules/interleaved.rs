@@ -1,4 +1,4 @@
-//! Interleaved 1F1B: several chunks of the model on every worker.
+//! Interleaved 1F1B: several chunks (stages) of the model on every worker.
 
 use super::error::ScheduleError;
 use super::rows::{in_chunks, workers_of};
@@ -6,8 +6,8 @@ use super::schedule::Schedule;
 use crate::costs::StageCost;
 use crate::plan::{Action, Plan};
 
-/// The interleaved 1F1B schedule over P workers with V chunks each, in Megatron-LM's order (Narayanan et al., 2021,
-/// [arXiv:2104.04473](https://arxiv.org/abs/2104.04473)): stage s is on worker s mod P, and a worker forwards P
+/// The interleaved 1F1B schedule over P workers with V chunks (stages) each, in Megatron-LM's order (Narayanan et al.,
+/// 2021, [arXiv:2104.04473](https://arxiv.org/abs/2104.04473)): stage s is on worker s mod P, and a worker forwards P
 /// micro-batches through a chunk before it turns to the next chunk.
 ///
 /// The number of stages must be a multiple of V, and the number of micro-batches a multiple of P.
@@ -25,10 +25,11 @@ use crate::plan::{Action, Plan};
 ///
 /// - The step with transfers of latency c is (VM+P-1)(F+B) + 2(VP-1)c, if c is at most F and B.
 /// - The bubble with free transfers is (P-1)/(VM+P-1) of the total.
-/// - Worker 0 has at most (V+1)P-1 live micro-batches, counted by chunk, and each later worker two fewer.
+/// - Worker 0 has at most (V+1)P-1 live micro-batches (forwarded, with the backward not yet done), counted once for
+///   each chunk, and each later worker two fewer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interleaved {
-    /// V, the number of chunks of the model on every worker; at least 1.
+    /// V, the number of chunks (stages) of the model on every worker; at least 1.
     pub chunks: usize,
 }
 

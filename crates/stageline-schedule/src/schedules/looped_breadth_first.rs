@@ -1,4 +1,4 @@
-//! Looped breadth-first: GPipe over several chunks of the model on every worker.
+//! Looped breadth-first: GPipe over several chunks (stages) of the model on every worker.
 
 use super::error::ScheduleError;
 use super::rows::{in_chunks, workers_of};
@@ -6,9 +6,9 @@ use super::schedule::Schedule;
 use crate::costs::StageCost;
 use crate::plan::{Action, Plan};
 
-/// The looped breadth-first schedule, which runs all micro-batches of a chunk before the next chunk: first all
-/// forwards, then all backwards (Lamy-Poirier, 2022, [arXiv:2211.05953](https://arxiv.org/abs/2211.05953)). Stage s is
-/// on worker s mod P.
+/// The looped breadth-first schedule, which runs all micro-batches of a chunk (one of a worker's V stages) before the
+/// next chunk: first all forwards, then all backwards (Lamy-Poirier, 2022,
+/// [arXiv:2211.05953](https://arxiv.org/abs/2211.05953)). Stage s is on worker s mod P.
 ///
 /// The number of stages must be a multiple of V, the number of chunks per worker.
 ///
@@ -25,10 +25,11 @@ use crate::plan::{Action, Plan};
 ///
 /// - The step with transfers of latency c is the sum over X = F and X = B of (M+P-1)X + (P-1)c + (V-1) max(MX, P(X+c)).
 /// - The bubble with free transfers and M at least P is (P-1)/(VM+P-1) of the total.
-/// - Every worker has at most VM live micro-batches, counted by chunk.
+/// - Every worker has at most VM live micro-batches (forwarded, with the backward not yet done), counted once for each
+///   chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoopedBreadthFirst {
-    /// V, the number of chunks of the model on every worker; at least 1.
+    /// V, the number of chunks (stages) of the model on every worker; at least 1.
     pub chunks: usize,
 }
 

@@ -26,7 +26,7 @@ use crate::plan::Plan;
 /// - The step with transfers of latency c is (M+P-1)(F+B) + 2c[(P-1) + (M-1) - ⌈(M-1)/P⌉]. If P divides M, this is
 ///   (M+P-1)(F+B) + c[2(P-1)M/P + 2(P-2)].
 /// - The bubble with free transfers is (P-1)/(M+P-1) of the total.
-/// - Stage s has at most min(M, P-s) live micro-batches.
+/// - Stage s has at most min(M, P-s) live micro-batches (forwarded, with the backward not yet done).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OneFOneB;
 

@@ -1,5 +1,5 @@
-//! Parts that several generators share: plans with one stage or several chunks per worker, and the alternating actions
-//! of 1F1B.
+//! Parts that several generators share: plans with one stage or several stages (chunks) per worker, and the alternating
+//! actions of 1F1B.
 
 use super::error::ScheduleError;
 use crate::plan::{Action, Compute, Plan};

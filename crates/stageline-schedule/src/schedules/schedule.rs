@@ -24,7 +24,7 @@ pub trait Schedule {
         1
     }
 
-    /// Returns the same schedule with `chunks` chunks per worker; `None` if the schedule fixes the number of chunks.
+    /// Returns the same schedule with `chunks` chunks (stages) per worker; `None` if the schedule fixes this number.
     fn with_chunks(&self, chunks: usize) -> Option<Box<dyn Schedule>> {
         let _ = chunks;
         None

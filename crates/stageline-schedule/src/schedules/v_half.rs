@@ -1,18 +1,19 @@
-//! V-Half: a schedule of chunks in a V that needs about half the memory of 1F1B.
+//! V-Half: a schedule of two stages per worker in a V that needs about half the memory of 1F1B.
 
 use super::building_block::repeated;
 use super::error::ScheduleError;
 use super::schedule::Schedule;
 use crate::plan::Plan;
 
-/// The V-Half schedule: two chunks per worker in a V, with split backwards. Worker w has stages w and 2P-1-w (Qi et
-/// al., 2024, [arXiv:2405.15362](https://arxiv.org/abs/2405.15362)).
+/// The V-Half schedule: two chunks (stages) per worker in a V, with split backwards. Worker w has stages w and 2P-1-w
+/// (Qi et al., 2024, [arXiv:2405.15362](https://arxiv.org/abs/2405.15362)).
 ///
 /// A worker's actions on one micro-batch form a building block, which the worker repeats for the next micro-batch every
 /// six cells of time (one cell holds one action). Weight gradients fill free cells, and then every action moves as
-/// early as the same memory allows. A longer block keeps more micro-batches live. V-Half's forwards follow each other
-/// from stage to stage after two cells in the first half of the stages, and after one cell in the second half. Its
-/// input gradients, which begin at the last stage, take two cells per stage in their first half too, and then one.
+/// early as the same memory allows. A longer block keeps the activations of more micro-batches. V-Half's forwards
+/// follow each other from stage to stage after two cells in the first half of the stages, and after one cell in the
+/// second half. Its input gradients, which begin at the last stage, take two cells per stage in their first half too,
+/// and then one.
 ///
 /// The number of stages must be even.
 ///
@@ -28,8 +29,8 @@ use crate::plan::Plan;
 ///
 /// - With such equal times and free transfers, a worker idles between its first and its last action for at most the time
 ///   of 6⌊(P-1)/2⌋-1 forwards (0 for P < 3), if M is at least P+1. This is less than P/2M of its compute time.
-/// - Every worker has at most min(2M, 2⌊P/2⌋+2) live micro-batches, counted by chunk until the end of their weight
-///   gradient.
+/// - Every worker has at most min(2M, 2⌊P/2⌋+2) live micro-batches (between forward and the end of the weight
+///   gradient), counted once for each chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VHalf;
 

@@ -1,12 +1,12 @@
-//! V-Min: a schedule of chunks in a V that needs about a third of the memory of 1F1B.
+//! V-Min: a schedule of two stages per worker in a V that needs about a third of the memory of 1F1B.
 
 use super::building_block::repeated;
 use super::error::ScheduleError;
 use super::schedule::Schedule;
 use crate::plan::Plan;
 
-/// The V-Min schedule: two chunks per worker in a V, with split backwards, as in [`VHalf`](crate::VHalf), but with the
-/// shortest building block (a worker's actions on one micro-batch) and so the least memory. Forwards and input
+/// The V-Min schedule: two chunks (stages) per worker in a V, with split backwards, as in [`VHalf`](crate::VHalf), but
+/// with the shortest building block (a worker's actions on one micro-batch) and so the least memory. Forwards and input
 /// gradients pass both arms of the V in steps of one cell of time (Qi et al., 2024,
 /// [arXiv:2405.15362](https://arxiv.org/abs/2405.15362)).
 ///
@@ -25,8 +25,8 @@ use crate::plan::Plan;
 /// - With such equal times and free transfers, a worker idles between its first and its last action for at most the time
 ///   of 4P-5 forwards (4P-7 if 3 divides P, and P-1 for P < 3), if M is at least P+1. This is less than 2P/3M of its
 ///   compute time. If the times differ, the idle time is much longer and grows with M.
-/// - Every worker has at most min(2M, 2⌊(P+4)/3⌋) live micro-batches, counted by chunk until the end of their weight
-///   gradient.
+/// - Every worker has at most min(2M, 2⌊(P+4)/3⌋) live micro-batches (between forward and the end of the weight
+///   gradient), counted once for each chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VMin;
 

@@ -1,4 +1,5 @@
-//! Generates the plans of ZB-V and DualPipeV, which are written step by step for two chunks per worker, placed in a V.
+//! Generates the plans of ZB-V and DualPipeV, which are written step by step for two stages (chunks) per worker, placed
+//! in a V.
 
 use std::collections::VecDeque;
 
@@ -6,28 +7,28 @@ use super::error::ScheduleError;
 use super::rows::in_chunks;
 use crate::plan::{Action, Compute, Plan};
 
-/// An instruction for writing the list of actions of a worker with two chunks: appends the next action of one kind for
-/// chunk 0 or chunk 1.
+/// An instruction for writing the list of actions of a worker with two chunks (stages): it appends the next action of
+/// one kind for chunk 0 or chunk 1.
 #[derive(Clone, Copy)]
 pub(crate) enum Step {
-    /// The forward of a chunk on the chunk's next micro-batch.
+    /// The forward of a chunk (one of the worker's two stages) on the chunk's next micro-batch.
     F(usize),
-    /// The whole backward of a chunk on the chunk's next micro-batch.
+    /// The whole backward of a chunk (one of the worker's two stages) on the chunk's next micro-batch.
     B(usize),
-    /// The input gradient of a chunk on the chunk's next micro-batch.
+    /// The input gradient of a chunk (one of the worker's two stages) on the chunk's next micro-batch.
     I(usize),
-    /// The oldest weight gradient of a chunk that is still missing in the worker's list of actions, while its input
-    /// gradient is there already.
+    /// The oldest weight gradient of a chunk (one of the worker's two stages) that is still missing in the worker's
+    /// list of actions, while its input gradient is there already.
     W(usize),
-    /// The oldest weight gradient of either chunk that is still missing in the worker's list of actions, while its
-    /// input gradient is there already.
+    /// The oldest weight gradient of either chunk (stage of the worker) that is still missing in the worker's list of
+    /// actions, while its input gradient is there already.
     Oldest,
 }
 
-/// The list of actions of a worker with two chunks, while it is being written step by step. A step for a micro-batch
-/// beyond the last one adds nothing.
+/// The list of actions of a worker with two chunks (stages), while it is being written step by step. A step for a
+/// micro-batch beyond the last one adds nothing.
 pub(crate) struct Row {
-    /// The stages that are chunks 0 and 1 of the worker.
+    /// The two stages of the worker, which are its chunks 0 and 1.
     stages: [usize; 2],
     micro_batches: usize,
     forwards: [usize; 2],
@@ -69,8 +70,8 @@ impl Row {
     }
 }
 
-/// Makes a plan for P workers with two chunks each: worker w has stage w as chunk 0 and stage 2P-1-w as chunk 1.
-/// `write` gets each worker's empty list of actions, with w and P, and fills the list.
+/// Makes a plan for P workers, each of which has two chunks (stages): worker w has stage w as chunk 0 and stage 2P-1-w
+/// as chunk 1. `write` gets each worker's empty list of actions, with w and P, and fills the list.
 pub(crate) fn in_a_v(
     stages: usize,
     micro_batches: usize,

@@ -25,9 +25,10 @@ use crate::plan::Plan;
 /// - The step with free transfers is M(F+I+W) + (P-1)(F+I) - (min(M,P)-1) min(F,I,W).
 /// - The step with transfers of latency c is M(F+I+W) + (P-1) max(F+3c, I+2c, F+I-W+4c), if M > P and 2c is at most
 ///   each of F, I and W.
-/// - The bubble by span ([`span_bubble`](crate::Timeline::span_bubble)) with F = I = W and free transfers is
-///   (P-1)/(3M+P-1), a third of 1F1B's idle time.
-/// - Every stage has at most min(M, P) live micro-batches, counted until the end of their weight gradient.
+/// - The bubble by span ([`span_bubble`](crate::Timeline::span_bubble): the busiest worker's idle share of the longest
+///   time from a worker's first action to its last) with F = I = W and free transfers is (P-1)/(3M+P-1), a third of
+///   1F1B's idle time.
+/// - Every stage has at most min(M, P) live micro-batches (between forward and the end of the weight gradient).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZbH1;
 

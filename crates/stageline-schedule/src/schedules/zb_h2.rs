@@ -25,9 +25,9 @@ use crate::plan::Plan;
 ///
 /// - The step with transfers of latency c is M(F+I+W) + (P-1) max(F+c, I-F+2c, F+I-2W+2c), if M is at least 2P-1 and 2c
 ///   is at most each of F, I and W.
-/// - The bubble by span ([`span_bubble`](crate::Timeline::span_bubble)) with F = I = W and free transfers is 0, if M is
-///   at least 2P-1.
-/// - Every stage has at most min(M, 2P-1) live micro-batches, counted until the end of their weight gradient.
+/// - The bubble by span ([`span_bubble`](crate::Timeline::span_bubble): the busiest worker's idle share of the longest
+///   time from a worker's first action to its last) with F = I = W and free transfers is 0, if M is at least 2P-1.
+/// - Every stage has at most min(M, 2P-1) live micro-batches (between forward and the end of the weight gradient).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZbH2;
 

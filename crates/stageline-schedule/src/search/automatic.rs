@@ -24,7 +24,8 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    /// Returns every combination of rules that the search tries for automatic schedules.
+    /// Returns every combination of rules that the search tries for automatic schedules (plans generated for given
+    /// costs and memory).
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         let shares = [0.0, 0.5, 1.0];
         let patience = shares.into_iter().flat_map(move |forward| shares.map(|weight| (forward, weight)));
@@ -42,8 +43,8 @@ impl Rules {
 /// that has arrived, and fills its waits with weight gradients.
 ///
 /// A forward begins only if the memory also allows the same micro-batch on all later stages of the worker, until their
-/// backwards. So the oldest live micro-batch can always finish, and no worker waits for memory forever. Transfers are
-/// assumed to be asynchronous.
+/// backwards. So the oldest micro-batch in memory can always finish, and no worker waits for memory forever. Transfers
+/// are assumed to be asynchronous.
 pub(crate) fn automatic(
     placement: &Placement,
     micro_batches: usize,
@@ -85,7 +86,8 @@ struct Worker {
     /// The weight gradients that are still to be run on the worker and whose input gradients have run, oldest first.
     weights: VecDeque<Action>,
     free_at: f64,
-    /// The memory that the worker has reserved for its live micro-batches, in the unit of the memory limit.
+    /// The memory that the worker has reserved for micro-batches between their forward and their weight gradient, in
+    /// the unit of the memory limit.
     reserved: f64,
     row: Vec<Action>,
 }
@@ -127,8 +129,8 @@ impl<'a> Run<'a> {
         Self { placement, costs, memory, rules, stages, workers, events }
     }
 
-    /// Returns the action that a free worker runs next by the rules of the automatic schedule, or else tells whether
-    /// the worker waits until a known time or for another worker.
+    /// Returns the action that a free worker runs next by the rules of the automatic schedule (a plan generated for
+    /// given costs and memory), or else tells whether the worker waits until a known time or for another worker.
     fn next(&self, worker: usize, now: f64) -> Next {
         let soon = |coming: Option<Coming>, action: Action, patience: f64| {
             coming.is_some_and(|coming| coming.at > now && coming.at < now + patience * self.costs.action(action))

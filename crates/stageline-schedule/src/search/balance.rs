@@ -7,8 +7,8 @@ use std::ops::Range;
 /// small as possible.
 ///
 /// `costs` has one entry per layer, not negative, in any one unit. Among equally good partitions the result has the
-/// shortest first ranges, because the first stages have the most live micro-batches. This is the ordered partition
-/// problem, solved exactly in O(stages x layers²) (Skiena, *The Algorithm Design Manual*).
+/// shortest first ranges, because the first stages keep the activations of the most micro-batches. This is the ordered
+/// partition problem, solved exactly in O(stages x layers²) (Skiena, *The Algorithm Design Manual*).
 ///
 /// # Errors
 /// Returns a [`BalanceError`] if there are fewer layers than stages, or no stages.

@@ -1,4 +1,5 @@
-//! The search for the plan with the shortest simulated step, among all generators and automatic schedules.
+//! The search for the plan with the shortest simulated step, among all generators of schedules and automatic schedules
+//! (plans generated for the given costs).
 
 use std::fmt;
 
@@ -10,7 +11,7 @@ use crate::plan::{Action, Compute, Placement, Plan};
 use crate::schedules::{SCHEDULES, Schedule};
 use crate::simulate::{Memory, StageMemory, Timeline, simulate};
 
-/// The largest number of chunks per worker that the search tries.
+/// The largest number of chunks (stages) per worker that the search tries.
 const MOST_CHUNKS: usize = 4;
 
 /// The best plan that a search found, with its costs, its timeline and a lower bound on the step.
@@ -32,7 +33,8 @@ pub struct Best {
 }
 
 impl Best {
-    /// Returns by how much the step of the best plan exceeds the lower bound, as a share of the bound.
+    /// Returns by how much the step of the best plan exceeds the lower bound on the step of any plan, as a share of
+    /// that bound.
     pub fn above_bound(&self) -> f64 {
         let (step, bound) = (self.timeline.step(), self.bound);
         if bound > 0.0 { (step / bound - 1.0).max(0.0) } else { 0.0 }
@@ -43,7 +45,7 @@ impl Best {
 ///
 /// `costs` and `memory` describe one stage for each worker; `memory` also has the memory limit of a worker. The search
 /// tries every schedule of this crate, and automatic schedules (plans generated for these costs). A schedule with V
-/// chunks per worker gets each stage in V equal parts: V is 2, and up to 4 if the schedule leaves it free.
+/// chunks (stages) per worker gets each stage in V equal parts: V is 2, and up to 4 if the schedule leaves it free.
 ///
 /// # Errors
 /// Returns a [`SearchError`] if there are no stages or micro-batches, or no plan fits into the memory.
@@ -72,7 +74,7 @@ pub fn best(micro_batches: usize, costs: &Costs, memory: &Memory) -> Result<Best
 }
 
 /// Returns copies of `memory` with different limits: the original limit, and several lower ones. An automatic schedule
-/// for a lower limit can have a shorter step.
+/// (a plan generated for given costs and memory) can have a shorter step if it is generated for a lower limit.
 fn lower_limits(memory: &Memory) -> impl Iterator<Item = Memory> + '_ {
     let largest = memory.stages.iter().copied().map(StageMemory::peak).fold(0.0, f64::max);
     // Twice the memory of 1F1B is enough for a plan without bubble except fill and drain.
@@ -99,8 +101,8 @@ impl Search {
         }
     }
 
-    /// Generates the automatic schedules for one placement of stages on workers, with every combination of rules and
-    /// memory limit, and keeps the best plan so far.
+    /// Generates automatic schedules (plans generated for the given costs and memory) for one placement of stages on
+    /// workers, with every combination of rules and memory limit, and keeps the best plan so far.
     fn automatic(&mut self, placement: &Placement, costs: &Costs, memory: &Memory) {
         let (micro_batches, chunks) = (self.micro_batches, placement.stages() / placement.workers());
         let (costs, memory) = (costs.cut(chunks), memory.cut(chunks));

@@ -7,13 +7,15 @@ use crate::plan::Compute;
 
 /// A worker's idle time in one step by cause, in the unit of the costs.
 ///
-/// Each field is the time that the worker would gain without the field's cause, because a single wait often has several
-/// causes. The sum of the fields is the length of the step minus the worker's compute time.
+/// A single wait often has several causes. So the causes are removed one after the other, in this order: transfers,
+/// filling and draining (until only the compute time of the busiest worker is left), unequal compute times, and unequal
+/// optimizer steps. Each field is the time that the removal of its cause saves, so no time counts twice. The sum of the
+/// fields is the length of the step minus the worker's compute time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Idle {
-    /// The idle time before the worker's first backward, while the pipeline fills.
+    /// The part of the idle time that comes from filling the pipeline, before the worker's first backward.
     pub fill: f64,
-    /// The idle time while the pipeline drains and the last backwards run, of this worker and of others.
+    /// The part of the idle time that comes from draining the pipeline, while the last backwards of all workers run.
     pub drain: f64,
     /// The idle time because this worker has less compute time in the step than the busiest worker.
     pub imbalance: f64,

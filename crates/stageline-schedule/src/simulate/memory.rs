@@ -73,7 +73,7 @@ impl Memory {
     }
 
     /// Creates the description of the memory of `stages` stages without a limit for the workers, in units of live
-    /// micro-batches.
+    /// micro-batches (between forward and weight gradient).
     pub fn unlimited(stages: usize) -> Self {
         Self { stages: vec![StageMemory::LIVE; stages], limit: f64::INFINITY }
     }

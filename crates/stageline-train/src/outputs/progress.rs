@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use stageline::StepReport;
 
 /// A progress bar with results of the last step: its loss, its metrics, and its bubbles as shares of the total stage
-/// time.
+/// time (workers x step time).
 ///
 /// Text that is written to it, such as warnings, appears on stderr above the bar.
 #[derive(Clone)]

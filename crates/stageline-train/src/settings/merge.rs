@@ -171,10 +171,10 @@ fn flag<'a>(command: &'a Command, name: &str) -> Result<&'a Arg> {
 
 /// Whether a resumed run takes a setting from its checkpoint.
 ///
-/// Output paths are not inherited, so that the files of the earlier run are not overwritten. The cut and the chunks are
-/// not inherited, because they fit one number of stages only and do not change the trained values. Devices and the
-/// token file are not inherited, because a checkpoint from elsewhere must not choose the hosts to connect to, or the
-/// file sent to them as the secret.
+/// Output paths are not inherited, so that the files of the earlier run are not overwritten. The cut and the number of
+/// chunks (stages per worker) are not inherited, because they fit one number of stages only and do not change the
+/// trained values. Devices and the token file are not inherited, because a checkpoint from elsewhere must not choose
+/// the hosts to connect to, or the file sent to them as the secret.
 fn is_inherited(name: &str) -> bool {
     !["log", "trace", "tensorboard", "report", "checkpoint", "verify", "cut", "chunks", "device", "token_file"]
         .contains(&name)

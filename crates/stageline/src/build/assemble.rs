@@ -30,7 +30,8 @@ use stageline_nn::autograd::recompute::Recompute;
 pub(crate) type LastWire<In, Out, Target> = Box<dyn Fn(&mut Assembly, Source<In>, CallerChannels<Out, Target>)>;
 
 /// A complete chain of a model's stages, from which every data-parallel replica is assembled. The chain has the device
-/// of each stage, and the table of the stages that own the parameters (`Owners`).
+/// of each stage, and the table that says which stage owns each parameter (`Owners`), which is the stage whose
+/// optimizer steps it.
 pub(crate) struct Joined<In, Out, Target> {
     /// The device of each stage in replica 0, the first data-parallel replica, in the order of the stages.
     pub(crate) devices: Vec<Device>,
@@ -60,7 +61,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Joined<In, Out, Target> {
     /// stage's part of a checkpoint, and is empty if training does not resume from one.
     ///
     /// # Errors
-    /// Returns [`BuildError::Host`] if a session (a network connection) with a device of another host cannot be opened.
+    /// Returns [`BuildError::Host`] if a session (a connection to a device of another host) cannot be opened.
     pub(crate) fn assemble(
         &self,
         plan: &Checked,

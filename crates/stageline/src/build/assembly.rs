@@ -30,9 +30,9 @@ pub(crate) struct Unplaced<M> {
 }
 
 impl<M: Module> Unplaced<M> {
-    /// Creates an unplaced stage from the stage's number, module, optimizer and learning rate. Initialises all
-    /// parameters now, on the caller's thread: burn would initialise them lazily, and the order of random numbers must
-    /// not depend on threads.
+    /// Creates a stage whose module is not yet copied to a device, from the stage's number, module, optimizer and
+    /// learning rate. Initialises all parameters now, on the caller's thread: burn would initialise them lazily, and
+    /// the order of random numbers must not depend on threads.
     pub(crate) fn new(
         stage: usize,
         module: M,
@@ -83,10 +83,11 @@ pub(crate) struct Assembly {
     /// The routes of activations and gradients between devices, one for each pair of neighbouring stages of this
     /// replica.
     pub(crate) routes: Vec<Route>,
-    /// The tied parameters that each stage shares with other stages of this replica.
+    /// The tied parameters of each stage: the ids of the parameters that the stage shares with other stages of this
+    /// replica, and the channels by which these stages exchange gradients and values.
     pub(crate) ties: Vec<Ties>,
-    /// The role of each stage (owner of the parameters, or holder of copies) in the exchange of gradients and parameter
-    /// values with the same stage of other replicas.
+    /// The role of each stage (the owner, whose optimizer steps the parameters, or a holder of copies) in the exchange
+    /// of gradients and parameter values with the same stage of other replicas.
     pub(crate) collectives: Vec<Collective>,
     /// The part of a checkpoint from which each stage resumes, in the order of the stages; empty if training does not
     /// resume from a checkpoint.
@@ -99,9 +100,9 @@ pub(crate) struct Assembly {
 }
 
 impl Assembly {
-    /// Returns the slot of one stage: its replica, its number, its device, and its exchanges of shared parameters with
-    /// other stages and replicas. These exchanges are moved out of the assembly, so the method is called once per
-    /// stage.
+    /// Returns the slot (place in the pipeline) of one stage: its replica, its number, its device, and its exchanges of
+    /// shared parameters with other stages and replicas. These exchanges are moved out of this assembly of the replica,
+    /// so the method is called once per stage.
     fn slot(&mut self, stage: usize) -> StageSlot {
         StageSlot {
             replica: self.replica,

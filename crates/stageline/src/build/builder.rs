@@ -195,9 +195,10 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         &self.stages.owners.batch_norms
     }
 
-    /// Returns the builder of the reference pipeline with which a verification compares: one replica with the same
-    /// stages, optimizers and clipping, all on the first stage's device, in full precision and without recomputation.
-    /// `micro_batches` is the number of micro-batches into which the reference splits a batch.
+    /// Returns the builder of the reference, which is the plain training with which a verification compares a pipeline:
+    /// one replica with the same stages, optimizers and clipping, all on the first stage's device, in full precision
+    /// and without recomputation. `micro_batches` is the number of micro-batches into which the reference splits a
+    /// batch.
     pub(crate) fn reference(mut self, micro_batches: usize) -> Self {
         self.stages.recompute.fill(Recompute::Nothing);
         let first = self.stages.devices[0].clone();
@@ -297,7 +298,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// replicas are ordered as if they shared one device.
     ///
     /// This setting exists for tests on devices that need no order, such as CPUs. It can cost time, because a worker
-    /// waits until the transfers before its own have been issued.
+    /// waits until all transfers that precede its own transfer in that order have been issued.
     pub fn ordered_transfers(mut self) -> Self {
         self.ordered_transfers = true;
         self

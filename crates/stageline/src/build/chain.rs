@@ -63,7 +63,7 @@ impl StageConfig {
 
 /// The type of a function that assembles, in one data-parallel replica, all stages that a chain has so far. Its
 /// arguments are the assembly that collects the stages, and the source of the first stage's input (the caller's
-/// batches). It returns the source of the next stage's input (the link to the last stage so far).
+/// batches). It returns the source of the next stage's input (the connection to the last stage so far).
 ///
 /// The pipeline's `build` calls this function, because only then are the capacity of the channels and the devices at
 /// both ends of each transfer known.

@@ -3,8 +3,9 @@
 //! Input: a [`chain`](chain::Chain) of stages, each with a device and an optimizer, or a row of layers; and the
 //! settings of [`PipelineBuilder`](builder::PipelineBuilder). Output: a [`Pipeline`](crate::Pipeline), or a
 //! `BuildError`. This folder owns everything that happens once before the first step: cutting layers into stages,
-//! validating settings, generating and checking the plan, finding the owners of tied parameters, copying modules to
-//! devices, and joining the stages of each replica by channels. No step runs here.
+//! validating settings, generating and checking the plan, finding the owner of each tied parameter (the stage whose
+//! optimizer steps it), copying modules to devices, and joining the stages of each replica by channels. No step runs
+//! here.
 //!
 //! - `chain`: stages in order (`Chain`) with their settings (`StageConfig`), and types that the compiler checks at
 //!   every boundary.

@@ -1,5 +1,5 @@
-//! Finds the stage that owns each parameter ([`Owners`]), and the parameters that cannot be trained as the stages are
-//! configured.
+//! Finds the owner of each parameter, which is the stage whose optimizer steps it ([`Owners`]), and the parameters that
+//! cannot be trained as the stages are configured.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,19 +10,21 @@ use burn::tensor::Tensor;
 use stageline_nn::layers::batch_norm::batch_norms;
 use stageline_nn::params::visit::{Description, describe};
 
-/// The table of the stages that own the model's parameters: the owner of a parameter is the first stage that trains it.
-/// The table also records tied parameters, batch norms and clipping optimizers, which `build` may have to reject.
+/// The table of the stages that own the model's parameters. The owner of a parameter is the first stage that trains it;
+/// its optimizer steps the parameter, and other stages hold copies. The table also records tied parameters, batch norms
+/// and clipping optimizers, which `build` may have to reject.
 #[derive(Default)]
 pub(crate) struct Owners {
-    /// The owner stage of each trained parameter, and the parameter's shape in that stage.
+    /// The owner of each trained parameter (the first stage that trains it, whose optimizer steps it), and the
+    /// parameter's shape in that stage.
     trained: HashMap<ParamId, (usize, Vec<usize>)>,
     /// The first stage that has frozen a parameter (computes with it, but does not train it), for each such parameter.
     frozen: HashMap<ParamId, usize>,
-    /// The two stages of the first tied parameter whose shape differs between them: its owner, and the other stage.
-    /// `None` if there is no such parameter.
+    /// The two stages of the first tied parameter whose shape differs between them: its owner (the first stage that
+    /// trains it), and the other stage. `None` if there is no such parameter.
     pub(crate) misshapen: Option<(usize, usize)>,
-    /// The ids of the tied parameters that two stages share, by the pair of stages: the owner, and the later stage that
-    /// holds copies of them.
+    /// The ids of the tied parameters that two stages share, by the pair of stages: the owner, whose optimizer steps
+    /// the parameters, and the later stage that holds copies of them.
     pub(crate) shared: BTreeMap<(usize, usize), Vec<ParamId>>,
     /// The descriptions (id, path, shape, type) of the tensors of each stage's module, in the module's order.
     pub(crate) tensors: Vec<Vec<Description>>,
@@ -37,8 +39,8 @@ pub(crate) struct Owners {
 }
 
 impl Owners {
-    /// Adds the parameters of the chain's next stage to the table of parameter owners, and warns if the stage has one
-    /// of burn's own batch norms.
+    /// Adds the parameters of the chain's next stage to the table of parameter owners (the stages whose optimizers step
+    /// the parameters), and warns if the stage has one of burn's own batch norms.
     pub(crate) fn add<M: Module>(&mut self, stage: usize, module: &M, optimizer: &ModuleOptimizer) {
         module.visit(&mut Claim { owners: self, stage });
         self.tensors.push(describe(module));
@@ -63,8 +65,9 @@ impl Owners {
         self.trained.iter().filter(|(_, (owner, _))| *owner == stage).map(|(id, _)| *id).collect()
     }
 
-    /// Returns the two stages of a tied parameter that one stage trains and another has frozen: the owner, and the
-    /// first stage in which the parameter is frozen. Returns `None` if there is no such parameter.
+    /// Returns the two stages of a tied parameter that one stage trains and another has frozen: the first stage that
+    /// trains the parameter (its owner), and the first stage in which the parameter is frozen. Returns `None` if there
+    /// is no such parameter.
     pub(crate) fn half_frozen(&self) -> Option<(usize, usize)> {
         let both = |(id, (trained, _)): (&ParamId, &(usize, Vec<usize>))| Some((*trained, *self.frozen.get(id)?));
         self.trained.iter().filter_map(both).min()

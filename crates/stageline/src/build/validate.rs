@@ -49,8 +49,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     ///
     /// # Errors
     /// Returns [`BuildError`] if a setting is invalid, the schedule generates no plan or a plan that cannot run, the
-    /// checkpoint does not fit the model, a session with another host cannot be opened, or a thread cannot be started.
-    /// The message names the invalid values and how to correct them.
+    /// checkpoint does not fit the model, a session (a connection to a device of another host) cannot be opened, or a
+    /// thread cannot be started. The message names the invalid values and how to correct them.
     pub fn build(mut self) -> Result<Pipeline<In, Out, Target>, BuildError> {
         let loss_scale = self.loss_scale.unwrap_or_else(|| LossScale::of(self.precision));
         self.validate(loss_scale)?;
@@ -171,8 +171,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         }
     }
 
-    /// Returns the number of the communication stream that orders the transfers of each stage's device, by replica and
-    /// stage; `None` for a device whose transfers need no order.
+    /// Returns, by replica and stage, the number of the communication stream (a GPU's queue of transfers to other GPUs)
+    /// in which the transfers of each stage's device are ordered; `None` for a device whose transfers need no order.
     fn streams(&self, plan: &Checked, devices: &[Vec<Device>]) -> Vec<Vec<Option<usize>>> {
         let stages = self.stages.devices.len();
         if self.ordered_transfers {

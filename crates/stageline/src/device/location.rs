@@ -44,8 +44,9 @@ pub(crate) fn one_gpu(from: &Device, to: &Device) -> bool {
     is_gpu(from) && from.clone().inner() == to.clone().inner()
 }
 
-/// Returns, for the device of each stage, the index of the communication stream on which its transfers to other GPUs
-/// run, counted from 0. Every GPU of this host has one such stream; the entry of any other device is `None`.
+/// Returns, for the device of each stage, the index of its communication stream (the queue in which its transfers to
+/// other GPUs run), counted from 0. Every GPU of this host has one such stream; the entry of any other device is
+/// `None`.
 pub(crate) fn communication_streams(devices: &[Device]) -> Vec<Option<usize>> {
     let mut gpus: Vec<Device> = Vec::new();
     let mut stream = |device: &Device| {

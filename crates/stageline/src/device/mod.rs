@@ -11,7 +11,8 @@
 //! - `cuda_driver`: the check of the CUDA version that the NVIDIA driver supports (`CudaVersion`).
 //! - `cuda_fusion`: burn's setting for the fusion of operations on GPUs.
 //! - `nccl`: loads NCCL, which moves tensors directly between the GPUs of this host (`BetweenGpus`).
-//! - `remote`: devices of other hosts: servers, sessions, routes, liveness checks and lost hosts.
+//! - `remote`: devices of other hosts: servers, sessions (connections to one device), routes, liveness checks and lost
+//!   hosts.
 
 #[cfg(any(feature = "cuda", test))]
 #[cfg_attr(not(feature = "cuda"), allow(dead_code))] // without the feature, only its tests use this module

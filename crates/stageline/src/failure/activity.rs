@@ -49,13 +49,14 @@ impl StageFailure {
     }
 }
 
-/// The pass that all workers run together: a step, an evaluation, an inference, a snapshot, a checkpoint or a
-/// rehearsal.
+/// The kind of the work that all workers do together, with the number of training steps before it: a training step, an
+/// evaluation, an inference, a snapshot, a checkpoint or a rehearsal (a step that only measures memory and is rolled
+/// back).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum During {
     /// A training step with this number, counted from 0.
     Step(usize),
-    /// An evaluation: forwards and losses of a batch without training on it.
+    /// An evaluation: forwards and losses of a batch, without training on the batch.
     Evaluation {
         /// The number of training steps before the evaluation.
         steps: usize,
@@ -75,9 +76,9 @@ pub enum During {
         /// The number of training steps before the checkpoint.
         steps: usize,
     },
-    /// A rehearsal: a step that is rolled back and only measures memory.
+    /// A rehearsal: a training step that is run only to measure the memory that training needs, and is rolled back.
     Rehearsal {
-        /// The number of training steps before the rehearsal.
+        /// The number of training steps before the rehearsal (a step that only measures memory and is rolled back).
         steps: usize,
     },
 }

@@ -25,7 +25,7 @@ pub enum BuildError {
     /// The schedule's plan failed the check that all its actions and transfers run to the end without a deadlock.
     #[error("the plan is rejected: {0}")]
     Check(CheckError),
-    /// A session (a network connection for tensor transfers) with the host of a stage cannot be opened.
+    /// A session (a connection for tensor transfers) with the host of a stage cannot be opened.
     #[error(transparent)]
     Host(RemoteError),
     /// The checkpoint's numbers of steps contradict each other, or are too large to resume from.
@@ -41,13 +41,14 @@ pub enum BuildError {
         /// The largest number of optimizer steps from which training can resume.
         most: u64,
     },
-    /// Two stages hold the same (tied) parameter, but in different shapes.
+    /// Two stages have the same (tied) parameter, but in different shapes.
     #[error(
         "stages {} and {} have a parameter of the same id in different shapes; give one of them a parameter id of its own, or \
          transpose it in the forward", stages.0, stages.1
     )]
     TiedShapes {
-        /// The two stages that hold the tied parameter: its owner, and a stage with another shape.
+        /// The two stages that hold the tied parameter: the first stage that trains it, and a stage in which it has
+        /// another shape.
         stages: (usize, usize),
     },
     /// A parameter is trained in one stage and frozen in another, whose copy would become stale.

@@ -79,19 +79,19 @@ pub enum StepError {
         /// The error that a worker raised first, before the hosts were found to be unreachable.
         cause: Box<StepError>,
     },
-    /// The link between two hosts is broken, although both answer this program. All workers are told to stop; a thread
-    /// that does not end within 5 s is left behind with its module. No stage has stepped.
+    /// The network link between two hosts is broken, although both answer this program. All workers are told to stop; a
+    /// thread that does not end within 5 s is left behind with its module. No stage has stepped.
     #[error(
         "{}, in {during}; check the network between these hosts, which reach each other by the addresses in their names, and \
          restart this program from the last checkpoint; the first error: {cause}",
         ways.iter().map(LostWay::to_string).collect::<Vec<_>>().join("; ")
     )]
     HostsApart {
-        /// The broken links, each with its sending and its receiving host.
+        /// The broken network links, each with its sending and its receiving host.
         ways: Vec<LostWay>,
-        /// The step, evaluation or other pass in which the links broke.
+        /// The step, evaluation or other pass in which the network links between hosts broke.
         during: During,
-        /// The first error that a worker raised, before the links were found to be broken.
+        /// The first error that a worker raised, before the network links between hosts were found to be broken.
         cause: Box<StepError>,
     },
     /// The pipeline has stopped, because an earlier step, evaluation or other pass failed.

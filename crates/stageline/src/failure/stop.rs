@@ -14,7 +14,8 @@ use crate::threads::{
     yield_now,
 };
 
-/// The error of a wait that ended because the pipeline stops, or because the other end of its channel is gone.
+/// The error of a worker's or the caller's wait on a channel that ended because the pipeline stops, or because the
+/// other end of its channel is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stopped;
 
@@ -75,7 +76,7 @@ impl Stop {
     }
 
     /// Records that all stages have made the first `steps` training steps, which are not rolled back from now on. Fails
-    /// if an error was raised before; every stage then rolls back its last step.
+    /// if a worker or the caller has raised an error before; every stage then rolls back its last step.
     pub(crate) fn commit(&self, steps: usize) -> Result<(), Stopped> {
         let mut outcome = self.outcome.lock();
         if outcome.raised {

@@ -1,11 +1,13 @@
 //! The memory estimate of a training: the figures of each stage ([`StageEstimate`]), worker ([`WorkerEstimate`]) and
-//! pipeline ([`MemoryEstimate`]), from a rehearsal of two micro-batches.
+//! pipeline ([`MemoryEstimate`]), from a rehearsal: a step of two micro-batches that only measures memory and is rolled
+//! back.
 //!
 //! A worker has in use, besides a constant part:
 //!
 //! - parameters and optimizer states;
 //! - from its first backward on, the sums of gradients;
-//! - the activations of every live micro-batch, whose number follows from the plan;
+//! - the activations of every live micro-batch (between its forward and its backward), whose number follows from the
+//!   plan;
 //! - the working memory of the current action;
 //! - tensors in flight: sent to another stage and not yet used up there;
 //! - from the optimizer step on, the parameters and optimizer states before that step, for a rollback.
@@ -40,8 +42,8 @@ pub struct StageEstimate {
     /// after the forward, which includes the kept activations.
     pub forward: u64,
     /// The working memory of one backward of the stage, in bytes: the peak during the backward, minus the memory in use
-    /// before it. The gradients of one micro-batch are included. For a split backward, this is the larger value of the
-    /// two halves.
+    /// before it. The gradients of one micro-batch are included. For a split backward, this is the larger value of its
+    /// two halves (input gradient and weight gradients).
     pub backward: u64,
     /// The working memory of the stage's optimizer step at the end of a training step, in bytes: the peak during the
     /// optimizer step, minus the memory in use before it. The old and the new parameters and optimizer states then
@@ -51,8 +53,8 @@ pub struct StageEstimate {
     pub output: u64,
     /// The bytes of gradients that the stage sends to the previous stage for one micro-batch; 0 for the first stage.
     pub input_gradients: u64,
-    /// The transfers of gradients of tied parameters to the stages that own the parameters, for one micro-batch: each
-    /// has the owner's index and the bytes that this stage sends to it.
+    /// The transfers of gradients of tied parameters to the stages that own (step) the parameters, for one micro-batch:
+    /// each has the owner's index and the bytes that this stage sends to it.
     pub tied_gradients: Vec<(usize, u64)>,
     /// The parts of `activations`, `forward` and `backward` that do not depend on a micro-batch's rows (samples).
     pub(crate) whatever_rows: WhateverRows,
@@ -94,7 +96,7 @@ impl StageEstimate {
 }
 
 /// The device and the parameter bytes of one stage in a data-parallel replica other than replica 0. Only replica 0 has
-/// optimizers; the other memory of this stage is estimated from the same stage of replica 0.
+/// optimizers; the other memory of such a stage is estimated from the same stage of replica 0.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Leaf {
     pub(crate) device: Device,
@@ -124,15 +126,16 @@ pub struct WorkerEstimate {
     /// The bytes of the gradient sums of the worker's stages; doubled when the gradients of a batch are summed in
     /// several groups of micro-batches.
     pub gradients: u64,
-    /// The peak, in bytes, of the activations of all micro-batches that are live on the worker at one time.
+    /// The peak, in bytes, of the activations of all micro-batches that are live on the worker (between forward and
+    /// backward) at one time.
     pub activations: u64,
     /// The peak, in bytes, of the tensors in flight that count for this worker: tensors that were sent and that their
     /// receiver has not used up. A tensor counts for the receiver, or for the sender if both workers share a memory (an
     /// activation then counts in `activations`).
     pub transfers: u64,
     /// With overlapping steps, the bytes of the state that the worker keeps until the verdict on the previous step
-    /// (whether its optimizer steps are committed): the parameters and optimizer states before that step, and the
-    /// gradient sums of that step. The value is 0 if steps do not overlap.
+    /// (whether its optimizer steps are kept or rolled back): the parameters and optimizer states before that step, and
+    /// the gradient sums of that step. The value is 0 if steps do not overlap.
     pub kept: u64,
     /// The worker's peak memory in bytes during its forwards and backwards, before the flush: parameters, optimizer
     /// states, gradient sums, activations, tensors in flight and working memory together.
@@ -311,8 +314,9 @@ pub(crate) mod tests {
         assert_eq!(groups.workers()[0].compute_peak, twice.workers()[0].compute_peak + 1000);
     }
 
-    /// Tests the memory estimate for a plan with twice as many stages of half the size. 1F1B has as many live
-    /// micro-batches on its first worker as there are stages, so the activations of this worker stay the same.
+    /// Tests the memory estimate for a plan with twice as many stages of half the size. Under 1F1B, the first worker
+    /// keeps the activations of as many micro-batches as there are stages, so the activations of this worker stay the
+    /// same.
     #[test]
     fn twice_as_many_stages_halve_all_but_activations() {
         let mut whole = of_activations(&[100.0, 100.0], 8);

@@ -57,10 +57,11 @@ pub enum Lever {
         /// P, the number of stages after every stage is cut into two.
         stages: usize,
     },
-    /// A change to a single stage with all layers, if the stages share a device; then only one micro-batch is live at a
-    /// time.
+    /// A change to a single stage with all layers, if the stages share a device; then only one micro-batch is live
+    /// (between forward and backward) at a time.
     OneStage,
-    /// A change to the 1F1B schedule, which has the fewest live micro-batches that keep every stage at work.
+    /// A change to the 1F1B schedule, under which each stage keeps the activations of the fewest micro-batches with
+    /// which all stages stay at work.
     OneFOneB,
     /// A change to an optimizer with little or no state for each parameter.
     LeanerOptimizer,

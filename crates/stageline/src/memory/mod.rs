@@ -1,12 +1,13 @@
 //! Memory estimates: how many bytes each worker will need, and which settings would need less.
 //!
-//! Input: the sizes of parameters, the plan, and the events recorded in a rehearsal of two micro-batches. Output: a
-//! [`MemoryEstimate`](estimate::MemoryEstimate) before the first step, and predictions for other settings. This folder
-//! owns arithmetic on byte counts of steps that have not run. It walks over the actions and the simulated spans of a
-//! plan, and adds up the activations, gradient sums and tensors in flight that a worker holds at each time, to find the
-//! worker's peak. These simulations take unit times, not measured ones. It also scales figures by rows and sums them by
-//! device. It runs no stage, measures nothing and changes no setting: `pipeline` runs the rehearsal. `recording`
-//! measures times and memory of steps that did run, and adds up no bytes over a simulated plan.
+//! Input: the sizes of parameters, the plan, and the events recorded in a rehearsal: a step of two micro-batches that
+//! only measures memory and is rolled back. Output: a [`MemoryEstimate`](estimate::MemoryEstimate) before the first
+//! step, and predictions for other settings. This folder owns arithmetic on byte counts of steps that have not run. It
+//! walks over the actions and the simulated spans of a plan, and adds up the activations, gradient sums and tensors in
+//! flight that a worker holds at each time, to find the worker's peak. These simulations take unit times, not measured
+//! ones. It also scales figures by rows and sums them by device. It runs no stage, measures nothing and changes no
+//! setting: `pipeline` runs the rehearsal. `recording` measures times and memory of steps that did run, and adds up no
+//! bytes over a simulated plan.
 //!
 //! - `rehearsal`: turns the recorded events of a rehearsal into the figures of each stage (`Rehearsal`, `Parameters`).
 //! - `estimate`: the memory figures of one stage, one worker and one pipeline (`StageEstimate`, `WorkerEstimate`,

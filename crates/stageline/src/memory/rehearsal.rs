@@ -1,5 +1,5 @@
-//! The rehearsal ([`Rehearsal`]): two micro-batches and one optimizer step that is rolled back, to measure the memory
-//! of each activity.
+//! The rehearsal ([`Rehearsal`]): a step of two micro-batches that is run to measure the memory of each activity, and
+//! then rolled back.
 //!
 //! The memory figures come from the second micro-batch, because the first one also allocates what kernels keep.
 
@@ -30,7 +30,7 @@ pub(crate) struct Parameters {
     gradients: u64,
     /// The bytes of the f32 gradient of the largest parameter that the stage's own optimizer steps.
     largest: u64,
-    /// The tied parameters of the stage that other stages own: for each, the owner's index and the bytes of its
+    /// The tied parameters of the stage that other stages own (step): for each, the owner's index and the bytes of its
     /// gradient for one micro-batch.
     of_copies: Vec<(usize, u64)>,
 }
@@ -80,8 +80,8 @@ impl Parameters {
     }
 }
 
-/// The recorded events of a rehearsal (a step that only measures memory), with the plan, the parameter sizes and the
-/// settings from which the memory estimate is computed.
+/// The recorded events of a rehearsal (a step that only measures memory and is rolled back), with the plan, the
+/// parameter sizes and the settings from which the memory estimate is computed.
 pub(crate) struct Rehearsal<'a> {
     pub(crate) plan: Plan,
     pub(crate) stages: &'a [(Device, Parameters)],
@@ -126,9 +126,9 @@ impl Rehearsal<'_> {
         Some(MemoryEstimate { plan, stages, other, threads, rollback, leaves, groups, recomputed: None, steps, copies })
     }
 
-    /// Returns the bytes that a worker has in use after the rehearsal's optimizer steps are rolled back, beyond the
-    /// parameters and optimizer states of its stages and the buffers of its kernel threads. The result is 0 on a GPU,
-    /// and `None` if memory was not measured.
+    /// Returns the bytes that a worker has in use at the end of the rehearsal (a step that only measures memory), after
+    /// its optimizer steps are rolled back, beyond the parameters and optimizer states of its stages and the buffers of
+    /// its kernel threads. The result is 0 on a GPU, and `None` if memory was not measured.
     fn other(&self, row: &[Event], stages: &[StageEstimate]) -> Option<u64> {
         let undone = || row.iter().filter(|event| event.activity == Activity::Follow);
         let last = undone().next_back()?;

@@ -35,9 +35,8 @@ impl WhateverRows {
         }
     }
 
-    /// Returns the parts of memory that do not depend on the rows (samples) of a micro-batch for one half of the stage,
-    /// if the stage is cut in two. The activations are halved, and the working memory of forwards and backwards stays
-    /// the same.
+    /// Returns the parts of memory that do not depend on the rows (samples) of a micro-batch for one half of a stage
+    /// that is cut in two. The activations are halved, and the working memory of forwards and backwards stays the same.
     fn halved(self) -> Self {
         let StageMemory { forward, input_gradient } = self.activations;
         Self { activations: StageMemory { forward: forward / 2.0, input_gradient: input_gradient / 2.0 }, ..self }
@@ -77,9 +76,9 @@ impl MemoryEstimate {
 
     /// Returns the memory estimate for micro-batches with `share` times the rows (samples) of the present ones.
     ///
-    /// The parts of the memory that do not depend on the rows are known only after a second rehearsal with other rows
-    /// ([`beside`](Self::beside)). Without such a rehearsal, everything except gradients of parameters is assumed to be
-    /// proportional to the rows.
+    /// The parts of the memory that do not depend on the rows are known only after a second rehearsal (a step that only
+    /// measures memory) with other rows ([`beside`](Self::beside)). Without such a rehearsal, everything except
+    /// gradients of parameters is assumed to be proportional to the rows.
     #[must_use]
     pub fn with_rows_times(&self, share: f64) -> Self {
         let float = |all: f64, fixed: f64| fixed + (all - fixed) * share;

@@ -7,7 +7,8 @@ use stageline_schedule::StageMemory;
 /// bytes: for example the packed weights of a matrix product.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct WhateverRows {
-    /// The part of a live micro-batch's activations that does not depend on the number of its rows, in bytes.
+    /// The part of the activations kept for one micro-batch that does not depend on the number of its rows (samples),
+    /// in bytes.
     pub(crate) activations: StageMemory,
     /// The part of a forward's working memory that does not depend on the number of rows (samples) of its micro-batch,
     /// in bytes.

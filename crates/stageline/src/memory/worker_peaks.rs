@@ -1,8 +1,8 @@
 //! The peak memory of each worker, from the figures of its stages and the order of its actions.
 //!
-//! The order of a worker's actions alone determines which micro-batches are live on it. The tensors in flight between
-//! workers, and how far one worker is ahead of the others, depend on time: they are taken from a simulation in which
-//! every stage takes equally long.
+//! The order of a worker's actions alone determines which micro-batches are live on it (between forward and backward).
+//! The tensors in flight between workers, and how far one worker is ahead of the others, depend on time: they are taken
+//! from a simulation in which every stage takes equally long.
 
 use std::collections::HashMap;
 
@@ -72,7 +72,7 @@ struct Pace {
     /// its actions.
     transfers: u64,
     /// The number of actions of the next step that the worker may have begun when it learns whether the optimizer steps
-    /// of the simulated step are committed.
+    /// of the simulated step are kept or rolled back.
     ahead: usize,
 }
 
@@ -233,7 +233,7 @@ impl Row<'_> {
 
     /// Returns two peaks of the worker's memory before the flush, in bytes: that of its activations, and that of all
     /// its memory. `resident` bytes are in use all the time. `kept` bytes of the previous step are in use during the
-    /// first actions, until the verdict on that step (whether its optimizer steps are committed).
+    /// first actions, until the verdict on that step (whether its optimizer steps are kept or rolled back).
     fn compute(&self, resident: u64, kept: u64) -> [u64; 2] {
         let (mut activations, mut sums, mut summed) = (0.0, 0, vec![0_u64; self.estimate.stages.len()]);
         let per_group = self.estimate.plan.micro_batches() / self.estimate.groups;

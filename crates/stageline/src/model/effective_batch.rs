@@ -77,11 +77,11 @@ impl EffectiveBatch {
     }
 }
 
-/// A change of the number of samples in a training step, compared with the number for which the learning rate and the
-/// step counts were chosen.
+/// The difference between the number of samples in a training step and the number for which the user chose the learning
+/// rate and the step counts.
 ///
-/// This happens when the number of micro-batches changes but the learning rate and the step counts do not. The message
-/// names the correction.
+/// Such a difference arises when the number of micro-batches is changed and the learning rate and the step counts are
+/// not. The displayed text is a warning that says how to correct them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchChange {
     /// The number of samples per step for which the learning rate and the step counts were chosen.

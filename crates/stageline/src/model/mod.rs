@@ -14,7 +14,7 @@
 //! - `loss_weight`: the divisor of a loss, term by term (`Weight`).
 //! - `scoring`: the loss weight of targets and the names of metrics (`Scoring`).
 //! - `segments`: runs a row of blocks in segments that the backward recomputes.
-//! - `concatenate`: joins the outputs of all micro-batches into one payload.
+//! - `concatenate`: joins the outputs of all micro-batches into one output.
 //! - `effective_batch`: samples per step, and the learning rates and step counts that follow from them
 //!   (`EffectiveBatch`).
 //! - `replica`: the number of a data-parallel replica, and the names of its stages in messages (`Replica`).

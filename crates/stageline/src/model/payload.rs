@@ -1,4 +1,4 @@
-//! Payloads ([`Payload`]): the values made of tensors that may cross a boundary between two stages, and the part of a
+//! Payloads ([`Payload`]): the values made of tensors that may cross a boundary between two stages, and a part of a
 //! batch that several stages read ([`SharedInput`]).
 
 use burn::tensor::kind::Basic;
@@ -24,17 +24,17 @@ pub trait Payload: Clone + Send + 'static {
 /// A function that replaces the tensors of a [`Payload`] (a value made of tensors), with one method for each kind of
 /// tensor.
 pub trait PayloadMapper {
-    /// Returns the float tensor that replaces `tensor`, a float tensor of the payload. Both have `D` dimensions; their
-    /// sizes may differ.
+    /// Returns the float tensor that replaces `tensor`, a float tensor of the payload (a value made of tensors). Both
+    /// have `D` dimensions; their sizes may differ.
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D>;
-    /// Returns the int tensor that replaces `tensor`, an int tensor of the payload. Both have `D` dimensions; their
-    /// sizes may differ.
+    /// Returns the int tensor that replaces `tensor`, an int tensor of the payload (a value made of tensors). Both have
+    /// `D` dimensions; their sizes may differ.
     fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int>;
-    /// Returns the bool tensor that replaces `tensor`, a bool tensor of the payload. Both have `D` dimensions; their
-    /// sizes may differ.
+    /// Returns the bool tensor that replaces `tensor`, a bool tensor of the payload (a value made of tensors). Both
+    /// have `D` dimensions; their sizes may differ.
     fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool>;
-    /// Returns the shared input that replaces `shared`; by default, the tensors on the stage's device are replaced one
-    /// by one.
+    /// Returns the shared input that replaces `shared`, a part of a batch that several stages read; by default, the
+    /// tensors on the stage's device are replaced one by one.
     fn shared<T: Payload>(&mut self, shared: SharedInput<T>) -> SharedInput<T>
     where
         Self: Sized,
@@ -61,44 +61,52 @@ pub trait PayloadMapper {
 /// ```
 #[derive(Clone, Debug)]
 pub struct SharedInput<T> {
-    /// The micro-batch's part of what the caller gave, on the caller's device.
+    /// The micro-batch's part of the shared input (such as an attention mask) as the caller gave it, on the caller's
+    /// device.
     given: T,
-    /// The same values for the forward of the current stage, on its device.
+    /// The micro-batch's part of the shared input (such as an attention mask) for the forward of the current stage, on
+    /// that stage's device.
     here: T,
 }
 
 impl<T: Payload> SharedInput<T> {
-    /// Creates a part of a batch that several stages read.
+    /// Creates a shared input: a part of a batch that several stages read, such as an attention mask.
     pub fn new(value: T) -> Self {
         Self { here: value.clone(), given: value }
     }
 
-    /// Returns the micro-batch's values on the device of the current stage.
+    /// Returns the micro-batch's part of the shared input (such as an attention mask), on the device of the current
+    /// stage.
     pub fn get(&self) -> T {
         self.here.clone()
     }
 
-    /// Replaces the values for the current stage by what `mapper` returns for them.
+    /// Replaces the tensors of the shared input that are on the current stage's device by those that `mapper` returns
+    /// for them.
     pub(crate) fn map_here(self, mapper: &mut impl PayloadMapper) -> Self {
         Self { here: self.here.map(mapper), ..self }
     }
 
-    /// Replaces the values that the caller gave by what `mapper` returns for them, for the current stage as well.
+    /// Replaces the tensors of the shared input that the caller gave by those that `mapper` returns for them. The
+    /// current stage then has these tensors too.
     pub(crate) fn map_given(self, mapper: &mut impl PayloadMapper) -> Self {
         Self::new(self.given.map(mapper))
     }
 
-    /// Replaces the values that the caller gave, and those for the current stage, by what `mapper` returns for them.
+    /// Replaces the tensors of the shared input, both those that the caller gave and those on the current stage's
+    /// device, by the tensors that `mapper` returns for them.
     pub(crate) fn map_both(self, mapper: &mut impl PayloadMapper) -> Self {
         Self { given: self.given.map(mapper), here: self.here.map(mapper) }
     }
 
-    /// Replaces the values for the current stage by what `mapper` makes of the values that the caller gave.
+    /// Replaces the tensors of the shared input that are on the current stage's device by those that `mapper` returns
+    /// for the tensors that the caller gave.
     pub(crate) fn map_given_to_here(self, mapper: &mut impl PayloadMapper) -> Self {
         Self { here: self.given.clone().map(mapper), ..self }
     }
 
-    /// Drops the copy of the values on the device of the current stage.
+    /// Drops the copy of the shared input (a part of a batch that several stages read) on the device of the current
+    /// stage.
     pub(crate) fn leave(self) -> Self {
         Self::new(self.given)
     }
@@ -180,7 +188,8 @@ tuple_payload!(A, B, C, D);
 tuple_payload!(A, B, C, D, E);
 tuple_payload!(A, B, C, D, E, F);
 
-/// Implements [`Payload`] for a struct whose fields are payloads. A field that is not listed is a compile error.
+/// Implements [`Payload`] (a value made of tensors, which may cross a stage boundary) for a struct whose fields are
+/// payloads. A field that is not listed is a compile error.
 ///
 /// ```
 /// use burn::tensor::{Bool, Tensor};

@@ -1,5 +1,5 @@
-//! Estimates the memory of training steps from a rehearsed step, and chooses the least recomputation with which steps
-//! fit into memory.
+//! Estimates the memory of training steps from a rehearsal (a step that is run to measure its memory, and rolled back),
+//! and chooses the least recomputation with which steps fit into memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,11 +34,11 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// Estimates the memory, in bytes on the stages' devices, that training steps with batches like `batch` need, for
     /// each stage and each worker.
     ///
-    /// The estimate comes from a rehearsed step: the largest micro-batch of `batch` passes forward and backward through
-    /// all stages twice, with no other micro-batch live, and every stage makes an optimizer step that is rolled back.
-    /// If micro-batches that were cut by hand differ in shape, each shape is rehearsed, unless another shape is at
-    /// least as large in every dimension. A rehearsal needs the memory of one live micro-batch, however many
-    /// micro-batches a step has.
+    /// The estimate comes from a rehearsal, a step that is run to measure its memory: the largest micro-batch of
+    /// `batch` passes forward and backward through all stages twice, with the activations of no other micro-batch in
+    /// memory, and every stage makes an optimizer step that is rolled back. If micro-batches that were cut by hand
+    /// differ in shape, each shape is rehearsed, unless another shape is at least as large in every dimension. A
+    /// rehearsal keeps the activations of one micro-batch at a time, however many micro-batches a step has.
     ///
     /// A rehearsal does not count as a step, and the next step has the same bits as without the rehearsal. The
     /// exceptions are burn's own dropout, which draws random numbers at every forward, and burn's own batch norm, which
@@ -127,9 +127,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok((recompute.into(), Some(estimate)))
     }
 
-    /// Runs rehearsals (steps that only measure memory and are rolled back) with a batch. Returns the memory estimate
-    /// and the total time of all stages' backwards on one micro-batch, or `None` if the memory in use is unknown. If
-    /// micro-batches differ in shape, the result is the maximum over the shapes.
+    /// Runs rehearsals (steps that are run to measure their memory, and rolled back) with a batch. Returns the memory
+    /// estimate and the total time of all stages' backwards on one micro-batch, or `None` if the memory in use is
+    /// unknown. If micro-batches differ in shape, the result is the maximum over the shapes.
     fn rehearse(&mut self, batch: Batch<In, Target>) -> Result<Option<(MemoryEstimate, Duration)>, StepError> {
         self.running()?;
         let batches = self.micro_batches(batch)?.largest(MICRO_BATCHES * self.replicas());

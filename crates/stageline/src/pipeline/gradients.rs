@@ -1,5 +1,5 @@
-//! Computes the gradients and losses of a batch without an optimizer step, for the caller and for the verification of
-//! gradients.
+//! Computes the gradients and losses of a batch without an optimizer step, for the caller, and for the verification
+//! that a pipeline's gradients are those of training on one device.
 
 use crate::failure::activity::During;
 use crate::failure::step_error::StepError;

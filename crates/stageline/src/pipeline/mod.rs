@@ -2,18 +2,20 @@
 //!
 //! Input: the assembled replicas and settings from `build`, then the caller's batches. Output: [`StepReport`],
 //! [`EvalReport`], outputs, checkpoints, and the trained [`Modules`]. This folder owns the code that runs on the
-//! caller's thread. The caller cuts a batch, fills in the context of a pass, and commands the workers; then it waits
-//! for the outcomes of all stages, decides the verdict on the step, and counts steps. Whatever is made anew for each
+//! caller's thread. The caller cuts a batch, fills in the context of a pass (step number, loss weights, loss scale),
+//! and commands the workers; then it waits for the outcomes of all stages (losses, gradient norms), decides the verdict
+//! on the step (whether all stages step their optimizers or skip it), and counts steps. Whatever is made anew for each
 //! pass is made here: each replica's part of the loss weights, the step number, the loss scale, and for an evaluation
 //! the plan and the order of transfers of its forwards alone. `build` makes only what is made once, before the first
 //! step. This folder must not interpret plans or run a model: the workers do.
 //!
 //! - `train`: one training step, from the commands to the verdict, the loss scale and the report (`Begun`).
 //! - `overlapped_steps`: training steps that begin before the verdict on the previous step; the iterator [`Steps`].
-//! - `passes`: the contexts (step, loss weights, loss scale, turns of transfers) and the requests of one pass for every
-//!   replica's workers; inspections and evaluations.
+//! - `passes`: the contexts (step, loss weights, loss scale, order of GPU transfers) and the requests of one pass for
+//!   every replica's workers; evaluations, and second runs of non-finite steps (inspections).
 //! - `gradients`: the gradients of a batch, computed without an optimizer step (`Probe`).
-//! - `estimate_memory`: rehearsed steps, and the least recomputation with which a training fits into memory.
+//! - `estimate_memory`: rehearsals (steps that are run to measure memory, and rolled back), and the least recomputation
+//!   with which a training fits into memory.
 //! - `checkpoint`: checkpoints of parameters, optimizer states and progress, from which training resumes.
 //! - `infer`: outputs of the last stage, and snapshots of the modules, while the pipeline stays alive.
 //! - `workers`: the worker threads (`Workers`), with their channels, their watchdog and their shutdown.
@@ -76,7 +78,8 @@ pub struct Pipeline<In: Payload, Out: Payload, Target: Payload> {
     transfers: TransferOrder,
     done: Done,
     overlap: Overlap,
-    /// The layout of a checkpoint: the names of the model's tensors and the stage that owns each tensor.
+    /// The layout of a checkpoint: the names of the model's tensors and the stage that owns each tensor (the first
+    /// stage that has it).
     layout: Layout,
     sizes: Sizes,
 }
@@ -114,8 +117,9 @@ struct Overlap {
     /// The time at which the last training step ended. The duration of an overlapped step counts from this time if the
     /// step began earlier.
     last_end: Instant,
-    /// Whether the verdict on the last step was the one that the stages assume in a speculative step (all results
-    /// finite, no clipping by norm). If it was not, the stages of the next step wait for the common verdict.
+    /// Whether the verdict on the last step (step the optimizers, or skip) was the one that stages assume before it is
+    /// known: to step without clipping by norm, because all results are finite. If it was not, the stages of the next
+    /// step wait for the verdict.
     as_assumed: bool,
 }
 

@@ -1,4 +1,5 @@
-//! Runs training steps that overlap: a stage begins the next step before the verdict on the last step is known.
+//! Runs training steps that overlap: a stage begins the next step before the verdict on the last step (whether all
+//! stages step their optimizers or skip it) is known.
 
 use std::thread::panicking;
 
@@ -26,7 +27,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     ///
     /// - A stage whose own loss and gradients are finite steps its optimizer at once. The stage assumes that the
     ///   results of all other stages are finite too, and that gradients need no clipping (the assumed verdict).
-    /// - Before its next optimizer step the stage receives the verdict on the last step, which depends on all stages.
+    /// - Before its next optimizer step the stage receives the verdict on the last step (whether all stages step or
+    ///   skip it), which depends on all stages.
     /// - If the verdict differs from the assumed verdict (gradients are clipped by their norm, or a non-finite step is
     ///   skipped), every stage rolls back the step and makes the step again as the verdict says. Work on the following
     ///   step is discarded, and that step begins again. A misprediction costs up to the time of one step.
@@ -88,8 +90,8 @@ pub struct Steps<'a, In: Payload, Out: Payload, Target: Payload, I> {
     next: Option<Result<MicroBatches<In, Target>, BatchError>>,
     /// The step in flight whose report is returned next; `None` if no step is in flight.
     now: Option<Begun<In, Target>>,
-    /// The step after the step in flight, which the workers begin before the verdict on the step in flight is known;
-    /// `None` if no such step has begun.
+    /// The step after the step in flight, which the workers begin before the verdict on the step in flight (step the
+    /// optimizers, or skip) is known; `None` if no such step has begun.
     behind: Option<Begun<In, Target>>,
 }
 
@@ -127,9 +129,9 @@ impl<In: Payload, Out: Payload, Target: Payload, I: Iterator<Item = Batch<In, Ta
         Ok(())
     }
 
-    /// Begins the step after the step in flight, before the verdict on the step in flight is known. Does nothing if the
-    /// stages of the step in flight do not step their optimizers on an assumed verdict, or if there is no valid next
-    /// batch.
+    /// Begins the step after the step in flight, before the verdict on the step in flight (step the optimizers, or
+    /// skip) is known. Does nothing if the stages of the step in flight do not step their optimizers on an assumed
+    /// verdict, or if there is no valid next batch.
     fn begin_behind(&mut self) -> Result<(), Ended> {
         if self.now.as_ref().is_some_and(Begun::may_be_followed) {
             self.fetch_next();

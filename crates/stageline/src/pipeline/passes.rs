@@ -1,5 +1,6 @@
-//! Describes passes over the plan to the workers by contexts and commands, and runs the passes that are not training
-//! steps: inspections of non-finite steps, and evaluations.
+//! Describes passes over the plan to the workers by contexts (step number, loss weights, loss scale, ...) and commands.
+//! Runs the passes that are not training steps: evaluations, and inspections, which run a non-finite step again to find
+//! its first non-finite result.
 
 use std::sync::Arc;
 
@@ -38,7 +39,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
 
     /// Returns the context of the current step (step number, loss weights, loss scale and others) for each replica.
     /// `parts` has each replica's part of the batch's loss weights, `divisor` divides the loss sum, and `turns` is the
-    /// order in which each replica issues transfers between GPUs.
+    /// fixed order in which each replica issues transfers between GPUs.
     pub(crate) fn contexts_in_turns(
         &self,
         parts: Vec<Weights>,
@@ -54,7 +55,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     }
 
     /// Returns, for each replica, the request that its workers run a pass of the given kind. If it is a training pass,
-    /// all stages wait for the common verdict before they step their optimizers.
+    /// all stages wait for the common verdict (step the optimizers, or skip the step) before they step.
     pub(crate) fn asked(&self, contexts: &[Arc<Context>], pass: fn(Arc<Context>) -> Pass) -> Vec<Asked> {
         let asked = |context: &Arc<Context>| Asked {
             during: self.workers.during(),

@@ -138,16 +138,17 @@ impl StepReport {
     }
 
     /// Returns the ideal bubble of GPipe and 1F1B on P workers with M micro-batches, if all stages take equal time and
-    /// transfers take no time, as a share of the total stage time: (P-1)/(M+P-1), or (P-1)/(VM+P-1) with V stages per
-    /// worker (Narayanan et al., 2021, [arXiv:2104.04473](https://arxiv.org/abs/2104.04473)).
+    /// transfers take no time, as a share of the total stage time (workers x step time): (P-1)/(M+P-1), or
+    /// (P-1)/(VM+P-1) with V stages per worker (Narayanan et al., 2021,
+    /// [arXiv:2104.04473](https://arxiv.org/abs/2104.04473)).
     pub fn ideal_bubble(&self) -> f64 {
         let workers = self.recording.plan().plan().workers();
         ideal_bubble(workers, self.micro_batches * self.stages.len() / workers.max(1))
     }
 }
 
-/// Returns the ideal bubble (P-1)/(VM+P-1) of P workers (`workers`), each of which runs V stages on M micro-batches
-/// (`chunk_forwards` is V x M).
+/// Returns the ideal bubble (the idle share of the workers' time) (P-1)/(VM+P-1) of P workers (`workers`), each of
+/// which runs V stages on M micro-batches (`chunk_forwards` is V x M).
 fn ideal_bubble(workers: usize, chunk_forwards: usize) -> f64 {
     let fill = workers.saturating_sub(1) as f64;
     fill / (chunk_forwards as f64 + fill).max(1.0)

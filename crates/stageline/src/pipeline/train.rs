@@ -1,4 +1,5 @@
-//! Runs training steps: sends a step to the workers, decides the verdict on the step, and makes the [`StepReport`].
+//! Runs training steps: sends a step to the workers, decides the verdict on the step (whether all stages step their
+//! optimizers or skip it), and makes the [`StepReport`].
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -38,8 +39,8 @@ pub(crate) struct Begun<In, Target> {
 }
 
 impl<In, Target> Begun<In, Target> {
-    /// Whether the next step may begin before the verdict on this step is known: true if the stages step their
-    /// optimizers with an assumed verdict, false if they wait for the verdict.
+    /// Whether the next step may begin before the verdict on this step (step the optimizers, or skip) is known: true if
+    /// the stages step their optimizers with an assumed verdict, false if they wait for the verdict.
     pub(crate) fn may_be_followed(&self) -> bool {
         matches!(self.flush, Flush::Ahead(_))
     }
@@ -69,8 +70,8 @@ struct Concluded {
     update: Update,
     /// The recorded events (timed activities) of the step, in one list for each worker.
     events: Vec<Vec<Event>>,
-    /// The duration of the step until its last worker ended. If the step was not finite, a second run that inspects it
-    /// does not count.
+    /// The duration of the step until its last worker ended. If the step was not finite, a second run that searches for
+    /// its first non-finite result does not count.
     took: Duration,
 }
 
@@ -106,15 +107,15 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     }
 
     /// Asks all workers to run the next training step on `batch`, and returns the step that has begun. `flush` says
-    /// whether its stages step their optimizers before or after the common verdict.
+    /// whether its stages step their optimizers before or after the common verdict (step, or skip the step) is known.
     pub(crate) fn launch(&mut self, batch: MicroBatches<In, Target>, flush: Flush) -> Result<Begun<In, Target>, Ended> {
         self.warn_of_change(batch.weights.all_samples());
         let contexts = self.contexts(&batch.weights, &batch.weights.total);
         self.start_on(Begun { batch, contexts, flush, began: self.workers.began(), behind: false })
     }
 
-    /// Asks all workers to run one more training step, on `batch`, before the verdict on the running step is known.
-    /// Returns the step that has begun.
+    /// Asks all workers to run one more training step, on `batch`, before the verdict on the running step (step the
+    /// optimizers, or skip) is known. Returns the step that has begun.
     pub(crate) fn launch_behind(&mut self, batch: MicroBatches<In, Target>) -> Result<Begun<In, Target>, Ended> {
         self.warn_of_change(batch.weights.all_samples());
         let contexts = self.contexts_behind(&batch.weights);
@@ -135,8 +136,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     }
 
     /// Waits for the end of the training step `begun` and returns its report; `followed` says whether the next step has
-    /// begun. If the verdict differs from the assumed verdict, the stages roll back the step, make the step again as
-    /// the verdict says, and discard the next step.
+    /// begun. If the verdict (step the optimizers, or skip) differs from the one that the stages assumed, the stages
+    /// roll back the step, make the step again as the verdict says, and discard the next step.
     pub(crate) fn complete(&mut self, begun: &Begun<In, Target>, followed: bool) -> Result<StepReport, Ended> {
         let (context, config) = (begun.context(), self.stepping.flush);
         let (loss, weight, bubble) = (field::Empty, field::Empty, field::Empty);
@@ -184,8 +185,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     }
 
     /// Ends the step in flight without training on its batch: waits until all stages have finished their forwards and
-    /// backwards, and rolls back the stages that have already stepped their optimizers with an assumed verdict. If that
-    /// fails, the pipeline stops, and its next call returns the error.
+    /// backwards, and rolls back the stages that have already stepped their optimizers before the common verdict (step,
+    /// or skip the step). If that fails, the pipeline stops, and its next call returns the error.
     pub(crate) fn undo(&mut self) {
         self.workers.begin(During::Step(self.done.steps));
         let undone = self.undone();
@@ -193,8 +194,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.overlap.error = undone.err().map(|ended| self.end(ended));
     }
 
-    /// Waits for the outcomes of all stages in the step in flight, sends all workers the verdict `Skip`, and waits
-    /// until every stage has skipped or rolled back the step. Returns an error if a worker stops meanwhile.
+    /// Waits until all stages have reported losses and gradient norms of the step in flight, sends all workers the
+    /// verdict `Skip` (no optimizer steps), and waits until every stage has skipped or rolled back the step. Returns an
+    /// error if a worker stops meanwhile.
     fn undone(&self) -> Result<(), Ended> {
         self.workers.finished(self.replicas())?;
         self.answer(Verdict::Skip, true)?;

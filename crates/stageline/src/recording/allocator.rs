@@ -128,8 +128,8 @@ fn with_owner(layout: Layout) -> Option<(Layout, usize)> {
     Some((Layout::from_size_align(size, layout.align()).ok()?, room))
 }
 
-/// Stores the current thread's worker as the owner of a newly allocated memory block, counts the block's bytes for that
-/// worker, and returns the address of the block's data.
+/// Stores the current thread's worker as the owner of a newly allocated memory block (the worker for which the block
+/// counts), counts the block's bytes for that worker, and returns the address of the block's data.
 ///
 /// # Safety
 /// `block` must be null, or begin with `room` bytes of space for the owner, aligned for an owner, followed by `size`
@@ -151,7 +151,8 @@ unsafe fn sign(block: *mut u8, room: usize, size: usize) -> *mut u8 {
     }
 }
 
-/// Returns the memory meter of the worker that owns an allocation, given the address of the allocation's data.
+/// Returns the memory meter of the worker that owns an allocation (whose thread made it), given the address of the
+/// allocation's data.
 ///
 /// # Safety
 /// `data` must have been returned by [`sign`].

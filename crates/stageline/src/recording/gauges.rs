@@ -1,5 +1,5 @@
-//! Measures the end of every activity of a worker: waits for the device where the step's clock is synchronised, and
-//! reads the memory in use.
+//! Measures the end of every activity of a worker: waits for the device in a synchronised step (in which workers wait
+//! for their device after every action), and reads the memory in use.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -14,7 +14,8 @@ use crate::recording::events::Reading;
 
 /// The instruments with which a worker measures time and memory in use at the end of every activity.
 pub(crate) struct Gauges {
-    /// The clock by which the worker times the events of the current step.
+    /// The clock by which the worker times the events of the current step: the host's clock, with or without a wait for
+    /// the device after every action.
     clock: Clock,
     /// The worker's devices, each with the time that it takes to ask the idle device whether it has finished its work.
     /// Recordings subtract this time from the times of actions; it is longest for a device of another host.
@@ -32,8 +33,8 @@ impl Gauges {
         Self { clock: Clock::Host, asking: Vec::new(), before: Cell::new(0), meter: None }
     }
 
-    /// Measures the end of a worker's activity: waits for the device if the step's clock is synchronised, and reads the
-    /// memory in use on the device if memory is measured.
+    /// Measures the end of a worker's activity: waits for the device if the step is one in which workers do so after
+    /// every action, and reads the memory in use on the device if memory is measured.
     pub(crate) fn read(&self, device: &Device) -> Reading {
         if is_host(device) {
             return Reading { held: self.meter.map(Meter::read), asked: Duration::ZERO };

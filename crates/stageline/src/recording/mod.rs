@@ -112,9 +112,9 @@ impl Recording {
         if total > 0.0 { (1.0 - busy.as_secs_f64() / total).max(0.0) } else { 0.0 }
     }
 
-    /// Returns the bubble (the share of the total stage time in which nothing is computed) of a simulated step: it
-    /// follows the recorded step's plan with the measured time of every computation and transfer, without the overhead
-    /// of the runtime.
+    /// Returns the bubble of a simulated step, which is the share of the total stage time (workers x step time) in
+    /// which nothing is computed: it follows the recorded step's plan with the measured time of every computation and
+    /// transfer, without the overhead of the runtime.
     pub fn simulated_bubble(&self) -> f64 {
         let step = self.by_replica().map(|rows| self.simulated(rows, Counted::Transfers).step()).fold(0.0, f64::max);
         let busy = self.by_replica().map(|rows| self.simulated(rows, Counted::Computes).busy().iter().sum::<f64>());
@@ -139,8 +139,8 @@ impl Recording {
         Costs::by_micro_batch(costs).with_optimizer(flush)
     }
 
-    /// Returns the account of each worker's busy and idle time in the recorded step, in seconds, replica after replica.
-    /// The exchange of gradients and parameters between replicas counts as `other`.
+    /// Returns the account of each worker in the recorded step (its busy time, and its idle time by cause), in seconds,
+    /// replica after replica. The exchange of gradients and parameters between replicas counts as `other`.
     pub fn accounts(&self) -> Vec<Account> {
         self.by_replica().flat_map(|rows| self.accounts_of(rows)).collect()
     }
@@ -266,8 +266,9 @@ enum Counted {
     Asking,
 }
 
-/// Returns the time for which a receive kept its worker busy, without the wait for the sender. The time spent asking
-/// the device whether it has finished counts, because a receive must wait for its tensors even if nothing is measured.
+/// Returns the time for which the receive of a tensor kept the receiving worker busy: the event's duration without the
+/// wait for the sender. The time spent asking the device whether it has finished counts too, because the receiver must
+/// wait for its tensors in every step.
 fn arriving(receive: &Event) -> Duration {
     receive.worked() + receive.asked
 }

@@ -1,4 +1,5 @@
-//! The forwards and backwards of a stage, whole or split, and the search for non-finite results in an inspection.
+//! The forwards and backwards of a stage, whole or split, and the search for non-finite results in an inspection (a
+//! second run of a non-finite step).
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! The exchange of a stage with other stages and replicas: the neighbouring stages, and the values of parameters that
-//! another stage or replica owns.
+//! another stage or replica owns (steps with its optimizer).
 
 use burn::module::Module;
 use stageline_schedule::Carried;
@@ -18,15 +18,15 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         self.trained.change(|module| self.collective.follow(module, waits))
     }
 
-    /// Receives the values of tied parameters from the stages that own them; does nothing if this stage has no copies
-    /// of tied parameters.
+    /// Receives the values of tied parameters from the stages that own them (whose optimizers step them); does nothing
+    /// if this stage has no copies of tied parameters.
     pub(super) fn follow_owners(&mut self, waits: &Waits) -> Result<(), Stopped> {
         if self.ties.follows() { self.trained.change(|module| self.ties.follow(module, waits)) } else { Ok(()) }
     }
 
-    /// Acts on the verdict on a step in a replica without optimizers (any except replica 0). If replica 0 steps,
-    /// receives the new parameter values from replica 0, and sends them to the stages of its own replica that hold
-    /// copies of tied parameters. Returns an empty report.
+    /// Acts on the verdict on a step (step the optimizers, or skip) in a replica without optimizers (any except replica
+    /// 0). If replica 0 steps, receives the new parameter values from replica 0, and sends them to the stages of its
+    /// own replica that hold copies of tied parameters. Returns an empty report.
     pub(super) fn conclude_as_leaf(&mut self, verdict: Verdict, waits: &Waits) -> Result<Conclusion, Stopped> {
         if verdict.counts() {
             self.follow_root(waits)?;

@@ -1,5 +1,5 @@
-//! The input side of a stage ([`Source`]): the caller's batch on the first stage ([`FromBatch`]), or the link to the
-//! previous stage ([`FromPrevious`]).
+//! The input side of a stage ([`Source`]): the caller's batch on the first stage ([`FromBatch`]), or the connection to
+//! the previous stage ([`FromPrevious`]).
 
 use burn::tensor::{Device, Gradients};
 use stageline_schedule::Transfer;
@@ -30,7 +30,7 @@ pub(crate) struct FromBatch<T> {
     arrived: Slots<Weighted<T>>,
 }
 
-/// The input side of every stage except the first: the link to the previous stage.
+/// The input side of every stage except the first: the connection to the previous stage.
 pub(crate) struct FromPrevious<T> {
     upstream: Upstream<T>,
     /// The inputs that have arrived from the previous stage, for the micro-batches whose forward has not yet run on
@@ -78,8 +78,8 @@ impl<T: Payload> Source<T> {
         }
     }
 
-    /// Adds a stage's input to the stage's autodiff graph. Returns the input, and its float tensors as leaves of the
-    /// graph, whose gradients go to the previous stage. On the first stage there are no leaves.
+    /// Adds a stage's input to the stage's autodiff graph. Returns the input, and its float tensors as leaves (inputs)
+    /// of the graph, whose gradients go to the previous stage. On the first stage there are no leaves.
     pub(super) fn track(&self, payload: T) -> (T, Leaves) {
         match self {
             Self::Batch(_) => (track(payload), Leaves::default()),
@@ -88,7 +88,8 @@ impl<T: Payload> Source<T> {
     }
 
     /// Keeps the gradients of a micro-batch's input until they are sent to the previous stage; the first stage keeps
-    /// none. Returns false if `inspects` is set and one of these gradients is not finite, else true.
+    /// none. Returns false if this pass searches for non-finite results (`inspects`) and one of these gradients is not
+    /// finite, else true.
     pub(super) fn keep(
         &mut self,
         micro_batch: usize,

@@ -1,13 +1,15 @@
 //! Runners: single stages with their types erased, which a worker drives by the instructions of a plan.
 //!
-//! Input: instructions, the description of a pass ([`Pass`](pass::Pass)), and verdicts. Output: the stage's outcome of
-//! a pass, its report after the verdict ([`Conclusion`]), and its state. This folder owns a stage's module while it
-//! trains: its forwards and backwards, its live micro-batches, its loss, and its calls of `transfer` and `update`. A
-//! [`Runner`] must not know threads, channels of commands, or the order of instructions: the worker does.
+//! Input: instructions, the description of a pass ([`Pass`](pass::Pass)), and verdicts (step the optimizer, or skip the
+//! step). Output: the stage's outcome of a pass (losses, gradient norms), its report after the verdict
+//! ([`Conclusion`]), and its state. This folder owns a stage's module while it trains: its forwards and backwards, its
+//! live micro-batches, its loss, and its calls of `transfer` and `update`. A [`Runner`] must not know threads, channels
+//! of commands, or the order of instructions: the worker does.
 //!
 //! - `stage`: the runner of one stage (`StageRunner`), from the begin of a pass to commit or rollback.
-//! - `compute`: forwards, whole and split backwards, and the search for non-finite results in an inspection.
-//! - `exchange`: the neighbouring stages, and values of parameters that another stage or replica owns.
+//! - `compute`: forwards, whole and split backwards, and the search for non-finite results in an inspection (a second
+//!   run of a non-finite step).
+//! - `exchange`: the neighbouring stages, and values of parameters that another stage or replica owns (steps).
 //! - `neighbour`: receives from and sends to the previous or the next stage (`Neighbour`).
 //! - `input`: the input side of a stage (`Source`): the caller's batch, or the previous stage.
 //! - `output`: the output side of a stage (`Sink`): the next stage (`ToNext`), or the loss, the metrics and the caller
@@ -56,21 +58,23 @@ impl From<Stopped> for Interrupt {
     }
 }
 
-/// The report of a stage at the end of a step, after the verdict: learning rate, parameter health and gradients.
+/// The report of a stage at the end of a step, after the verdict (step the optimizer, or skip the step): learning rate,
+/// parameter health and gradients.
 #[derive(Default)]
 pub(crate) struct Conclusion {
     /// The learning rate of the stage's optimizer step; `None` if the optimizer did not step.
     pub(crate) learning_rate: Option<f64>,
-    /// The health report of each parameter of the stage (statistics of its gradient and update); empty unless the
-    /// verdict asks for an examination of the parameters.
+    /// The health report of each parameter of the stage (statistics of its gradient and update); empty in steps that do
+    /// not report it.
     pub(crate) health: Vec<ParameterHealth>,
-    /// The gradient of each trained parameter of the stage; empty unless the verdict asks for the gradients instead of
-    /// an optimizer step.
+    /// The gradient of each trained parameter of the stage; empty unless the step returns its gradients to the caller
+    /// instead of stepping the optimizer.
     pub(crate) gradients: Vec<ParameterGradient>,
 }
 
 /// A stage whose module, input and output types are erased. In a step a worker calls `begin`, `run` for each
-/// instruction, `reduce`, `finish`, and after the verdict `conclude` and `follow`.
+/// instruction, `reduce`, `finish`, and, when it is decided whether all stages step their optimizers (the verdict),
+/// `conclude` and `follow`.
 pub(crate) trait Runner: Send {
     fn replica(&self) -> Replica;
     fn stage(&self) -> usize;
@@ -87,24 +91,25 @@ pub(crate) trait Runner: Send {
     /// Ends the pass on the stage, and returns the stage's outcome: losses, metrics, squared gradient norms, and the
     /// number of summed micro-batches. The last stage sends the outputs of an inference to the caller.
     fn finish(&mut self, waits: &Waits) -> Result<Outcome, Stopped>;
-    /// Keeps a copy of the gradient sums of a speculative optimizer step until the verdict is known, because the
-    /// verdict may ask to make the step again with clipped gradients.
+    /// Keeps a copy of the gradient sums of a speculative optimizer step until the common verdict on the step is known,
+    /// because that verdict may be to make the step again with clipped gradients.
     fn keep_sums(&mut self);
-    /// Discards the gradient sums, losses and metrics of a step that began before the verdict on the previous step was
-    /// known. A worker calls this if that verdict differs from the assumed one.
+    /// Discards the gradient sums, losses and metrics of a step that began before the verdict on the previous step
+    /// (step the optimizers, or skip) was known. A worker calls this if that verdict differs from the one that its
+    /// stages assumed.
     fn forget(&mut self);
-    /// Sends the current values of shared parameters, without an optimizer step, to the stages and replicas that hold
-    /// copies of these parameters.
+    /// Sends the current values of the parameters that this stage steps and others share, without an optimizer step, to
+    /// the stages and replicas that hold copies of these parameters.
     fn publish(&mut self, waits: &Waits) -> Result<(), Stopped>;
-    /// Receives the new values of tied parameters from the stages that own them and discards the values, so that the
-    /// channels are empty.
+    /// Receives the new values of tied parameters from the stages that own (step) them and discards the values, so that
+    /// the channels are empty.
     fn ignore(&mut self, waits: &Waits) -> Result<(), Stopped>;
-    /// Acts on the verdict on a step, and returns the stage's report. In replica 0 the optimizer steps; in the other
-    /// replicas the stage receives the new parameter values from replica 0. If the verdict is to skip the step, or only
-    /// to return its gradients, nothing changes.
+    /// Acts on the verdict on a step (step the optimizer, skip the step, ...), and returns the stage's report. In
+    /// replica 0 the optimizer steps; in the other replicas the stage receives the new parameter values from replica 0.
+    /// If the verdict is to skip the step, or only to return its gradients, nothing changes.
     fn conclude(&mut self, verdict: Verdict, waits: &Waits) -> Result<Conclusion, Stopped>;
     /// Completes a step on the stage after `conclude`: receives the new values of tied parameters from the stages that
-    /// own them, or rolls back a rehearsed step, which only measures memory.
+    /// own (step) them, or rolls back a rehearsal (a step that only measures memory).
     fn follow(&mut self, verdict: Verdict, waits: &Waits) -> Result<(), Stopped>;
     /// Commits the last training step, which all stages have made: discards the state from before that step.
     fn commit(&mut self);

@@ -1,5 +1,5 @@
-//! The output side of a stage ([`Sink`]): the link to the next stage ([`ToNext`]), or, on the last stage, the loss and
-//! the outputs for the caller ([`ToCaller`]).
+//! The output side of a stage ([`Sink`]): the connection to the next stage ([`ToNext`]), or, on the last stage, the
+//! loss and the outputs for the caller ([`ToCaller`]).
 
 use std::collections::BTreeMap;
 
@@ -75,7 +75,7 @@ pub(crate) struct Results {
     pub(crate) metrics: BTreeMap<usize, Tensor<1>>,
 }
 
-/// The output side of every stage except the last: the link that sends the stage's output to the next stage.
+/// The output side of every stage except the last: the connection that sends the stage's output to the next stage.
 pub(crate) struct ToNext<T> {
     downstream: Downstream<T>,
     /// The outputs that the stage has computed and not yet sent to the next stage, by micro-batch.

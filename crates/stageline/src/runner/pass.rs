@@ -1,4 +1,5 @@
-//! The description of a pass over a batch ([`Pass`] and [`Context`]), which is the same for all stages of a replica.
+//! The description of a pass over a batch ([`Pass`], its kind, and [`Context`], with the step number, loss weights and
+//! loss scale), which is the same for all stages of a replica.
 
 use std::sync::Arc;
 
@@ -7,8 +8,8 @@ use crate::model::micro_batches::Weights;
 use crate::transfer::order::Turns;
 use stageline_nn::autograd::recompute::Recompute;
 
-/// The kind of a pass over a batch (training, inspection, evaluation or inference), with the step number, loss weights
-/// and loss scale of the pass.
+/// The kind of a pass over a batch (a training step, an inspection that searches for non-finite results, an evaluation
+/// or an inference), with the step number, loss weights and loss scale of the pass.
 #[derive(Clone)]
 pub(crate) enum Pass {
     /// A training pass: forwards, backwards and a flush, at which the optimizers step.
@@ -23,7 +24,7 @@ pub(crate) enum Pass {
 }
 
 /// The values that all stages of a replica need in a pass over a batch: step number, loss weights, loss scale,
-/// recomputation, and the order of transfers.
+/// recomputation, and the order of transfers between GPUs.
 pub(crate) struct Context {
     /// The number of the current training step, counted from 0; for an evaluation or an inference, the number of steps
     /// before it.

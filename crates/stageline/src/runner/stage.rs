@@ -1,5 +1,5 @@
 //! The runner of one stage ([`StageRunner`]): the stage's module, optimizer and gradient sums, and their part in a
-//! pass, from the begin of the pass to the verdict.
+//! pass, from the begin of the pass to the step of the optimizer, or its rollback.
 //!
 //! The stage's forwards and backwards are in `compute`, and its exchange with other stages in `exchange`.
 
@@ -54,21 +54,22 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
     pub(super) device: Device,
     /// The stage's module with its optimizer and learning rate schedule.
     pub(super) trained: Trained<M>,
-    /// The input side of the stage: the caller's batch on the first stage, or the link to the previous stage.
+    /// The input side of the stage: the caller's batch on the first stage, or the connection to the previous stage.
     pub(super) source: Source<K::Input>,
-    /// The output side of the stage: the link to the next stage, or the loss on the last stage.
+    /// The output side of the stage: the connection to the next stage, or the loss on the last stage.
     pub(super) sink: K,
     pub(super) mode: Mode<M>,
     /// The autodiff graphs of the stage's live micro-batches: those whose forward has run and whose backward has not.
     pub(super) tape: Slots<Taped<K::Residual>>,
-    /// The gradients of each micro-batch that is between the two halves of a split backward, where deferred weight
-    /// gradients are not yet computed, with a flag. The flag says whether, in an inspection (a second run of a
-    /// non-finite step), the received gradient of the output was finite; in other passes it is false.
+    /// The gradients of each micro-batch between the two halves of its split backward (input gradient and weight
+    /// gradients), where deferred weight gradients are not yet computed, with a flag. The flag says whether, in an
+    /// inspection (a second run of a non-finite step), the received gradient of the output was finite; in other passes
+    /// it is false.
     pub(super) halves: Slots<(Half, bool)>,
     /// The sum of the gradients of the stage's parameters over the micro-batches of the step.
     pub(super) gradients: GradientSum,
-    /// A copy of the gradient sums of a speculative step (made before the common verdict), kept until the verdict is
-    /// known; `None` at other times.
+    /// A copy of the gradient sums of a speculative step (made before the common verdict to step or to skip), kept
+    /// until that verdict is known; `None` at other times.
     pub(super) kept: Option<GradientsParams>,
     pub(super) ties: Ties,
     pub(super) collective: Collective,
@@ -94,7 +95,8 @@ pub(super) struct Warned {
     pub(super) split: bool,
 }
 
-/// A live micro-batch on a stage: the input end and the output end of its autodiff graph, which its backward needs.
+/// A live micro-batch on a stage, between its forward and its backward: the input end and the output end of its
+/// autodiff graph, which its backward needs.
 pub(super) struct Taped<R> {
     /// The context (step number, loss weights, loss scale and others) of the pass in which the micro-batch's forward
     /// ran.

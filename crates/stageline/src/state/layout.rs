@@ -1,5 +1,5 @@
-//! The layout of a checkpoint ([`Layout`]): the names and owners of all stages' tensors, and the conversion of stage
-//! states to a checkpoint and back.
+//! The layout of a checkpoint ([`Layout`]): the names of all stages' tensors, the stage that owns each (the first stage
+//! that has it), and the conversion of stage states to a checkpoint and back.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -48,7 +48,8 @@ struct Entry {
     description: Description,
 }
 
-/// The layout of a checkpoint: the tensors of all stages by name, each with the stage that owns the tensor.
+/// The layout of a checkpoint: the tensors of all stages by name, each with the stage that owns the tensor (the first
+/// stage that has it).
 pub(crate) struct Layout {
     entries: BTreeMap<String, Entry>,
     names: HashMap<ParamId, String>,
@@ -89,7 +90,7 @@ impl Layout {
     }
 
     /// Builds a checkpoint from the training's progress and the states of all stages; a tied parameter is taken from
-    /// the stage that owns it.
+    /// the stage that owns it (the first stage that has it).
     pub(crate) fn checkpoint(&self, progress: Progress, states: Vec<StageState>) -> Checkpoint {
         let (mut parameters, mut optimizer) = (BTreeMap::new(), BTreeMap::new());
         for StageState { stage, tensors, optimizer: optimizer_fields } in states {

@@ -8,7 +8,8 @@
 //! does, and must not step an optimizer.
 //!
 //! - `names`: the names of a model's tensors, which are the same for every partition of the model (`Names`).
-//! - `layout`: the names and owners of all stages' tensors (`Layout`); stage states to a checkpoint and back.
+//! - `layout`: the names of all stages' tensors, and the stage from which a checkpoint takes each (`Layout`); stage
+//!   states to a checkpoint and back.
 //! - `optimizer_state`: the fields of an optimizer's state (`Field`, `Value`): reading and restoring them.
 //! - `optimizer_check`: the check that a field of a checkpoint's optimizer state has a value that the optimizer can
 //!   produce (`Unfit`, `Bound`).

@@ -52,6 +52,6 @@ impl Names {
 pub(crate) enum NameError {
     /// The tensor at `path` in the module of stage `stage` has no name.
     Unnamed { stage: usize, path: String },
-    /// Two tensors have the same name; `stages` are the two stages that own the tensors.
+    /// Two tensors have the same name; `stages` are the two stages that contain the tensors.
     Repeated { name: String, stages: (usize, usize) },
 }

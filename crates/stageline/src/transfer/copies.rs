@@ -1,4 +1,5 @@
-//! Copies of parameters on another stage or replica: the owner steps the parameters, a holder computes with copies.
+//! Copies of parameters on another stage or replica: the owner steps the parameters with its optimizer, and a holder
+//! computes with copies of them.
 //!
 //! A holder sends the gradients of its copies to the owner, and the owner sends new values back. Tied parameters and
 //! data-parallel replicas both use this exchange.
@@ -19,7 +20,8 @@ use stageline_nn::params::shared::{is_trained, unify, with_value};
 /// share.
 pub(crate) type Tensors = HashMap<ParamId, AnyTensor>;
 
-/// The message in which a stage that holds copies of parameters sends the copies' gradients to the parameters' owner.
+/// The message in which a stage that holds copies of parameters sends the copies' gradients to the parameters' owner,
+/// whose optimizer steps them.
 struct Gradients {
     /// The index of the micro-batch (for tied parameters) or of the step (for replicas) whose gradients the message
     /// carries.
@@ -27,8 +29,8 @@ struct Gradients {
     tensors: Tensors,
 }
 
-/// The owner's end of the exchange of shared parameters: the ids of the parameters that the owner steps, and the
-/// channels to one stage that holds copies of these parameters.
+/// The owner's end of the exchange of shared parameters: the ids of the parameters that the owner's optimizer steps,
+/// and the channels to one stage that holds copies of these parameters.
 pub(crate) struct Owned {
     pub(crate) ids: Vec<ParamId>,
     gradients: Receiver<Gradients>,
@@ -37,7 +39,7 @@ pub(crate) struct Owned {
 }
 
 /// The holder's end of the exchange of shared parameters: the ids of the parameters of which the holder keeps copies,
-/// and the channels to the stage that owns these parameters.
+/// and the channels to the stage that owns these parameters (whose optimizer steps them).
 pub(crate) struct Held {
     pub(crate) ids: Vec<ParamId>,
     gradients: Sender<Gradients>,
@@ -45,9 +47,9 @@ pub(crate) struct Held {
     owner: Device,
 }
 
-/// Connects the stage that owns parameters to a stage that holds copies of them, and returns both ends of the
-/// connection. The holder can send the gradients of `ahead` micro-batches or steps before the owner receives any; a
-/// further send is blocked.
+/// Connects the owner of parameters (the stage whose optimizer steps them) to a holder (a stage that computes with
+/// copies of them), and returns both ends of the connection. The holder can send the gradients of `ahead` micro-batches
+/// or steps before the owner receives any; a further send is blocked.
 pub(crate) fn share(ids: Vec<ParamId>, owner: &Device, holder: &Device, ahead: usize) -> (Owned, Held) {
     let (gradient_sender, gradient_receiver) = bounded(ahead);
     let (value_sender, value_receiver) = bounded(1);
@@ -66,7 +68,8 @@ impl Owned {
         Ok(received.tensors)
     }
 
-    /// Sends the current values of this stage's shared parameters to the stage that holds copies of these parameters.
+    /// Sends the current values of shared parameters, which this stage's optimizer steps, to the stage that holds
+    /// copies of these parameters.
     pub(crate) fn publish<M: Module>(&self, module: &M, waits: &Waits) -> Result<(), Stopped> {
         let mut read = ReadValues { ids: &self.ids, holder: &self.holder, values: Tensors::new() };
         module.visit(&mut read);
@@ -76,7 +79,7 @@ impl Owned {
 
 impl Held {
     /// Removes the gradients of a stage's parameter copies from the stage's gradients for one micro-batch or step, and
-    /// sends the removed gradients to the owner of the parameters.
+    /// sends the removed gradients to the owner of the parameters, whose optimizer steps them.
     pub(crate) fn send<M: Module>(
         &self,
         module: &M,
@@ -90,8 +93,9 @@ impl Held {
         waits.send(&self.gradients, Gradients { of, tensors })
     }
 
-    /// Waits for the new values of shared parameters from the stage that owns them, and writes these values to this
-    /// stage's copies. Returns the changed module, or the unchanged one if the pipeline stops during the wait.
+    /// Waits for the new values of shared parameters from the stage that owns them (whose optimizer steps them), and
+    /// writes these values to this stage's copies. Returns the changed module, or the unchanged one if the pipeline
+    /// stops during the wait.
     pub(crate) fn follow<M: Module>(&self, module: M, waits: &Waits) -> Result<M, (M, Stopped)> {
         match waits.receive(&self.values) {
             Ok(values) => Ok(unify(module.map(&mut SetValues { values }))),
@@ -99,15 +103,15 @@ impl Held {
         }
     }
 
-    /// Receives the new parameter values from the owner of the parameters and discards these values, so that the
-    /// channel is empty; this stage's copies do not change.
+    /// Receives the new parameter values from the owner of the parameters, whose optimizer steps them, and discards
+    /// these values, so that the channel is empty; this stage's copies do not change.
     pub(crate) fn ignore(&self, waits: &Waits) -> Result<(), Stopped> {
         waits.receive(&self.values).map(drop)
     }
 }
 
-/// Adds up the gradients that the owner of shared parameters received from all holders of copies, in the order of
-/// `received`, and adds the sum to the owner's own gradients.
+/// Adds up the gradients that the owner of shared parameters (the stage whose optimizer steps them) received from all
+/// holders of copies, in the order of `received`, and adds the sum to the owner's own gradients.
 pub(crate) fn add<M: Module>(module: &M, gradients: &mut GradientsParams, received: Vec<Tensors>) {
     if !received.is_empty() {
         module.visit(&mut AddGradients { gradients, received });
@@ -133,7 +137,8 @@ impl ModuleVisitor for TakeGradients<'_> {
 
 struct AddGradients<'a> {
     gradients: &'a mut GradientsParams,
-    /// The gradients of shared parameters from each stage that holds copies, in the order in which the owner adds them.
+    /// The gradients of shared parameters from each stage that holds copies, in the order in which the owner (the stage
+    /// whose optimizer steps the parameters) adds them.
     received: Vec<Tensors>,
 }
 

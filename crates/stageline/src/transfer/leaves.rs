@@ -57,8 +57,8 @@ impl LeafGradient {
     }
 }
 
-/// The gradients of all float tensors of a stage's input or output, in the order in which the payload lists its
-/// tensors; `None` for a tensor on which the loss does not depend.
+/// The gradients of all float tensors of a stage's input or output, in the order of the tensors in that input or
+/// output; `None` for a tensor on which the loss does not depend.
 pub(crate) struct LeafGradients(Vec<Option<LeafGradient>>);
 
 impl LeafGradients {
@@ -84,7 +84,7 @@ impl LeafGradients {
 }
 
 /// The float tensors of a stage's input or output, at which gradients leave or enter the stage's autodiff graph, in the
-/// order in which the payload lists its tensors.
+/// order of the tensors in that input or output.
 #[derive(Default)]
 pub(crate) struct Leaves(Vec<Box<dyn Leaf>>);
 

@@ -1,7 +1,7 @@
 //! The boundary between two neighbouring stages: activations go downstream, gradients go upstream.
 //!
-//! Each direction is one bounded channel. Sends follow the global order of transfers (see `order`), and keep what is in
-//! flight alive (see `in_flight`).
+//! Each direction is one bounded channel. Sends between GPUs are issued in the plan's global order of transfers (see
+//! `order`), and sent tensors are kept alive until NCCL has read them (see `in_flight`).
 
 use burn::tensor::{Bool, Device, Int, Tensor};
 use stageline_schedule::Transfer;
@@ -33,7 +33,7 @@ pub(crate) struct Downstream<T> {
     activations: Sender<Message<Weighted<T>>>,
     gradients: Receiver<Message<LeafGradients>>,
     here: Device,
-    /// The destinations of the activations: devices, or sessions (network connections) with a device of another host.
+    /// The destinations of the activations: devices, or sessions (connections) with a device of another host.
     /// Successive micro-batches use the destinations in turn.
     to: Lanes,
     sent: Sent,
@@ -44,8 +44,8 @@ pub(crate) struct Upstream<T> {
     activations: Receiver<Message<Weighted<T>>>,
     gradients: Sender<Message<LeafGradients>>,
     here: Device,
-    /// The destinations of the gradients: devices, or sessions (network connections) with a device of another host.
-    /// Successive micro-batches use the destinations in turn.
+    /// The destinations of the gradients: devices, or sessions (connections) with a device of another host. Successive
+    /// micro-batches use the destinations in turn.
     to: Lanes,
     sent: Sent,
 }
@@ -75,7 +75,7 @@ pub(crate) fn link<T>(capacity: usize, previous: Device, next: Device, route: Ro
 
 impl<T: Payload> Downstream<T> {
     /// Sends an activation to the next stage and returns its size in bytes. The tensors move to the next stage's
-    /// device, or to the network session through which that stage receives them.
+    /// device, or to the session (the network connection) through which that stage receives them.
     pub(crate) fn send(
         &mut self,
         waits: &Waits,
@@ -111,7 +111,8 @@ impl<T: Payload> Upstream<T> {
     }
 
     /// Sends the gradients of this stage's input to the previous stage and returns their size in bytes. The tensors
-    /// move to the previous stage's device, or to the network session through which that stage receives them.
+    /// move to the previous stage's device, or to the session (the network connection) through which that stage
+    /// receives them.
     pub(crate) fn send_gradient(
         &mut self,
         waits: &Waits,
@@ -139,12 +140,12 @@ fn take<T>(waits: &Waits, channel: &Receiver<Message<T>>, micro_batch: usize) ->
     Ok(message.content)
 }
 
-/// A mapper that detaches every tensor of a payload from its autodiff graph, sends the tensor to a device, and counts
-/// the bytes sent.
+/// A mapper that detaches every tensor of a payload (a value made of tensors, such as a stage's output) from its
+/// autodiff graph, sends the tensor to a device, and counts the bytes sent.
 struct Departure<'a> {
     sent: &'a mut Sent,
     device: &'a Device,
-    /// The number of bytes of the payload that have been sent so far.
+    /// The number of bytes that have been sent so far of the payload (the stage's output for one micro-batch).
     bytes: u64,
 }
 
@@ -172,7 +173,8 @@ impl PayloadMapper for Departure<'_> {
     }
 }
 
-/// A mapper that moves every tensor of a received payload to the receiving stage's device.
+/// A mapper that moves every tensor of a received payload (a value made of tensors, such as a stage's input) to the
+/// receiving stage's device.
 struct Arrival<'a>(&'a Device);
 
 impl PayloadMapper for Arrival<'_> {

@@ -2,17 +2,18 @@
 //!
 //! Input: a stage's activations, gradients, and values of shared parameters. Output: the same tensors on the receiver's
 //! device, detached from the sender's autodiff graph. This folder owns the two ends of every channel that carries
-//! tensors, the mappers that detach, track or move each tensor of a payload, and the exchange of shared parameters with
-//! its visitors and mappers of a module. These take the gradients of copies out of a stage's gradients, add received
-//! gradients to the owner's, read the owner's values and write them to copies. Whatever concerns gradients or
-//! parameters that another stage or replica also has is here; sums over micro-batches, norms and optimizer steps within
-//! one stage are in `update`. Transfers between GPUs are issued in one global order. This folder must not run forwards
-//! or optimizers, and must not choose the order of actions.
+//! tensors, the mappers that detach, track or move each tensor of a payload (a value made of tensors), and the exchange
+//! of shared parameters with its visitors and mappers of a module. These take the gradients of copies out of a stage's
+//! gradients, add received gradients to those of the owner (the stage that steps the parameters), read the owner's
+//! values and write them to copies. Whatever concerns gradients or parameters that another stage or replica also has is
+//! here; sums over micro-batches, norms and optimizer steps within one stage are in `update`. Transfers between GPUs
+//! are issued in one global order. This folder must not run forwards or optimizers, and must not choose the order of
+//! actions.
 //!
 //! - `link`: the boundary between two neighbouring stages, with the ends `Downstream` and `Upstream`.
 //! - `leaves`: the float tensors through which gradients enter and leave a stage's autodiff graph (`Leaves`), and their
 //!   gradients (`LeafGradients`); the scalar from which a backward starts.
-//! - `order`: the turns of transfers between GPUs (`Turns`, `Baton`), without which NCCL can deadlock.
+//! - `order`: the order in which transfers between GPUs are issued (`Turns`, `Baton`), without which NCCL can deadlock.
 //! - `in_flight`: the tensors sent last (`Sent`), kept alive until NCCL has read them.
 //! - `hand_over`: moves batches, outputs, modules and shared parameters to a device outside the plan's transfers.
 //! - `copies`: the exchange of gradients and values between the owner of a parameter (`Owned`) and a holder of a copy

@@ -68,8 +68,9 @@ impl Turns {
         all.into_iter().map(Arc::new).collect()
     }
 
-    /// Waits until it is the turn of `transfer` on both of its GPUs, issues it by calling `issue`, and lets the next
-    /// transfers of these GPUs follow. Returns an error if the pipeline stops during the wait.
+    /// Waits until `transfer` is the next transfer in the fixed order of both of its GPUs, issues it by calling
+    /// `issue`, and lets the next transfers of these GPUs follow. Returns an error if the pipeline stops during the
+    /// wait.
     pub(crate) fn issue<R>(&self, transfer: Transfer, waits: &Waits, issue: impl FnOnce() -> R) -> Result<R, Stopped> {
         let Some(batons) = self.batons.get(&transfer) else { return Ok(issue()) };
         for baton in batons {

@@ -12,13 +12,14 @@ use burn::tensor::Device;
 use crate::failure::stop::{Stopped, Waits};
 use crate::transfer::copies::{Held, Owned, add, share};
 
-/// The role of one replica's stage in the reduction of gradients and the broadcast of new parameter values at the end
-/// of a step.
+/// The role of one data-parallel replica's stage in the reduction of gradients and the broadcast of new parameter
+/// values at the end of a step.
 pub(crate) enum Collective {
-    /// The first replica's stage, which has the optimizer, with its exchanges with the same stage of the other
-    /// replicas, in replica order.
+    /// The first replica's stage, which has the optimizer, with its exchanges of gradients and parameter values with
+    /// the same stage of the other replicas, in replica order.
     Root(Vec<Owned>),
-    /// The stage of a replica other than the first, which computes with copies of the first replica's parameters.
+    /// The stage of a replica other than the first, which has no optimizer and computes with copies of the first
+    /// replica's parameters.
     Leaf(Held),
 }
 

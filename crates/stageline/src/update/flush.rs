@@ -1,5 +1,5 @@
 //! The flush at the end of a step: every stage reports its gradient norms, losses and ledger, and one common verdict
-//! says how all stages end the step.
+//! says whether all stages step their optimizers or skip the step.
 //!
 //! The order of a flush is: sum, unscale, find non-finite results, global norm, clip, step. The step itself is in
 //! `optimizer_step`.
@@ -21,8 +21,8 @@ pub(crate) struct FlushConfig {
 }
 
 impl FlushConfig {
-    /// Returns the verdict that a speculative optimizer step assumes for the training step `step`: all gradients are
-    /// finite, and their global norm needs no clipping.
+    /// Returns the verdict that stages assume in the training step `step` before the common verdict is known: to step
+    /// their optimizers, because all gradients are finite, without clipping by the global norm.
     pub(crate) fn assumed(self, step: usize) -> Verdict {
         let scaling = self.clip.map_or(Scaling::Keep, |clip| clip.scaling(0.0));
         Verdict::Step { scaling, examine: self.examines(step) }
@@ -35,19 +35,21 @@ impl FlushConfig {
     }
 }
 
-/// The time of the optimizer step: after the common verdict of all stages, or speculatively before that verdict.
+/// The time of the optimizer step: after the common verdict of all stages (step, or skip the step), or speculatively
+/// before that verdict.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Flush {
-    /// Before it steps its optimizer, every stage waits for the verdict on the step, which depends on the gradient sums
-    /// of all stages.
+    /// Before it steps its optimizer, every stage waits for the verdict on the step (step, or skip it), which depends
+    /// on the gradient sums of all stages.
     Together,
     /// Each stage steps its optimizer as soon as its own gradient sums are complete and finite, with this assumed
-    /// verdict. If the true verdict differs, the step is rolled back and made again as the verdict says (the
-    /// post-validation of Qi et al., 2023).
+    /// verdict (to step, and how gradients are clipped). If the true verdict of all stages differs, the step is rolled
+    /// back and made again as the verdict says (the post-validation of Qi et al., 2023).
     Ahead(Verdict),
 }
 
-/// The verdict on a step: what every stage does with its gradients at the end of the step, decided once for all stages.
+/// The verdict on a step, decided once for all stages: what every stage does with its gradients at the end of the step,
+/// such as step its optimizer, only return the gradients, or discard them (skip the step).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Verdict {
     /// Every stage steps its optimizer with the step's gradients, and keeps the result.
@@ -60,7 +62,8 @@ pub(crate) enum Verdict {
     },
     /// Every stage returns its gradients, both as summed and as clipped, and changes neither parameters nor optimizer.
     Show { scaling: Scaling },
-    /// Every stage steps its optimizer and rolls the step back; no values of tied parameters are exchanged.
+    /// The step is a rehearsal, which only measures the memory that training needs: every stage steps its optimizer and
+    /// then rolls the step back. No values of tied parameters are exchanged.
     Rehearse { examine: bool },
     /// Every stage discards its gradients and changes neither parameters nor optimizer.
     Skip,

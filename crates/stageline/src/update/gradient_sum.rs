@@ -27,7 +27,7 @@ pub(crate) struct GradientSum {
     /// The number of micro-batches whose gradients form one group of the sum.
     per_group: usize,
     /// The gradients of micro-batches that arrived before those of an earlier micro-batch, by micro-batch index. They
-    /// are added to the sum in their turn.
+    /// are added to the sum after those of the earlier micro-batch.
     early: BTreeMap<usize, Half>,
     ledger: Ledger,
 }
@@ -73,7 +73,7 @@ impl GradientSum {
     }
 
     /// Adds the gradients of one micro-batch to the step's sum, and computes those weight gradients of the micro-batch
-    /// that were deferred. Gradients that arrive before those of an earlier micro-batch are kept until their turn.
+    /// that were deferred. Gradients that arrive before those of an earlier micro-batch are kept and added after it.
     pub(crate) fn add<M: Module>(&mut self, module: &M, micro_batch: usize, mut half: Half) {
         if !half.deferred.is_empty() && (micro_batch != self.ledger.backwards || half.is_several(module)) {
             half.complete();

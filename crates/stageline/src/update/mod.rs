@@ -1,10 +1,10 @@
 //! The update: from the gradients of M micro-batches to one optimizer step of a stage, or none.
 //!
 //! Input: the gradients and loss weight of each micro-batch, and the settings of clipping, loss scale and precision.
-//! Output: the stage's ledger and gradient norms, the common verdict on the step, and the stage's module after the
-//! optimizer step. This folder owns gradient sums, gradient norms, the optimizer with its rollback, and the visitors
-//! and mappers of a module's parameters that these need. It must not run forwards, send tensors to other stages, or
-//! start threads.
+//! Output: the stage's ledger (the count of its summed micro-batches) and gradient norms, the common verdict on the
+//! step (step the optimizers, or skip it), and the stage's module after the optimizer step. This folder owns gradient
+//! sums, gradient norms, the optimizer with its rollback, and the visitors and mappers of a module's parameters that
+//! these need. It must not run forwards, send tensors to other stages, or start threads.
 //!
 //! - `gradient_sum`: the sum of a stage's gradients in ascending micro-batch order (`GradientSum`, `Half`).
 //! - `ledger`: the check that every stage has summed the whole batch (`Ledger`).

@@ -107,8 +107,8 @@ impl<M: Module> Trained<M> {
     }
 
     /// Makes one optimizer step of the stage and returns the step's base learning rate, which holds for all parameters
-    /// that have no learning rate of their own. The step is final only after [`commit`](Self::commit); a rehearsal can
-    /// be rolled back even if rollback is off.
+    /// that have no learning rate of their own. The step is final only after [`commit`](Self::commit); a rehearsal (a
+    /// step that only measures memory) can be rolled back even if rollback is off.
     pub(crate) fn step(&mut self, gradients: GradientsParams, is_rehearsal: bool) -> f64 {
         if is_rehearsal || self.rollback == Rollback::Kept {
             let (module, optimizer) = (self.module().clone(), self.optimizer.clone());

@@ -60,18 +60,20 @@ pub enum Cause {
     /// The difference between the trainings is only rounding, because the stages compute in BF16 or F16 instead of full
     /// precision.
     Rounding,
-    /// The gradients of the first step agree with those of the reference, so the difference comes from the optimizer
-    /// step or from a later step.
+    /// The gradients of the first step agree with those of the reference (the same training on one device), so the
+    /// difference comes from the optimizer step or from a later step.
     AfterTheGradients {
-        /// The first step at which the training losses of the verified training and of the reference differ by more
-        /// than the tolerance; `None` if only the validation losses differ.
+        /// The first step at which the training losses of the verified training and of its reference (the same training
+        /// on one device) differ by more than the tolerance; `None` if only the validation losses differ.
         step: Option<usize>,
     },
     /// No known fault explains the difference between the trainings.
     Unknown {
-        /// The stage of the parameter whose gradient differs most from that of the reference.
+        /// The stage of the parameter whose gradient differs most from that of the reference (the same training on one
+        /// device).
         stage: usize,
-        /// The path, in the stage's module, of the parameter whose gradient differs most from that of the reference.
+        /// The path, in the stage's module, of the parameter whose gradient differs most from that of the reference
+        /// (the same training on one device).
         path: String,
     },
 }

@@ -1,5 +1,6 @@
-//! Finds the likely cause of a difference between a training and its reference: the gradients that each known fault of
-//! gradient accumulation would give are compared with the gradients found.
+//! Finds the likely cause of a difference between a training and its reference (the same training with the full batch
+//! on one device): the gradients that each known fault of gradient accumulation would give are compared with the
+//! gradients found.
 //!
 //! The predictions are made from the gradients of every micro-batch, each computed alone. A fault of the model itself,
 //! such as a loss that is a mean or a batch norm, shows as micro-batches that do not add up to the whole batch.
@@ -17,23 +18,24 @@ use crate::update::precision::Precision;
 use crate::verify::Build;
 use crate::verify::flat::{Flat, add, clipped, dot, flat};
 
-/// The inputs of the search for the cause of a difference between a training and its reference: the model, the batch of
-/// the first step, and the gradients of both trainings.
+/// The inputs of the search for the cause of a difference between a training and its reference (the same training on
+/// one device): the model, the batch of the first step, and the gradients of both trainings.
 pub(super) struct Diagnosis<'a, In: Payload, Out: Payload, Target: Payload> {
     /// The closure that builds the pipeline to verify, with the same parameters on every call.
     pub(super) build: &'a Build<'a, In, Out, Target>,
-    /// True if the reference is a separate model of one stage that was never cut; false if it consists of the
-    /// pipeline's own stages on one device.
+    /// True if the reference (the training on one device with which the pipeline is compared) has a separate model of
+    /// one stage that was never cut; false if it has the pipeline's own stages.
     pub(super) is_uncut: bool,
     /// The batch of the first training step.
     pub(super) batch: Batch<In, Target>,
-    /// The gradient of each parameter at the first step of the verified training, as the user configured it.
+    /// The gradient of each parameter at the first step of the training that is verified, as the user configured it.
     pub(super) configured: &'a [ParameterGradient],
-    /// The gradient of each parameter at the first step of the reference, which trains on one device.
+    /// The gradient of each parameter at the first step of the reference, the same training on one device.
     pub(super) reference: &'a [ParameterGradient],
-    /// The relative difference of each parameter's gradient between the verified training and the reference.
+    /// The relative difference of each parameter's gradient between the verified training and its reference (the same
+    /// training on one device).
     pub(super) differences: &'a [Difference],
-    /// The number of micro-batches into which the reference cuts the batch.
+    /// The number of micro-batches into which the reference (the training on one device) cuts the batch.
     pub(super) reference_micro_batches: usize,
     /// The tolerance: two gradients of a parameter count as equal if the norm of their difference, relative to the norm
     /// of the expected gradient, is at most this.
@@ -41,8 +43,8 @@ pub(super) struct Diagnosis<'a, In: Payload, Out: Payload, Target: Payload> {
 }
 
 impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> {
-    /// Returns the likely cause of the difference between the verified training and its reference; `None` if their
-    /// gradients agree within the tolerance.
+    /// Returns the likely cause of the difference between the verified training and its reference (the same training on
+    /// one device); `None` if their gradients agree within the tolerance.
     pub(super) fn cause(&self) -> Result<Option<Cause>, VerifyError> {
         let configuration = (self.build)();
         let (clip, micro_batches) = (configuration.configured_clip(), configuration.configured_micro_batches());
@@ -87,7 +89,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
     }
 
     /// Splits the batch of the first step into `count` micro-batches and runs each of them alone. Returns their losses,
-    /// the sum of their gradients, and the parameters whose gradients are zero.
+    /// the sum of their gradients, and, for each micro-batch, the parameters whose gradients are zero.
     fn parts(&self, probes: &mut Pipeline<In, Out, Target>, count: usize) -> Result<Parts, VerifyError> {
         let batch = self.cut(probes, count)?;
         let mut parts = Parts { losses: Vec::new(), sum: self.zeros(), zero_gradients: Vec::new() };
@@ -261,7 +263,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
     }
 
     /// Whether recomputation is the cause of the difference: the pipeline recomputes, and without recomputation its
-    /// gradients agree with the reference.
+    /// gradients agree with those of the reference (the same training on one device).
     fn is_recomputation(&self) -> Result<bool, VerifyError> {
         let configuration = (self.build)();
         if !configuration.recomputes() {
@@ -272,7 +274,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
     }
 
     /// Whether rounding is the cause of the difference: the pipeline computes in BF16 or F16, and in full precision its
-    /// gradients agree with the reference.
+    /// gradients agree with those of the reference (the same training on one device).
     fn is_rounding(&self, found: &Flat) -> Result<bool, VerifyError> {
         let configuration = (self.build)();
         if configuration.configured_precision() == Precision::Full {

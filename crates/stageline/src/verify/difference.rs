@@ -5,16 +5,17 @@ use std::fmt;
 use super::VerifyError;
 use crate::update::parameter_gradient::ParameterGradient;
 
-/// The difference between the gradients of one parameter in the training that is verified and in its reference.
+/// The difference between the gradients of one parameter in the training that is verified and in its reference (the
+/// same training on one device).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
     /// The index of the stage that trains the parameter whose gradients are compared.
     pub stage: usize,
     /// The path of the compared parameter in the stage's module, such as `0.linear.weight`.
     pub path: String,
-    /// The L2 norm of the difference between the two gradients, divided by the norm of the reference's gradient. The
-    /// divisor is at least a thousandth of the norm of all gradients, so that rounding in a gradient of zero does not
-    /// count.
+    /// The L2 norm of the difference between the two gradients, divided by the norm of the gradient in the reference
+    /// (the training on one device). The divisor is at least a thousandth of the norm of all gradients, so that
+    /// rounding in a gradient of zero does not count.
     pub relative: f64,
 }
 
@@ -69,8 +70,8 @@ fn same_parameters(configured: &[ParameterGradient], reference: &[ParameterGradi
     Ok(())
 }
 
-/// Returns the L2 norm of the difference between `values` and `reference`, divided by the norm of `reference` or by a
-/// thousandth of `norm_of_all`, whichever is larger; 0 if the two are equal.
+/// Returns the L2 norm of the difference between two gradients of a parameter, `values` and `reference`, divided by the
+/// norm of `reference` or by a thousandth of `norm_of_all`, whichever is larger; 0 if the two are equal.
 pub(super) fn relative(
     values: impl Iterator<Item = f64>,
     reference: impl Iterator<Item = f64>,

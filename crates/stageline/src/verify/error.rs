@@ -16,7 +16,8 @@ pub enum VerifyError {
     /// [`Verify::reference_micro_batches`](crate::Verify::reference_micro_batches).
     #[error("the reference failed: {0}")]
     Reference(#[from] StepError),
-    /// The caller has split the batches into micro-batches, which cannot be joined to a full batch for the reference.
+    /// The caller has split the batches into micro-batches, which cannot be joined to a full batch for the reference
+    /// (the training on one device).
     #[error(
         "batches are cut by hand into {given} micro-batches, which cannot be joined; let the reference use as many, by \
          `.reference_micro_batches({given})`, or give uncut batches"
@@ -25,17 +26,17 @@ pub enum VerifyError {
         /// The number of micro-batches into which the caller has split a batch.
         given: usize,
     },
-    /// The training that is verified failed with this error, or its reference failed in a training step or an
-    /// evaluation.
+    /// The training that is verified failed with this error, or its reference (the same training on one device) failed
+    /// in a training step or an evaluation.
     #[error("the training that is verified failed: {0}")]
     Trial(BoxError),
-    /// The gradients that the verified training returned do not match the model's parameters in number or size.
+    /// The gradients that the training that is verified returned do not match the model's parameters in number or size.
     #[error(
         "gradient {at} of the training that is verified is {found}, where the model has {expected}; give the \
          gradients of all trained parameters in the order of the model"
     )]
     Gradients {
-        /// The index of the first gradient whose size differs from that of the model's parameter at this index.
+        /// The index of the first gradient whose size differs from that of the model's parameter at the same index.
         at: usize,
         /// The path and size of the gradient that the verified training returned at the index `at`; "none" if it
         /// returned fewer gradients.

@@ -75,12 +75,12 @@ pub struct Verify {
 /// one device) with which it passes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bars {
-    /// The largest allowed difference between a parameter's gradients in the verified training and in its reference at
-    /// the first step, relative to the norm of the reference's gradient.
+    /// The largest allowed difference between a parameter's gradients in the verified training and in its reference
+    /// (the same training on one device) at the first step, relative to the norm of the reference's gradient.
     pub gradient: f64,
-    /// The largest allowed difference between the validation losses of the verified training and its reference, or
-    /// between their last training losses if there is no validation. The difference is absolute for losses up to 1, and
-    /// relative for larger losses.
+    /// The largest allowed difference between the validation losses of the verified training and its reference (the
+    /// same training on one device), or between their last training losses if there is no validation. The difference is
+    /// absolute for losses up to 1, and relative for larger losses.
     pub loss: f64,
 }
 
@@ -108,8 +108,8 @@ impl Verify {
         Self::default()
     }
 
-    /// Sets the number of training steps that are made and compared with those of the reference; 100 if unset. A value
-    /// of 0 counts as 1.
+    /// Sets the number of training steps that are made and compared with those of the reference (the same training on
+    /// one device); 100 if unset. A value of 0 counts as 1.
     pub fn steps(self, steps: usize) -> Self {
         Self { steps: steps.max(1), ..self }
     }
@@ -122,8 +122,9 @@ impl Verify {
         Self { reference_micro_batches: micro_batches.max(1), ..self }
     }
 
-    /// Sets the tolerances: the largest differences in gradients and losses between the training and its reference with
-    /// which the verification passes. If unset, they depend on the precision ([`Bars::of`]).
+    /// Sets the tolerances: the largest differences in gradients and losses between the training and its reference (the
+    /// same training on one device) with which the verification passes. If unset, they depend on the precision
+    /// ([`Bars::of`]).
     pub fn bars(self, bars: Bars) -> Self {
         Self { bars: Some(bars), ..self }
     }
@@ -150,8 +151,8 @@ impl Verify {
     /// builds a pipeline of one stage, whose forward is that of the whole model, from the same parameters in the same
     /// order.
     ///
-    /// [`pipeline`](Self::pipeline) runs the stages of `build` as the reference, so a mistake in the cut, such as a
-    /// missing skip connection, is in both trainings and not found.
+    /// [`pipeline`](Self::pipeline) runs the stages of `build` on one device as the training to compare with, so a
+    /// mistake in the cut, such as a missing skip connection, is in both trainings and not found.
     ///
     /// # Errors
     /// Returns [`VerifyError`] if a pipeline cannot be built, if a step of the verified pipeline or of the uncut model
@@ -171,8 +172,8 @@ impl Verify {
     /// with the parameters of the loop's model. The loop must return gradients in the order of that model's parameters.
     ///
     /// # Errors
-    /// Returns [`VerifyError`] if a step of the loop or of the reference fails, if the reference cannot be built, or if
-    /// the loop's gradients differ in number or size from those of the reference.
+    /// Returns [`VerifyError`] if a step of the loop or of the reference (the training on one device) fails, if the
+    /// reference cannot be built, or if the loop's gradients differ in number or size from those of the reference.
     pub fn trial<In: Payload, Out: Payload, Target: Payload>(
         self,
         trial: impl Trial<In, Target>,
@@ -183,9 +184,9 @@ impl Verify {
         self.verify(trial, Models { build: &build, uncut: None }, batch, validation)
     }
 
-    /// Runs the verified training (`trial`) and its reference on one device, and compares their gradients and losses.
-    /// The reference trains the uncut model (`models.uncut`), or the stages of `models.build` if there is no uncut
-    /// model.
+    /// Runs the training that is verified (`trial`) and its reference (the same training on one device), and compares
+    /// their gradients and losses. The reference trains the uncut model (`models.uncut`), or the stages of
+    /// `models.build` if there is no uncut model.
     fn verify<In: Payload, Out: Payload, Target: Payload>(
         self,
         mut trial: impl Trial<In, Target>,
@@ -241,8 +242,9 @@ impl Verify {
         Ok((self.train(&mut reference, batch, validation)?, gradients))
     }
 
-    /// Runs one of the two trainings of a verification (`trial`) for all training steps, then evaluates the validation
-    /// batches. Returns its training losses and its validation loss.
+    /// Runs one of the two trainings of a verification (`trial`: the one that is verified, or the one on one device)
+    /// for all training steps, then evaluates the validation batches. Returns its training losses and its validation
+    /// loss.
     fn train<In: Payload, Target: Payload>(
         self,
         trial: &mut impl Trial<In, Target>,
@@ -257,12 +259,12 @@ impl Verify {
     }
 }
 
-/// The closures that build the two models of a verification: the model that is trained as configured, and the
-/// reference.
+/// The closures that build the two models of a verification: the model that is trained as configured, and the reference
+/// that is trained on one device.
 struct Models<'a, In: Payload, Out: Payload, Target: Payload> {
     build: &'a Build<'a, In, Out, Target>,
-    /// The closure that builds the model as it was before it was cut into stages; `None` if the reference consists of
-    /// the stages of `build`.
+    /// The closure that builds the model as it was before it was cut into stages; `None` if the reference (the training
+    /// on one device) has the stages of `build`.
     uncut: Option<&'a Build<'a, In, Out, Target>>,
 }
 
@@ -282,7 +284,8 @@ pub(super) fn loss_over(batches: &[Vec<LossTerm>]) -> f64 {
     (0..terms).map(mean_of_term).sum()
 }
 
-/// The training losses and the validation loss of one of the two trainings of a verification.
+/// The training losses and the validation loss of one of the two trainings of a verification: the one that is verified,
+/// or the one on one device.
 pub(super) struct Trained {
     /// The training loss at each step, in the order of the steps.
     losses: Vec<f64>,
@@ -290,7 +293,8 @@ pub(super) struct Trained {
     validation: Option<f64>,
 }
 
-/// A pair of losses that should be equal: one of the training as configured, one of its reference.
+/// A pair of losses that should be equal: one of the training as configured, and one of its reference (the same
+/// training on one device).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Compared {
     /// The loss of the training that is verified, as configured.
@@ -300,13 +304,14 @@ pub struct Compared {
 }
 
 impl Compared {
-    /// Returns the absolute difference between the loss of the training as configured and that of the reference.
+    /// Returns the absolute difference between the loss of the training as configured and that of the reference (the
+    /// same training on one device).
     pub fn difference(self) -> f64 {
         (self.configured - self.reference).abs()
     }
 
-    /// Whether the losses of the two trainings differ by at most `bar`. The difference is absolute if the reference's
-    /// loss is at most 1 in size, and relative to that loss otherwise.
+    /// Whether the losses of the two trainings differ by at most `bar`. The difference is absolute if the loss of the
+    /// reference (the training on one device) is at most 1 in size, and relative to that loss otherwise.
     fn within(self, bar: f64) -> bool {
         self.difference() <= bar * self.reference.abs().max(1.0)
     }

@@ -1,4 +1,5 @@
-//! [`Trial`]: the interface of a training that can be verified.
+//! [`Trial`]: the interface of a training that can be verified, which means compared with the same training on one
+//! device.
 
 use crate::model::batch::Batch;
 use crate::model::payload::Payload;
@@ -7,7 +8,7 @@ use crate::pipeline::report::LossTerm;
 use crate::threads::failure::BoxError;
 use crate::update::parameter_gradient::ParameterGradient;
 
-/// A training that can be verified: a pipeline, or a custom loop.
+/// A training that can be verified (compared with the same training on one device): a pipeline, or a custom loop.
 pub trait Trial<In, Target> {
     /// Returns the gradients that a training step on `batch` would have, in the order of the model's parameters,
     /// without changing the parameters or the optimizer.

@@ -12,45 +12,48 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Verification {
-    /// The tolerances: the largest differences between the verified training and its reference with which the
-    /// verification passes.
+    /// The tolerances: the largest differences between the verified training and its reference (the same training on
+    /// one device) with which the verification passes.
     pub bars: Bars,
     /// The relative difference of each parameter's gradient at the first step between the verified training and its
-    /// reference, in layer order. It is the larger of the differences before and after clipping.
+    /// reference (the same training on one device), in layer order. It is the larger of the differences before and
+    /// after clipping.
     pub gradients: Vec<Difference>,
     /// The training losses of every step, each as a pair: the loss of the training as configured, and that of the
-    /// reference.
+    /// reference (the same training on one device).
     pub losses: Vec<Compared>,
-    /// The losses of both trainings on the validation batches after the last step; `None` if there were no such
-    /// batches.
+    /// The losses of both trainings (as configured, and on one device) on the validation batches after the last step;
+    /// `None` if there were no such batches.
     pub validation: Option<Compared>,
-    /// The likely cause of a difference between the two trainings; `None` if the verification passes.
+    /// The likely cause of a difference between the verified training and the same training on one device; `None` if
+    /// the verification passes.
     pub cause: Option<Cause>,
 }
 
 impl Verification {
-    /// Whether the verified training agrees with the reference within the tolerances ([`Bars`]) in all gradients of the
-    /// first step and in the last loss.
+    /// Whether the verification passes: the verified training agrees with the reference (the same training on one
+    /// device) within the tolerances ([`Bars`]), in all gradients of the first step and in the last loss.
     pub fn passes(&self) -> bool {
         self.cause.is_none()
     }
 
-    /// Returns the difference of the parameter whose gradients differ most between the two trainings; `None` if there
-    /// are no parameters.
+    /// Returns the difference of the parameter whose gradients differ most between the verified training and the one on
+    /// one device; `None` if there are no parameters.
     pub fn worst(&self) -> Option<&Difference> {
         difference::worst(&self.gradients)
     }
 
-    /// Whether the two trainings agree within the tolerances in all gradients of the first step and in the last loss.
-    /// The last loss is that of the validation, or of the last step if there is no validation.
+    /// Whether the verified training and the one on one device agree within the tolerances in all gradients of the
+    /// first step and in the last loss. The last loss is that of the validation, or of the last step if there is no
+    /// validation.
     pub(super) fn agrees(&self) -> bool {
         let gradients = self.gradients.iter().all(|difference| difference.relative <= self.bars.gradient);
         let last = self.validation.or(self.losses.last().copied());
         gradients && last.is_none_or(|losses| losses.within(self.bars.loss))
     }
 
-    /// Returns the index of the first step at which the training losses of the two trainings differ by more than the
-    /// tolerance; `None` if there is no such step.
+    /// Returns the index of the first step at which the losses of the verified training and of the one on one device
+    /// differ by more than the tolerance; `None` if there is no such step.
     pub(super) fn first_step_apart(&self) -> Option<usize> {
         self.losses.iter().position(|losses| !losses.within(self.bars.loss))
     }

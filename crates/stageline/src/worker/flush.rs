@@ -1,5 +1,6 @@
-//! The flush: the end of a step on one worker. It reduces gradient sums over replicas, sends the outcome of each stage,
-//! waits for the verdict, and ends the step as the verdict says.
+//! The flush: the end of a step on one worker. It reduces gradient sums over replicas, sends the outcome of each stage
+//! (losses, gradient norms) to the caller, waits for the verdict (step the optimizers, or skip the step), and ends the
+//! step as the verdict says.
 
 use stageline_schedule::Activity;
 
@@ -78,7 +79,7 @@ impl Worker {
     }
 
     /// Waits for the verdict on a step and returns it: whether all stages step their optimizers, and how gradients are
-    /// clipped. The caller sends the verdict once it has the outcomes of all stages.
+    /// clipped. The caller sends the verdict once it has the losses and gradient norms of all stages.
     pub(super) fn verdict(&mut self) -> Result<Verdict, Stopped> {
         self.diary.enter(self.diary.stage, Activity::Verdict);
         let span = span(&self.diary).entered();

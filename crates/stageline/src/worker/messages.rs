@@ -1,5 +1,5 @@
-//! The messages between the caller's pipeline and its workers: [`Command`]s, verdicts and replies, and the channels
-//! that carry them.
+//! The messages between the caller's pipeline and its workers: [`Command`]s, verdicts (step the optimizers, or skip the
+//! step) and replies, and the channels that carry them.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -96,7 +96,7 @@ pub(crate) struct ReplySenders {
     /// pass.
     pub(crate) finished: Sender<Outcome>,
     /// The sender of each stage's report (learning rate, parameter health, gradients) after the stage has acted on the
-    /// verdict.
+    /// verdict (step the optimizer, or skip the step).
     pub(crate) stepped: Sender<Stepped>,
     /// The sender of the events (timed activities) that each worker has recorded in a training pass.
     pub(crate) recorded: Sender<Recorded>,

@@ -1,10 +1,12 @@
-//! Workers: a [`Worker`] is one thread that interprets its row of the plan for the stages that are placed on it.
+//! Workers: a [`Worker`] is one thread that interprets its row of the plan (its list of instructions) for the stages
+//! that are placed on it.
 //!
-//! Input: commands and verdicts from the caller. Output: the outcome and the report of every stage, the recorded
-//! events, and copies of states and modules. This folder owns the loop of a worker thread: it receives a command,
-//! executes each instruction on the runner of the instruction's stage, measures and records each activity, and ends the
-//! step at the flush. It catches panics and raises them on the stop signal. A worker must not know how a plan was
-//! generated, or which tensors a runner computes.
+//! Input: commands from the caller, and verdicts (whether all stages step their optimizers or skip the step). Output:
+//! the outcome (losses, gradient norms) and the report of every stage, the recorded events, and copies of states and
+//! modules. This folder owns the loop of a worker thread: it receives a command, executes each instruction on the
+//! runner of the instruction's stage, measures and records each activity, and ends the step at the flush. It catches
+//! panics and raises them on the stop signal. A worker must not know how a plan was generated, or which tensors a
+//! runner computes.
 //!
 //! - `flush`: the end of a step: reduction over replicas, outcomes of stages, wait for the verdict, and the optimizer
 //!   step of every stage.
@@ -61,7 +63,8 @@ pub(crate) struct Worker {
     /// The number of the worker within its replica, which is also the number of its row (its list of instructions) in
     /// the plan.
     pub(super) index: usize,
-    /// The runners of the stages that are placed on this worker.
+    /// The runners of the stages that are placed on this worker; a runner has a stage's module and executes its
+    /// instructions.
     pub(super) runners: Vec<Box<dyn Runner>>,
     pub(super) channels: WorkerChannels,
     pub(super) waits: Waits,
@@ -70,8 +73,8 @@ pub(crate) struct Worker {
     /// The number of the last training step if this worker's stages have made it, but it is not yet known that all
     /// other stages have; else `None`.
     pub(super) uncommitted: Option<usize>,
-    /// The state of the verdict on this worker's last training step: known, only assumed so far, or different from the
-    /// assumed verdict.
+    /// The state of the verdict (step the optimizers, or skip) on this worker's last training step: known, only assumed
+    /// so far, or different from the assumed verdict.
     pub(super) last: Last,
 }
 
@@ -79,14 +82,15 @@ pub(crate) struct Worker {
 /// far, or different from the assumed verdict.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Last {
-    /// The verdict on the last training step is known, and the step ended as this verdict says.
+    /// The verdict on the last training step (step the optimizers, or skip) is known, and the step ended as this
+    /// verdict says.
     Known,
-    /// The last training step ended with the assumed verdict that this variant contains; the true verdict has not
-    /// arrived yet.
+    /// The last training step ended with the assumed verdict (step the optimizers, or skip) that this variant contains;
+    /// the true verdict has not arrived yet.
     Assumed(Verdict),
-    /// The true verdict on the last training step, which this variant contains, differs from the verdict that the
-    /// stages had assumed. The work on the following step is discarded. If the last step was ended with the assumed
-    /// verdict, it is rolled back and ended again with the true one.
+    /// The true verdict on the last training step (step the optimizers, or skip), which this variant contains, differs
+    /// from the verdict that the stages had assumed. The work on the following step is discarded. If the last step was
+    /// ended with the assumed verdict, it is rolled back and ended again with the true one.
     Mispredicted(Verdict),
 }
 
@@ -194,7 +198,7 @@ impl Worker {
     }
 
     /// Executes one command of the caller: runs a pass, sends copies of states or modules, or receives the verdict on
-    /// the last step.
+    /// the last step (step the optimizers, or skip).
     fn execute(&mut self, command: Command) -> Result<(), Interrupt> {
         match command {
             Command::Run(run) => self.run(run)?,
@@ -272,8 +276,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Executes one instruction of the plan on the runner of the instruction's stage, and records its event and its
-    /// tracing span.
+    /// Executes one instruction of the plan on the instruction's stage, and records its event and its tracing span.
     fn interpret(&mut self, instruction: Instruction) -> Result<(), Interrupt> {
         self.waits.check()?;
         self.poll_verdict()?;
@@ -295,8 +298,8 @@ impl Worker {
     }
 }
 
-/// Returns the place of a worker in the pipeline, given the runners of its stages: its replica, and the number of its
-/// first stage. Without stages, returns replica 0 and stage 0.
+/// Returns the place of a worker in the pipeline, given the runners of its stages (each with its stage's module): its
+/// replica, and the number of its first stage. Without stages, returns replica 0 and stage 0.
 pub(crate) fn place_of(runners: &[Box<dyn Runner>]) -> (Replica, usize) {
     runners.first().map_or((Replica::default(), 0), |runner| (runner.replica(), runner.stage()))
 }

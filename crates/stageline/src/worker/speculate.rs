@@ -1,5 +1,5 @@
-//! Speculative steps: a worker's stages step their optimizers before the verdict is known, and roll back if the verdict
-//! differs from the assumed verdict.
+//! Speculative steps: a worker's stages step their optimizers before the common verdict (step, or skip the step) is
+//! known, and roll back if it differs from the verdict that they assumed.
 //!
 //! A step is committed when the verdict equals the assumed verdict, or when the caller's next command shows that all
 //! stages have made the step. After a misprediction the step is rolled back and ended again as the verdict says

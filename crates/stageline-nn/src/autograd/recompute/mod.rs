@@ -151,15 +151,16 @@ impl ModuleMapper for Leaves {
     }
 }
 
-/// Returns a copy of a module for one forward of a recomputed part, with its parameters detached by [`Leaves`]. If
-/// `tracked` is set, trained parameters are leaves of a separate graph; otherwise no graph tracks the parameters.
+/// Returns a copy of a module for one forward of a recomputed part (such as a block), with its parameters detached by
+/// [`Leaves`]. If `tracked` is set, trained parameters are leaves of a separate graph; otherwise no graph tracks the
+/// parameters.
 fn leaves<M: Module>(module: &M, tracked: bool) -> M {
     let module = module.clone().map(&mut Leaves { tracked });
     if tracked { unify(module) } else { module }
 }
 
-/// A closure that recomputes a part of a model: it takes the gradient of the part's output and returns the gradient of
-/// its input, or `None` if the output does not depend on the input.
+/// A closure that recomputes a part of a model (such as a block) in the backward: it takes the gradient of the part's
+/// output and returns the gradient of its input, or `None` if the output does not depend on the input.
 type RecomputePart<B> = Box<dyn FnOnce(FloatTensor<B>) -> Option<FloatTensor<B>> + Send>;
 
 /// The state that the autodiff graph of a stage keeps for a recomputed part: the closure that recomputes the part. The

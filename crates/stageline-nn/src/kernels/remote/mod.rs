@@ -88,12 +88,14 @@ fn ir(tensor: &Float) -> TensorIr {
     tensor.clone().into_ir()
 }
 
-/// Returns the shape and element type of a tensor, for a requested output with the same shape and type.
+/// Returns the shape and element type of `tensor`. A client gives them when it requests an output of the same shape and
+/// type from a server.
 fn like(tensor: &Float) -> (Shape, DType) {
     (tensor.shape(), tensor.dtype())
 }
 
-/// Returns the shape `[rows, 2]` and the type f32, for a requested output of two numbers for each row of a tensor.
+/// Returns the shape `[rows, 2]` and the type f32. A client gives them when it requests an output from a server with
+/// two numbers for each row of `tensor`, such as the row's mean and reciprocal deviation.
 fn pairs(tensor: &Float) -> (Shape, DType) {
     let shape = tensor.shape();
     (Shape::new([rows(&shape), 2]), DType::F32)

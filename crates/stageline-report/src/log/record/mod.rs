@@ -5,8 +5,8 @@
 //! `after_steps`. Times are in seconds unless a field says otherwise. JSON has no NaN and no infinity, so these values
 //! are written as `null`.
 //!
-//! - `run`: the description of a run, its layers, links and estimated memory.
-//! - `step`: the measurements of a step, with the account, costs, memory and events of its stages.
+//! - `run`: the description of a run, its layers, network links and estimated memory.
+//! - `step`: the measurements of a step, with the time of each worker by cause, and the costs, memory and events.
 
 mod run;
 mod step;

@@ -1,4 +1,5 @@
-//! The first line of a log: the description of a run, with its layers, links and estimated memory.
+//! The first line of a log: the description of a run, with its layers, the network links between its stages and the
+//! estimated memory.
 
 use std::collections::BTreeMap;
 
@@ -32,8 +33,9 @@ pub struct Run {
     pub channel_capacity: usize,
     /// The layers of the model, in order, with the stage of each.
     pub layers: Vec<Layer>,
-    /// The links between consecutive stages, as measured before the first step: entry i is the link from stage i to
-    /// stage i + 1, or `None` if both stages share a host's memory. The list is empty if no link was measured.
+    /// The network links (latency and bandwidth) between consecutive stages, as measured before the first step: entry i
+    /// is the link from stage i to stage i + 1, or `None` if both stages share a host's memory. The list is empty if no
+    /// link was measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<Option<Link>>,
     /// The device memory of each worker as estimated before the first step; empty if there is no estimate.
@@ -55,8 +57,8 @@ pub struct Run {
 pub struct Link {
     /// The time from a send until the receiver can use an empty message, in seconds; finite and at least 0.
     pub latency: f64,
-    /// The bandwidth of the link in each direction, in bytes a second; finite and at least 1. Transfers in the same
-    /// direction do not overlap: each begins after the one before it.
+    /// The bandwidth of the network link in each direction, in bytes a second; finite and at least 1. Transfers in the
+    /// same direction do not overlap: each begins after the one before it.
     pub bandwidth: f64,
 }
 
@@ -78,7 +80,7 @@ pub struct EstimatedMemory {
     /// The bytes of the gradients of the worker's parameters, which are summed over the micro-batches of a step.
     pub gradients: u64,
     /// The largest number of bytes of activations that the worker keeps at one time, for the backwards of its live
-    /// micro-batches.
+    /// micro-batches (those whose backward has not yet run).
     pub activations: u64,
     /// The largest number of bytes of activations and gradients that are in flight to or from the worker at one time.
     #[serde(default)]

@@ -1,4 +1,4 @@
-//! The line of a training step, with the account, costs, memory and events of its stages.
+//! The line of a training step, with the time of each worker by cause, and the costs, memory and events of its stages.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ pub struct Step {
     /// action, which a GPU may finish later.
     #[serde(default)]
     pub synchronised: bool,
-    /// The measured bubble of the step: the idle share of the total stage time, from 0 to 1.
+    /// The measured bubble of the step: the idle share of the total stage time (workers x step time), from 0 to 1.
     #[serde(deserialize_with = "or_nan")]
     pub bubble: f64,
     /// The theoretical bubble (P - 1) / (V M + P - 1) of P workers, each with V stages, and M micro-batches. It assumes

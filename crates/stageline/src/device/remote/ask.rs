@@ -1,7 +1,7 @@
 //! Liveness checks: asking a host whether its server still runs and is the same process.
 //!
-//! A liveness check uses its own session, because the sessions of the training may be blocked or lost while the host is
-//! alive.
+//! A liveness check uses its own session (connection to a device of the host), because the sessions of the training may
+//! be blocked or lost while the host is alive.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -41,8 +41,8 @@ impl LivenessCheck {
 }
 
 /// Returns `Ok` if the server on the host of a connected device is alive and was not restarted, or else the reason why
-/// the host counts as lost. The server is asked in the session (the network connection) of the previous check, or in a
-/// new session if there was no check before or the session is lost.
+/// the host counts as lost. The server is asked in the session (the connection) of the previous check, or in a new
+/// session if there was no check before or the session is lost.
 fn check_host(connected: &Connected) -> Result<(), String> {
     let last_session = connected.liveness.lock().clone();
     if let Some(process) = last_session.and_then(|session| server_process(&session)) {
@@ -64,8 +64,9 @@ fn check_host(connected: &Connected) -> Result<(), String> {
     }
 }
 
-/// Asks the server at the other end of a session for the numbers that identify its process. Returns `None` if the
-/// session is lost; the panics that burn may raise in a lost session are caught.
+/// Asks the server at the other end of a session (a connection to a device of another host) for the numbers that
+/// identify its process. Returns `None` if the session is lost; the panics that burn may raise in a lost session are
+/// caught.
 fn server_process(session: &Device) -> Option<Process> {
     catch_unwind(AssertUnwindSafe(|| greeting::process(session).ok())).ok()?
 }

@@ -1,5 +1,5 @@
-//! Connects devices of other hosts: each device gets a session that computes, and more sessions for transfers on
-//! demand.
+//! Connects devices of other hosts. Each device gets a session that computes, and more sessions for transfers on
+//! demand. A session is a connection to a device whose server executes the session's requests in order.
 //!
 //! Every connection is opened on its own thread, so that all hosts are contacted in parallel and none can block this
 //! program.
@@ -32,7 +32,7 @@ pub(crate) fn begin(name: &RemoteName, token: Option<&Token>) -> Opening<Device>
 }
 
 /// A connection to another host that is being opened on a thread of its own. `T` is the result of the thread: the
-/// connected device, or a list of further sessions with the device.
+/// connected device, or a list of further sessions (connections with request queues of their own) to the device.
 pub(crate) struct Opening<T> {
     name: RemoteName,
     pending: Pending<Result<T, RemoteError>>,
@@ -43,8 +43,8 @@ impl<T: Send + 'static> Opening<T> {
         Self { name: name.clone(), pending: Pending::start(open) }
     }
 
-    /// Waits until the thread has opened the connection to the other host. Returns the connected device or the
-    /// sessions, or an error if the connection failed or took longer than [`PATIENCE`].
+    /// Waits until the thread has opened the connection to the other host. Returns the connected device or the sessions
+    /// (further connections to the device), or an error if the connection failed or took longer than [`PATIENCE`].
     pub(crate) fn finish(self) -> Result<T, RemoteError> {
         let silent = |why| {
             Err(match why {
@@ -58,8 +58,8 @@ impl<T: Send + 'static> Opening<T> {
     }
 }
 
-/// Connects a device of another host: opens a session, checks that the device's server has this program's version, and
-/// registers the device.
+/// Connects a device of another host: opens a session (a connection with a queue of requests to the device's server),
+/// checks that the device's server has this program's version, and registers the device.
 fn connect(name: &RemoteName, token: Option<Token>) -> Result<Device, RemoteError> {
     let device = open(name, token.as_ref(), "")?;
     let no_stageline = |cause| RemoteError::NoStageline { device: name.clone(), cause };
@@ -118,9 +118,9 @@ fn id_of(name: &RemoteName) -> Option<[u8; 32]> {
     id.parse::<burn::remote::EndpointId>().ok().map(|id| *id.as_bytes())
 }
 
-/// Returns the sessions (network connections) with a device of another host that carry one kind of transfer:
-/// activations, gradients, or tensors for this host. The first call opens the sessions, and returns an error if that
-/// fails.
+/// Returns the sessions (connections with request queues of their own) to a device of another host that carry one kind
+/// of tensors: activations, gradients, or tensors for this host. The first call opens the sessions, and returns an
+/// error if that fails.
 pub(super) fn sessions(connected: &Connected, way: Lane) -> Result<&[Device], RemoteError> {
     let Connected { name, token, transfers, .. } = connected;
     let sessions = &transfers[way as usize];
@@ -143,8 +143,8 @@ fn open(name: &RemoteName, token: Option<&Token>, purpose: &str) -> Result<Devic
     options.init().map_err(|error| refusal(name, &error))
 }
 
-/// Opens a new session with the server of a device on another host, for one question to that server. The session is new
-/// because a session in use may be blocked by an earlier request.
+/// Opens a new session (a connection with a request queue of its own) to a device of another host, for one question to
+/// that device's server. The session is new because a session in use may be blocked by an earlier request.
 pub(super) fn open_new_session(connected: &Connected, question: &str) -> Result<Device, RemoteError> {
     static OPENED: AtomicUsize = AtomicUsize::new(0);
     let number = OPENED.fetch_add(1, Ordering::Relaxed);
@@ -184,8 +184,8 @@ fn broken(name: &RemoteName, cause: String) -> RemoteError {
     RemoteError::Broken { device: name.clone(), cause }
 }
 
-/// Converts burn's error in opening a session with a device to a [`RemoteError`], whose message names the device and a
-/// remedy.
+/// Converts burn's error in opening a session (a connection to a device of another host) to a [`RemoteError`], whose
+/// message names the device and a remedy.
 fn refusal(name: &RemoteName, error: &ConnectError) -> RemoteError {
     let device = name.clone();
     match error {

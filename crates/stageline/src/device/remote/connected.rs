@@ -1,4 +1,5 @@
-//! The registry of devices of other hosts that this program has connected, with their sessions.
+//! The registry of devices of other hosts that this program has connected, with their sessions: open connections to
+//! these devices, each with a queue of requests.
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,7 +14,8 @@ use super::token::Token;
 /// Random numbers that identify a server's process. They show whether a server was restarted and so lost its tensors.
 pub(super) type Process = [f32; 4];
 
-/// A connected device of another host: its name, its token, the numbers of its server's process, and its sessions.
+/// A connected device of another host: its name, its token, the numbers of its server's process, and its sessions (the
+/// open connections to it).
 pub(super) struct Connected {
     pub(super) device: DeviceOf<Remote>,
     pub(super) name: RemoteName,
@@ -22,32 +24,36 @@ pub(super) struct Connected {
     /// The numbers that identified the server's process when the device was connected; the server was restarted if it
     /// has other numbers later.
     pub(super) process: Process,
-    /// The session in which the server of the device is asked whether it is alive; `None` before the first liveness
-    /// check.
+    /// The session (the connection with a request queue of its own) in which the server of the device is asked whether
+    /// it is alive; `None` before the first liveness check.
     pub(super) liveness: Mutex<Option<Device>>,
-    /// The sessions for transfers to and from the device, by the kind of transfer ([`Lane`]). They are opened when a
-    /// transfer of that kind first needs them.
+    /// The sessions (connections to the device) that carry tensors to and from the device, by the kind of the tensors
+    /// ([`Lane`]). They are opened when a tensor of that kind is first transferred.
     pub(super) transfers: [OnceLock<Vec<Device>>; 3],
 }
 
-/// The kind of transfer for which a session with a device of another host is used.
+/// The kind of tensors that a session carries: activations, gradients, or tensors for this host. A session is an open
+/// connection of this program to a device of another host.
 ///
-/// A server processes the requests of one session one after the other, and a session that waits for a tensor does
-/// nothing else. So transfers have sessions of their own, in which nothing is computed.
+/// A server executes the requests of one session one after the other, and a session that waits for a tensor does
+/// nothing else. So tensors are transferred in sessions of their own, in which nothing is computed.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Lane {
-    /// The session carries activations that the device receives from the previous stage.
+    /// The session (a connection to a device of another host) carries activations that the device receives from the
+    /// previous stage.
     Activations,
-    /// The session carries gradients that the device receives from the next stage.
+    /// The session (a connection to a device of another host) carries gradients that the device receives from the next
+    /// stage.
     Gradients,
-    /// The session carries tensors that the device sends to this host, which may pass them on to another host.
+    /// The session (a connection to a device of another host) carries tensors that the device sends to this host, which
+    /// may pass them on to another host.
     Outgoing,
 }
 
 impl Lane {
-    /// Returns the number of sessions that are opened with one device for this kind of transfer: two each for
-    /// activations and gradients, and one for tensors that go to this host. Successive micro-batches use the sessions
-    /// in turn.
+    /// Returns the number of sessions (connections with request queues of their own) that are opened to one device for
+    /// this kind of tensors: two each for activations and gradients, and one for tensors that go to this host.
+    /// Successive micro-batches use the sessions in turn.
     ///
     /// A session requests a tensor from another server only when the previous tensor has arrived. With two sessions,
     /// one requests a tensor while the other's tensor is in flight. So a schedule that starts micro-batches early, such
@@ -63,7 +69,8 @@ impl Lane {
 /// The registry of all connected devices of other hosts.
 static CONNECTED: RwLock<Vec<Arc<Connected>>> = RwLock::new(Vec::new());
 
-/// Adds a connected device of another host to the registry, and replaces an earlier connection to the same device.
+/// Adds a device of another host, to which this program is connected, to the registry, and replaces an earlier
+/// connection to the same device.
 pub(super) fn remember(connected: Connected) {
     let mut all = CONNECTED.write();
     all.retain(|other| other.device != connected.device);
@@ -84,8 +91,8 @@ pub(super) fn remote(device: &Device) -> Option<DeviceOf<Remote>> {
 }
 
 /// Finds the registered connection to a device of another host, given burn's handle of the device or of one of its
-/// transfer sessions. Returns `None` for devices of this host, and for remote devices that were not opened by their
-/// names.
+/// sessions (connections) for transfers. Returns `None` for devices of this host, and for remote devices that were not
+/// opened by their names.
 pub(super) fn find(device: &Device) -> Option<Arc<Connected>> {
     let session_device = device.clone().inner();
     let device = remote(device)?;

@@ -17,15 +17,15 @@ pub enum RemoteError {
         /// The network's error in connecting the host.
         cause: String,
     },
-    /// The session with the device failed to open for another reason than an unreachable host, such as a failed
-    /// handshake or a panic in this program.
+    /// The session (the connection to the device) failed to open for another reason than an unreachable host, such as a
+    /// failed handshake or a panic in this program.
     #[error(
         "no session with `{device}` could be opened: {cause}; check that the same version is installed on both hosts"
     )]
     Broken {
-        /// The name of the device with which no session could be opened.
+        /// The name of the device to which no session (connection) could be opened.
         device: RemoteName,
-        /// The reason why no session with the device could be opened.
+        /// The reason why no session (connection) with the device could be opened.
         cause: String,
     },
     /// The device's host requires a token, and the given token is wrong or missing.

@@ -1,5 +1,6 @@
-//! The greeting of a server on another host ([`Greeting`]): its version, and whether its devices have Stageline's own
-//! kernels. Other requests ask for the numbers that identify the server's process, and introduce other servers to it.
+//! The greeting of a server on another host ([`Greeting`]) answers a new client: it has the server's version, and
+//! whether its devices have Stageline's own kernels. Other requests of a client ask for the numbers that identify the
+//! server's process, and introduce other servers to it.
 //!
 //! A greeting is an operation that only a server of this crate has. burn itself compares only the versions of its
 //! protocol.
@@ -32,7 +33,8 @@ pub(super) const NUMBERS: usize = 5;
 const OPERATIONS: u16 = 3;
 
 impl Greeting {
-    /// The greeting of this program: a server sends it to a client, and a client compares a server's greeting with it.
+    /// The greeting of this program (its version, and whether its devices have Stageline's own kernels). A server sends
+    /// it to a client, and a client compares a server's greeting with it.
     pub(super) const OURS: Self = Self {
         version: [
             number(env!("CARGO_PKG_VERSION_MAJOR")),
@@ -43,7 +45,8 @@ impl Greeting {
         has_kernels: cfg!(feature = "flex"),
     };
 
-    /// Returns the greeting as a list of numbers, the form in which a server sends it to a client.
+    /// Returns a server's greeting (its version, and whether its devices have Stageline's own kernels) as a list of
+    /// numbers, the form in which the server sends it to a client.
     #[cfg(feature = "serve")]
     pub(super) fn numbers(self) -> [f32; NUMBERS] {
         let [major, minor, patch, operations] = self.version.map(f32::from);

@@ -6,15 +6,16 @@
 //! same bits on another host as here, because a server runs this crate's own kernels as single operations.
 //!
 //! Input: names and tokens. Output: opened devices, routes of tensors, and errors that name hosts. This folder owns
-//! sessions (the network connections to one device), sockets, tokens, questions to servers, and time limits for
-//! answers. It must not know plans or steps, and must not decide what happens to a training whose host is lost.
+//! sessions (connections to one device, each with a queue of requests), sockets, tokens, questions to servers, and time
+//! limits for answers. It must not know plans or steps, and must not decide what happens to a training whose host is
+//! lost.
 //!
 //! - [`RemoteName`], [`HostName`] (`name`): the name of a device of another host, and the address of the host.
 //!   [`DeviceName::open_all`](crate::DeviceName::open_all) connects devices by their names.
 //! - [`Token`] (`token`): the secret that a server requires of programs that use its devices.
 //! - [`RemoteError`] (`error`): an error in connecting a device.
 //! - [`LostHost`] (`lost`, `ask`), [`LostWay`] (`way`): a host that no longer answers a liveness check, and a broken
-//!   link between two hosts that do. `pending` runs a question on a thread with a time limit.
+//!   network link between two hosts that do. `pending` runs a question on a thread with a time limit.
 //! - [`link_speeds`] (`link_speed`, `probe`): the measured latency and bandwidth of the network between devices.
 //! - `connect`, `connected`, `greeting`: opening sessions, the registry of connected devices, and the questions to a
 //!   server: its version, its process, and the servers that it accepts tensors from.

@@ -21,7 +21,8 @@ pub enum HostName {
     Iroh {
         /// The public key of the host, as 64 hexadecimal digits.
         id: String,
-        /// The way in which a client finds the host on the network: by public relays, a private relay or an address.
+        /// The way in which a client finds the host on the network: by the public relay servers, by a private relay
+        /// server, or at a given address.
         by: Reach,
     },
     /// A host that is identified by its address; the connection is neither authenticated nor encrypted.
@@ -34,11 +35,14 @@ pub enum HostName {
 /// The way in which a client finds a host on the network, given the host's public key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Reach {
-    /// The host is found by the public lookup and relays of n0, Iroh's maker.
+    /// The client looks the host up by its key in the public lookup service of n0, Iroh's maker, and connects through
+    /// n0's public relay servers if no direct connection is possible.
     Public,
-    /// The host is found by a private relay at this URL.
+    /// The client reaches the host through the private relay server at this URL, which forwards the traffic if no
+    /// direct connection is possible.
     Relay(String),
-    /// The host is at this `host:port`; no relay or lookup is used.
+    /// The client connects directly to the host at this `host:port`, without Iroh's lookup service and without a relay
+    /// server.
     Address(String),
 }
 

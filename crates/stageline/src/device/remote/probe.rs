@@ -20,28 +20,30 @@ const ROUNDS: usize = 5;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The time limit for the test transfers of one tensor size: after this time, no further transfer of that size starts.
-/// So a slow network is measured fewer than [`ROUNDS`] times.
+/// So a slow network is measured with fewer than [`ROUNDS`] transfers.
 const LONG_ENOUGH: Duration = Duration::from_secs(1);
 
-/// The number of f32 elements in the large test tensor (4 MB), by which the bandwidth of a link is measured.
+/// The number of f32 elements in the large test tensor (4 MB), by which the bandwidth of the network link between two
+/// devices is measured.
 const LARGE: usize = 1 << 20;
 
 /// Measures how fast activations get from each device to the next one in the list, on the route that a training uses.
 ///
 /// The result has one entry for each pair of neighbouring devices. The entry is `None` if both are on one host; a
 /// remote device that was not opened by its name counts as one of this host. The measurement sends 4 MB up to five
-/// times over each link between hosts, one link after the other.
+/// times over each network link between hosts, one link after the other.
 ///
 /// # Errors
-/// Returns [`Failure`] if a session cannot be opened, or if a tensor does not arrive within 60 s.
+/// Returns [`Failure`] if a session (a connection to a device) cannot be opened, or if a tensor does not arrive within
+/// 60 s.
 pub fn link_speeds(devices: &[Device]) -> Result<Vec<Option<LinkSpeed>>, Failure> {
     let host = |device: &Device| connected::find(device).map(|found| found.name.host.clone());
     let between = |pair: &[Device]| (host(&pair[0]) != host(&pair[1])).then(|| measure(&pair[0], &pair[1])).transpose();
     devices.windows(2).map(between).collect()
 }
 
-/// Measures the speed of the link between two devices. The measurement runs on its own thread, which is abandoned if a
-/// tensor does not arrive in time.
+/// Measures the speed (latency and bandwidth) of the network link between two devices. The measurement runs on its own
+/// thread, which is abandoned if a tensor does not arrive in time.
 fn measure(from: &Device, to: &Device) -> Result<LinkSpeed, Failure> {
     let devices = (from.clone(), to.clone());
     let measured = Pending::start(move || {
@@ -62,8 +64,8 @@ fn measure(from: &Device, to: &Device) -> Result<LinkSpeed, Failure> {
     Err(Failure::Error(text.into()))
 }
 
-/// Measures the latency and bandwidth of the link between two devices. The latency is the time for moving a tensor of
-/// one element to the device `to` and reading it there, minus the time for reading it without moving it.
+/// Measures the latency and bandwidth of the network link between two devices. The latency is the time for moving a
+/// tensor of one element to the device `to` and reading it there, minus the time for reading it without moving it.
 fn speed(from: &Device, to: &Device) -> Result<LinkSpeed, Failure> {
     let nothing = fastest(to, to, 1)?;
     let [small, large] = [fastest(from, to, 1)?, fastest(from, to, LARGE)?];

@@ -1,5 +1,5 @@
-//! The route of tensors between two neighbouring stages ([`Route`]): directly, through sessions of their own, or
-//! through this host.
+//! The route of tensors between two neighbouring stages ([`Route`]): directly, through sessions of their own
+//! (connections in which nothing is computed), or through this host.
 //!
 //! A receiver asks for tensors in the order of its own list. Over Iroh every tensor in flight has its own stream, so no
 //! order of these requests can deadlock: whatever waits for a tensor was requested after that tensor.
@@ -11,22 +11,22 @@ use burn::tensor::{Device, Tensor};
 
 use super::error::RemoteError;
 
-/// The route of tensors between two neighbouring stages: the devices or sessions to which the sender moves activations
-/// and gradients. The receiver moves each tensor from there to its own device.
+/// The route of tensors between two neighbouring stages: the devices, or the sessions (connections to a device), to
+/// which the sender moves activations and gradients. The receiver moves each tensor from there to its own device.
 #[derive(Clone)]
 pub(crate) struct Route {
     pub(crate) activations: Lanes,
     pub(crate) gradients: Lanes,
 }
 
-/// The devices, or the sessions with one device, to which the sender moves tensors of one kind (activations or
-/// gradients) between two neighbouring stages. Successive micro-batches use them in turn.
+/// The devices, or the sessions (connections) with one device, to which the sender moves tensors of one kind
+/// (activations or gradients) between two neighbouring stages. Successive micro-batches use them in turn.
 #[derive(Clone)]
 pub(crate) struct Lanes(Vec<Device>);
 
 impl Lanes {
-    /// Returns the device or session to which the sender moves the tensors of the micro-batch `micro_batch`, counted
-    /// from 0.
+    /// Returns the device, or the session (the connection to a device of another host), to which the sender moves the
+    /// tensors of the micro-batch `micro_batch`, counted from 0.
     pub(crate) fn of(&self, micro_batch: usize) -> &Device {
         &self.0[micro_batch % self.0.len()]
     }
@@ -37,7 +37,7 @@ impl Route {
     /// routes are prepared in parallel.
     ///
     /// # Errors
-    /// Returns [`RemoteError`] if a session with a device of another host cannot be opened.
+    /// Returns [`RemoteError`] if a session (a connection to a device of another host) cannot be opened.
     pub(crate) fn all(devices: &[Device]) -> Result<Vec<Self>, RemoteError> {
         thread::scope(|scope| {
             let between = |pair: &'_ [Device]| {
@@ -52,10 +52,11 @@ impl Route {
     /// Prepares the route of tensors between the devices of two neighbouring stages.
     ///
     /// On one host, tensors go directly to the other stage's device. If another host is involved, tensors go to
-    /// separate sessions, so that a tensor in flight delays neither stage's computation.
+    /// separate sessions (connections with request queues of their own), so that a tensor in flight delays neither
+    /// stage's computation.
     ///
     /// # Errors
-    /// Returns [`RemoteError`] if a session with a device of another host cannot be opened.
+    /// Returns [`RemoteError`] if a session with the other host cannot be opened.
     pub(crate) fn between(previous: &Device, next: &Device) -> Result<Self, RemoteError> {
         #[cfg(feature = "remote")]
         {
@@ -88,7 +89,7 @@ impl Route {
 /// three cases:
 ///
 /// - The devices belong to two servers that are reached over WebSocket: tensors between them share one connection, on
-///   which the tensors of one session would wait for those of another.
+///   which the tensors of one session (one queue of requests to a device) would wait for those of another.
 /// - One server is reached over WebSocket and the other over Iroh: they have no connection to each other.
 /// - The devices are two GPUs of one server: they would exchange tensors by NCCL, in an order that no plan fixes, which
 ///   can deadlock.

@@ -69,8 +69,9 @@ impl Token {
         Ok(token)
     }
 
-    /// Returns the credential with which a client opens a session: the token in the first line (empty if there is
-    /// none), and, unless it is empty, the purpose of the session in a second line.
+    /// Returns the credential with which a client opens a session (a connection to a device of the server): the token
+    /// in the first line (empty if there is none), and, unless it is empty, the purpose of the session in a second
+    /// line.
     #[cfg(feature = "remote")]
     pub(super) fn for_purpose(token: Option<&Self>, purpose: &str) -> String {
         let token = token.map_or("", |token| &token.0);

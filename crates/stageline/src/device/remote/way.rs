@@ -1,4 +1,4 @@
-//! Detection of broken links ([`LostWay`]) between hosts that still answer this program.
+//! Detection of broken network links ([`LostWay`]) between hosts that still answer this program.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ pub struct LostWay {
     pub from: HostName,
     /// The host at which no tensor arrives.
     pub to: HostName,
-    /// The error of a test transfer over the broken link.
+    /// The error of a test transfer over the broken network link.
     pub cause: String,
 }
 
@@ -64,9 +64,9 @@ pub(crate) fn lost_ways<'a>(chains: impl Iterator<Item = Vec<&'a Device>>) -> Ve
     tried.into_iter().filter_map(is_lost).collect()
 }
 
-/// Tests the link between two devices of other hosts: moves one number from the device `from` to the device `to`, and
-/// reads it from there to this host. The test uses new sessions, because those of the training may be blocked by a
-/// tensor that never arrives.
+/// Tests the network link between two devices of other hosts: moves one number from the device `from` to the device
+/// `to`, and reads it from there to this host. The test uses new sessions (connections to these devices), because those
+/// of the training may be blocked by a tensor that never arrives.
 #[cfg(feature = "remote")]
 fn try_transfer(from: &super::connected::Connected, to: &super::connected::Connected) -> Result<(), String> {
     use burn::tensor::Tensor;

@@ -1,5 +1,5 @@
-//! Sends commands, batches and verdicts to the workers, and gathers their replies: outcomes, reports, events and
-//! states.
+//! Sends commands, batches and verdicts (step the optimizers, or skip the step) to the workers, and gathers their
+//! replies: outcomes (losses, gradient norms), reports, events and states.
 
 use std::sync::Arc;
 
@@ -21,8 +21,8 @@ use crate::update::ledger::Ledger;
 use crate::worker::messages::{Asked, Command, Recorded, Run, Stepped};
 
 impl<In: Clone, Out, Target: Clone> Workers<In, Out, Target> {
-    /// Runs one pass over the plan: every worker executes its list of instructions once. Waits for and returns the
-    /// outcomes of all stages.
+    /// Runs one pass over the plan: every worker executes its list of instructions once. Waits for the outcomes of all
+    /// stages (losses, gradient norms and counts of summed micro-batches), and returns them.
     pub(crate) fn run(&self, batch: &MicroBatches<In, Target>, asked: Vec<Asked>) -> Result<Finished, Ended> {
         let replicas = asked.len();
         self.ask(batch, asked)?;
@@ -68,8 +68,8 @@ impl<In: Clone, Out, Target: Clone> Workers<In, Out, Target> {
 }
 
 impl<In, Out, Target> Workers<In, Out, Target> {
-    /// Sends the verdict on a step to all workers, waits until every stage has acted on it, and returns the reports of
-    /// all stages in the order of replicas and stages.
+    /// Sends the verdict on a step (step the optimizers, skip the step, ...) to all workers, waits until every stage
+    /// has acted on it, and returns the reports of all stages in the order of replicas and stages.
     pub(crate) fn conclude(&self, verdict: Verdict) -> Result<Vec<Stepped>, Ended> {
         self.tell(verdict)?;
         self.concluded_stages(verdict)
@@ -83,9 +83,9 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         Ok(())
     }
 
-    /// Commands all workers to receive the verdict on the last step, on which their stages have acted with an assumed
-    /// verdict. This is needed only if no step follows, because workers otherwise receive the verdict during the next
-    /// step.
+    /// Commands all workers to receive the verdict on the last step (step the optimizers, or skip), which their stages
+    /// have ended with an assumed verdict. This is needed only if no step follows, because workers otherwise receive
+    /// the verdict during the next step.
     pub(crate) fn settle(&self) -> Result<(), Ended> {
         for worker in &self.handles {
             self.send(&worker.commands, Command::Settle { during: self.during() })?;
@@ -112,8 +112,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         self.gather(&self.replies.copied, 1)
     }
 
-    /// Waits for the outcome of a pass from all stages of the first `replicas` replicas, and returns the outcomes in
-    /// the order of replicas and stages.
+    /// Waits for the outcome of a pass (losses, gradient norms and counts of summed micro-batches) from all stages of
+    /// the first `replicas` replicas, and returns the outcomes in the order of replicas and stages.
     pub(crate) fn finished(&self, replicas: usize) -> Result<Finished, Ended> {
         let mut outcomes = self.gather(&self.replies.finished, replicas)?;
         outcomes.sort_by_key(|outcome: &Outcome| (outcome.replica.index, outcome.stage));

@@ -1,5 +1,5 @@
-//! Finds out whether an error of a pipeline on several hosts comes from a lost host, or from a broken link between
-//! hosts.
+//! Finds out whether an error of a pipeline on several hosts comes from a lost host, or from a broken network link
+//! between hosts.
 
 use burn::tensor::Device;
 
@@ -28,8 +28,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         }
     }
 
-    /// Returns an error that names the broken links between hosts if there are any. Otherwise returns `error`; if it is
-    /// the failure of a stage, the names of the other hosts are added, whose logs may say more.
+    /// Returns an error that names the broken network links between hosts if there are any. Otherwise returns `error`;
+    /// if it is the failure of a stage, the names of the other hosts are added, whose logs may say more.
     pub(super) fn name_lost_networks(&self, error: StepError) -> StepError {
         if !matches!(error, StepError::Stage(_) | StepError::Stalled(_)) {
             return error;

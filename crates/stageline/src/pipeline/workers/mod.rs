@@ -1,14 +1,14 @@
 //! The worker threads of a pipeline, seen by the caller: started, commanded, watched for stalls, and joined.
 //!
-//! Input: assembled replicas, commands, batches and verdicts. Output: outcomes, reports, events and states of all
-//! stages, in the order of replicas and stages; or one error. This folder owns [`Workers`]: the caller's ends of all
-//! channels, the thread handles, the stop signal and the watchdog. It must not decide how a step ends, and the loop of
-//! a worker thread itself is in `worker`.
+//! Input: assembled replicas, commands, batches, and verdicts (step the optimizers, or skip the step). Output: outcomes
+//! (losses, gradient norms), reports, events and states of all stages, in the order of replicas and stages; or one
+//! error. This folder owns [`Workers`]: the caller's ends of all channels, the thread handles, the stop signal and the
+//! watchdog. It must not decide how a step ends, and the loop of a worker thread itself is in `worker`.
 //!
 //! - `start`: starts a thread for each worker of each replica, and creates its channels.
 //! - `exchange`: sends commands, batches and verdicts to the workers, and gathers their replies (`Finished`).
 //! - `watch`: sends and receives that check in intervals whether any worker makes progress (`Watch`).
-//! - `hosts`: finds out whether an error comes from a lost host, or from a broken link between hosts.
+//! - `hosts`: finds out whether an error comes from a lost host, or from a broken network link between hosts.
 //! - `shutdown`: stops and joins the threads, and keeps their stages for checkpoints and trained modules.
 
 mod exchange;
@@ -49,8 +49,8 @@ pub(crate) struct Workers<In, Out, Target> {
     devices: Vec<Vec<Device>>,
     /// The number of pipeline stages that one replica has.
     stages: usize,
-    /// The runners of the first replica's stages (with the trained modules), once their workers have ended; empty
-    /// before.
+    /// The runners of the first replica's stages, which have the trained modules and their optimizers, once their
+    /// workers have ended; empty before.
     ended: Vec<Box<dyn Runner>>,
     /// The numbers of the first replica's stages whose hosts are unreachable, so that the state of these stages cannot
     /// be read.
@@ -73,8 +73,8 @@ struct WorkerHandle {
     verdicts: Sender<Verdict>,
     thread: JoinHandle<Vec<Box<dyn Runner>>>,
     progress: ProgressBoard,
-    /// The number of events (timed activities) for which the worker's event list has room: as many as a step or a
-    /// rehearsal records, whichever is more.
+    /// The number of events (timed activities) for which the worker's event list has room: as many as a step, or a
+    /// rehearsal (a step that only measures memory), records, whichever is more.
     events: usize,
     /// The size, in bytes of host memory, of the buffer in which each kernel thread of the worker packs the operands of
     /// matrix products; 0 if not measured.

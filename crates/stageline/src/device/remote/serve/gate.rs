@@ -1,4 +1,5 @@
-//! The gate before burn's WebSocket server, which limits clients that have not yet sent a request for a session.
+//! The gate before burn's WebSocket server, which limits clients that have not yet opened a session (an exchange of
+//! requests with a device).
 //!
 //! burn accepts messages of 1 GiB from anyone who connects. The gate listens in its place, reads the head of the HTTP
 //! request and the first message within limits, and passes on whatever follows: burn reads nothing more before it has
@@ -25,7 +26,8 @@ const HEAD: usize = 8 << 10;
 const AFTER_A_FAILURE: Duration = Duration::from_millis(100);
 
 /// Accepts WebSocket connections of clients until the process ends. A connection is forwarded to burn's server at the
-/// address `inner` if the client observes the limits for clients that have not opened a session yet.
+/// address `inner` if the client observes the limits for clients that have not yet opened a session (an exchange of
+/// requests with a device).
 pub(super) async fn accept(listener: TcpListener, inner: SocketAddr) {
     let waiting = Arc::new(Waiting::default());
     loop {
@@ -49,12 +51,13 @@ pub(super) async fn accept(listener: TcpListener, inner: SocketAddr) {
     }
 }
 
-/// The number of open connections that have not opened a session yet, counted for each client by its IP address.
+/// The number of open connections on which the client has not yet opened a session (an exchange of requests with a
+/// device), counted for each client by its IP address.
 #[derive(Default)]
 struct Waiting(Mutex<HashMap<IpAddr, usize>>);
 
-/// A guard that counts one connection whose client has not yet opened a session with the server's token. Dropping the
-/// guard ends the count of this connection.
+/// A guard that counts one connection on which the client has not yet opened a session (an exchange of requests with a
+/// device). Dropping the guard ends the count of this connection.
 struct Place {
     waiting: Arc<Waiting>,
     client: IpAddr,
@@ -62,7 +65,8 @@ struct Place {
 
 impl Waiting {
     /// Counts a new connection of a client, and returns the guard that ends the count. Returns `None` if this client,
-    /// or all clients together, already have the largest allowed number of connections without a session.
+    /// or all clients together, already have the largest allowed number of connections without a session (an exchange
+    /// of requests with one of the server's devices).
     fn enter(waiting: &Arc<Self>, client: IpAddr) -> Option<Place> {
         let mut counts = waiting.0.lock();
         let all: usize = counts.values().sum();
@@ -124,8 +128,8 @@ async fn admitted(client: &mut TcpStream, inner: SocketAddr) -> io::Result<Optio
     Ok((!hung_up).then_some(server))
 }
 
-/// Reads a client's HTTP request up to the empty line that ends the request's head. Fails if the head is too long.
-/// Returns the bytes of the head, and the bytes that were read beyond it.
+/// Reads a client's HTTP request up to the empty line that ends the request's head (its first line and its header
+/// fields). Fails if the head is too long. Returns the bytes of the head, and the bytes that were read beyond it.
 async fn head(client: &mut TcpStream) -> io::Result<(Vec<u8>, Vec<u8>)> {
     const END: &[u8] = b"\r\n\r\n";
     let mut read = Vec::with_capacity(HEAD);
@@ -154,7 +158,8 @@ fn has_origin(head: &[u8]) -> bool {
 }
 
 /// Forwards a client's WebSocket frames to burn's server up to the end of the first message (RFC 6455, section 5.2).
-/// Fails if the frames have more bytes than a client may send before it has opened a session.
+/// Fails if the frames have more bytes than a client may send before it has opened a session (an exchange of requests
+/// with a device).
 async fn first_message(
     source: &mut (impl AsyncReadExt + Unpin),
     server: &mut (impl AsyncWriteExt + Unpin),

@@ -1,21 +1,24 @@
-//! The limits of time, bytes, streams and connections for clients that have not yet opened a session with the server's
-//! token.
+//! The limits of time, bytes, streams and connections for clients that have not yet opened a session (an exchange of
+//! requests with one of the server's devices).
 
 use std::time::Duration;
 
-/// The time after connecting to a server within which a client must open a session.
+/// The time after connecting to a server within which a client must open a session (an exchange of requests with one of
+/// the server's devices).
 pub(super) const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// The largest number of bytes that a client may send to a server before it has opened a session. A request for a
-/// session has a few hundred bytes.
+/// The largest number of bytes that a client may send to a server before it has opened a session (an exchange of
+/// requests with one of the server's devices). The request that opens a session has a few hundred bytes.
 pub(super) const BYTES: u64 = 1 << 20;
 
 /// The largest number of QUIC streams that a client may open at once on one connection before it has opened a session
-/// with the server.
+/// (an exchange of requests with one of the server's devices).
 pub(super) const STREAMS: u32 = 16;
 
-/// The largest number of connections to a server that one client may have at once without having opened a session.
+/// The largest number of connections to a server that one client may have at once without having opened a session (an
+/// exchange of requests with one of the server's devices).
 pub(super) const CONNECTIONS: usize = 32;
 
-/// The largest number of connections to a server that all clients without a session together may have at once.
+/// The largest number of connections to a server that all clients without a session (an exchange of requests with one
+/// of the server's devices) together may have at once.
 pub(super) const ALL_CONNECTIONS: usize = 256;

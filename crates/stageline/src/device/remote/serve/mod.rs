@@ -2,11 +2,13 @@
 //!
 //! Input: devices, an [`Admission`] (a token or none) and a [`Listen`] address. Output: burn's remote server on a bound
 //! address, with the operations of `stageline-nn`, until a signal ends it. This folder owns the server's side of the
-//! network: sockets, HTTP and WebSocket frames, iroh endpoints, the check of tokens, and limits for clients without a
-//! session. It must not know stages or trainings: a client drives the devices.
+//! network: sockets, HTTP and WebSocket frames, iroh endpoints, the check of tokens, and limits for clients that have
+//! not opened a session (an exchange of requests with a device). It must not know stages or trainings: a client drives
+//! the devices.
 //!
 //! - `gate`: accepts WebSocket clients, and forwards to burn's server those that observe the limits.
-//! - `peers`: the limits for iroh clients, and the peers for which they are lifted (`Peers`).
+//! - `peers`: the limits for iroh clients and other servers, and those admitted, for which the limits are lifted
+//!   (`Peers`).
 //! - `limits`: the values of these limits: time, bytes, streams and connections.
 //! - `signals`: the signals that end a server, Ctrl-C and `SIGTERM`.
 
@@ -326,9 +328,9 @@ fn introduced(scalars: &[ScalarIr]) -> Vec<EndpointId> {
     ids.iter().filter_map(id).collect()
 }
 
-/// Makes a server check the token of every client that opens a session, if `admission` requires one, and lifts the
-/// limits for every iroh client that is admitted. The first line of a client's credential is the token; the second
-/// line, which is ignored here, is the purpose of the session.
+/// Makes a server check the token of every client that opens a session (an exchange of requests with a device), if
+/// `admission` requires one, and lifts the limits for every iroh client that is admitted. The first line of a client's
+/// credential is the token; the second line, which is ignored here, is the purpose of the session.
 fn admitting(server: RemoteServer, admission: Admission, peers: Arc<Peers>) -> RemoteServer {
     use burn::server::PeerAuthorizer;
 

@@ -1,8 +1,8 @@
 //! The peers of an iroh server ([`Peers`]): clients and other servers, with limits for those that are not admitted.
 //!
-//! A client is admitted when it opens a session with the token. Servers exchange tensors without a session, so an
-//! admitted client names the other servers of its training, and those are admitted as well. No training reaches the
-//! limits of an admitted peer.
+//! A client is admitted when it opens a session (an exchange of requests with a device) with the token. Servers
+//! exchange tensors without a session, so an admitted client names the other servers of its training, and those are
+//! admitted as well. Admitted peers have higher limits, which no training reaches.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -17,12 +17,12 @@ use tokio::time::{Instant, sleep};
 
 use super::limits;
 
-/// The number of QUIC streams that an admitted peer may open at once: one for every session, and for every tensor in
-/// flight.
+/// The number of QUIC streams that an admitted peer (a client that uses a device, or another server of its training)
+/// may open at once: one for every session (an exchange of requests with one device), and for every tensor in flight.
 const STREAMS: u32 = 4096;
 
-/// The interval at which the server compares the connection of a peer that is not admitted with the limits of time and
-/// bytes.
+/// The interval at which the server compares the connection of a peer (a client or another server) that is not admitted
+/// with the limits of time and bytes.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// The QUIC error code with which the server closes a connection that it refuses.
@@ -36,7 +36,7 @@ pub(super) struct Peers(Mutex<Known>);
 #[derive(Debug, Default)]
 struct Known {
     admitted: HashSet<EndpointId>,
-    /// The open connections of each peer, admitted or not.
+    /// The open connections of each peer (a client or another server), admitted or not.
     connections: HashMap<EndpointId, Vec<Connection>>,
 }
 
@@ -56,8 +56,9 @@ impl Peers {
         self.0.lock().admitted.contains(&peer)
     }
 
-    /// Registers a new connection of a peer and returns true. Returns false, so that the connection is refused, if the
-    /// peer is not admitted and too many connections are open: of this peer, or of all such peers together.
+    /// Registers a new connection of a peer (a client or another server) and returns true. Returns false, so that the
+    /// connection is refused, if the peer is not admitted and too many connections are open: of this peer, or of all
+    /// such peers together.
     fn enter(&self, connection: &Connection) -> bool {
         let mut known = self.0.lock();
         let peer = connection.remote_id();
@@ -75,7 +76,7 @@ impl Peers {
         true
     }
 
-    /// Removes a closed connection from the open connections of its peer.
+    /// Removes a closed connection from the open connections of its peer (a client or another server).
     fn leave(&self, connection: &Connection) {
         let mut known = self.0.lock();
         let peer = connection.remote_id();
@@ -87,8 +88,8 @@ impl Peers {
         }
     }
 
-    /// Waits until a connection of a peer that is not admitted breaks one of the server's limits, and returns a message
-    /// that names the limit. For an admitted peer the wait never ends.
+    /// Waits until a connection of a peer (a client or another server) that is not admitted breaks one of the server's
+    /// limits, and returns a message that names the limit. For an admitted peer the wait never ends.
     async fn broken_limit(&self, connection: &Connection) -> String {
         let began = Instant::now();
         while !self.is_admitted(connection.remote_id()) {
@@ -105,7 +106,8 @@ impl Peers {
     }
 }
 
-/// A wrapper around burn's handler of iroh connections that enforces the limits for peers that are not admitted.
+/// A wrapper around burn's handler of iroh connections that enforces the limits for peers (clients and other servers)
+/// that are not admitted.
 pub(super) struct Guarded {
     inner: Box<dyn DynProtocolHandler>,
     peers: Arc<Peers>,
@@ -191,8 +193,8 @@ mod tests {
         builder.clear_ip_transports().bind_addr(here).unwrap().bind().await.unwrap()
     }
 
-    /// Starts a test server with the secret key `key` and with limits for peers that are not admitted. Returns the
-    /// server, its peers and its address.
+    /// Starts a test server with the secret key `key` and with limits for peers (clients and other servers) that are
+    /// not admitted. Returns the server, its peers and its address.
     async fn server(key: u8) -> (Router, Arc<Peers>, EndpointAddr) {
         let (endpoint, peers) = (endpoint(key).await, Arc::new(Peers::default()));
         let address = EndpointAddr::new(endpoint.id()).with_ip_addr(endpoint.bound_sockets()[0]);
