@@ -7,9 +7,9 @@ use std::process::ExitCode;
 use anyhow::Result;
 use burn::module::Module;
 use burn::nn::LinearConfig;
-use burn::tensor::activation::{log_softmax, relu};
+use burn::tensor::activation::relu;
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use stageline::nn::Linear;
+use stageline::nn::{Linear, cross_entropy};
 use stageline::{Batch, CountingAllocator, LossStage, Row, Stage, Weight};
 use stageline_train::{Data, NoFlags, Program};
 
@@ -37,7 +37,7 @@ impl LossStage for Layer {
     const METRICS: &'static [&'static str] = &["accuracy"];
 
     fn loss(&self, logits: Tensor<2>, class: Tensor<1, Int>) -> Tensor<1> {
-        -log_softmax(logits, 1).gather(1, class.unsqueeze_dim(1)).sum()
+        cross_entropy(logits, class)
     }
 
     fn weight(&self, class: &Tensor<1, Int>) -> Weight {
@@ -75,5 +75,5 @@ impl Data for Spirals {
 fn main() -> ExitCode {
     let layer = |from, to, device: &Device| Layer { linear: LinearConfig::new(from, to).init(device).into() };
     let row = Row::new(move |d| layer(2, 64, d), 4, move |_, d| layer(64, 64, d), move |d| layer(64, 2, d));
-    Program::<NoFlags>::new().main(|run| run.train(&row.seed(1), &Spirals).map(drop))
+    Program::<NoFlags>::new().main(|run| run.train(&row.seed(run.seed()), &Spirals).map(drop))
 }

@@ -4,7 +4,7 @@
 
 use burn::module::{Initializer, Module, Param};
 use burn::nn::{EmbeddingConfig, LayerNormConfig, LinearConfig};
-use burn::tensor::{Device, FloatDType, Int, Tensor};
+use burn::tensor::{Device, Int, Tensor};
 use stageline::nn::{
     Embedding, LayerNorm, Linear, block, causal_attention, cross_entropy, feed_forward, gelu, selective,
 };
@@ -211,7 +211,7 @@ impl LossStage for Head {
 
     /// Returns the summed cross-entropy of the next bytes, in nats.
     fn loss(&self, logits: Logits, target: Bytes) -> Tensor<1> {
-        cross_entropy(rows(logits).cast(FloatDType::F32), target.flatten(0, 1))
+        cross_entropy(rows(logits), target.flatten(0, 1))
     }
 
     fn weight(&self, target: &Tensor<2, Int>) -> Weight {

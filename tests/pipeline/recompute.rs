@@ -127,11 +127,12 @@ fn a_panic_in_a_recomputation_rolls_back_the_step() {
     }
 }
 
-/// A marked block with dropout, which counts how often it is recomputed. Beside its states pass a number that every block
+/// A block with dropout, which counts how often it is recomputed. Beside its states pass a number that every block
 /// increments, and an input that all blocks share.
 #[derive(Module, Debug)]
 struct Counted {
     noisy: Noisy,
+    marked: bool,
     #[module(skip)]
     recomputed: Arc<AtomicUsize>,
 }
@@ -143,10 +144,10 @@ impl Stage for Counted {
     type Output = States;
 
     fn forward(&self, (states, passed, given): States) -> States {
-        let states = block(self, states + given.get() * passed.clone().float().unsqueeze(), |counted, states| {
-            counted.recomputed.fetch_add(usize::from(is_recomputation()), Ordering::Relaxed);
-            counted.noisy.forward(states)
-        });
+        let states = states + given.get() * passed.clone().float().unsqueeze();
+        self.recomputed.fetch_add(usize::from(is_recomputation()), Ordering::Relaxed);
+        // A mark inside a block of a row is not counted as another block.
+        let states = if self.marked { block(&self.noisy, states, Noisy::forward) } else { self.noisy.forward(states) };
         (states, passed + 1, given)
     }
 }
@@ -200,7 +201,8 @@ const BLOCKS: usize = 5;
 fn counted(recompute: Recompute) -> (Vec<u32>, Vec<usize>) {
     let Mlp { mut layers, error } = Mlp::new(BLOCKS + 1, WIDTH, 3);
     let front = Front { layer: layers.pop().unwrap() };
-    let counted = |(salt, layer)| Counted { noisy: Noisy::new(layer, salt), recomputed: Arc::default() };
+    let counted =
+        |(salt, layer)| Counted { noisy: Noisy::new(layer, salt), marked: salt % 2 == 0, recomputed: Arc::default() };
     let blocks: Vec<_> = (0..).zip(layers).map(counted).collect();
     let counters: Vec<_> = blocks.iter().map(|block| Arc::clone(&block.recomputed)).collect();
     let chain = Pipeline::builder().stage((front, blocks), config().recompute(recompute));
@@ -225,6 +227,9 @@ fn segments_and_selected_blocks_are_recomputed_and_change_no_bit() {
     }
     let only = Recompute::Only(BlockSet::new([1, 4]).unwrap());
     assert_eq!(only.to_string(), "the blocks 1,4");
-    assert!(counted(only) == (kept, vec![0, 6, 0, 0, 6]));
+    assert!(counted(only) == (kept.clone(), vec![0, 6, 0, 0, 6]));
+    assert!(counted(Recompute::Blocks(2)) == (kept.clone(), vec![6, 6, 0, 0, 0]));
+    assert!(counted(Recompute::EveryNth(NonZero::new(3).unwrap())) == (kept.clone(), vec![6, 0, 0, 6, 0]));
+    assert!(counted(Recompute::Full) == (kept, vec![6; BLOCKS]));
     assert_eq!(BlockSet::new([3, 128]), Err(BlockOutOfRange { block: 128 }));
 }

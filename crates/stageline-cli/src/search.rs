@@ -51,7 +51,7 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     };
     let memory = flags.memory.memory(flags.stages, 1)?;
     let unlimited = || Memory::unlimited(flags.stages);
-    let found = best(flags.micro_batches, &costs, &memory.unwrap_or_else(unlimited))?;
+    let found = best(flags.micro_batches, &costs, &memory.unwrap_or_else(unlimited), usize::MAX)?;
     if let Some(path) = &flags.csv {
         write_to(path, &found.checked.plan().to_csv())?;
     }

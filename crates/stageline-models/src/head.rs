@@ -1,6 +1,6 @@
 //! The end of every model: the projection to the vocabulary, and the loss.
 
-use burn::tensor::{FloatDType, Int, Tensor};
+use burn::tensor::{Int, Tensor};
 use stageline::Weight;
 use stageline::nn::{Embedding, cross_entropy};
 
@@ -17,7 +17,7 @@ pub fn logits(output: &Embedding, normalised: Tensor<2>, [batch, length, _]: [us
 /// Returns the cross-entropy of the next tokens in nats, summed over all targets, as a tensor of one element. The
 /// logits are `[batch, length, vocabulary]`, and the targets `[batch, length]`.
 pub fn loss(logits: Tensor<3>, targets: Tensor<2, Int>) -> Tensor<1> {
-    cross_entropy(rows(logits).cast(FloatDType::F32), targets.flatten(0, 1))
+    cross_entropy(rows(logits), targets.flatten(0, 1))
 }
 
 /// Returns the weight of the loss, by which a sum of losses is divided for the mean: the number of targets, batch x

@@ -14,15 +14,17 @@ pub trait Data: Sync {
     /// The targets of a batch, with which the last stage computes the loss.
     type Target: Payload;
 
-    /// Returns the batch of the training step `step` (counted from 0), with `samples` samples.
+    /// Returns the batch of the training step `step` (counted from 0), with `samples` samples. Its tensors should be on
+    /// the CPU: the pipeline moves each micro-batch to the devices of its stages.
     ///
     /// # Errors
     /// Returns an error if the batch cannot be read or made. The training then ends with this error, and with a
     /// checkpoint of the steps before it if checkpoints are on.
     fn batch(&self, step: usize, samples: usize) -> Result<Batch<Self::Input, Self::Target>>;
 
-    /// Returns the batches of held-out samples on which the model is evaluated, each with at most `samples` samples;
-    /// empty by default.
+    /// Returns the batches of held-out samples on which the model is evaluated; empty by default. `samples` is the number
+    /// of samples in a training step, and no batch may have more, but each may have fewer. The method is called once.
+    /// The loss and the metrics of all batches are averaged by their loss weights.
     ///
     /// # Errors
     /// Returns an error if the held-out samples cannot be read or made.

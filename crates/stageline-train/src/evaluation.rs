@@ -1,13 +1,12 @@
 //! Evaluates held-out samples before, during and after a training, and warns if the loss is a mean instead of a sum.
 
-use std::collections::BTreeMap;
-
 use anyhow::Result;
-use stageline::{Batch, LossTerm, Payload, Pipeline, StepError};
+use stageline::{Batch, EvalReport, Payload, Pipeline, StepError};
 use stageline_report::record::Validation;
 
 use crate::data::Data;
 use crate::outputs::log::Log;
+use crate::outputs::record;
 
 /// Warns if the model's loss seems to be a mean over the samples of a micro-batch, although the pipeline needs the sum.
 /// A mean is recognised by the loss of two samples: it is half the sum of the losses of each sample alone.
@@ -45,41 +44,25 @@ where
 }
 
 /// Evaluates the held-out samples in `batches`, prints their mean loss and metrics, and writes both to the log. `steps`
-/// is the number of training steps so far. Returns the mean loss, or `None` if there are no held-out samples.
+/// is the number of training steps so far. Returns the report of all batches, or `None` if there are no held-out samples.
 pub fn evaluate<In, Out, Target, D>(
     pipeline: &mut Pipeline<In, Out, Target>,
     data: &D,
     batches: &[Batch<In, Target>],
     log: &mut Log,
     steps: usize,
-) -> Result<Option<f64>>
+) -> Result<Option<EvalReport>>
 where
     In: Payload,
     Out: Payload,
     Target: Payload,
     D: Data<Input = In, Target = Target> + ?Sized,
 {
-    let (mut terms, mut sums) = (Vec::<LossTerm>::new(), BTreeMap::<String, f64>::new());
-    for batch in batches {
-        let report = pipeline.eval(batch.clone())?;
-        terms.resize(terms.len().max(report.terms.len()), LossTerm { loss: 0.0, weight: 0.0 });
-        for (sum, term) in terms.iter_mut().zip(&report.terms) {
-            sum.loss += term.loss * term.weight;
-            sum.weight += term.weight;
-        }
-        for metric in &report.metrics {
-            *sums.entry(metric.name.to_owned()).or_default() += metric.value * report.weight();
-        }
-    }
-    if batches.is_empty() {
-        return Ok(None);
-    }
-    let mean = |sum: f64, weight: f64| if sum == 0.0 && weight == 0.0 { 0.0 } else { sum / weight };
-    let weight = terms.first().map_or(0.0, |term| term.weight);
-    let metrics: BTreeMap<_, _> = sums.into_iter().map(|(name, sum)| (name, mean(sum, weight))).collect();
-    let loss = terms.iter().map(|term| mean(term.loss, term.weight)).sum();
-    let shown: Vec<_> = metrics.iter().map(|(name, value)| format!(", {name} {value:.4}")).collect();
-    println!("validation: {}{} after {steps} steps", data.show_loss(loss), shown.concat());
-    log.validation(Validation { after_steps: steps, validation_loss: loss, metrics })?;
-    Ok(Some(loss))
+    let reports = batches.iter().map(|batch| pipeline.eval(batch.clone())).collect::<Result<Vec<_>, _>>()?;
+    let Some(report) = EvalReport::over(&reports) else { return Ok(None) };
+    let shown: Vec<_> = report.metrics.iter().map(|metric| format!(", {} {:.4}", metric.name, metric.value)).collect();
+    println!("validation: {}{} after {steps} steps", data.show_loss(report.loss), shown.concat());
+    let metrics = record::metrics(&report.metrics);
+    log.validation(Validation { after_steps: steps, validation_loss: report.loss, metrics })?;
+    Ok(Some(report))
 }

@@ -53,8 +53,11 @@ pub fn choose(running: &Running, training: &Training, costs: Option<&Costs>) -> 
             (Arc::new(plan), stages)
         }
         (ScheduleBy::Search, None) => {
+            // A stage needs a layer of its own.
+            let most_chunks = costs.map_or(1, |costs| costs.layers().len() / workers);
             let costs = stage_costs(costs, workers)?;
-            let found = best(micro_batches, &costs, &Memory::unlimited(workers)).context("--schedule search")?;
+            let found =
+                best(micro_batches, &costs, &Memory::unlimited(workers), most_chunks).context("--schedule search")?;
             println!(
                 "the search found {} with a simulated step {:.1}% above the lower bound",
                 found.schedule,
@@ -133,7 +136,11 @@ impl Planned {
     pub fn devices(&self, running: &Running, micro_batches: usize) -> Result<Vec<Vec<Device>>> {
         let placement = self.schedule.plan(self.stages, micro_batches)?.placement();
         let workers = running.replicas * placement.workers();
-        let used = running.devices.len().min(workers);
+        let used = running.devices.len();
+        ensure!(
+            used <= workers,
+            "--device: {used} devices for {workers} workers; name at most {workers}, or raise --stages or --replicas"
+        );
         let device_of_worker = |worker: usize| running.devices[worker * used / workers].clone();
         let of_replica = |replica: usize| {
             let first = replica * placement.workers();

@@ -7,7 +7,7 @@ use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::optim::ModuleOptimizer;
 use serde_json::json;
 use stageline::checkpoint::Saved;
-use stageline::{Costs, Payload, Pipeline, StepReport};
+use stageline::{Costs, EvalReport, Payload, Pipeline, StepReport};
 
 use crate::checkpoints::{self, Identity, Keeper};
 use crate::data::Data;
@@ -16,6 +16,7 @@ use crate::memory::{self, Demand};
 use crate::model::Model;
 use crate::outputs::log::Log;
 use crate::outputs::progress::Progress;
+use crate::outputs::record;
 use crate::plan;
 use crate::recipe::{PipelineOf, Recipe, links};
 use crate::settings::job::Job;
@@ -45,8 +46,8 @@ type TrainedOf<M> = Trained<<M as Model>::Input, <M as Model>::Output, <M as Mod
 pub struct Trained<In: Payload, Out: Payload, Target: Payload> {
     /// The trained pipeline, whose workers still run: it can infer, evaluate, and return the modules of its stages.
     pub pipeline: Pipeline<In, Out, Target>,
-    /// The loss on all held-out samples after the training; `None` if there are none.
-    pub validation_loss: Option<f64>,
+    /// The loss and the metrics on all held-out samples after the training; `None` if there are none.
+    pub validation: Option<EvalReport>,
     /// The SHA-256 of all parameters, in hexadecimal; `None` for a model that is cut by hand.
     pub parameters_sha256: Option<String>,
 }
@@ -174,6 +175,7 @@ impl<F> Run<F> {
         };
         validate(&mut pipeline, &mut log, start)?;
         let utilisation = utilisation(&job, costs.as_ref());
+        let progress = progress.counting(if data.tokens_per_sample() == 1 { "samples" } else { "tokens" });
         let mut steps = Loop { job: &job, start, keeper, progress, utilisation, on_step, last_bubble: None };
         let trained = steps.run(&mut pipeline, data, &mut log, validate);
         let waited = trained.as_ref().map_or(Default::default(), |stopped| stopped.waited);
@@ -183,20 +185,21 @@ impl<F> Run<F> {
             // The first error is the cause of the later ones, so it is the one that is returned.
             return trained.map(|_| None).and_then(|ended| kept.and(closed).map(|()| ended));
         }
-        let validation_loss = validate(&mut pipeline, &mut log, training.steps)?;
+        let held_out = validate(&mut pipeline, &mut log, training.steps)?;
         let (parameters_sha256, parameters) = model.fingerprint(pipeline.snapshot()?)?.unzip();
         if let (Some(hash), Some(parameters)) = (&parameters_sha256, parameters) {
             println!("{parameters} parameters, sha256 {hash}");
         }
         log.finish(json!({
             "final": true,
-            "validation_loss": validation_loss,
+            "validation_loss": held_out.as_ref().map(|report| report.loss),
+            "validation_metrics": held_out.as_ref().map(|report| record::metrics(&report.metrics)),
             "waited_for_batches_seconds": waited.as_secs_f64(),
             "parameters": parameters,
             "parameters_sha256": parameters_sha256,
         }))?;
         kept?;
-        Ok(Some(Trained { pipeline, validation_loss, parameters_sha256 }))
+        Ok(Some(Trained { pipeline, validation: held_out, parameters_sha256 }))
     }
 }
 
@@ -312,7 +315,7 @@ mod tests {
         let run = run("").on_step(move |_, _| counted.set(counted.get() + 1));
         // The first sample of every batch is masked, which the check of the loss must take.
         let trained = run.train(&row(), &Ones::default()).unwrap().unwrap();
-        assert_eq!((calls.get(), trained.validation_loss), (5, None));
+        assert_eq!((calls.get(), trained.validation), (5, None));
     }
 
     /// Tests that a batch that cannot be made ends the training with an error and a checkpoint of the steps before it.

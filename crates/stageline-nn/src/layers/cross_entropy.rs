@@ -1,7 +1,7 @@
 //! [`cross_entropy`]: the cross-entropy loss, summed over targets, as one operation if the backend has a kernel.
 
 use burn::tensor::activation::log_softmax;
-use burn::tensor::{Int, Tensor};
+use burn::tensor::{DType, FloatDType, Int, Tensor};
 
 #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
 use crate::autograd::engine::of_their_backend;
@@ -9,14 +9,18 @@ use crate::autograd::engine::of_their_backend;
 /// Returns the cross-entropy of logits `[rows, classes]` with the target class of each row, `[rows]`: the sum over all
 /// rows in nats, `[1]`.
 ///
-/// The result is the negative sum of burn's `log_softmax` at the targets. In f32 on the host, the loss is one operation
-/// of the autodiff graph.
+/// The result is the negative sum of burn's `log_softmax` at the targets, in f32 for logits in bf16 or f16. On the host,
+/// the loss is one operation of the autodiff graph.
 ///
 /// # Panics
 /// Panics if the numbers of targets and rows differ, or, on the CPU, if a target is not a class.
 pub fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
     let ([rows, _], [given]) = (logits.dims(), targets.dims());
     assert_eq!(rows, given, "there are {rows} rows of logits, and {given} targets");
+    let logits = match logits.dtype() {
+        DType::BF16 | DType::F16 => logits.cast(FloatDType::F32),
+        _ => logits,
+    };
     #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
     if let Some(sum) = of_their_backend!(one::cross_entropy, &logits, &targets) {
         return sum;
@@ -84,7 +88,7 @@ mod one {
 #[cfg(feature = "flex")]
 mod tests {
     use super::*;
-    use burn::tensor::{Device, Distribution, FloatDType, TensorData};
+    use burn::tensor::{Device, Distribution, TensorData};
 
     #[test]
     fn loss_and_gradient_match_those_in_f64() {
@@ -111,6 +115,19 @@ mod tests {
             gradient.iter().zip(&exact_gradient).map(|(found, exact)| (found - exact).abs()).fold(0.0, f64::max);
         println!("the loss is off by {:.1e} of it, gradients by {apart:.1e}", (loss / exact - 1.0).abs());
         assert!((loss / exact - 1.0).abs() < 1e-6 && apart < 1e-6, "{loss} {exact} {apart}");
+    }
+
+    #[test]
+    fn logits_in_half_precision_give_the_loss_of_their_values_in_f32() {
+        let device = Device::flex();
+        let logits = Tensor::<2>::from_floats([[0.3, -1.7, 2.5], [4.1, 0.2, -0.6]], &device);
+        let targets = Tensor::from_ints([2, 1], &device);
+        for dtype in [FloatDType::BF16, FloatDType::F16] {
+            let half = logits.clone().cast(dtype);
+            let loss = cross_entropy(half.clone(), targets.clone());
+            assert_eq!(loss.dtype(), DType::F32);
+            assert_eq!(loss.into_data(), cross_entropy(half.cast(FloatDType::F32), targets.clone()).into_data());
+        }
     }
 
     #[test]

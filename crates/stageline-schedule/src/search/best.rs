@@ -45,14 +45,15 @@ impl Best {
 ///
 /// `costs` and `memory` describe one stage for each worker; `memory` also has the memory limit of a worker. The search
 /// tries every schedule of this crate, and automatic schedules (plans generated for these costs). A schedule with V
-/// chunks (stages) per worker gets each stage in V equal parts: V is 2, and up to 4 if the schedule leaves it free.
+/// chunks (stages) per worker gets each stage in V equal parts: V is 2, and up to 4 if the schedule leaves it free, but
+/// never more than `most_chunks`, for example because a model has too few layers.
 ///
 /// # Errors
 /// Returns a [`SearchError`] if there are no stages or micro-batches, or no plan fits into the memory.
 ///
 /// # Panics
 /// Panics if `costs` and `memory` have different numbers of stages.
-pub fn best(micro_batches: usize, costs: &Costs, memory: &Memory) -> Result<Best, SearchError> {
+pub fn best(micro_batches: usize, costs: &Costs, memory: &Memory, most_chunks: usize) -> Result<Best, SearchError> {
     let workers = costs.stages();
     assert_eq!(workers, memory.stages.len(), "give costs and memory for the same stages");
     if workers == 0 || micro_batches == 0 {
@@ -60,11 +61,14 @@ pub fn best(micro_batches: usize, costs: &Costs, memory: &Memory) -> Result<Best
     }
     let mut search = Search { micro_batches, best: None, bound: f64::INFINITY };
     for schedule in SCHEDULES {
-        let chunked = (2..=MOST_CHUNKS).filter_map(|chunks| schedule.with_chunks(chunks));
-        search.generator(schedule, costs, memory);
+        let chunked = (2..=MOST_CHUNKS.min(most_chunks)).filter_map(|chunks| schedule.with_chunks(chunks));
+        if schedule.chunks() <= most_chunks {
+            search.generator(schedule, costs, memory);
+        }
         chunked.for_each(|schedule| search.generator(&*schedule, costs, memory));
     }
-    for placement in [Placement::in_turn(workers, 1), Placement::in_a_v(workers)] {
+    let in_a_v = (most_chunks >= 2).then(|| Placement::in_a_v(workers));
+    for placement in [Placement::in_turn(workers, 1)].into_iter().chain(in_a_v) {
         search.automatic(&placement, costs, memory);
     }
     // Each micro-batch fits by itself, so the plan that runs them one after the other fits too.

@@ -63,7 +63,7 @@ proptest! {
     #[test]
     fn the_search_finds_the_optimum(costs in four_costs(), limit in 1..3_usize) {
         let (costs, memory) = (Costs::by_stage(costs[..2].to_vec()), Memory::live(2, limit));
-        let found = best(2, &costs, &memory).unwrap();
+        let found = best(2, &costs, &memory, 4).unwrap();
         prop_assert!(found.bound <= found.timeline.step() * (1.0 + 1e-9));
         prop_assert!(memory.cut(found.costs.stages() / 2).suffices(found.checked.plan()));
         prop_assert!(found.timeline.step() <= optimum(&costs, &memory) * (1.0 + 1e-9), "{}", found.timeline.step());
@@ -98,7 +98,7 @@ proptest! {
         }
         let (name, limit, step) = simulated[pick.index(simulated.len())];
         let limited = Memory { limit, ..whole };
-        let found = best(micro_batches, &costs, &limited).unwrap();
+        let found = best(micro_batches, &costs, &limited, 4).unwrap();
         prop_assert!(found.timeline.step() <= step, "{name}: {step}");
         prop_assert!(found.bound <= found.timeline.step() * (1.0 + 1e-9));
         prop_assert!(limited.cut(found.costs.stages() / workers).suffices(found.checked.plan()));
@@ -123,7 +123,7 @@ fn the_bound_counts_delays_by_memory() {
     let costs = Costs::equal(3, StageCost::new(1.0, 2.0, 4.0).with_latency(0.5));
     let bound = lower_bound(&Placement::in_turn(3, 1), 5, &costs, &Memory::live(3, 1));
     assert_eq!(bound, 5.0 * (3.0 * (1.0 + 2.0) + 4.0 * 0.5 + 4.0));
-    let found = best(5, &costs, &Memory::live(3, 1)).unwrap();
+    let found = best(5, &costs, &Memory::live(3, 1), 4).unwrap();
     assert!(found.checked.plan().peak_memory(&Memory::live(3, 1).cut(found.costs.stages() / 3).stages)[0] <= 1.0);
 }
 
@@ -134,7 +134,7 @@ fn the_bound_counts_delays_by_memory() {
 fn the_search_is_not_worse_than_the_zero_bubble_papers() {
     let costs = Costs::equal(8, StageCost::new(18.522, 18.086, 9.337).with_latency(0.601));
     for (live, papers) in [(8, 0.1585), (16, 0.0433)] {
-        let found = best(24, &costs, &Memory::live(8, live)).unwrap();
+        let found = best(24, &costs, &Memory::live(8, live), 4).unwrap();
         assert!(found.timeline.span_bubble() <= papers + 5e-5, "{live}: {}", found.timeline.span_bubble());
     }
 }
@@ -145,14 +145,14 @@ fn the_search_is_not_worse_than_the_zero_bubble_papers() {
 fn the_search_uses_whole_backwards_if_they_are_faster() {
     let cost = |forward| StageCost { backward: 2.0, ..StageCost::new(forward, 2.0, 2.0) };
     let costs = Costs::by_stage(vec![cost(1.0), cost(1.0), cost(2.0), cost(1.0)]);
-    assert_eq!(best(8, &costs, &Memory::live(4, 1)).unwrap().timeline.step(), 8.0 * (5.0 + 4.0 * 2.0));
+    assert_eq!(best(8, &costs, &Memory::live(4, 1), 4).unwrap().timeline.step(), 8.0 * (5.0 + 4.0 * 2.0));
 }
 
 #[test]
 fn the_search_tries_more_chunks() {
     let costs = Costs::uniform(8, 1.0, 2.0);
     let interleaved = simulated(&Interleaved { chunks: 4 }, 32, 8, &costs.cut(4)).step();
-    let found = best(8, &costs, &Memory::unlimited(8)).unwrap();
+    let found = best(8, &costs, &Memory::unlimited(8), 4).unwrap();
     assert!(found.bound <= found.timeline.step() && found.timeline.step() <= interleaved);
 }
 
@@ -160,9 +160,20 @@ fn the_search_tries_more_chunks() {
 fn too_little_memory_and_empty_searches_are_rejected() {
     let costs = Costs::uniform(3, 1.0, 2.0);
     let memory = Memory { stages: vec![StageMemory::whole(10.0); 3], limit: 9.0 };
-    let message = best(4, &costs, &memory).unwrap_err().to_string();
+    let message = best(4, &costs, &memory, 4).unwrap_err().to_string();
     assert!(message.contains("no plan fits into 9 a worker; raise the limit to 10,"), "{message}");
-    assert!(best(4, &costs, &Memory { limit: 10.0, ..memory.clone() }).is_ok());
-    assert!(best(0, &costs, &memory).unwrap_err().to_string().contains("ask for at least 1 stage and 1 micro-batch"));
-    assert!(best(1, &Costs::by_stage(vec![]), &Memory::unlimited(0)).is_err());
+    assert!(best(4, &costs, &Memory { limit: 10.0, ..memory.clone() }, 4).is_ok());
+    assert!(
+        best(0, &costs, &memory, 4).unwrap_err().to_string().contains("ask for at least 1 stage and 1 micro-batch")
+    );
+    assert!(best(1, &Costs::by_stage(vec![]), &Memory::unlimited(0), 4).is_err());
+}
+
+/// A model whose stages cannot be cut further gets a plan with one stage on each worker.
+#[test]
+fn the_search_keeps_to_the_chunks_that_a_model_has() {
+    let (costs, memory) = (Costs::uniform(3, 1.0, 2.0), Memory::unlimited(3));
+    assert_eq!(best(4, &costs, &memory, 1).unwrap().checked.plan().stages(), 3);
+    let chunked = best(4, &costs, &memory, 4).unwrap();
+    assert!(chunked.checked.plan().stages() > 3, "{}", chunked.schedule);
 }

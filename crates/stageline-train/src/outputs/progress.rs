@@ -11,22 +11,31 @@ use stageline::StepReport;
 ///
 /// Text that is written to it, such as warnings, appears on stderr above the bar.
 #[derive(Clone)]
-pub struct Progress(ProgressBar);
+pub struct Progress {
+    bar: ProgressBar,
+    /// The plural of what is counted for the throughput, such as `tokens`.
+    counted: &'static str,
+}
 
 impl Default for Progress {
     fn default() -> Self {
-        Self(ProgressBar::no_length())
+        Self { bar: ProgressBar::no_length(), counted: "tokens" }
     }
 }
 
 impl Progress {
+    /// Sets the plural of what is counted for the throughput: `tokens` or `samples`.
+    pub fn counting(self, counted: &'static str) -> Self {
+        Self { counted, ..self }
+    }
+
     /// Starts the progress bar of a training of `steps` steps, of which `start` are already done.
     pub fn begin(&self, start: usize, steps: usize) -> Result<()> {
-        self.0.set_style(ProgressStyle::with_template("{bar:16} {pos}/{len} {msg}, {eta} left")?);
-        self.0.set_length(steps as u64);
-        self.0.reset();
-        self.0.set_position(start as u64);
-        self.0.reset_eta();
+        self.bar.set_style(ProgressStyle::with_template("{bar:16} {pos}/{len} {msg}, {eta} left")?);
+        self.bar.set_length(steps as u64);
+        self.bar.reset();
+        self.bar.set_position(start as u64);
+        self.bar.reset_eta();
         Ok(())
     }
 
@@ -34,9 +43,10 @@ impl Progress {
     /// model FLOP utilisation, from 0 to 1.
     pub fn step(&self, report: &StepReport, utilisation: Option<f64>) {
         let mut message = format!(
-            "loss {:.3}, {:.0} tokens/s, bubble {:.1}% by the {} (ideal {:.1}%, simulated {:.1}%)",
+            "loss {:.3}, {:.0} {}/s, bubble {:.1}% by the {} (ideal {:.1}%, simulated {:.1}%)",
             report.loss,
             report.weight() / report.step_time.as_secs_f64(),
+            self.counted,
             100.0 * report.bubble(),
             report.recording.clock(),
             100.0 * report.ideal_bubble(),
@@ -48,26 +58,26 @@ impl Progress {
         if let Some(utilisation) = utilisation {
             message += &format!(", {:.1}% of the peak FLOP/s", 100.0 * utilisation);
         }
-        let (done, all) = (report.step as u64 + 1, self.0.length().unwrap_or(1));
+        let (done, all) = (report.step as u64 + 1, self.bar.length().unwrap_or(1));
         // Without a terminal there is no bar, so lines show the progress: one for the first step, and ten in all after
         // it.
-        let is_first = self.0.message().is_empty();
-        if self.0.is_hidden() && (is_first || done.is_multiple_of(all.div_ceil(10).max(1)) || done == all) {
+        let is_first = self.bar.message().is_empty();
+        if self.bar.is_hidden() && (is_first || done.is_multiple_of(all.div_ceil(10).max(1)) || done == all) {
             println!("step {done}/{all}: {message}");
         }
-        self.0.set_message(message);
-        self.0.inc(1);
+        self.bar.set_message(message);
+        self.bar.inc(1);
     }
 
     /// Ends the progress bar, which stays visible on the terminal.
     pub fn end(&self) {
-        self.0.finish();
+        self.bar.finish();
     }
 }
 
 impl Write for Progress {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
-        self.0.suspend(|| io::stderr().write_all(text))?;
+        self.bar.suspend(|| io::stderr().write_all(text))?;
         Ok(text.len())
     }
 

@@ -16,184 +16,185 @@ const SHORTEST_SCHEDULE: usize = 400;
 #[derive(Args)]
 pub struct TrainingFlags {
     /// Number of workers (P), each with one stage of the model, or with several in schedules with chunks
-    #[arg(long, default_value_t = 2)]
+    #[arg(help_heading = "Pipeline", long, default_value_t = 2)]
     pub stages: usize,
     /// Number of stages on each worker (V), for schedules in which it can be chosen: interleaved and
     /// looped-breadth-first
-    #[arg(long, value_name = "V")]
+    #[arg(help_heading = "Pipeline", long, value_name = "V")]
     pub chunks: Option<usize>,
     /// Cut of the model into stages: `counted` balances FLOPs and parameters, `measured` balances the times of the
     /// layers on the first device, and a list such as 0,3,6 gives the number of the first layer of every stage
-    #[arg(long, default_value = "counted", value_name = "CUT")]
+    #[arg(help_heading = "Pipeline", long, default_value = "counted", value_name = "CUT")]
     pub cut: CutBy,
     /// Number of micro-batches (M) into which each replica splits its share of a batch, and over which gradients are
     /// accumulated
-    #[arg(long, default_value_t = 8)]
+    #[arg(help_heading = "Pipeline", long, default_value_t = 8)]
     pub micro_batches: usize,
     /// Number of data-parallel copies of the pipeline (R). Each trains on M micro-batches of every batch, and their
     /// gradients are added once a step
-    #[arg(long, default_value_t = 1)]
+    #[arg(help_heading = "Pipeline", long, default_value_t = 1)]
     pub replicas: usize,
     /// Number of groups of micro-batches whose gradients are summed before the sums of the groups are added. One
     /// replica with R times the micro-batches in R groups gives the same bits as R replicas [default: the number of
     /// replicas]
-    #[arg(long, value_name = "GROUPS")]
+    #[arg(help_heading = "Pipeline", long, value_name = "GROUPS")]
     pub gradient_groups: Option<usize>,
     /// Number of samples in a micro-batch
-    #[arg(long, default_value_t = 4)]
+    #[arg(help_heading = "Pipeline", long, default_value_t = 4)]
     pub micro_batch_size: usize,
     /// Schedule, which is the order of forwards and backwards: gpipe, 1f1b or eager-1f1b; zb-h1 or zb-h2, which split
     /// each backward in two; interleaved or looped-breadth-first, with 2 stages a worker; zb-v, v-half, v-min or
     /// dualpipe-v, with 2 stages a worker in the shape of a V (the first worker has the first and the last stage);
     /// `search`, for the plan with the shortest simulated step; or a CSV file with a plan, as `stageline search --csv`
     /// writes it
-    #[arg(long, default_value = "1f1b")]
+    #[arg(help_heading = "Pipeline", long, default_value = "1f1b")]
     pub schedule: ScheduleBy,
     /// Number of optimizer steps
-    #[arg(long, default_value_t = SHORTEST_SCHEDULE)]
+    #[arg(help_heading = "Training", long, default_value_t = SHORTEST_SCHEDULE)]
     pub steps: usize,
     /// Length of the learning rate schedule (warm-up and decay), in steps [default: --steps, but at least 400, so that
     /// a short run trains like the beginning of a longer one]
-    #[arg(long, value_name = "STEPS")]
+    #[arg(help_heading = "Training", long, value_name = "STEPS")]
     pub schedule_steps: Option<usize>,
     /// Batch size, in samples, for which the number of steps and the learning rate were chosen. If the batch size
     /// differs, for example after a change of M, a warning tells the consequences [default: the batch size of the first
     /// run]
-    #[arg(long, value_name = "SAMPLES")]
+    #[arg(help_heading = "Training", long, value_name = "SAMPLES")]
     pub tuned_for: Option<usize>,
     /// Peak learning rate, which is reached at the end of the warm-up
-    #[arg(long, default_value_t = 2e-3)]
+    #[arg(help_heading = "Training", long, default_value_t = 2e-3)]
     pub learning_rate: f64,
     /// Length of the warm-up in steps, or in samples as `samples:N`, which does not change with the batch size. In the
     /// warm-up the learning rate rises to its peak; it then falls along a cosine to a tenth of the peak [default: a
     /// tenth of --schedule-steps]
-    #[arg(long, value_name = "STEPS")]
+    #[arg(help_heading = "Training", long, value_name = "STEPS")]
     pub warm_up: Option<WarmUp>,
     /// Weight decay of all parameters except norms and biases
-    #[arg(long, default_value_t = 0.1)]
+    #[arg(help_heading = "Training", long, default_value_t = 0.1)]
     pub weight_decay: f32,
     /// Global norm to which the gradients of a step are clipped; 0 turns clipping off
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(help_heading = "Training", long, default_value_t = 1.0)]
     pub clip: f64,
     /// Precision of forwards and backwards: full, bf16 or f16. Parameters and gradient sums stay in f32
-    #[arg(long, default_value_t = Precision::Full)]
+    #[arg(help_heading = "Training", long, default_value_t = Precision::Full)]
     pub precision: Precision,
     /// Factor by which the loss is multiplied before its backward: a number, or `dynamic` [default: dynamic with f16,
     /// else 1]
-    #[arg(long, value_name = "FACTOR")]
+    #[arg(help_heading = "Training", long, value_name = "FACTOR")]
     pub loss_scale: Option<LossScaleBy>,
     /// Reaction to a step whose loss or gradients are NaN or infinite: `stop` ends the training with an error, `skip`
     /// continues without updating parameters in this step
-    #[arg(long, default_value = "stop")]
+    #[arg(help_heading = "Training", long, default_value = "stop")]
     pub on_non_finite: NonFiniteName,
     /// Interval between evaluations of held-out samples, in steps; 0 evaluates only before and after the training
-    #[arg(long, default_value_t = 0)]
+    #[arg(help_heading = "Training", long, default_value_t = 0)]
     pub validate_every: usize,
     /// Interval, in steps, at which the log records the gradient and update norms of each parameter; 0 never does
-    #[arg(long, default_value_t = 0)]
+    #[arg(help_heading = "Training", long, default_value_t = 0)]
     pub health_every: usize,
     /// Optimizer; the state of `adafactor` for a parameter matrix is little more than one row and one column, so it
     /// needs the least memory of the adaptive ones
-    #[arg(long, default_value = "adamw")]
+    #[arg(help_heading = "Training", long, default_value = "adamw")]
     pub optimizer: OptimizerName,
     /// Activations that stages recompute in backwards instead of keeping them: `none`; those of attention (`selective`)
     /// or of feed-forward parts (`feed-forward`); those of all blocks (`full`), of the first N blocks of a stage
     /// (`first:N`), of every N-th block (`every:N`) or of some (`blocks:0,2,3`, counted in each stage); those of segments
     /// of N blocks (`segments:N`) or of about sqrt(L) of L blocks (`sqrt`), of which only inputs of segments are kept; or
     /// as few as make the training fit into the memory (`auto`)
-    #[arg(long, default_value = "none")]
+    #[arg(help_heading = "Memory", long, default_value = "none")]
     pub recompute: RecomputeBy,
     /// Whether a stage that has finished its part of a step waits for the other stages (`together`) or begins the next
     /// step (`ahead`). The trained values are the same bit for bit; `ahead` has less idle time in schedules such as
     /// zb-h2 and zb-v, if most steps need no clipping
-    #[arg(long, default_value = "together")]
+    #[arg(help_heading = "Pipeline", long, default_value = "together")]
     pub flush: FlushName,
     /// Whether stages keep copies of parameters and optimizer states during the flush (the end of a step), so that an
     /// error in the flush rolls the step back on all stages. Without copies, the flush needs 12 bytes less for each
     /// parameter under AdamW, but such an error ends the training
-    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, value_name = "true|false")]
+    #[arg(help_heading = "Memory", long, default_value_t = true, action = clap::ArgAction::Set, value_name = "true|false")]
     pub rollback: bool,
     /// Memory of each device, in GB, where all CPUs count as one device. A training that is estimated to need more is
     /// refused, and the error proposes other flags [default: the free memory of the host; the memory of GPUs is not
     /// checked]
-    #[arg(long, value_name = "GB")]
+    #[arg(help_heading = "Memory", long, value_name = "GB")]
     pub memory: Option<f64>,
     /// Seed of the initial parameters, the order of samples, and the choice of held-out text
-    #[arg(long, default_value_t = 0)]
+    #[arg(help_heading = "Training", long, default_value_t = 0)]
     pub seed: u64,
     /// Interval, in steps, of synchronised steps, in which workers wait for their device after every action. For GPUs
     /// and other hosts, only these steps show the times and bubbles of the devices, and only the other steps show the
     /// throughput. 0 never waits [default: 20 with GPUs or devices of other hosts, else 0]
-    #[arg(long, value_name = "STEPS")]
+    #[arg(help_heading = "Measurement", long, value_name = "STEPS")]
     pub synchronise_every: Option<usize>,
     /// Peak TFLOP/s of one device in this precision, such as 989 for an H200 in bf16. The log and the progress bar then
     /// show the model FLOP utilisation: tokens a second x training FLOPs a token, as a share of the peak of all devices
-    #[arg(long)]
+    #[arg(help_heading = "Measurement", long)]
     pub peak_tflops: Option<f64>,
     /// Device of all stages, such as `cpu` or `cuda:0`, or a list of devices for consecutive workers, one replica after
     /// the other. A device of another host has the name that `stageline serve` prints there, such as `iroh:<id>/0` or
     /// `ws://gpu-2:4433/0`
-    #[arg(long, default_value = "cpu")]
+    #[arg(help_heading = "Devices", long, default_value = "cpu")]
     pub device: String,
     /// File whose first line is the secret (token) of the hosts that serve devices to this run
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = "Devices", long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
     /// Number of micro-batches that a channel between two stages can hold [default: all, so that no sender waits]
-    #[arg(long)]
+    #[arg(help_heading = "Pipeline", long)]
     pub channel_capacity: Option<usize>,
     /// Number of cores that the kernels of one worker may use [default: the machine's cores, divided among all workers]
-    #[arg(long)]
+    #[arg(help_heading = "Devices", long)]
     pub cores_per_stage: Option<usize>,
     /// Verifies over this number of steps [100 if none is given] that the pipeline trains as one full batch on one
     /// device does, instead of training to the end
-    #[arg(long, num_args = 0..=1, default_missing_value = "100")]
+    #[arg(help_heading = "Training", long, num_args = 0..=1, default_missing_value = "100")]
     pub verify: Option<usize>,
     /// Folder for checkpoints, which are written at the interval --every, at the end, after an error, and on the first
     /// Ctrl-C or SIGTERM, which ends the training
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(help_heading = "Checkpoints", long, value_name = "FOLDER")]
     pub checkpoint: Option<PathBuf>,
     /// Interval between checkpoints, in steps
-    #[arg(long, default_value_t = 100)]
+    #[arg(help_heading = "Checkpoints", long, default_value_t = 100)]
     pub every: usize,
     /// Number of checkpoints to keep; older ones are deleted
-    #[arg(long, default_value_t = NonZero::new(3).expect("3 is not 0"))]
+    #[arg(help_heading = "Checkpoints", long, default_value_t = NonZero::new(3).expect("3 is not 0"))]
     pub keep: NonZero<usize>,
-    /// Resumes from a checkpoint, or from the latest one in a folder; `latest` looks in the folder of --checkpoint.
-    /// Settings that are not given come from the checkpoint. Stages, schedule, M and devices may change, but not the
+    /// Resumes from a checkpoint, or from the latest one in a folder. `latest` looks in the folder of --checkpoint, and so
+    /// does `auto`, which starts from the beginning if there is none. Without --checkpoint, new checkpoints go to the
+    /// folder of the old one. Settings that are not given come from the checkpoint. Stages, schedule, M and devices may change, but not the
     /// number of samples in a batch
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(help_heading = "Checkpoints", long, value_name = "FOLDER")]
     pub resume: Option<PathBuf>,
     /// Ends the training early, with a checkpoint, once this number of steps is done, counting those of resumed runs
-    #[arg(long, value_name = "STEPS")]
+    #[arg(help_heading = "Checkpoints", long, value_name = "STEPS")]
     pub stop_after: Option<usize>,
     /// Number of seconds without a new action after which a warning says what every stage is doing; after ten times as
     /// many more seconds, the training ends with an error. 0 turns this off
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(help_heading = "Pipeline", long, value_name = "SECONDS", default_value_t = 60)]
     pub watchdog: u32,
     /// TOML file of settings: flags by their names, with `_` for `-`. Flags on the command line override it
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = "Settings", long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Setting, such as `micro_batches=16`; it overrides --config, and flags override it
-    #[arg(long, value_name = "NAME=VALUE")]
+    #[arg(help_heading = "Settings", long, value_name = "NAME=VALUE")]
     pub set: Vec<String>,
     /// Prints all settings as a file for --config, and exits
-    #[arg(long)]
+    #[arg(help_heading = "Settings", long)]
     pub print_config: bool,
     /// File for the log, with one JSON object a line: the run, each step, each validation and the final result
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = "Outputs", long, value_name = "FILE")]
     pub log: Option<PathBuf>,
     /// File for a trace of five steps, for Perfetto (ui.perfetto.dev) or chrome://tracing
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = "Outputs", long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
     /// Folder for the event files of TensorBoard
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(help_heading = "Outputs", long, value_name = "FOLDER")]
     pub tensorboard: Option<PathBuf>,
     /// Step, counted from 0 at the start of this run, whose timeline the log and the report show, and at which the
     /// trace begins. If only some steps are synchronised (--synchronise-every), the next synchronised step is taken
-    #[arg(long, default_value_t = 2)]
+    #[arg(help_heading = "Outputs", long, default_value_t = 2)]
     pub draw_step: usize,
     /// File for an HTML page that reports on the run
-    #[arg(long, value_name = "FILE.html")]
+    #[arg(help_heading = "Outputs", long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
 }
 

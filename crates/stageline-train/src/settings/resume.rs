@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use clap::{ArgMatches, Command, FromArgMatches};
 use serde_json::Value;
-use stageline::checkpoint::{Printable, Saved};
+use stageline::checkpoint::{CheckpointError, Printable, Saved};
 
 use super::flags::TrainingFlags;
 use super::merge::{Merged, Settings, resolve};
@@ -41,11 +41,22 @@ pub fn command_line(command: &Command, arguments: &[OsString], not_inherited: &[
         let (matches, flags, alone) = resolved(command, None)?;
         return Ok(CommandLine { matches, flags, settings: alone, saved: None });
     };
-    let place = match requested.as_os_str() == "latest" {
-        true => flags.checkpoint.as_deref().context("--resume latest: give --checkpoint the folder to look in")?,
-        false => requested,
+    let kept = || flags.checkpoint.as_deref();
+    let place = match requested.to_str() {
+        Some("latest") => kept().context("--resume latest: give --checkpoint the folder to look in")?,
+        Some("auto") => kept().context("--resume auto: give --checkpoint the folder to look in")?,
+        _ => requested,
     };
-    let saved = Saved::open(place).context("--resume")?;
+    let saved = match Saved::open(place) {
+        Err(CheckpointError::PathNotFound { .. } | CheckpointError::NoCheckpoint { .. })
+            if requested.as_os_str() == "auto" =>
+        {
+            println!("no checkpoint in {}: the training starts from its beginning", place.display());
+            let (matches, flags, alone) = resolved(command, None)?;
+            return Ok(CommandLine { matches, flags, settings: alone, saved: None });
+        }
+        opened => opened.context("--resume")?,
+    };
     let mut before = settings_of(saved.manifest().run.get("settings"));
     before.0.retain(|name, _| !not_inherited.contains(&name.as_str()));
     let (matches, mut now, settings) = resolved(command, Some(&before))

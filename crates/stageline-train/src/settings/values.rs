@@ -60,13 +60,14 @@ pub enum ScheduleBy {
 }
 
 impl FromStr for ScheduleBy {
-    type Err = UnknownSchedule;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, UnknownSchedule> {
+    fn from_str(text: &str) -> Result<Self, String> {
+        let or_else = |unknown: UnknownSchedule| format!("{unknown}, `search`, or a CSV file with a plan");
         match text {
             "search" => Ok(Self::Search),
             path if path.ends_with(".csv") => Ok(Self::File(path.into())),
-            name => Ok(Self::Name(schedule_named(name)?)),
+            name => schedule_named(name).map(Self::Name).map_err(or_else),
         }
     }
 }

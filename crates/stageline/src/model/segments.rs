@@ -1,26 +1,27 @@
-//! Runs a row of blocks in segments that the backward recomputes, if the configuration of the stage asks for that.
+//! Runs a row of blocks, of which the backward recomputes single ones or segments if the configuration of the stage asks
+//! for that.
 
 use std::sync::Arc;
 
 use burn::module::Module;
 use burn::tensor::{Bool, Int, Tensor};
 use parking_lot::Mutex;
-use stageline_nn::autograd::recompute::{recomputed, segment_length};
+use stageline_nn::autograd::recompute::{SequenceParts, recomputed};
 use stageline_nn::forward::recomputation::is_recomputation;
 use stageline_nn::params::any_tensor::AnyTensor;
 
 use crate::model::payload::{Payload, PayloadMapper, SharedInput};
 
-/// Runs a row of blocks, each by `forward`, and returns the output of the last one. If the current forward recomputes
-/// segments of blocks, and `input` has exactly one float tensor, the backward recomputes each segment from its input.
+/// Runs a row of blocks, each by `forward`, and returns the output of the last one. If the configuration of the stage
+/// selects blocks or segments for recomputation, and `input` has exactly one float tensor, the backward recomputes these
+/// blocks or segments from their inputs.
 pub(super) fn in_segments<B: Module + 'static, P: Payload>(blocks: &[B], input: P, forward: fn(&B, P) -> P) -> P {
-    let mut floats = Floats(0);
-    let length = segment_length(blocks.len()).filter(|_| {
-        input.clone().map(&mut floats);
-        floats.0 == 1
-    });
-    let Some(length) = length else { return blocks.iter().fold(input, |input, block| forward(block, input)) };
-    blocks.chunks(length).fold(input, |input, segment| {
+    let all = |blocks: &[B], input: P| blocks.iter().fold(input, |input, block| forward(block, input));
+    let Some(parts) = parts(blocks.len(), &input) else { return all(blocks, input) };
+    blocks.chunks(parts.length()).fold(input, |input, segment| {
+        if !parts.takes_next() {
+            return SequenceParts::keep(|| all(segment, input));
+        }
         let mut taken = Take(None);
         let rest = input.map(&mut taken);
         let mut run =
@@ -28,6 +29,16 @@ pub(super) fn in_segments<B: Module + 'static, P: Payload>(blocks: &[B], input: 
         rest.map(&mut Put(taken.0)).map(&mut run);
         let made = run.made.lock().take().expect("the first forward of a segment stores its output");
         made.map(&mut Put(run.output))
+    })
+}
+
+/// Returns the parts into which a row of `blocks` blocks with this input is divided for recomputation; `None` if the
+/// configuration of the stage selects none, or the input does not have exactly one float tensor.
+pub(super) fn parts<P: Payload>(blocks: usize, input: &P) -> Option<SequenceParts> {
+    SequenceParts::of(blocks).filter(|_| {
+        let mut floats = Floats(0);
+        input.clone().map(&mut floats);
+        floats.0 == 1
     })
 }
 

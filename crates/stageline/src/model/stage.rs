@@ -3,11 +3,10 @@
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use stageline_nn::autograd::recompute::segment_length;
 
 use crate::model::loss_weight::Weight;
 use crate::model::payload::Payload;
-use crate::model::segments::in_segments;
+use crate::model::segments::{in_segments, parts};
 use crate::threads::failure::BoxError;
 
 // The example that must not compile stands beside the same example with matching types, because a stable compiler does
@@ -181,8 +180,8 @@ where
     }
 
     fn try_forward(&self, input: Self::Input) -> Result<Self::Output, BoxError> {
-        match segment_length(self.len()) {
-            // A recomputed segment cannot return an error, so a stage in it ends with a panic instead.
+        match parts(self.len(), &input) {
+            // A recomputed part cannot return an error, so a stage in it ends with a panic instead.
             Some(_) => Ok(self.forward(input)),
             None => self.iter().try_fold(input, |value, stage| stage.try_forward(value)),
         }

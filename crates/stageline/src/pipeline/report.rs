@@ -66,6 +66,21 @@ pub struct Metric {
     pub value: f64,
 }
 
+/// Returns the loss terms of several batches together, given those of each batch: every term is averaged over the
+/// batches, weighted by its loss weight.
+pub(crate) fn means_over<'a>(batches: impl IntoIterator<Item = &'a [LossTerm]> + Clone) -> Vec<LossTerm> {
+    let terms = batches.clone().into_iter().map(<[_]>::len).max().unwrap_or(0);
+    (0..terms).map(|at| mean_of(batches.clone().into_iter().filter_map(|terms| terms.get(at).copied()))).collect()
+}
+
+/// Returns the mean of a loss term over several batches, weighted by its loss weight, and the sum of the weights. The
+/// mean is 0 if no batch has a weight.
+fn mean_of(batches: impl Iterator<Item = LossTerm>) -> LossTerm {
+    let add = |(sum, total): (f64, f64), term: LossTerm| (sum + term.loss * term.weight, total + term.weight);
+    let (sum, weight) = batches.filter(|term| term.weight > 0.0).fold((0.0, 0.0), add);
+    LossTerm { loss: if weight > 0.0 { sum / weight } else { 0.0 }, weight }
+}
+
 /// Returns the total loss weight of the first loss term; 0 if there are no terms.
 fn weight(terms: &[LossTerm]) -> f64 {
     terms.first().map_or(0.0, |term| term.weight)
@@ -172,6 +187,19 @@ impl EvalReport {
     pub fn weight(&self) -> f64 {
         weight(&self.terms)
     }
+
+    /// Returns the report of several evaluated batches together: each loss term and each metric is averaged over the
+    /// batches, weighted by their loss weights. Returns `None` if there is no batch.
+    pub fn over(batches: &[Self]) -> Option<Self> {
+        let first = batches.first()?;
+        let terms = means_over(batches.iter().map(|batch| &batch.terms[..]));
+        let metric = |(at, metric): (usize, &Metric)| {
+            let of_batch = |batch: &Self| LossTerm { loss: batch.metrics[at].value, weight: batch.weight() };
+            Metric { value: mean_of(batches.iter().map(of_batch)).loss, ..*metric }
+        };
+        let metrics = first.metrics.iter().enumerate().map(metric).collect();
+        Some(Self { loss: terms.iter().map(|term| term.loss).sum(), terms, metrics })
+    }
 }
 
 #[cfg(test)]
@@ -183,5 +211,19 @@ mod tests {
         assert_eq!(ideal_bubble(2, 4), 1.0 / 5.0);
         assert_eq!(ideal_bubble(1, 1), 0.0);
         assert_eq!(ideal_bubble(2, 8), 1.0 / 9.0);
+    }
+
+    #[test]
+    fn batches_are_averaged_by_their_weights() {
+        let batch = |losses: [(f64, f64); 2], accuracy| {
+            let terms: Vec<_> = losses.iter().map(|&(loss, weight)| LossTerm { loss, weight }).collect();
+            let metrics = vec![Metric { name: "accuracy", value: accuracy }];
+            EvalReport { loss: terms.iter().map(|term| term.loss).sum(), terms, metrics }
+        };
+        // The second batch has no weight in the second term, so its mean does not count there.
+        let all =
+            EvalReport::over(&[batch([(1.0, 3.0), (5.0, 2.0)], 0.5), batch([(2.0, 1.0), (0.0, 0.0)], 0.9)]).unwrap();
+        assert_eq!((all.loss, all.weight(), all.metrics[0].value), (1.25 + 5.0, 4.0, 0.6));
+        assert_eq!(EvalReport::over(&[]), None);
     }
 }

@@ -11,8 +11,8 @@ pub enum VerifyError {
     /// A pipeline that the verification needs could not be built.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// The first gradients of the reference (the training on one device) could not be computed, or a computation that
-    /// searches for the cause of a difference failed. If the memory was too small, split the reference's batch with
+    /// The reference (the same training on one device) failed, or a computation that searches for the cause of a
+    /// difference did. If the memory was too small, split the reference's batch with
     /// [`Verify::reference_micro_batches`](crate::Verify::reference_micro_batches).
     #[error("the reference failed: {0}")]
     Reference(#[from] StepError),
@@ -26,8 +26,7 @@ pub enum VerifyError {
         /// The number of micro-batches into which the caller has split a batch.
         given: usize,
     },
-    /// The training that is verified failed with this error, or its reference (the same training on one device) failed
-    /// in a training step or an evaluation.
+    /// The training that is verified failed with this error.
     #[error("the training that is verified failed: {0}")]
     Trial(BoxError),
     /// The gradients that the training that is verified returned do not match the model's parameters in number or size.

@@ -38,7 +38,8 @@ use crate::failure::step_error::StepError;
 use crate::model::batch::Batch;
 use crate::model::batch_error::BatchError;
 use crate::model::payload::Payload;
-use crate::pipeline::report::LossTerm;
+use crate::pipeline::report::means_over;
+use crate::threads::failure::BoxError;
 use crate::update::parameter_gradient::ParameterGradient;
 use crate::update::precision::Precision;
 use diagnosis::Diagnosis;
@@ -199,7 +200,7 @@ impl Verify {
         let bars = self.bars.unwrap_or_else(|| Bars::of(configuration.configured_precision()));
 
         let configured_gradients = trial.gradients(batch(0)).map_err(VerifyError::Trial)?;
-        let configured = self.train(&mut trial, &batch, validation)?;
+        let configured = self.train(&mut trial, &batch, validation).map_err(VerifyError::Trial)?;
         drop(trial);
         let (reference, reference_gradients) = self.reference(uncut.unwrap_or(build), &batch, validation)?;
 
@@ -239,7 +240,11 @@ impl Verify {
             Err(StepError::Batch(BatchError::Count { given, .. })) => return Err(VerifyError::CutByHand { given }),
             gradients => gradients?,
         };
-        Ok((self.train(&mut reference, batch, validation)?, gradients))
+        let trained = self.train(&mut reference, batch, validation).map_err(|error| match error.downcast() {
+            Ok(error) => VerifyError::Reference(*error),
+            Err(other) => VerifyError::Trial(other),
+        })?;
+        Ok((trained, gradients))
     }
 
     /// Runs one of the two trainings of a verification (`trial`: the one that is verified, or the one on one device)
@@ -250,12 +255,12 @@ impl Verify {
         trial: &mut impl Trial<In, Target>,
         batch: impl Fn(usize) -> Batch<In, Target>,
         validation: &[Batch<In, Target>],
-    ) -> Result<Trained, VerifyError> {
-        let losses = (0..self.steps).map(|step| trial.step(batch(step))).collect::<Result<_, _>>();
-        let losses = losses.map_err(VerifyError::Trial)?;
+    ) -> Result<Trained, BoxError> {
+        let losses = (0..self.steps).map(|step| trial.step(batch(step))).collect::<Result<_, _>>()?;
         let evaluate = |batch: &Batch<In, Target>| trial.evaluate(batch.clone());
-        let batches = validation.iter().map(evaluate).collect::<Result<Vec<_>, _>>().map_err(VerifyError::Trial)?;
-        Ok(Trained { losses, validation: (!batches.is_empty()).then(|| loss_over(&batches)) })
+        let batches = validation.iter().map(evaluate).collect::<Result<Vec<_>, _>>()?;
+        let loss = || means_over(batches.iter().map(|terms| &terms[..])).iter().map(|term| term.loss).sum();
+        Ok(Trained { losses, validation: (!batches.is_empty()).then(loss) })
     }
 }
 
@@ -270,19 +275,6 @@ struct Models<'a, In: Payload, Out: Payload, Target: Payload> {
 
 /// A closure that builds a pipeline, with the same parameters on every call.
 pub(super) type Build<'a, In, Out, Target> = dyn Fn() -> PipelineBuilder<In, Out, Target> + 'a;
-
-/// Returns the mean loss over several evaluated batches, given the loss terms of each batch. Every term is averaged
-/// over the batches, weighted by its loss weight, and the averages of the terms are added up.
-pub(super) fn loss_over(batches: &[Vec<LossTerm>]) -> f64 {
-    let terms = batches.iter().map(Vec::len).max().unwrap_or(0);
-    let mean_of_term = |term: usize| {
-        let in_batches = || batches.iter().filter_map(|terms| terms.get(term)).filter(|term| term.weight > 0.0);
-        let weight: f64 = in_batches().map(|term| term.weight).sum();
-        let sum: f64 = in_batches().map(|term| term.loss * term.weight).sum();
-        if weight > 0.0 { sum / weight } else { 0.0 }
-    };
-    (0..terms).map(mean_of_term).sum()
-}
 
 /// The training losses and the validation loss of one of the two trainings of a verification: the one that is verified,
 /// or the one on one device.

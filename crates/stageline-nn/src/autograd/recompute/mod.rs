@@ -33,7 +33,7 @@ use crate::forward::recomputation::as_recomputation;
 use crate::forward::samples::Samples;
 use crate::forward::thread_scope::collecting;
 use crate::params::shared::{is_trained, unify, with_value};
-pub use policy::{BlockOutOfRange, BlockSet, Parts, Recompute, segment_length};
+pub use policy::{BlockOutOfRange, BlockSet, Parts, Recompute, SequenceParts};
 use policy::{Mark, note};
 pub use segments::sequence;
 

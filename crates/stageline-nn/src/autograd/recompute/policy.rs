@@ -34,7 +34,8 @@ pub enum Recompute {
     /// [arXiv:1604.06174](https://arxiv.org/abs/1604.06174)). A transformer's block has far larger activations than
     /// input, so [`Full`](Self::Full) needs less.
     SquareRoot,
-    /// Recomputes all parts marked by [`block`](super::block) and keeps only their inputs. A step then takes about a third more
+    /// Recomputes all blocks (parts marked by [`block`](super::block), and the blocks of a
+    /// [`sequence`](super::sequence)) and keeps only their inputs. A step then takes about a third more
     /// computation.
     Full,
 }
@@ -115,6 +116,8 @@ thread_local! {
     static POLICY: Cell<Recompute> = const { Cell::new(Recompute::Nothing) };
     /// The number of parts marked by [`block`](super::block) that the forward on this thread has begun so far.
     static PASSED: Cell<usize> = const { Cell::new(0) };
+    /// Whether the forward on this thread is inside a block of a sequence, which its own marks do not divide further.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
     /// The counts of the parts that the [`Recompute`] setting has selected in the forward on this thread.
     static PARTS: Cell<Parts> = const { Cell::new(Parts { recomputed: 0, untracked: 0, unsupported: 0 }) };
 }
@@ -184,6 +187,9 @@ impl Mark {
     /// this kind. A call for a block also increments the thread's count of blocks, because blocks are selected by their
     /// number.
     pub(super) fn is_selected(self) -> bool {
+        if self == Self::Block && INSIDE.get() {
+            return false;
+        }
         let block = PASSED.get();
         PASSED.set(block + usize::from(self == Self::Block));
         match (POLICY.get(), self) {
@@ -198,13 +204,45 @@ impl Mark {
     }
 }
 
-/// Returns the number of consecutive blocks in a segment of a sequence of `blocks` blocks, if the [`Recompute`] setting
-/// of this thread recomputes segments; else `None`.
-pub fn segment_length(blocks: usize) -> Option<usize> {
-    match POLICY.get() {
-        Recompute::Segments(n) => Some(n.get()),
-        Recompute::SquareRoot => Some((blocks as f64).sqrt().ceil().max(1.0) as usize),
-        _ => None,
+/// The parts into which a sequence of blocks is divided for recomputation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SequenceParts {
+    /// Each block is a part, and the setting selects blocks by their numbers.
+    Blocks,
+    /// Every so many consecutive blocks are a part, and all parts are recomputed.
+    Segments(usize),
+}
+
+impl SequenceParts {
+    /// Returns the parts of a sequence of `blocks` blocks under the [`Recompute`] setting of this thread; `None` if the
+    /// setting selects neither blocks nor segments, or a block around the sequence is already a part.
+    pub fn of(blocks: usize) -> Option<Self> {
+        match POLICY.get() {
+            _ if INSIDE.get() => None,
+            Recompute::Nothing | Recompute::Selective | Recompute::FeedForward => None,
+            Recompute::Blocks(_) | Recompute::EveryNth(_) | Recompute::Only(_) | Recompute::Full => Some(Self::Blocks),
+            Recompute::Segments(n) => Some(Self::Segments(n.get())),
+            Recompute::SquareRoot => Some(Self::Segments((blocks as f64).sqrt().ceil().max(1.0) as usize)),
+        }
+    }
+
+    /// Returns the number of blocks in a part.
+    pub fn length(self) -> usize {
+        match self {
+            Self::Blocks => 1,
+            Self::Segments(blocks) => blocks,
+        }
+    }
+
+    /// Whether the next part of the sequence is recomputed. Each call counts one block, if blocks are the parts.
+    pub fn takes_next(self) -> bool {
+        self != Self::Blocks || Mark::Block.is_selected()
+    }
+
+    /// Runs the forward of a part that is not recomputed. Blocks inside it are parts of that part, so they are neither
+    /// counted nor recomputed.
+    pub fn keep<R>(forward: impl FnOnce() -> R) -> R {
+        during(&INSIDE, true, forward)
     }
 }
 

@@ -1,14 +1,15 @@
-//! A sequence of blocks, which may be recomputed in segments of several blocks.
+//! A sequence of blocks, which may be recomputed one by one or in segments of several blocks.
 
 use burn::module::Module;
 use burn::tensor::Tensor;
 
-use super::policy::segment_length;
+use super::policy::SequenceParts;
 use super::recomputed;
 
-/// Runs a sequence of blocks, such as the layers of a transformer, and returns the output of the last one.
-/// [`Recompute::Segments`](super::Recompute::Segments) and [`Recompute::SquareRoot`](super::Recompute::SquareRoot)
-/// recompute segments of consecutive blocks in the backward, and keep only the input of each segment.
+/// Runs a sequence of blocks, such as the layers of a transformer, and returns the output of the last one. Each block is
+/// marked as [`block`](super::block) marks it. [`Recompute::Segments`](super::Recompute::Segments) and
+/// [`Recompute::SquareRoot`](super::Recompute::SquareRoot) recompute segments of consecutive blocks in the backward, and
+/// keep only the input of each segment.
 ///
 /// `forward` computes one block from its module and its input. It has the restrictions of [`block`](super::block).
 pub fn sequence<B: Module + 'static, const D: usize>(
@@ -16,13 +17,15 @@ pub fn sequence<B: Module + 'static, const D: usize>(
     input: Tensor<D>,
     forward: impl Fn(&B, Tensor<D>) -> Tensor<D> + Clone + Send + 'static,
 ) -> Tensor<D> {
-    let Some(length) = segment_length(blocks.len()) else {
-        return blocks.iter().fold(input, |input, block| forward(block, input));
-    };
-    blocks.chunks(length).fold(input, |input, segment| {
+    let all = |blocks: &[B], input: Tensor<D>| blocks.iter().fold(input, |input, block| forward(block, input));
+    let Some(parts) = SequenceParts::of(blocks.len()) else { return all(blocks, input) };
+    blocks.chunks(parts.length()).fold(input, |input, part| {
+        if !parts.takes_next() {
+            return SequenceParts::keep(|| all(part, input));
+        }
         let forward = forward.clone();
-        recomputed(&segment.to_vec(), input, move |segment, input| {
-            segment.iter().fold(input, |input, block| forward(block, input))
+        recomputed(&part.to_vec(), input, move |part, input| {
+            part.iter().fold(input, |input, block| forward(block, input))
         })
     })
 }
