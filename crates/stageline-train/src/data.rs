@@ -6,8 +6,8 @@ use stageline::{Batch, Payload};
 /// The source of the batches of a training. Several threads call it at the same time, to read batches ahead of the
 /// training steps.
 ///
-/// The batch of a step must depend on the number of the step only, so that a resumed training sees the same samples in
-/// the same order.
+/// The batch of a step must depend on the number of the step and the number of samples only, so that a resumed training
+/// sees the same samples in the same order.
 pub trait Data: Sync {
     /// The input of a batch, which the first stage of the pipeline receives.
     type Input: Payload;
@@ -23,8 +23,9 @@ pub trait Data: Sync {
     fn batch(&self, step: usize, samples: usize) -> Result<Batch<Self::Input, Self::Target>>;
 
     /// Returns the batches of held-out samples on which the model is evaluated; empty by default. `samples` is the number
-    /// of samples in a training step, and no batch may have more, but each may have fewer. The method is called once.
-    /// The loss and the metrics of all batches are averaged by their loss weights.
+    /// of samples in a training step, and no batch may have more, but each may have fewer. The method is called once,
+    /// before the first step, and its batches stay in memory. The loss and the metrics of all batches are averaged by
+    /// their loss weights.
     ///
     /// # Errors
     /// Returns an error if the held-out samples cannot be read or made.

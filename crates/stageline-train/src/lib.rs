@@ -12,6 +12,7 @@
 //! # use stageline::{LossStage, Row, Stage};
 //! use stageline_train::{Data, Program, Run};
 //!
+//! /// Trains a model of my own.
 //! #[derive(clap::Parser)]
 //! struct Flags {
 //!     /// Width of the model

@@ -28,6 +28,8 @@ pub struct NoFlags {}
 
 /// A program that trains a model. `F` is the type of the program's own flags, for its model and data; the flags that
 /// every training has are added to them.
+///
+/// The description of the program in `--help` is the doc comment of `F`, or its `#[command(about = "...")]`.
 pub struct Program<F> {
     defaults: Vec<(&'static str, &'static str)>,
     /// The names of flags that a resumed run does not take from its checkpoint.
@@ -63,8 +65,19 @@ impl<F: Parser> Program<F> {
         self
     }
 
-    /// Reads the settings and calls `train` with the run that they describe. Returns the exit status: 0 for success, 1
-    /// for an error, 3 after a stall (a stage made no progress). Errors and warnings are printed on stderr.
+    /// Reads the settings and calls `train` with the run that they describe. Returns the exit status. Errors and
+    /// warnings are printed on stderr.
+    ///
+    /// | status | meaning |
+    /// | --- | --- |
+    /// | 0 | `train` returned `Ok`: the training is done, or a signal or `--stop-after` ended it with a checkpoint |
+    /// | 1 | an error in the settings or the training |
+    /// | 2 | the command line cannot be parsed |
+    /// | 3 | a stall: a stage made no progress, and the watchdog ended the training |
+    /// | 130 | a second SIGINT or SIGTERM |
+    ///
+    /// In the cases 2 and 130 the process ends at once, so this function does not return. The same holds after
+    /// `--help`, with status 0. A run that writes no checkpoints does not handle signals.
     pub fn main(self, train: impl FnOnce(Run<F>) -> Result<()>) -> ExitCode {
         let Err(error) = self.run(train) else { return ExitCode::SUCCESS };
         eprintln!("Error: {error:?}");

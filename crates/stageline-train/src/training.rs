@@ -41,8 +41,8 @@ pub struct Run<F> {
 /// The type of the trained pipeline of a model `M`.
 type TrainedOf<M> = Trained<<M as Model>::Input, <M as Model>::Output, <M as Model>::Target>;
 
-/// The result of a training that reached its last step: the pipeline, the validation loss and the hash of the
-/// parameters.
+/// The result of a training that reached its last step: the pipeline, the loss and the metrics on held-out samples, and
+/// the hash of the parameters.
 pub struct Trained<In: Payload, Out: Payload, Target: Payload> {
     /// The trained pipeline, whose workers still run: it can infer, evaluate, and return the modules of its stages.
     pub pipeline: Pipeline<In, Out, Target>,

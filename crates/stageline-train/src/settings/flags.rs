@@ -160,8 +160,8 @@ pub struct TrainingFlags {
     pub keep: NonZero<usize>,
     /// Resumes from a checkpoint, or from the latest one in a folder. `latest` looks in the folder of --checkpoint, and so
     /// does `auto`, which starts from the beginning if there is none. Without --checkpoint, new checkpoints go to the
-    /// folder of the old one. Settings that are not given come from the checkpoint. Stages, schedule, M and devices may change, but not the
-    /// number of samples in a batch
+    /// folder of the old one. Settings that are not given come from the checkpoint. Stages, schedule, M and devices may
+    /// change, but not the number of samples in a batch
     #[arg(help_heading = "Checkpoints", long, value_name = "FOLDER")]
     pub resume: Option<PathBuf>,
     /// Ends the training early, with a checkpoint, once this number of steps is done, counting those of resumed runs
