@@ -1,6 +1,4 @@
-//! A model of one's own: two spirals are told apart by a small network, with its accuracy as a metric.
-//!
-//! Run it with `--config examples/own_model.toml --report page.html --checkpoint kept`, and then with `--resume kept`.
+//! A model of one's own: a small network tells two spirals apart, with its accuracy as a metric. Run it with `--config examples/own_model.toml --report page.html --checkpoint kept`, and then with `--resume kept`.
 
 use std::process::ExitCode;
 
@@ -63,8 +61,8 @@ impl Data for Spirals {
             [sign * angle * angle.cos(), sign * angle * angle.sin()]
         };
         let classes = TensorData::new(ids.clone().map(|id| id as i32 % 2).collect(), [samples]);
-        let points = TensorData::new(ids.flat_map(point).collect(), [samples, 2]);
-        Ok(Batch::new(Tensor::from_data(points, &cpu), Tensor::from_data(classes, &cpu)))
+        let points = Tensor::from_data(TensorData::new(ids.flat_map(point).collect(), [samples, 2]), &cpu);
+        Ok(Batch::new(points, Tensor::from_data(classes, &cpu)))
     }
 
     fn validation(&self, samples: usize) -> Result<Vec<Batch<Tensor<2>, Tensor<1, Int>>>> {
@@ -75,5 +73,8 @@ impl Data for Spirals {
 fn main() -> ExitCode {
     let layer = |from, to, device: &Device| Layer { linear: LinearConfig::new(from, to).init(device).into() };
     let row = Row::new(move |d| layer(2, 64, d), 4, move |_, d| layer(64, 64, d), move |d| layer(64, 2, d));
-    Program::<NoFlags>::new().main(|run| run.train(&row.seed(run.seed()), &Spirals).map(drop))
+    Program::<NoFlags>::new().main(|run| {
+        let row = row.seed(run.seed());
+        run.train(&row, &Spirals).map(drop)
+    })
 }

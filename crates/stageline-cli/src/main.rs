@@ -6,7 +6,8 @@
 //!   results of `simulate` and `search`.
 //! - `run`: the subcommands `predict` and `page`, which predict and draw from the log of a run. `advise`: recommends
 //!   settings from such a log.
-//! - `serve`: serves the devices of this host to a training on another host. It is the only subcommand that needs burn.
+//! - `devices`: lists the devices of this host, and `serve`: serves them to a training on another host. Only these two
+//!   need burn.
 //!
 //! The subcommands share `shape` (the flags that choose a plan), `costs` (the flags for times and sizes) and `output`
 //! (writes to files and to the terminal).
@@ -14,6 +15,9 @@
 mod advise;
 mod check;
 mod costs;
+#[cfg_attr(feature = "devices", path = "devices/enabled.rs")]
+#[cfg_attr(not(feature = "devices"), path = "devices/disabled.rs")]
+mod devices;
 mod output;
 mod plan;
 mod report;
@@ -51,6 +55,7 @@ enum Subcommands {
     Predict(run::PredictFlags),
     Advise(advise::Flags),
     Page(run::PageFlags),
+    Devices(devices::Flags),
     Serve(serve::Flags),
 }
 
@@ -63,6 +68,7 @@ fn main() -> ExitCode {
         Subcommands::Predict(flags) => run::predict(&flags),
         Subcommands::Advise(flags) => advise::run(&flags),
         Subcommands::Page(flags) => run::page(&flags),
+        Subcommands::Devices(flags) => devices::run(flags),
         Subcommands::Serve(flags) => serve::run(flags),
     };
     match done {

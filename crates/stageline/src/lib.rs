@@ -70,6 +70,7 @@ pub use build::chain::{Chain, StageConfig};
 pub use build::cost::{Costs, LayerCost};
 pub use build::cut::{Cut, CutError};
 pub use build::row::Row;
+pub use device::gpu_api::GpuApi;
 pub use device::name::{DeviceError, DeviceErrors, DeviceName};
 pub use failure::activity::{During, StageFailure};
 pub use failure::build_error::BuildError;

@@ -58,8 +58,8 @@ macro_rules! engine {
 
 #[cfg(feature = "flex")]
 engine!(burn::backend::Flex);
-#[cfg(feature = "cuda")]
-engine!(burn::backend::Cuda);
+#[cfg(feature = "gpu")]
+engine!(burn::backend::Cube);
 #[cfg(feature = "remote")]
 engine!(burn::backend::Remote);
 
@@ -71,8 +71,8 @@ macro_rules! of_their_backend {
         let found = None;
         #[cfg(feature = "flex")]
         let found = found.or_else(|| $function(std::marker::PhantomData::<burn::backend::Flex>, $($argument),+));
-        #[cfg(feature = "cuda")]
-        let found = found.or_else(|| $function(std::marker::PhantomData::<burn::backend::Cuda>, $($argument),+));
+        #[cfg(feature = "gpu")]
+        let found = found.or_else(|| $function(std::marker::PhantomData::<burn::backend::Cube>, $($argument),+));
         #[cfg(feature = "remote")]
         let found = found.or_else(|| $function(std::marker::PhantomData::<burn::backend::Remote>, $($argument),+));
         found

@@ -34,13 +34,13 @@ impl AttentionHeads {
     }
 
     /// Returns the number of query heads that share a key-value head.
-    #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+    #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
     pub(crate) fn group(self) -> usize {
         self.query / self.key_value
     }
 
     /// Returns the position of the first key that a query sees, given the query's position; 0 without a window.
-    #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+    #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
     pub(crate) fn first_key(self, query: usize) -> usize {
         self.window.map_or(0, |window| (query + 1).saturating_sub(window))
     }
@@ -53,11 +53,11 @@ pub fn scale(size: usize) -> f64 {
 
 /// The number of consecutive queries that attention processes as one block. A kernel skips the keys that no query of a
 /// block sees: keys after the block's last query, and keys before the window of its first query.
-#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 pub const QUERIES: usize = 64;
 
 /// A block of queries of a sequence, and the keys that at least one of these queries sees.
-#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
     /// The positions of the block's queries.
@@ -66,7 +66,7 @@ pub struct Block {
     pub keys: Range<usize>,
 }
 
-#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 impl Block {
     /// Returns the numbers of queries and keys of the block: the shape of its scores.
     pub fn shape(&self) -> [usize; 2] {
@@ -76,7 +76,7 @@ impl Block {
 
 /// Returns the blocks of up to [`QUERIES`] consecutive queries in a sequence of `length` positions, each with the keys
 /// that its queries see.
-#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 pub fn blocks(length: usize, heads: AttentionHeads) -> impl Iterator<Item = Block> {
     (0..length).step_by(QUERIES).map(move |start| {
         let end = (start + QUERIES).min(length);
@@ -86,7 +86,7 @@ pub fn blocks(length: usize, heads: AttentionHeads) -> impl Iterator<Item = Bloc
 
 /// Returns the number of attention weights that the CPU kernel keeps for the backward, for one query head of one sample
 /// of `length` positions.
-#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 pub fn weights_of_a_head(length: usize, heads: AttentionHeads) -> usize {
     blocks(length, heads).map(|block| block.queries.len() * block.keys.len()).sum()
 }

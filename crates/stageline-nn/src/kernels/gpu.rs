@@ -1,8 +1,9 @@
-//! The kernels of NVIDIA GPUs, composed of burn's operations, which burn fuses on these devices.
+//! The kernels of GPUs (CUDA, ROCm, Vulkan, Metal and WebGPU), composed of burn's operations, which burn fuses on these
+//! devices.
 
 use burn::backend::ops::{FloatTensorOps, ModuleOps};
 use burn::backend::tensor::{Device, FloatTensor, IntTensor};
-use burn::backend::{Cuda, TensorMetadata};
+use burn::backend::{Cube, TensorMetadata};
 use burn::tensor::{DType, Int, Shape, Tensor};
 
 use crate::autograd::engine::Engine;
@@ -15,11 +16,11 @@ use crate::kernels::products::{Products, added_up};
 use crate::kernels::rotation;
 use crate::kernels::variants::{GeluForm, Norm};
 
-type Float = FloatTensor<Cuda>;
+type Float = FloatTensor<Cube>;
 
 /// Returns a primitive tensor of the GPU backend as a burn tensor of the shape `shape`.
 fn shaped<const D: usize>(tensor: &Float, shape: [usize; D]) -> Tensor<D> {
-    Cuda::of_plain(Cuda::float_reshape(tensor.clone(), Shape::new(shape)))
+    Cube::of_plain(Cube::float_reshape(tensor.clone(), Shape::new(shape)))
 }
 
 /// Returns a primitive tensor of the GPU backend as a vector of all its elements.
@@ -36,17 +37,17 @@ fn rows(tensor: &Float) -> Tensor<2> {
 
 /// Returns the GPU backend's primitive of a burn tensor, which must have been computed from tensors of this backend.
 fn primitive<const D: usize>(tensor: Tensor<D>) -> Float {
-    Cuda::plain(tensor).expect("a result of this backend's tensors is of this backend")
+    Cube::plain(tensor).expect("a result of this backend's tensors is of this backend")
 }
 
 /// Returns the GPU backend's primitive of a burn tensor, reshaped to the shape of the tensor `other`.
 fn like<const D: usize>(tensor: Tensor<D>, other: &Float) -> Float {
-    Cuda::float_reshape(primitive(tensor), other.shape())
+    Cube::float_reshape(primitive(tensor), other.shape())
 }
 
 /// Returns a primitive tensor of the GPU backend as a burn tensor of rank `D`, without reshaping it.
 fn of<const D: usize>(tensor: &Float) -> Tensor<D> {
-    Cuda::of_plain(tensor.clone())
+    Cube::of_plain(tensor.clone())
 }
 
 /// Returns the moments (mean and reciprocal deviation) of an input's rows as burn tensors instead of primitives.
@@ -54,7 +55,7 @@ fn moments(Moments { mean, over_deviation }: &Moments<Float>) -> Moments<Tensor<
     Moments { mean: mean.as_ref().map(of), over_deviation: of(over_deviation) }
 }
 
-impl Products for Cuda {
+impl Products for Cube {
     /// Returns the output of a linear layer, computed by burn's matrix product. The bias is reshaped before the
     /// product, because burn fuses the addition of the bias into the product's kernel only if no other operation is
     /// between them.
@@ -93,11 +94,11 @@ impl Products for Cuda {
     }
 }
 
-impl Kernels for Cuda {
+impl Kernels for Cube {
     type Moments = Moments<Float>;
     type Attended = Attended<Float>;
 
-    fn are_there(_: &Device<Cuda>) -> bool {
+    fn are_there(_: &Device<Cube>) -> bool {
         true
     }
 
@@ -146,9 +147,9 @@ impl Kernels for Cuda {
     fn causal_attention(
         input: &Float,
         heads: AttentionHeads,
-        starts: Option<&IntTensor<Cuda>>,
+        starts: Option<&IntTensor<Cube>>,
     ) -> (Float, Attended<Float>) {
-        let starts = starts.map(|starts| Tensor::from_primitive::<Cuda>(starts.clone()));
+        let starts = starts.map(|starts| Tensor::from_primitive::<Cube>(starts.clone()));
         let (values, Attended { parts, weights, shares, output }) =
             causal_attention::attended(of(input), heads, starts);
         let [parts, weights, shares, output] = [parts, weights, shares, output].map(primitive);
@@ -163,18 +164,18 @@ impl Kernels for Cuda {
 
     /// Returns the cross-entropy summed over the rows, and the log-likelihood of every class for each row, `[rows,
     /// classes]`.
-    fn cross_entropy(logits: &Float, targets: &IntTensor<Cuda>) -> [Float; 2] {
-        let (sum, likelihoods) = cross_entropy::summed(of(logits), Tensor::from_primitive::<Cuda>(targets.clone()));
+    fn cross_entropy(logits: &Float, targets: &IntTensor<Cube>) -> [Float; 2] {
+        let (sum, likelihoods) = cross_entropy::summed(of(logits), Tensor::from_primitive::<Cube>(targets.clone()));
         [primitive(sum), primitive(likelihoods)]
     }
 
     fn cross_entropy_to_logits(
         logits: &Float,
-        targets: &IntTensor<Cuda>,
+        targets: &IntTensor<Cube>,
         likelihoods: &Float,
         gradient: &Float,
     ) -> Float {
-        let targets = Tensor::from_primitive::<Cuda>(targets.clone());
+        let targets = Tensor::from_primitive::<Cube>(targets.clone());
         primitive(cross_entropy::to_logits(&of(logits), of(likelihoods), targets, of(gradient)))
     }
 

@@ -20,11 +20,11 @@ pub mod attention_blocks;
 pub mod attention_mask;
 #[cfg(feature = "flex")]
 pub mod cpu;
-#[cfg(any(feature = "cuda", all(test, feature = "flex")))]
+#[cfg(any(feature = "gpu", all(test, feature = "flex")))]
 mod fused;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "gpu")]
 mod gpu;
-#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 mod interface;
 pub mod products;
 #[cfg(feature = "remote")]
@@ -34,7 +34,7 @@ pub mod variants;
 
 #[cfg(feature = "flex")]
 pub use cpu::products::allocate_packing_buffer;
-#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 pub use interface::*;
 
 /// Does nothing, because a build without CPU kernels has no matrix products that need a packing buffer.

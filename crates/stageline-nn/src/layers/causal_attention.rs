@@ -4,7 +4,7 @@
 use burn::tensor::activation::softmax;
 use burn::tensor::{Int, Tensor};
 
-#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::autograd::engine::of_their_backend;
 use crate::forward::flops::report_flops;
 use crate::kernels::attention_blocks::{AttentionHeads, scale};
@@ -63,7 +63,7 @@ fn attention(query_key_value: Tensor<3>, heads: AttentionHeads, starts: Option<T
     // Two products count: queries with keys, and weights with values. Scores of later positions count as well, as is
     // usual.
     report_flops(4.0 * (batch * length * length) as f64 * (query * size) as f64);
-    #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+    #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
     if let Some(output) = of_their_backend!(one::causal_attention, &query_key_value, heads, starts.as_ref()) {
         return output;
     }
@@ -90,7 +90,7 @@ fn attention(query_key_value: Tensor<3>, heads: AttentionHeads, starts: Option<T
     weights.matmul(values).reshape([batch, query, length, size]).swap_dims(1, 2).reshape([batch, length, query * size])
 }
 
-#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 mod one {
     use std::marker::PhantomData;
 

@@ -3,7 +3,7 @@
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{DType, FloatDType, Int, Tensor};
 
-#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::autograd::engine::of_their_backend;
 
 /// Returns the cross-entropy of logits `[rows, classes]` with the target class of each row, `[rows]`: the sum over all
@@ -21,14 +21,14 @@ pub fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
         DType::BF16 | DType::F16 => logits.cast(FloatDType::F32),
         _ => logits,
     };
-    #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+    #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
     if let Some(sum) = of_their_backend!(one::cross_entropy, &logits, &targets) {
         return sum;
     }
     -log_softmax(logits, 1).gather(1, targets.unsqueeze_dim(1)).sum()
 }
 
-#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 mod one {
     use std::marker::PhantomData;
 

@@ -4,9 +4,9 @@
 use burn::tensor::Tensor;
 use burn::tensor::activation;
 
-#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::autograd::engine::of_their_backend;
-#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::kernels::variants::GeluForm;
 
 /// Returns `x Phi(x)` for every element, where `Phi` is the cumulative distribution function of the standard normal
@@ -16,7 +16,7 @@ use crate::kernels::variants::GeluForm;
 /// 0.22 computes `erf` there without vector instructions. There the error of a value is below 8e-7 and that of a
 /// derivative below 4e-7: absolute, or relative to the exact value if that is greater than 1.
 pub fn gelu<const D: usize>(input: Tensor<D>) -> Tensor<D> {
-    #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+    #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
     if let Some(output) = of_their_backend!(one::gelu, &input, GeluForm::Exact) {
         return output;
     }
@@ -27,14 +27,14 @@ pub fn gelu<const D: usize>(input: Tensor<D>) -> Tensor<D> {
 /// `0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`, for every element. GPT-2 uses this form (Hendrycks and Gimpel,
 /// 2016, [arXiv:1606.08415](https://arxiv.org/abs/1606.08415), section 2).
 pub fn gelu_tanh<const D: usize>(input: Tensor<D>) -> Tensor<D> {
-    #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+    #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
     if let Some(output) = of_their_backend!(one::gelu, &input, GeluForm::Tanh) {
         return output;
     }
     activation::gelu_approximate(input)
 }
 
-#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 mod one {
     use std::marker::PhantomData;
 

@@ -6,11 +6,11 @@ use burn::nn::LayerNormConfig;
 use burn::tensor::module::layer_norm;
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 
-#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::autograd::engine::of_their_backend;
-#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::kernels::variants::Norm;
-#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::layers::normalised::normalised;
 
 /// Layer normalisation with burn's parameters (Ba et al., 2016, [arXiv:1607.06450](https://arxiv.org/abs/1607.06450)).
@@ -52,7 +52,7 @@ impl LayerNorm {
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let (width, [expected]) = (input.dims()[D - 1], self.gamma.shape().dims());
         assert_eq!(width, expected, "the input has {width} features, and the layer takes {expected}");
-        #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+        #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
         {
             let (beta, epsilon) = (self.beta.as_ref(), self.epsilon as f32);
             if let Some(output) = of_their_backend!(normalised, &input, &self.gamma, beta, (Norm::Layer, epsilon)) {

@@ -14,7 +14,7 @@ mod embedding;
 mod gelu;
 mod layer_norm;
 mod linear;
-#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 mod normalised;
 mod rms_norm;
 mod rotary;

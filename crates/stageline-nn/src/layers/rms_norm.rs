@@ -4,11 +4,11 @@ use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::nn::RmsNormConfig;
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 
-#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::autograd::engine::of_their_backend;
-#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::kernels::variants::Norm;
-#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::layers::normalised::normalised;
 
 /// RMS normalisation with burn's parameter: the input divided by the root of its mean square plus epsilon, times a
@@ -48,7 +48,7 @@ impl RmsNorm {
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let (width, [expected]) = (input.dims()[D - 1], self.gamma.shape().dims());
         assert_eq!(width, expected, "the input has {width} features, and the layer takes {expected}");
-        #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+        #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
         {
             let norm = (Norm::RootMeanSquare, self.epsilon as f32);
             if let Some(output) = of_their_backend!(normalised, &input, &self.gamma, None, norm) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use burn::tensor::{Device, Tensor, TensorData};
 use parking_lot::Mutex;
 
-#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::autograd::engine::of_their_backend;
 use crate::kernels::rotation;
 
@@ -89,7 +89,7 @@ pub fn rotated(input: Tensor<3>, angles: &RotaryAngles, first: usize) -> Tensor<
         return input;
     }
     let Table { cosines, sines, .. } = angles.table(first, length, &input.device().inner());
-    #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+    #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
     if let Some(output) = of_their_backend!(one::rotated, &input, &cosines, &sines) {
         return output;
     }
@@ -99,7 +99,7 @@ pub fn rotated(input: Tensor<3>, angles: &RotaryAngles, first: usize) -> Tensor<
     }
 }
 
-#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 mod one {
     use std::marker::PhantomData;
 

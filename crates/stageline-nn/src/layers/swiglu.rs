@@ -3,7 +3,7 @@
 use burn::tensor::Tensor;
 use burn::tensor::activation::silu;
 
-#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::autograd::engine::of_their_backend;
 
 /// Returns `gate x sigmoid(gate) x up` for every element of two tensors of one shape (Shazeer, 2020,
@@ -15,14 +15,14 @@ use crate::autograd::engine::of_their_backend;
 /// Panics if the shapes differ.
 pub fn swiglu<const D: usize>(gate: Tensor<D>, up: Tensor<D>) -> Tensor<D> {
     assert_eq!(gate.dims(), up.dims(), "the inputs of SwiGLU must have one shape");
-    #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+    #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
     if let Some(output) = of_their_backend!(one::swiglu, &gate, &up) {
         return output;
     }
     silu(gate) * up
 }
 
-#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 mod one {
     use std::marker::PhantomData;
 

@@ -48,9 +48,11 @@ pub fn command_line(command: &Command, arguments: &[OsString], not_inherited: &[
         _ => requested,
     };
     let saved = match Saved::open(place) {
-        Err(CheckpointError::PathNotFound { .. } | CheckpointError::NoCheckpoint { .. })
-            if requested.as_os_str() == "auto" =>
-        {
+        Err(
+            CheckpointError::PathNotFound { .. }
+            | CheckpointError::NoCheckpoint { .. }
+            | CheckpointError::Neither { .. },
+        ) if requested.as_os_str() == "auto" => {
             println!("no checkpoint in {}: the training starts from its beginning", place.display());
             let (matches, flags, alone) = resolved(command, None)?;
             return Ok(CommandLine { matches, flags, settings: alone, saved: None });

@@ -13,7 +13,7 @@ use stageline_checkpoint::Progress;
 
 use crate::build::assemble::Assembled;
 #[cfg(feature = "cuda")]
-use crate::device::location::between_gpus;
+use crate::device::location::between_cuda;
 use crate::device::location::{communication_streams, is_host};
 use crate::failure::build_error::BuildError;
 use crate::memory::rehearsal::Parameters;
@@ -61,7 +61,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         let streams = self.streams(&plan, &devices);
         #[cfg(feature = "cuda")]
         let several_gpus =
-            devices.iter().any(|devices| devices.windows(2).any(|pair| between_gpus(&pair[0], &pair[1])));
+            devices.iter().any(|devices| devices.windows(2).any(|pair| between_cuda(&pair[0], &pair[1])));
         let parameters: Vec<_> = Parameters::by_replica(&self.stages.owners.tensors, &devices, self.precision);
         let layout = Layout::new(std::mem::take(&mut self.stages.owners.tensors), self.names.as_ref())?;
         self.restore.as_ref().map_or(Ok(()), |checkpoint| validate_progress(checkpoint.progress))?;

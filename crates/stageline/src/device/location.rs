@@ -25,6 +25,18 @@ pub(crate) fn is_remote(_: &Device) -> bool {
     false
 }
 
+/// Whether a device is an NVIDIA GPU of this host that is used through CUDA.
+#[cfg(feature = "cuda")]
+fn is_cuda(device: &Device) -> bool {
+    use burn::backend::{CubeDevice, DispatchDevice};
+    matches!(device.clone().inner().as_dispatch(), DispatchDevice::Cube(CubeDevice::Cuda(_)))
+}
+
+#[cfg(not(feature = "cuda"))]
+fn is_cuda(_: &Device) -> bool {
+    false
+}
+
 fn is_gpu(device: &Device) -> bool {
     !is_host(device) && !is_remote(device)
 }
@@ -34,9 +46,16 @@ pub(crate) fn share_memory(one: &Device, other: &Device) -> bool {
     one == other || (is_host(one) && is_host(other))
 }
 
-/// Whether two devices are different GPUs of this host, between which burn moves tensors by NCCL if it is installed.
-pub(crate) fn between_gpus(from: &Device, to: &Device) -> bool {
-    is_gpu(from) && is_gpu(to) && from.clone().inner() != to.clone().inner()
+/// Whether two devices are different CUDA devices of this host, between which burn moves tensors by NCCL if it is
+/// installed.
+pub(crate) fn between_cuda(from: &Device, to: &Device) -> bool {
+    is_cuda(from) && is_cuda(to) && from.clone().inner() != to.clone().inner()
+}
+
+/// Whether two devices are different GPUs of this host between which burn cannot move tensors directly, because at least
+/// one of them is not a CUDA device. Such tensors go through the host's memory.
+pub(crate) fn between_other_gpus(from: &Device, to: &Device) -> bool {
+    is_gpu(from) && is_gpu(to) && from.clone().inner() != to.clone().inner() && !between_cuda(from, to)
 }
 
 /// Whether two devices are the same GPU of this host. Threads that share a GPU issue their kernels on separate streams.
@@ -45,8 +64,8 @@ pub(crate) fn one_gpu(from: &Device, to: &Device) -> bool {
 }
 
 /// Returns, for the device of each stage, the index of its communication stream (the queue in which its transfers to
-/// other GPUs run), counted from 0. Every GPU of this host has one such stream; the entry of any other device is
-/// `None`.
+/// other GPUs run), counted from 0. Every CUDA device of this host has one such stream; the entry of any other device
+/// is `None`.
 pub(crate) fn communication_streams(devices: &[Device]) -> Vec<Option<usize>> {
     let mut gpus: Vec<Device> = Vec::new();
     let mut stream = |device: &Device| {
@@ -56,7 +75,7 @@ pub(crate) fn communication_streams(devices: &[Device]) -> Vec<Option<usize>> {
             Some(gpus.len() - 1)
         })
     };
-    devices.iter().map(|device| if is_gpu(device) { stream(device) } else { None }).collect()
+    devices.iter().map(|device| if is_cuda(device) { stream(device) } else { None }).collect()
 }
 
 #[cfg(test)]
@@ -67,7 +86,7 @@ mod tests {
     #[test]
     fn cores_have_no_communication_stream() {
         let autodiff = Device::flex().autodiff();
-        assert!(!between_gpus(&autodiff, &Device::flex()) && share_memory(&autodiff, &Device::flex()));
+        assert!(!between_cuda(&autodiff, &Device::flex()) && share_memory(&autodiff, &Device::flex()));
         assert!(!is_remote(&autodiff) && !one_gpu(&autodiff, &autodiff));
         assert_eq!(communication_streams(&[Device::flex(), autodiff]), [None, None]);
     }

@@ -1,6 +1,6 @@
 //! Devices: opening them by name, locating them, and preparing the libraries by which tensors move between them.
 //!
-//! Input: names such as `cuda:0` or `iroh:<id>/0`. Output: burn's devices, or an error for every device that cannot be
+//! Input: names such as `cuda:0`, `vulkan:1` or `iroh:<id>/0`. Output: burn's devices, or an error for every device that cannot be
 //! used; and facts about devices, such as whether two of them share a memory. This folder owns parsing device names,
 //! test kernels, loading the CUDA driver's and NCCL's libraries, and the network to other hosts. It must not know plans
 //! or steps: `transfer` moves the tensors of a step.
@@ -9,7 +9,8 @@
 //! - `location`: tests whether a device is this host's CPU, a GPU of this host, or a device of another host, and
 //!   whether two devices share a memory.
 //! - `cuda_driver`: the check of the CUDA version that the NVIDIA driver supports (`CudaVersion`).
-//! - `cuda_fusion`: burn's setting for the fusion of operations on GPUs.
+//! - `gpu_api`: the interfaces by which programs use GPUs (`GpuApi`), and the GPUs that are present.
+//! - `fusion`: burn's setting for the fusion of operations on GPUs.
 //! - `nccl`: loads NCCL, which moves tensors directly between the GPUs of this host (`BetweenGpus`).
 //! - `remote`: devices of other hosts: servers, sessions (connections to one device), routes, liveness checks and lost
 //!   hosts.
@@ -17,8 +18,9 @@
 #[cfg(any(feature = "cuda", test))]
 #[cfg_attr(not(feature = "cuda"), allow(dead_code))] // without the feature, only its tests use this module
 mod cuda_driver;
-#[cfg(any(feature = "cuda", test))]
-mod cuda_fusion;
+#[cfg(any(feature = "fused", test))]
+mod fusion;
+pub(crate) mod gpu_api;
 pub(crate) mod location;
 pub(crate) mod name;
 #[cfg(any(feature = "cuda", test))]

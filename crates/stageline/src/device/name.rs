@@ -7,33 +7,53 @@ use burn::tensor::Device;
 
 #[cfg(feature = "cuda")]
 use crate::device::cuda_driver::{CudaVersion, OLDEST};
+use crate::device::gpu_api::GpuApi;
 use crate::device::remote::{HostName, RemoteError, RemoteName, Token};
 
-/// The name of a device as on a command line: `cpu`, `cuda:0`, or a device of another host such as `iroh:<id>/0` or
-/// `ws://gpu-2:3000/0`.
+/// The name of a device as on a command line: `cpu`, `cuda:0`, `vulkan:1`, or a device of another host such as
+/// `iroh:<id>/0` or `ws://gpu-2:4433/0`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum DeviceName {
     /// The CPU of this host, used as a device.
     Cpu,
-    /// An NVIDIA GPU of this host, given by its index.
+    /// A GPU of this host, given by the interface through which it is used and its index there.
     ///
     /// Opening the first GPU sets [`BurnConfig`](burn::BurnConfig), unless it was set or used before, so that burn
     /// fuses operations in the order in which they are issued. A `burn.toml` whose `fusion.beam_search.max_blocks`
     /// differs from burn's default of 5 is kept.
-    Cuda(usize),
+    Gpu {
+        /// The interface through which the GPU is used.
+        api: GpuApi,
+        /// The index of the GPU among those that the interface finds, counted from 0.
+        index: usize,
+    },
     /// A device of another host, on which `stageline serve` or [`Server`](crate::remote) runs.
     Remote(RemoteName),
 }
 
 impl DeviceName {
-    /// Parses a list of device names separated by commas, such as `cuda:0,cuda:1`.
+    /// Parses a list of device names separated by commas, such as `cuda:0,cuda:1`. The entry `cuda:all` stands for all
+    /// devices of CUDA on this host, and so for the other interfaces to GPUs.
     ///
     /// # Errors
-    /// Returns [`DeviceError`] if the list is empty, or if an entry is not the name of a device.
+    /// Returns [`DeviceError`] if the list is empty, if an entry is not the name of a device, or if there is no device
+    /// for `all` to stand for.
     pub fn parse_list(list: &str) -> Result<Vec<Self>, DeviceError> {
         let names = list.split(',').map(str::trim).filter(|name| !name.is_empty());
-        let devices = names.map(str::parse).collect::<Result<Vec<_>, _>>()?;
+        let devices = names.map(Self::parse_entry).collect::<Result<Vec<_>, _>>()?.concat();
         if devices.is_empty() { Err(DeviceError::None) } else { Ok(devices) }
+    }
+
+    /// Parses one entry of a list of devices: the name of a device, or `all` devices of an interface to GPUs.
+    fn parse_entry(text: &str) -> Result<Vec<Self>, DeviceError> {
+        let Some(api) = text.strip_suffix(":all").and_then(GpuApi::named) else { return Ok(vec![text.parse()?]) };
+        let all = |found: Vec<Device>| (0..found.len()).map(|index| Self::Gpu { api, index }).collect::<Vec<_>>();
+        let first = Self::Gpu { api, index: 0 };
+        match api.devices().map(all) {
+            None => Err(DeviceError::NotBuilt { device: first, feature: api.name() }),
+            Some(devices) if devices.is_empty() => Err(DeviceError::NotFound { device: first, api, found: 0 }),
+            Some(devices) => Ok(devices),
+        }
     }
 
     /// Opens the devices of all given names, and returns burn's devices in the order of the names.
@@ -50,10 +70,10 @@ impl DeviceName {
                 "the connection to `{name}` is not encrypted: anyone who can read the network sees the token and all tensors"
             );
         }
-        #[cfg(feature = "cuda")]
-        if names.iter().any(|name| matches!(name, Self::Cuda(_))) {
+        #[cfg(feature = "fused")]
+        if names.iter().any(|name| matches!(name, Self::Gpu { .. })) {
             // burn's settings can be changed only before their first use, and a connection uses them.
-            crate::device::cuda_fusion::fuse_in_issue_order();
+            crate::device::fusion::fuse_in_issue_order();
         }
         let begun: Vec<_> = names.iter().map(|name| name.begin(token)).collect();
         let mut opened = Vec::with_capacity(names.len());
@@ -98,34 +118,35 @@ impl DeviceName {
             Self::Cpu => Ok(Device::flex()),
             #[cfg(not(feature = "flex"))]
             Self::Cpu => Err(DeviceError::NotBuilt { device: self, feature: "flex" }),
-            #[cfg(feature = "cuda")]
-            Self::Cuda(index) => {
-                if let Some(found) = CudaVersion::of_driver().filter(|found| *found < OLDEST) {
-                    let [found, needed] = [found, OLDEST].map(|version| version.to_string());
-                    return Err(DeviceError::OldDriver { device: self, found, needed });
+            Self::Gpu { api, index } => {
+                #[cfg(feature = "cuda")]
+                if api == GpuApi::Cuda {
+                    if let Some(found) = CudaVersion::of_driver().filter(|found| *found < OLDEST) {
+                        let [found, needed] = [found, OLDEST].map(|version| version.to_string());
+                        return Err(DeviceError::OldDriver { device: self, found, needed });
+                    }
+                    crate::device::nccl::load();
                 }
-                crate::device::nccl::load();
-                // Devices are counted first, because the first operation on a missing device panics on another thread.
-                let found = Device::enumerate(burn::tensor::DeviceType::Cuda).into_vec().len();
-                if index < found {
-                    crate::device::cuda_fusion::fuse_in_issue_order();
-                    computes(self, Device::cuda(index))
-                } else {
-                    Err(DeviceError::NotFound { device: self, found })
-                }
+                // Devices are listed first, because the first operation on a missing device panics on another thread.
+                let Some(devices) = api.devices() else {
+                    return Err(DeviceError::NotBuilt { device: self, feature: api.name() });
+                };
+                let found = devices.len();
+                let device = devices.into_iter().nth(index);
+                let Some(device) = device else { return Err(DeviceError::NotFound { device: self, api, found }) };
+                #[cfg(feature = "fused")]
+                crate::device::fusion::fuse_in_issue_order();
+                computes(self, api, device)
             }
-            #[cfg(not(feature = "cuda"))]
-            Self::Cuda(_) => Err(DeviceError::NotBuilt { device: self, feature: "cuda" }),
         }
     }
 }
 
 /// Returns the opened GPU if it runs a few test kernels, or else an error with the reason why the GPU does not compute.
 ///
-/// One of these kernels calls `erf`, which is compiled with libdevice. So a missing file of the CUDA toolkit shows here
+/// One of these kernels calls `erf`, which CUDA compiles with libdevice. So a missing file of the CUDA toolkit shows here
 /// as an error, and not later as a panic on a library's thread.
-#[cfg(any(feature = "cuda", test))]
-fn computes(device: DeviceName, opened: Device) -> Result<Device, DeviceError> {
+fn computes(device: DeviceName, api: GpuApi, opened: Device) -> Result<Device, DeviceError> {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     let compute_two = || (burn::tensor::Tensor::<1>::zeros([1], &opened).erf() + 2.0).into_scalar::<f32>();
@@ -134,12 +155,11 @@ fn computes(device: DeviceName, opened: Device) -> Result<Device, DeviceError> {
         Ok(wrong) => format!("it computes erf(0) + 2 = {wrong}"),
         Err(panic) => root_cause(&crate::threads::failure::Failure::of_panic(panic).to_string()),
     };
-    Err(DeviceError::Unusable { device, cause })
+    Err(DeviceError::Unusable { device, cause, advice: api.computes_with() })
 }
 
 /// Returns the root cause from the text of an error of the library burn. The text lists the causes of the error, the
 /// root cause last, and ends with a backtrace.
-#[cfg(any(feature = "cuda", test))]
 fn root_cause(error: &str) -> String {
     let last = error.rsplit("Caused by:").next().unwrap_or(error);
     let ends = ["Backtrace:", "No backtrace", "Asked at:"].map(|end| last.find(end).unwrap_or(last.len()));
@@ -151,12 +171,12 @@ impl FromStr for DeviceName {
     type Err = DeviceError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let cuda = |index: &str| index.parse().ok().map(Self::Cuda);
+        let gpu = |(api, index): (&str, &str)| Some(Self::Gpu { api: GpuApi::named(api)?, index: index.parse().ok()? });
         let unknown = || DeviceError::Unknown { text: text.to_owned() };
         match text {
             "cpu" => Ok(Self::Cpu),
             _ if text.contains('/') => text.parse().map(Self::Remote).map_err(|()| unknown()),
-            _ => text.strip_prefix("cuda:").and_then(cuda).ok_or_else(unknown),
+            _ => text.split_once(':').and_then(gpu).ok_or_else(unknown),
         }
     }
 }
@@ -165,7 +185,7 @@ impl fmt::Display for DeviceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cpu => write!(f, "cpu"),
-            Self::Cuda(index) => write!(f, "cuda:{index}"),
+            Self::Gpu { api, index } => write!(f, "{api}:{index}"),
             Self::Remote(name) => write!(f, "{name}"),
         }
     }
@@ -200,8 +220,8 @@ pub enum DeviceError {
     None,
     /// The given text is not the name of a device.
     #[error(
-        "`{text}` is no device; write `cpu`, or `cuda:` and an index, as in `cuda:0`, or what `stageline serve` prints on another \
-         host, as in `iroh:<id>/0` or `ws://gpu-2:3000/0`"
+        "`{text}` is no device; write `cpu`, or a GPU's interface (cuda, rocm, wgpu, vulkan or metal) and its index or `all`, as in \
+         `cuda:0` or `vulkan:all`, or what `stageline serve` prints on another host, as in `iroh:<id>/0` or `ws://gpu-2:4433/0`"
     )]
     Unknown {
         /// The text that was given as the name of a device.
@@ -219,16 +239,14 @@ pub enum DeviceError {
     #[error(transparent)]
     Remote(#[from] RemoteError),
     /// The GPU exists, but the first test kernels that run on it fail or return a wrong result.
-    #[error(
-        "`{device}` was found, but does not compute: {cause}; kernels are compiled with libdevice, a file of the CUDA toolkit that is \
-         searched for in CUDA_PATH, /usr/local/cuda, /opt/cuda, /usr/lib/cuda and /usr; `nvidia-smi` shows whether device memory is \
-         free"
-    )]
+    #[error("`{device}` was found, but does not compute: {cause}; {advice}")]
     Unusable {
         /// The name of the GPU that does not compute.
         device: DeviceName,
         /// The innermost error of the GPU's test kernels, or the wrong result that they returned.
         cause: String,
+        /// The parts of the system that kernels need, and how to examine them.
+        advice: &'static str,
     },
     /// The NVIDIA driver is too old: it lacks functions that burn calls.
     #[error(
@@ -245,13 +263,16 @@ pub enum DeviceError {
     },
     /// This machine has no GPU of that index.
     #[error(
-        "`{device}` was not found: libcuda, if it can be loaded, reports {found} such devices; \
-         check `nvidia-smi`, install the driver, or name a device below that number"
+        "`{device}` was not found: {api}, if its libraries can be loaded, reports {found} devices; {needs}, or name a device below \
+         that number",
+        needs = api.needs()
     )]
     NotFound {
         /// The name of the GPU that does not exist.
         device: DeviceName,
-        /// The number of NVIDIA GPUs that were found on this machine.
+        /// The interface through which GPUs were searched for.
+        api: GpuApi,
+        /// The number of devices that the interface finds on this machine.
         found: usize,
     },
 }
@@ -263,13 +284,18 @@ mod tests {
     #[test]
     fn lists_of_names_are_parsed() {
         assert_eq!(DeviceName::parse_list("cpu"), Ok(vec![DeviceName::Cpu]));
-        assert_eq!(DeviceName::parse_list("cuda:0, cuda:11"), Ok(vec![DeviceName::Cuda(0), DeviceName::Cuda(11)]));
+        let gpu = |api, index| DeviceName::Gpu { api, index };
+        let (cuda, vulkan) = (gpu(GpuApi::Cuda, 0), gpu(GpuApi::Vulkan, 11));
+        assert_eq!(DeviceName::parse_list("cuda:0, vulkan:11,cpu"), Ok(vec![cuda, vulkan, DeviceName::Cpu]));
+        for api in GpuApi::ALL {
+            assert_eq!(format!("{api}:3").parse::<DeviceName>().unwrap().to_string(), format!("{api}:3"));
+        }
     }
 
     #[test]
     fn a_text_that_is_not_a_device_is_reported() {
         assert_eq!(DeviceName::parse_list(" ,"), Err(DeviceError::None));
-        for text in ["gpu", "cuda", "cuda:", "cuda:-1", "cuda:x", "ws://gpu/0", "iroh:00/0"] {
+        for text in ["gpu", "cuda", "cuda:", "cuda:-1", "cuda:x", "ws://gpu/0", "iroh:00/0", "opencl:0", "cpu:all"] {
             assert_eq!(DeviceName::parse_list(text), Err(DeviceError::Unknown { text: text.to_owned() }));
         }
     }
@@ -277,7 +303,7 @@ mod tests {
     #[test]
     #[cfg(feature = "flex")]
     fn a_device_that_runs_kernels_is_accepted() {
-        assert_eq!(computes(DeviceName::Cpu, Device::flex()), Ok(Device::flex()));
+        assert_eq!(computes(DeviceName::Cpu, GpuApi::Cuda, Device::flex()), Ok(Device::flex()));
     }
 
     #[test]
@@ -290,7 +316,9 @@ mod tests {
     #[test]
     #[cfg(not(feature = "cuda"))]
     fn a_missing_backend_names_its_feature() {
-        let message = DeviceName::Cuda(1).open().unwrap_err().to_string();
+        let message = DeviceName::Gpu { api: GpuApi::Cuda, index: 1 }.open().unwrap_err().to_string();
         assert!(message.contains("`cuda:1`") && message.contains("--features cuda"), "{message}");
+        let message = DeviceName::parse_list("cuda:all").unwrap_err().to_string();
+        assert!(message.contains("--features cuda"), "{message}");
     }
 }

@@ -8,7 +8,7 @@ use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::kind::Basic;
 use burn::tensor::{Bool, Device, Int, Tensor};
 
-use crate::device::location::{between_gpus, one_gpu};
+use crate::device::location::{between_cuda, one_gpu};
 use crate::device::remote::{by_the_host, moved};
 use crate::model::payload::{Payload, PayloadMapper, SharedInput};
 use stageline_nn::params::fork::is_quantized;
@@ -98,6 +98,6 @@ impl PayloadMapper for Place<'_> {
 
 impl Place<'_> {
     fn place<const D: usize, K: Basic>(&self, tensor: Tensor<D, K>) -> Tensor<D, K> {
-        if between_gpus(&tensor.device(), self.0) { by_the_host(tensor, self.0) } else { moved(tensor, self.0) }
+        if between_cuda(&tensor.device(), self.0) { by_the_host(tensor, self.0) } else { moved(tensor, self.0) }
     }
 }

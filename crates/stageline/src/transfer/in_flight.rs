@@ -13,7 +13,7 @@ use burn::backend::distributed::DistributedOps;
 use burn::tensor::kind::Basic;
 use burn::tensor::{Device, Tensor};
 
-use crate::device::location::between_gpus;
+use crate::device::location::between_cuda;
 use crate::device::remote::moved;
 use crate::transfer::hand_over::for_another_thread;
 
@@ -49,7 +49,7 @@ impl Sent {
         tensor: Tensor<D, K>,
         to: &Device,
     ) -> Tensor<D, K> {
-        if !between_gpus(&tensor.device(), to) {
+        if !between_cuda(&tensor.device(), to) {
             return moved(for_another_thread(tensor, to), to);
         }
         // The tensor has to be contiguous: otherwise burn sends a copy of its own, which nobody keeps alive.

@@ -6,7 +6,7 @@
 use burn::tensor::{Bool, Device, Int, Tensor};
 use stageline_schedule::Transfer;
 
-use crate::device::location::between_gpus;
+use crate::device::location::between_cuda;
 use crate::device::remote::{Lanes, Route, moved};
 use crate::failure::stop::{Stopped, Waits};
 use crate::model::loss_weight::Weight;
@@ -162,7 +162,7 @@ impl PayloadMapper for Departure<'_> {
         self.bytes += bytes_of(&tensor);
         let tensor = tensor.inner();
         // NCCL has no bool type, so the tensor travels as integers.
-        if between_gpus(&tensor.device(), self.device) {
+        if between_cuda(&tensor.device(), self.device) {
             self.sent.send(tensor.int(), self.device).bool()
         } else {
             self.sent.send(tensor, self.device)

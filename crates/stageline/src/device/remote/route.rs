@@ -10,6 +10,7 @@ use burn::tensor::kind::Basic;
 use burn::tensor::{Device, Tensor};
 
 use super::error::RemoteError;
+use crate::device::location::between_other_gpus;
 
 /// The route of tensors between two neighbouring stages: the devices, or the sessions (connections to a device), to
 /// which the sender moves activations and gradients. The receiver moves each tensor from there to its own device.
@@ -85,15 +86,18 @@ impl Route {
     }
 }
 
-/// Whether tensors between two devices of other hosts must go through this host's memory. Such a detour is necessary in
-/// three cases:
+/// Whether tensors between two devices must go through this host's memory. Such a detour is necessary in four cases:
 ///
+/// - The devices are two GPUs of this host of which at least one is not a CUDA device.
 /// - The devices belong to two servers that are reached over WebSocket: tensors between them share one connection, on
 ///   which the tensors of one session (one queue of requests to a device) would wait for those of another.
 /// - One server is reached over WebSocket and the other over Iroh: they have no connection to each other.
 /// - The devices are two GPUs of one server: they would exchange tensors by NCCL, in an order that no plan fixes, which
 ///   can deadlock.
 pub(super) fn goes_through_this_host(from: &Device, to: &Device) -> bool {
+    if between_other_gpus(from, to) {
+        return true;
+    }
     #[cfg(feature = "remote")]
     {
         use super::connected::find;
@@ -109,10 +113,7 @@ pub(super) fn goes_through_this_host(from: &Device, to: &Device) -> bool {
         })
     }
     #[cfg(not(feature = "remote"))]
-    {
-        let _ = (from, to);
-        false
-    }
+    false
 }
 
 /// Moves a tensor to another device, through this host's memory if the two devices cannot exchange it directly.

@@ -287,9 +287,9 @@ fn hosting(devices: Vec<Device>, peers: &Arc<Peers>) -> RemoteServer {
         let operations = stageline_nn::kernels::remote::done::operations(greeting::<Flex>(true, peers));
         return RemoteServer::new(devices).with_custom_ops::<Flex>(operations);
     }
-    #[cfg(feature = "cuda")]
+    #[cfg(feature = "gpu")]
     if !devices.iter().any(crate::device::location::is_host) {
-        return RemoteServer::new(devices).with_custom_ops::<burn::backend::Cuda>(greeting(false, peers));
+        return RemoteServer::new(devices).with_custom_ops::<burn::backend::Cube>(greeting(false, peers));
     }
     // burn's server reports why it cannot serve these devices.
     RemoteServer::new(devices)

@@ -11,7 +11,7 @@ use serde_json::json;
 /// A backward pass has more blocks, and every operation of a block beyond these five runs as a kernel of its own. The
 /// layers of the crate `stageline-nn` issue their operations in an order that fuses well without a search. The effect
 /// on other operations was not measured.
-#[cfg(feature = "cuda")]
+#[cfg(feature = "fused")]
 pub(crate) fn fuse_in_issue_order() {
     use std::sync::Once;
 

@@ -1,0 +1,182 @@
+//! Tests on an asynchronous device: a GPU through wgpu, or Mesa's lavapipe, a Vulkan device in software. Training on it
+//! gives the losses of the CPU, and ends as it does on the CPU when something fails.
+//!
+//! `STAGELINE_GPU` names the device; `wgpu:0` if it is unset.
+
+#[path = "../support/programs.rs"]
+mod programs;
+#[allow(dead_code)] // these tests change no checkpoint
+#[path = "../support/runs.rs"]
+mod runs;
+
+use burn::optim::AdamWConfig;
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use example_gpt::model::{Bytes, Logits, Shape, costs, gpt};
+use stageline::schedule::{GPipe, Interleaved, OneFOneB, Schedule, ZbV};
+use stageline::{Activity, Batch, DeviceName, Pipeline, PipelineBuilder, Recompute, StageConfig, StepError, Verify};
+
+use crate::runs::Place;
+
+const SHAPE: Shape = Shape { layers: 4, width: 64, context: 16 };
+const MICRO_BATCHES: usize = 6;
+const STEPS: usize = 20;
+
+fn gpu_name() -> String {
+    std::env::var("STAGELINE_GPU").unwrap_or_else(|_| "wgpu:0".to_owned())
+}
+
+fn open(list: &str) -> Vec<Device> {
+    let names = DeviceName::parse_list(&list.replace("gpu", &gpu_name())).unwrap();
+    DeviceName::open_all(&names, None).unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+fn batch(step: usize) -> Batch<Bytes, Bytes> {
+    let text = |shift: usize| {
+        let bytes: Vec<i32> =
+            (0..MICRO_BATCHES * 2 * SHAPE.context).map(|at| ((at + shift) * 37 % 251) as i32).collect();
+        Tensor::<2, Int>::from_data(TensorData::new(bytes, [MICRO_BATCHES * 2, SHAPE.context]), &Device::flex())
+    };
+    Batch::new(text(step), text(step + 1))
+}
+
+type Builder = PipelineBuilder<Bytes, Logits, Bytes>;
+
+/// Returns the builder of a GPT whose stages are on these devices in turn.
+fn builder(devices: &str, stages: usize, schedule: impl Schedule + 'static, recompute: Recompute) -> Builder {
+    let devices = open(devices);
+    let config = |stage: usize| {
+        let device = devices[stage * devices.len() / stages].clone();
+        StageConfig::new(device, AdamWConfig::new().init(), 1e-3).recompute(recompute)
+    };
+    let cut = costs(SHAPE).cut(stages).unwrap();
+    let builder = gpt(SHAPE, 7).pipeline(&cut, (0..stages).map(config)).unwrap();
+    builder.micro_batches(MICRO_BATCHES).schedule(schedule).cores_per_stage(1)
+}
+
+fn losses(pipeline: &mut Pipeline<Bytes, Logits, Bytes>) -> Vec<f64> {
+    (0..STEPS).map(|step| pipeline.step(batch(step)).unwrap().loss).collect()
+}
+
+fn trained(devices: &str, stages: usize, schedule: impl Schedule + 'static, recompute: Recompute) -> Vec<f64> {
+    losses(&mut builder(devices, stages, schedule, recompute).build().unwrap())
+}
+
+fn assert_near(found: &[f64], expected: &[f64], about: &str) {
+    let apart = found.iter().zip(expected).map(|(found, expected)| (found - expected).abs()).fold(0.0, f64::max);
+    println!("{about}: losses within {apart:.1e}");
+    assert!(apart < 1e-4, "{about}: {found:?} and {expected:?}");
+}
+
+#[test]
+fn every_cut_and_schedule_trains_as_on_the_cpu() {
+    let expected = trained("cpu", 1, OneFOneB, Recompute::Nothing);
+    assert!(expected[STEPS - 1] < expected[0] - 0.5, "the loss must fall: {expected:?}");
+    for stages in [1, 2, 3] {
+        assert_near(
+            &trained("gpu", stages, OneFOneB, Recompute::Nothing),
+            &expected,
+            &format!("1f1b, {stages} stages"),
+        );
+    }
+    assert_near(&trained("gpu", 2, GPipe, Recompute::Nothing), &expected, "gpipe");
+    for stages in [2, 4, 6] {
+        assert_near(&trained("gpu", stages, ZbV, Recompute::Nothing), &expected, &format!("zb-v, {stages} stages"));
+    }
+    for (stages, chunks) in [(4, 2), (6, 2)] {
+        let schedule = Interleaved { chunks };
+        assert_near(
+            &trained("gpu", stages, schedule, Recompute::Nothing),
+            &expected,
+            &format!("interleaved, {stages} stages"),
+        );
+    }
+}
+
+#[test]
+fn stages_on_the_cpu_and_on_the_gpu_train_together() {
+    let expected = trained("cpu", 1, OneFOneB, Recompute::Nothing);
+    assert_near(&trained("cpu,gpu", 2, OneFOneB, Recompute::Nothing), &expected, "cpu, gpu");
+    assert_near(&trained("gpu,cpu,gpu", 3, OneFOneB, Recompute::Full), &expected, "gpu, cpu, gpu");
+}
+
+#[test]
+fn recomputation_gives_the_same_bits() {
+    let kept = trained("gpu", 2, OneFOneB, Recompute::Nothing);
+    for recompute in [Recompute::Full, Recompute::Selective, Recompute::SquareRoot] {
+        assert_eq!(trained("gpu", 2, OneFOneB, recompute), kept, "{recompute}");
+    }
+}
+
+#[test]
+fn verification_agrees() {
+    let build = || builder("gpu", 2, OneFOneB, Recompute::Nothing);
+    let verification = Verify::new().steps(5).pipeline(build, batch, &[batch(99)]).unwrap();
+    assert!(verification.agrees(), "{verification}");
+}
+
+#[test]
+fn the_account_of_a_synchronised_step_adds_up() {
+    let mut pipeline = builder("gpu", 2, OneFOneB, Recompute::Nothing).synchronise_every(1).build().unwrap();
+    for step in 0..3 {
+        let report = pipeline.step(batch(step)).unwrap();
+        let took = report.step_time.as_secs_f64();
+        for account in report.recording.accounts() {
+            assert!((account.busy + account.idle() - took).abs() < 1e-6 * took, "{account:?} of {took}");
+            assert!(account.busy > 0.0 && account.busy < took, "{account:?} of {took}");
+        }
+        let computes = report.recording.events().iter().flatten().filter(
+            |event| matches!(event.activity, Activity::Instruction(instruction) if instruction.compute().is_some()),
+        );
+        assert_eq!(computes.count(), 2 * 2 * MICRO_BATCHES);
+    }
+}
+
+/// Memory in use after many steps is that after a few.
+#[test]
+fn memory_does_not_grow() {
+    let mut pipeline = builder("gpu", 2, OneFOneB, Recompute::Nothing).synchronise_every(1).build().unwrap();
+    let mut in_use = |steps: std::ops::Range<usize>| {
+        let reports = steps.map(|step| pipeline.step(batch(step)).unwrap());
+        let memory = reports.last().unwrap().recording.memory().expect("a GPU's memory is measured in these steps");
+        memory.iter().map(|worker| worker.resident).max().unwrap()
+    };
+    let (early, late) = (in_use(0..10), in_use(10..300));
+    assert!(late <= early, "{early} bytes became {late}");
+}
+
+#[test]
+fn missing_devices_are_named_with_what_they_need() {
+    let api = gpu_name().split(':').next().unwrap().to_owned();
+    let name: DeviceName = format!("{api}:99").parse().unwrap();
+    let message = name.open().unwrap_err().to_string();
+    assert!(message.contains(&format!("`{api}:99` was not found")) && message.contains("install"), "{message}");
+    assert_eq!(DeviceName::parse_list(&format!("{api}:all")).unwrap()[0].to_string(), format!("{api}:0"));
+}
+
+/// A run that is stopped and resumed, on the GPU and the CPU, ends with the loss of one that was not.
+#[test]
+fn a_resumed_run_ends_as_one_that_was_not_stopped() {
+    let place = Place::new();
+    let device = gpu_name();
+    let loss = |said: &str| {
+        let line = said.lines().rfind(|line| line.starts_with("validation")).unwrap_or_else(|| panic!("{said}"));
+        line.split(' ').nth(1).unwrap().parse::<f64>().unwrap()
+    };
+    let whole = loss(&place.said(&format!("--device {device} --steps 8")));
+    place.said(&format!("--device {device} --steps 8 --checkpoint @kept --stop-after 5"));
+    let resumed = loss(&place.said(&format!("--device {device},cpu --resume @kept")));
+    assert!((whole - resumed).abs() < 1e-3, "{whole} and {resumed}");
+}
+
+/// The error of a step with a NaN names the stage; the pipeline stays usable.
+#[test]
+fn a_learning_rate_without_bound_ends_with_an_error_that_names_the_culprit() {
+    let devices = open("gpu");
+    let config = |_| StageConfig::new(devices[0].clone(), AdamWConfig::new().init(), 1e30);
+    let cut = costs(SHAPE).cut(2).unwrap();
+    let builder = gpt(SHAPE, 7).pipeline(&cut, (0..2).map(config)).unwrap().micro_batches(MICRO_BATCHES);
+    let mut pipeline = builder.build().unwrap();
+    let error = (0..5).find_map(|step| pipeline.step(batch(step)).err()).expect("the parameters must overflow");
+    assert!(matches!(error, StepError::NonFinite { .. }), "{error}");
+    assert!(error.to_string().contains("stage"), "{error}");
+}
