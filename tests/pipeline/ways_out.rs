@@ -86,7 +86,16 @@ fn every_refused_flag_works_as_its_message_suggests() {
         ),
         ("--verify 1 --resume @text", "--resume", "--verify 1"),
         ("--memory 0", "Error: --memory 0: give a number of GB above 0", "--memory 1"),
-        ("--device gpu", "`gpu` is no device; write `cpu`, or `cuda:` and an index, as in `cuda:0`", "--device cpu"),
+        (
+            "--device gpu",
+            "`gpu` is no device; write `cpu`, or a GPU's interface (cuda, rocm, wgpu, vulkan or metal) and its index",
+            "--device cpu",
+        ),
+        (
+            "--device cpu,cpu,cpu",
+            "Error: --device: 3 devices for 2 workers; name at most 2, or raise --stages or --replicas",
+            "--device cpu,cpu",
+        ),
         (
             "--data @nothing",
             "Error: nothing to read at @nothing: found no non-empty file; give another path",
