@@ -102,7 +102,10 @@ impl fmt::Display for GpuApi {
 /// Opens a device and returns the name of its model; `None` if it cannot be opened, or is not a GPU.
 fn model(device: &Device) -> Option<String> {
     #[cfg(feature = "gpu")]
-    return std::panic::catch_unwind(|| device.identity().map(|identity| identity.name)).ok().flatten();
+    {
+        let name = std::panic::AssertUnwindSafe(|| device.identity().map(|identity| identity.name));
+        std::panic::catch_unwind(name).ok().flatten()
+    }
     #[cfg(not(feature = "gpu"))]
     {
         let _ = device;
@@ -113,5 +116,6 @@ fn model(device: &Device) -> Option<String> {
 /// Returns the devices of one kind that burn finds; empty if its search panics, for example because a driver is broken.
 #[cfg(feature = "gpu")]
 fn found(kind: burn::tensor::DeviceType) -> Vec<Device> {
-    std::panic::catch_unwind(|| Device::enumerate(kind).into_vec()).unwrap_or_default()
+    let enumerate = std::panic::AssertUnwindSafe(|| Device::enumerate(kind).into_vec());
+    std::panic::catch_unwind(enumerate).unwrap_or_default()
 }
