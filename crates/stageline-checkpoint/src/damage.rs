@@ -26,9 +26,9 @@ pub enum Damage {
     /// The checkpoint has something else at a path where it must have a file or a folder, for example a symbolic link.
     #[error("is {found}, where a checkpoint has {expected}")]
     Kind {
-        /// The kind of thing that was found at the path, such as "a symbolic link".
+        /// The kind of thing that was found where a checkpoint must have a file or a folder, such as "a symbolic link".
         found: &'static str,
-        /// The kind of thing that a checkpoint must have at the path, "a file" or "a folder".
+        /// The kind of thing that a checkpoint must have in place of the thing found: "a file" or "a folder".
         expected: &'static str,
     },
     /// The operating system refuses to read the file of the checkpoint; the field is its error.
@@ -37,7 +37,7 @@ pub enum Damage {
     /// The file of the checkpoint has another length than the manifest says.
     #[error("has {found} bytes, but the manifest lists {expected}")]
     Size {
-        /// The length on disk, in bytes, of the file whose length is wrong.
+        /// The length on disk, in bytes, of the checkpoint file whose length differs from that in the manifest.
         found: u64,
         /// The length in bytes that the manifest of the checkpoint lists for the file.
         expected: u64,
@@ -53,7 +53,7 @@ pub enum Damage {
     /// The file of the checkpoint does not fit into memory.
     #[error("has {bytes} bytes, which do not fit into memory")]
     Memory {
-        /// The length in bytes of the file that does not fit into memory.
+        /// The length in bytes of the checkpoint file that does not fit into memory.
         bytes: u64,
     },
     /// The SHA-256 of a checkpoint file is not the recorded one, so the contents differ from those that were written.
@@ -70,25 +70,26 @@ pub enum Damage {
     /// The text of a checkpoint file is malformed, for example invalid JSON; the field says why.
     #[error("is malformed: {}", Printable::new(.0).at_most(MOST_REASON))]
     Form(String),
-    /// The manifest lists a file of the checkpoint in which it places no tensor.
+    /// The manifest lists a file, but places no tensor of the checkpoint in it.
     #[error("lists the file `{}`, to which no tensor belongs", Printable::new(file))]
     Foreign {
-        /// The name of the listed file in which the manifest places no tensor.
+        /// The name of the file that the manifest lists without a tensor in it.
         file: String,
     },
-    /// The manifest lists the same file twice.
+    /// The manifest of the checkpoint lists a file twice.
     #[error("lists the file `{}` twice", Printable::new(file))]
     Twice {
-        /// The name of the file that is listed twice.
+        /// The name of the file that the manifest of the checkpoint lists twice.
         file: String,
     },
-    /// The manifest does not list a file that the checkpoint must have: a file of one of its tensors, or the index.
+    /// The manifest does not list a file that the checkpoint must have: a file of one of its tensors, or the index
+    /// `model.safetensors.index.json`.
     #[error("does not list the file `{}`, which this checkpoint must have", Printable::new(file))]
     Unlisted {
-        /// The name of the file that the manifest does not list.
+        /// The name of the checkpoint file that is missing in the manifest's list of files.
         file: String,
     },
-    /// The manifest places a tensor in the wrong file.
+    /// The manifest places a tensor in a file other than the one to which the tensor's name assigns it.
     #[error(
         "places the tensor `{}` in `{}`; it belongs in `{}`",
         Printable::new(tensor),
@@ -98,12 +99,13 @@ pub enum Damage {
     Place {
         /// The name of the tensor that is in the wrong file.
         tensor: String,
-        /// The name of the file in which the manifest places the tensor.
+        /// The name of the wrong file, in which the manifest places the tensor.
         found: String,
-        /// The name of the file in which the misplaced tensor belongs.
+        /// The name of the file to which the name of the misplaced tensor assigns it.
         expected: String,
     },
-    /// The size of a tensor, or of all tensors in its file, overflows or is not a whole number of bytes.
+    /// The size of a tensor according to its type and shape in the manifest, or the total size of the tensors in its
+    /// file, overflows or is not a whole number of bytes.
     #[error(
         "gives the tensor `{}` the type {dtype} and the shape {}, whose size overflows or is not a whole number of bytes",
         Printable::new(tensor),
@@ -117,8 +119,8 @@ pub enum Damage {
         /// The length of each dimension of the tensor, according to the manifest.
         shape: Vec<usize>,
     },
-    /// The manifest lists an impossible length for a file: too short or too long for its tensors and its header, or too
-    /// long for an index.
+    /// The manifest lists an impossible length for a file: too short or too long for a file with its header and
+    /// tensors, or above the limit for the index `model.safetensors.index.json`.
     #[error(
         "gives the file `{}` {found} bytes, which is impossible with {tensors} bytes of tensors",
         Printable::new(file)
@@ -128,13 +130,14 @@ pub enum Damage {
         file: String,
         /// The impossible length in bytes that the manifest lists for the file.
         found: u64,
-        /// The number of bytes that the tensors of the file take together, without the header; 0 for an index.
+        /// The total size in bytes of the tensors in the file with the impossible length, without the file's header; 0
+        /// for the index, which has no tensors.
         tensors: u64,
     },
     /// A tensor file lacks a tensor that the manifest lists for the file.
     #[error("lacks the tensor `{}`", Printable::new(tensor))]
     Lacks {
-        /// The name of the tensor that is missing in the file.
+        /// The name of the tensor that the manifest lists for the file, but that the file lacks.
         tensor: String,
     },
     /// A tensor file has more tensors than the manifest lists for the file.
@@ -160,7 +163,7 @@ pub enum Damage {
         /// The type and shape of the tensor according to the manifest, as text.
         expected: String,
     },
-    /// An element of a tensor in the file is infinite or NaN.
+    /// An element of a tensor in a checkpoint file is infinite or NaN.
     #[error("has {} in the tensor `{}`, at index {index}", number(*value), Printable::new(tensor))]
     NotFinite {
         /// The name of the tensor with the infinity or NaN.
@@ -184,7 +187,7 @@ pub enum Damage {
         /// The number of steps that the optimizer made, according to the manifest.
         optimizer_steps: u64,
         /// The number of completed training steps, including those that skipped the optimizer, for example after an
-        /// overflow.
+        /// overflow of the gradients.
         steps: u64,
     },
     /// The loss scale in the manifest is not a positive finite number.

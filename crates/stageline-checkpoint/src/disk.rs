@@ -21,8 +21,8 @@ pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
 }
 
-/// Returns the longest part of a path that exists, with its kind in words such as "a file", if that part is not a
-/// folder and therefore blocks the path; otherwise `None`.
+/// Checks whether a file or another thing that is no folder blocks `path`. Returns the longest part of the path that
+/// exists, with its kind in words such as "a file", if that part is not a folder; otherwise `None`.
 pub(crate) fn in_the_way(path: &Path) -> Option<(PathBuf, &'static str)> {
     let path: PathBuf = path.components().collect(); // drops a slash at the end, which would ask for a folder
     let part = path.ancestors().find(|part| fs::symlink_metadata(part).is_ok())?;
@@ -35,8 +35,7 @@ pub(crate) fn in_the_way(path: &Path) -> Option<(PathBuf, &'static str)> {
     Some((part.to_path_buf(), found))
 }
 
-/// Returns `path`, or `.` (the current folder) if `path` is empty. The parent of a bare file name is such an empty
-/// path.
+/// Returns `path`, or `.` (the current folder) if `path` is empty, as the parent of a bare file name is.
 pub(crate) fn or_here(path: &Path) -> &Path {
     if path.as_os_str().is_empty() { Path::new(".") } else { path }
 }

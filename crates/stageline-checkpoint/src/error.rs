@@ -9,11 +9,12 @@ use safetensors::Dtype;
 use crate::damage::Damage;
 use crate::printable::{Printable, number};
 
-/// The largest number of bytes of a path that an error message shows, if the message has only one path.
+/// The largest number of bytes of a path in an error message that shows only one path.
 const MOST_PATH: usize = 600;
-/// The largest number of bytes that an error message with two paths shows of each path.
+/// The largest number of bytes of each path in an error message that shows two paths.
 const MOST_OF_TWO: usize = 300;
-/// The largest number of bytes that an error message shows of a parser's message or of another text from elsewhere.
+/// The largest number of bytes that an error message shows of a text from elsewhere, such as a parser's message or the
+/// message of a panic.
 const MOST_REASON: usize = 500;
 
 /// The reason why a checkpoint cannot be read or written.
@@ -27,7 +28,7 @@ pub enum CheckpointError {
     /// The path that was given for reading a checkpoint does not exist.
     #[error("{} does not exist; give the path of a checkpoint, or of a folder of checkpoints", alone(path))]
     PathNotFound {
-        /// The path at which the caller expected a checkpoint.
+        /// The path that the caller gave for reading a checkpoint, at which nothing exists.
         path: PathBuf,
     },
     /// The path that was given for reading a checkpoint cannot be accessed, for example for lack of permission.
@@ -47,7 +48,7 @@ pub enum CheckpointError {
     /// The folder that was given for reading has no checkpoint yet.
     #[error("no checkpoint in {}; train with --checkpoint first", alone(path))]
     NoCheckpoint {
-        /// The folder that was searched for checkpoints.
+        /// The path of the folder in which no checkpoint was found.
         path: PathBuf,
     },
     /// The folder that was given for reading is no checkpoint and has no checkpoints in it, only other things.
@@ -57,7 +58,7 @@ pub enum CheckpointError {
         alone(path)
     )]
     Neither {
-        /// The folder that was searched for checkpoints.
+        /// The path of the folder that is no checkpoint and has none in it.
         path: PathBuf,
     },
     /// The checkpoint has a newer format than this version of the crate can read.
@@ -81,7 +82,8 @@ pub enum CheckpointError {
         path: PathBuf,
         /// The reason why the damaged file is refused.
         damage: Box<Damage>,
-        /// The next older checkpoint in the same folder, from which a run may resume. It has not been validated.
+        /// The next older checkpoint in the same folder, from which a run may resume; `None` if there is none. It has
+        /// not been validated.
         older: Option<PathBuf>,
     },
     /// Another [`Store`](crate::Store) has locked the folder of checkpoints and writes into it.
@@ -94,7 +96,7 @@ pub enum CheckpointError {
     /// folder.
     #[error("{} is {found}; give the path of a folder, which is created if it does not exist", alone(path))]
     InTheWay {
-        /// The path of the folder, or the part of that path that is something other than a folder.
+        /// The path of the folder of checkpoints, or the part of that path that is something other than a folder.
         path: PathBuf,
         /// The kind of thing that was found at `path`, such as "a file".
         found: &'static str,
@@ -105,11 +107,11 @@ pub enum CheckpointError {
         alone(path)
     )]
     Write {
-        /// The operation that failed, as a verb for the message, such as "create the folder".
+        /// The operation of the save that failed, as a verb for the error message, such as "create the folder".
         doing: &'static str,
         /// The path of the file or folder on which the operation of the save failed.
         path: PathBuf,
-        /// The error of the operating system for the failed operation.
+        /// The error of the operating system for the failed operation of the save.
         source: io::Error,
     },
     /// The new checkpoint is complete under its final name, but a power loss may remove it: the folder could not be
@@ -120,7 +122,7 @@ pub enum CheckpointError {
         alone(published)
     )]
     NotDurable {
-        /// The path of the new checkpoint, which is complete.
+        /// The path of the new checkpoint, which is complete but which a power loss may remove.
         published: PathBuf,
         /// The error of the operating system with which syncing the folder of checkpoints failed.
         source: io::Error,
@@ -135,11 +137,13 @@ pub enum CheckpointError {
         one_of_two(path)
     )]
     Prune {
-        /// The path of the new checkpoint, which is complete.
+        /// The path of the new checkpoint, which is complete although an old one could not be removed.
         published: PathBuf,
-        /// The operation that failed, as a verb for the message, such as "remove".
+        /// The operation that failed during the removal of old checkpoints, as a verb for the error message, such as
+        /// "remove".
         doing: &'static str,
-        /// The path of the folder on which the removal of an old checkpoint failed.
+        /// The path of the old checkpoint that could not be renamed or removed, or of the folder of checkpoints that
+        /// could not be listed or synced.
         path: PathBuf,
         /// The error of the operating system with which the removal of old checkpoints failed.
         source: io::Error,
@@ -209,7 +213,7 @@ pub enum CheckpointError {
         /// The number of steps that the optimizer made, according to the checkpoint.
         optimizer_steps: u64,
         /// The number of completed training steps, including those that skipped the optimizer, for example after an
-        /// overflow.
+        /// overflow of the gradients.
         steps: u64,
     },
     /// The loss scale of the checkpoint to save is not a positive finite number.
@@ -225,7 +229,7 @@ pub enum CheckpointError {
         Printable::new(reason).at_most(MOST_REASON)
     )]
     Header {
-        /// The name of the tensor file or index in the checkpoint's folder.
+        /// The name, in the checkpoint's folder, of the tensor file or index that cannot be written.
         file: String,
         /// The reason why the header of the tensor file, or the index, cannot be written, such as a length above the
         /// limit.
@@ -240,8 +244,8 @@ pub enum CheckpointError {
     Manifest {
         /// The length of the new manifest's text in bytes; 0 if the manifest cannot be serialized as JSON.
         bytes: usize,
-        /// The reason why a reader would not get the same manifest back, such as its length or a value that would
-        /// change.
+        /// The reason why a reader would not get the same manifest back: for example, its text is too long, or a value
+        /// would change.
         reason: String,
     },
     /// The background thread of a [`Writer`](crate::Writer) could not be started.

@@ -96,9 +96,9 @@ impl Question<'_> {
         Ok((text, cut))
     }
 
-    /// Returns the recommendation with --hosts as text, and the recommended partition of the layers into stages. Of the
-    /// partitions that split between hosts at stage boundaries of the run, it is the one with the shortest predicted
-    /// step.
+    /// Returns the recommendation with --hosts as text, and the recommended partition of the layers into stages. This
+    /// partition has the shortest predicted step of those whose boundaries between hosts are stage boundaries of the
+    /// logged run.
     fn cut_between_hosts(&self, measured: Measured) -> Result<(String, Vec<Range<usize>>)> {
         let hosts = Hosts::new(self.flags.hosts.clone())?;
         let link = self.flags.link.link().or(measured.slowest_link());
@@ -132,10 +132,10 @@ impl Question<'_> {
         ))
     }
 
-    /// Returns a text with a table of the network links between stages, and a line for each schedule that has a smaller
-    /// predicted bubble with these links; an empty text if the plan uses no link. A row of the table shows the bubble
-    /// that is predicted if only transfers over its link take time. The last two rows are for all links and for no
-    /// links.
+    /// Returns a text with a table of the network links between stages; an empty text if the plan uses no link. Each
+    /// row of the table shows the bubble that is predicted if only transfers over its link take time, and the last two
+    /// rows show the bubbles with all links and with no links. A line follows for each of the schedules eager-1f1b,
+    /// zb-h1 and zb-h2 whose predicted bubble over these links is smaller.
     fn links(&self, measured: &Measured, target: &Target) -> Result<String> {
         let crossings = measured.crossings(target)?;
         if crossings.is_empty() {
@@ -185,7 +185,8 @@ impl Question<'_> {
         Ok(text)
     }
 
-    /// Returns a table of the partitions of the layers over hosts, the partition with the shortest step first.
+    /// Returns a text table with a row for each of the partitions `cuts` of the layers over hosts: the layers after
+    /// which the hosts meet, the bytes sent there, the time of the slowest worker, the step time and the bubble.
     fn host_cuts(&self, measured: &Measured, cuts: &[HostCut]) -> String {
         let end = |stage: &usize| self.log.run.layers[measured.cut()[*stage].end - 1].name.as_str();
         let places: Vec<_> = cuts.iter().map(|cut| cut.behind.iter().map(end).collect::<Vec<_>>().join(", ")).collect();
@@ -212,9 +213,9 @@ impl Question<'_> {
     }
 }
 
-/// Returns a text with the bubble that is predicted with transfers over the network links (`with`), and with the result
-/// whether the links are fast enough. They are too slow if this bubble exceeds the bubble with free transfers
-/// (`without`) by more than 2% of the total stage time (workers x step time).
+/// Returns a text that shows the predicted bubble with transfers over the network links (`with`) and says whether the
+/// links are fast enough. They are too slow if `with` exceeds `without`, the bubble with free transfers, by more than
+/// 2% of the total stage time (workers x step time).
 fn verdict(without: f64, with: f64) -> String {
     let (percent, more) = (100.0 * with, with - without);
     if more > TOO_SLOW {
@@ -224,7 +225,7 @@ fn verdict(without: f64, with: f64) -> String {
     }
 }
 
-/// Returns the predicted largest number of live micro-batches (those whose activations are kept for backwards) on any
+/// Returns the largest predicted number of live micro-batches (those whose activations are kept for backwards) on any
 /// worker.
 fn most_live(prediction: &Prediction) -> usize {
     prediction.peak_live.iter().max().copied().unwrap_or(0)

@@ -99,8 +99,8 @@ impl CostFlags {
 }
 
 impl MemoryFlags {
-    /// Returns the memory that a micro-batch occupies on each of `workers` x `chunks` stages, with the memory limit of
-    /// a worker; `None` if the flags are unset.
+    /// Returns the bytes of activations that a micro-batch occupies on each of `workers` x `chunks` stages, with the
+    /// memory limit of a worker in bytes; `None` if the flags are unset.
     pub(crate) fn memory(&self, workers: usize, chunks: usize) -> anyhow::Result<Option<Memory>> {
         if self.memory_per_forward.is_empty() {
             return Ok(None);
@@ -117,9 +117,10 @@ impl MemoryFlags {
     }
 }
 
-/// Returns the list of a flag with one entry for each of `workers` x `chunks` stages. `list` has one entry for all, one
-/// for each worker, or one for each stage. In the first two cases, each entry is divided by `share`. A list of another
-/// length is an error.
+/// Returns the values of a cost flag for each of `workers` x `chunks` stages. The flag's `list` has one entry for all
+/// stages, one for each worker, or one for each stage. In the first two cases each entry is divided by `share`, which
+/// is the number of chunks if the cost is shared by the chunks of a stage, and otherwise 1. A list of another length is
+/// an error.
 fn spread(flag: &str, list: &[f64], workers: usize, chunks: usize, share: f64) -> anyhow::Result<Vec<f64>> {
     let stages = workers * chunks;
     let lengths = BTreeSet::from([1, workers, stages]);

@@ -32,8 +32,8 @@ pub(crate) struct Report {
     span_ms: f64,
     /// The bubble: the idle share of the total stage time (workers x step time), from 0 to 1.
     bubble_total: f64,
-    /// The bubble by span (arXiv:2401.10241), from 0 to 1: the idle share of the busiest worker in the longest time
-    /// from a worker's first compute to its last.
+    /// The bubble by span (arXiv:2401.10241), from 0 to 1: the share of the longest span, which is the time from a
+    /// worker's first compute to its last, in which the busiest worker is idle.
     bubble_span: f64,
     /// A lower bound on the step time, in ms, of any plan with the same costs, memory limit and placement of stages on
     /// workers.

@@ -23,7 +23,7 @@ pub(crate) struct Flags {
     #[arg(long)]
     stages: usize,
     /// File with the log of a run, which a training program writes with `--log`. The costs of stages are computed from
-    /// it, for the most even partition of its layers into P stages
+    /// the log, with the most even partition of the model's layers into P stages
     #[arg(long, value_name = "FILE", conflicts_with_all = ["forward", "input_grad", "weight_grad", "backward", "optimizer"])]
     from: Option<PathBuf>,
     /// Number of micro-batches M in a step

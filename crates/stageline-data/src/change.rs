@@ -43,8 +43,8 @@ impl Stamp {
         Self { length: metadata.len(), modified: metadata.modified().ok() }
     }
 
-    /// Returns the change of the file since this length and time were recorded; `None` if there is none. `metadata` is
-    /// the current metadata of the file.
+    /// Compares the current `metadata` of a file with the recorded length and modification time. Returns the kind of
+    /// change, or `None` if the file has not changed.
     pub(crate) fn change(&self, metadata: &Metadata) -> Option<Change> {
         let now = Self::new(metadata);
         if !metadata.is_file() {

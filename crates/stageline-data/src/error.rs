@@ -35,9 +35,10 @@ pub enum CorpusError {
          files, a larger max_bytes or, for validation, a larger validation_fraction)"
     )]
     TextTooShort {
-        /// The length of the text in bytes; in tokens if the sampler chooses windows of tokens.
+        /// The length of the text that is too short: in bytes, or in tokens if the sampler chooses windows of tokens.
         text_len: u64,
-        /// The length of a window in bytes; in tokens if the sampler chooses windows of tokens.
+        /// The length of a window, which is one training example: in bytes, or in tokens if the sampler chooses windows
+        /// of tokens.
         window: usize,
     },
     /// An option of the corpus or of the sampler is outside its range.
@@ -57,9 +58,9 @@ pub enum CorpusError {
         path.display()
     )]
     Changed {
-        /// The path of the file that changed.
+        /// The path of the corpus's file that changed.
         path: PathBuf,
-        /// The length of the file in bytes when the corpus was opened.
+        /// The length in bytes that the changed file had when the corpus was opened.
         had: u64,
         /// The kind of change that the file underwent since the corpus was opened.
         now: Change,
@@ -88,7 +89,8 @@ impl From<Unreadable> for CorpusError {
     }
 }
 
-/// Returns the kind of file that the caller asked for, in words such as `file with the extension rs or md`.
+/// Returns the words of an error message for the kind of file that was not found, such as
+/// `file with the extension rs or md`. `extensions` has the file extensions that the caller asked for.
 fn wanted(extensions: Option<&[String]>) -> String {
     match extensions {
         None => "file".into(),

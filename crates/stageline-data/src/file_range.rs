@@ -12,7 +12,7 @@ use crate::error::CorpusError;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FileRange {
     pub(crate) path: PathBuf,
-    /// The range of bytes, counted from the start of the file; never empty.
+    /// The range of the file's bytes that the corpus uses, counted from the start of the file; never empty.
     pub(crate) bytes: Range<u64>,
     /// The metadata that the file had when the corpus was opened.
     pub(crate) stamp: Stamp,
@@ -24,11 +24,11 @@ impl FileRange {
         self.bytes.end - self.bytes.start
     }
 
-    /// Reads bytes of the file range into `buffer`, after its first `skip` bytes. The range must have at least `skip +
-    /// buffer.len()` bytes, which is not checked.
+    /// Fills `buffer` with bytes of the file range, from `skip` bytes after the start of the range on. The range must
+    /// have at least `skip + buffer.len()` bytes, which is not checked.
     ///
     /// The file is open during this call only. A corpus may have more files than a process may keep open, and an open
-    /// handle would not notice that another file has replaced the name.
+    /// handle would not notice that the path now leads to another file.
     ///
     /// # Errors
     /// Returns [`CorpusError::Changed`] if the file has changed, or [`CorpusError::Io`] if the file cannot be read.

@@ -6,7 +6,8 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use crate::error::CorpusError;
 use crate::key::key;
 
-/// Chooses the windows of a text on which a training step trains, as a pure function of a seed and the step.
+/// Chooses the windows of a text on which each training step trains, as a pure function of a seed and the step. A
+/// window is one training example: a range of the text with a fixed length.
 ///
 /// No step changes the sampler. Steps may be computed in any order and in any process, so a resumed run trains on the
 /// windows that an uninterrupted run would have seen.
@@ -38,7 +39,8 @@ impl Sampler {
         Ok(Self { text_len, window, seed })
     }
 
-    /// Returns the offsets in the text, in bytes, of the `count` windows of training step `step`.
+    /// Returns the offsets in the text, in bytes or (for a token file) in tokens, of the `count` windows of training
+    /// step `step`.
     ///
     /// The offsets are uniform over `0..=text_len - window`, and drawn with replacement. A larger `count` only adds
     /// windows at the end: `offsets(step, 8)[..4]` is `offsets(step, 4)`.
@@ -49,8 +51,8 @@ impl Sampler {
         (0..count).map(|_| scale(rng.next_u64(), starts)).collect()
     }
 
-    /// Returns the offsets in the text, in bytes, of `count` windows that are spread evenly over the text, in ascending
-    /// order and without overlap.
+    /// Returns the offsets in the text, in bytes or (for a token file) in tokens, of `count` windows that are spread
+    /// evenly over the text, in ascending order and without overlap.
     ///
     /// If the text has no room for `count` windows, the method returns as many as fit, `text_len / window` rounded
     /// down. The windows are the same for every seed, so that validation losses can be compared.

@@ -127,8 +127,8 @@ mod tests {
     use super::*;
     use crate::change::Stamp;
 
-    /// Creates a temporary folder with one file for each element of `pieces`, which must not be empty. Returns the
-    /// folder and the text that joins the files.
+    /// Creates a temporary folder with one file for each element of `pieces`, none of which may be empty. Returns the
+    /// folder and the text that joins the files, which the tests read.
     fn text(pieces: &[&[u8]]) -> (tempfile::TempDir, Text) {
         let root = tempfile::tempdir().unwrap();
         let range = |(i, bytes): (usize, &&[u8])| {

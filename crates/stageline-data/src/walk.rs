@@ -69,7 +69,8 @@ pub(crate) fn relative_name(root: &Path, path: &Path) -> String {
 mod tests {
     use super::*;
 
-    /// Creates a temporary folder with the given files of one byte each.
+    /// Creates a temporary folder for the tests to list, with a file of one byte at each path in `files`, relative to
+    /// the folder.
     fn folder(files: &[&str]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for file in files {

@@ -42,7 +42,7 @@ pub enum FolderError {
         /// The path of the model folder that was searched for weights.
         path: PathBuf,
     },
-    /// The model folder has only weights that are pickled by PyTorch.
+    /// The model folder has only weights that are pickled by PyTorch, which are not read because a pickle can run code.
     #[error(
         "{} has pickled weights, which are not read because a pickle can run code; convert them: load the model with \
          transformers, and call save_pretrained(FOLDER, safe_serialization=True)",
@@ -55,15 +55,16 @@ pub enum FolderError {
     /// A file that the model folder must have does not exist.
     #[error("{} is missing, but {reason}; download the whole model again", shown(path))]
     MissingFile {
-        /// The path at which the file is expected.
+        /// The path at which the model folder must have the missing file.
         path: PathBuf,
         /// The reason why the model folder must have the missing file, such as "it describes the model".
         reason: &'static str,
     },
-    /// The path at which a file is expected leads to a folder, a device, a pipe or a socket.
+    /// The path of a file that is to be read from a model folder leads to a folder, a device, a pipe or a socket
+    /// instead.
     #[error("{} is not a file; replace it by a file, or remove it", shown(path))]
     NotAFile {
-        /// The path at which a file is expected.
+        /// The path of the folder, device, pipe or socket that is in the place of a file.
         path: PathBuf,
     },
     /// The operating system refuses to read a file or a folder.
@@ -74,7 +75,7 @@ pub enum FolderError {
         /// The error of the operating system when the file or folder was read.
         source: io::Error,
     },
-    /// A JSON file is longer than the limit for such files.
+    /// A JSON file of the model folder is longer than the limit for such files.
     #[error("{} has {found} bytes, but such a file has at most {most}; download it again", shown(path))]
     TooLong {
         /// The path of the JSON file that is too long.
@@ -161,7 +162,7 @@ pub enum FolderError {
     Shape {
         /// The path of the weights file with the tensor.
         path: PathBuf,
-        /// The name of the tensor that has another shape.
+        /// The name of the tensor whose shape differs from the expected one.
         tensor: String,
         /// The shape of the tensor in the weights file.
         found: Vec<usize>,
@@ -205,11 +206,11 @@ pub enum FolderError {
     /// The operating system refuses to create, write, sync, rename or remove a file.
     #[error("cannot {doing} {}; free space on its disk, or make the folder writable", shown(path))]
     Write {
-        /// The operation that failed, as a verb for the message, such as "create".
+        /// The operation that failed, as a verb for the error message, such as "create".
         doing: &'static str,
-        /// The path of the file or folder on which the operation failed.
+        /// The path of the file or folder that could not be created, written, synced, replaced or removed.
         path: PathBuf,
-        /// The error of the operating system when the operation failed.
+        /// The error of the operating system for the failed operation on the file or folder.
         source: io::Error,
     },
 }

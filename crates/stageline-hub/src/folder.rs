@@ -147,7 +147,7 @@ impl ModelFolder {
         }
     }
 
-    /// Returns the tensor with the name `name`, after a check that it has the shape `shape`.
+    /// Returns the tensor of the model folder that has the name `name`, after a check that it has the shape `shape`.
     ///
     /// # Errors
     /// - [`FolderError::MissingTensor`] if no file has the tensor.

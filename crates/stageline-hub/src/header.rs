@@ -11,7 +11,7 @@ use crate::refusal::Refusal;
 use crate::tensor::byte_len;
 use crate::weights::{LENGTH, MOST_HEADER};
 
-/// The header of a safetensors file, which is serialised with its tensors in the order of the file's layout.
+/// The header of a safetensors file to write, as JSON. It lists the tensors in the order of their bytes in the file.
 ///
 /// `Metadata` of the safetensors crate is no alternative, because it writes the text entries (`__metadata__`) in a
 /// random order.

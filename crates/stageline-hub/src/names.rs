@@ -1,6 +1,6 @@
 //! The file names of a model folder, and the rule for the names of weights files.
 
-/// The name of the file of a model folder that describes the model.
+/// The name of the file in a model folder that has the configuration of the model.
 pub(crate) const CONFIG: &str = "config.json";
 /// The name of the file that lists the weights files and their tensors, in a folder with several weights files.
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
@@ -22,7 +22,8 @@ pub(crate) const COMPANIONS: [&str; 10] = [
     "chat_template.jinja",
 ];
 
-/// Whether a name from an index is the plain name of a safetensors file, so that the file lies in the folder itself.
+/// Whether a weights file's name in an index ends with `.safetensors` and is a plain file name without folders, so that
+/// the file must lie in the model folder itself.
 pub(crate) fn is_weights_file(name: &str) -> bool {
     name.ends_with(".safetensors") && !name.contains(['/', '\\', ':', '\0'])
 }

@@ -25,7 +25,7 @@ pub enum Refusal {
         /// The name of the weights file or index that readers would take instead of the new weights.
         file: String,
     },
-    /// Two tensors of the layout have the same name.
+    /// Two tensors of the layout, the description of the weights files to write, have the same name.
     #[error("two tensors have the name `{}`; rename one of them", Printable::new(tensor))]
     Twice {
         /// The name that two tensors of the layout have.
@@ -47,20 +47,20 @@ pub enum Refusal {
     Size {
         /// The name of the tensor whose size is invalid.
         tensor: String,
-        /// The type of the tensor's elements.
+        /// The type of the elements of the tensor whose size is invalid.
         dtype: Dtype,
-        /// The length of each dimension of the tensor.
+        /// The length of each dimension of the tensor whose size is invalid.
         lengths: Vec<usize>,
     },
-    /// The header of the weights file is longer than the format allows.
+    /// The header of the weights file to write would be longer than the safetensors format allows.
     #[error("its header would have {bytes} bytes, but the limit is {most}; divide the tensors among several files")]
     Header {
-        /// The length that the header would have, in bytes.
+        /// The length in bytes that the header of the weights file would have.
         bytes: usize,
-        /// The largest length of a header in bytes that the format allows.
+        /// The largest length in bytes that the safetensors format allows for a header.
         most: u64,
     },
-    /// The caller returned too few or too many values for the shape of a tensor.
+    /// The caller's function returned too few or too many values for a tensor to write.
     #[error(
         "the tensor `{}` of shape {} takes {expected} {unit}, but got {found}; return one value for each element",
         Printable::new(tensor),
@@ -69,30 +69,30 @@ pub enum Refusal {
     Length {
         /// The name of the tensor whose values are too few or too many.
         tensor: String,
-        /// The length of each dimension of the tensor.
+        /// The length of each dimension of the tensor whose values are too few or too many.
         lengths: Vec<usize>,
-        /// The unit of `expected` and `found`: "values" if the caller returned f32 values, "bytes" if it returned
-        /// bytes.
+        /// The unit of the fields `expected` and `found`: "values" if the caller's function returned f32 values for the
+        /// tensor, "bytes" if it returned bytes.
         unit: &'static str,
-        /// The number of values that the shape of the tensor takes, or of bytes that they take in the type of the
-        /// tensor.
+        /// The number of values, or of bytes, that the tensor needs according to its shape and type.
         expected: usize,
-        /// The number of values or bytes that the caller returned.
+        /// The number of values, or of bytes, that the caller's function returned for the tensor.
         found: usize,
     },
-    /// The caller returned f32 values for a tensor whose type is not F32, F16 or BF16.
+    /// The caller's function returned f32 values for a tensor whose type is not F32, F16 or BF16, the only types to
+    /// which f32 values are converted.
     #[error(
         "the tensor `{}` has the type {dtype}, to which f32 values are not converted (only to F32, F16 and BF16); \
          return its bytes instead",
         Printable::new(tensor)
     )]
     Dtype {
-        /// The name of the tensor to whose type f32 values are not converted.
+        /// The name of the tensor for which f32 values were returned, although they are not converted to its type.
         tensor: String,
-        /// The type of the tensor's elements in the file.
+        /// The type of the tensor's elements in the file, to which f32 values are not converted.
         dtype: Dtype,
     },
-    /// A finite f32 value would become infinite in the type of the tensor.
+    /// A finite f32 value of a tensor to write would become infinite in the type that the tensor has in the file.
     #[error(
         "the value {value:e} of the tensor `{}`, at index {index}, would be infinite in {dtype}; write the tensor in a \
          type with a larger range",
@@ -101,9 +101,9 @@ pub enum Refusal {
     Overflow {
         /// The name of the tensor with the value that is too large.
         tensor: String,
-        /// The type of the tensor's elements in the file.
+        /// The type of the tensor's elements in the file, in which the value would become infinite.
         dtype: Dtype,
-        /// The index of the value that is too large, in row-major order, counted from 0.
+        /// The index, in row-major order and counted from 0, of the value that is too large among the tensor's values.
         index: usize,
         /// The value that is too large for the type of the tensor.
         value: f32,

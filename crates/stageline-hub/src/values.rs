@@ -74,8 +74,9 @@ impl Target<'_> {
         }
     }
 
-    /// Checks that the caller returned as many values or bytes as the tensor takes. `unit`, "values" or "bytes", names
-    /// them in the error. `expected` is `None` only if the number overflows, which a checked layout excludes.
+    /// Checks that the caller's function returned as many values or bytes as the tensor takes, `expected`. The error
+    /// has both numbers and their `unit`, "values" or "bytes". `expected` is `None` if the number overflows, and then
+    /// no values fit.
     fn check(&self, unit: &'static str, expected: Option<usize>, found: usize) -> Result<(), FolderError> {
         let expected = expected.unwrap_or(usize::MAX);
         if expected == found {
@@ -86,8 +87,8 @@ impl Target<'_> {
     }
 
     /// Writes f32 values to `out` in the type of the tensor, chunk by chunk, so that the converted tensor is never in
-    /// memory as a whole. `bytes` converts a value; `infinite` tells whether the value is infinite in that type, which
-    /// is an error if it was finite in f32.
+    /// memory as a whole. `bytes` converts a value, and `infinite` tells whether a value would be infinite in the
+    /// tensor's type. A finite value that would become infinite is an error.
     fn convert<const N: usize>(
         &self,
         values: &[f32],

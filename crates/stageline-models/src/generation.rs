@@ -56,11 +56,11 @@ pub enum GenerationError {
     /// A setting of the sampling is out of its range.
     #[error("{setting} {value}: give {range}")]
     Sampling {
-        /// The name of the setting that is out of its range, such as `top_p`.
+        /// The name of the sampling setting that is out of its range, such as `top_p`.
         setting: &'static str,
-        /// The value that the caller gave for the setting.
+        /// The value of the sampling setting, which is out of its range.
         value: f64,
-        /// The range of allowed values for the setting, in words.
+        /// The range of allowed values for the sampling setting, in words.
         range: &'static str,
     },
     /// Another generation with this model is still running.
@@ -217,7 +217,8 @@ fn draw(logits: Vec<f32>, sampling: &Sampling, random: &mut impl Rng) -> u32 {
 mod tests {
     use super::*;
 
-    /// Returns how often each of the tokens with these probabilities is drawn in 20,000 draws, as shares from 0 to 1.
+    /// Draws 20,000 tokens from a vocabulary with these probabilities under the settings `sampling`, and returns the
+    /// share of the draws, from 0 to 1, that each token has. The tests compare the shares with the expected ones.
     fn shares(probabilities: &[f64], sampling: Sampling) -> Vec<f64> {
         const DRAWS: usize = 20_000;
         let logits: Vec<_> = probabilities.iter().map(|probability| probability.ln() as f32).collect();

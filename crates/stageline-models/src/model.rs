@@ -199,8 +199,8 @@ impl LanguageModel {
     }
 }
 
-/// Whether a folder stores a tensor for a head that should be tied to the token embeddings, and this tensor differs
-/// from the table of the embeddings.
+/// Whether a model folder has a tensor for the head's projection that differs from the table of token embeddings,
+/// although the configuration ties the head to this table.
 fn has_own_head(folder: &ModelFolder, naming: &Naming) -> bool {
     let tensor = |name: &str| folder.tensor(name).ok().map(|tensor| (tensor.dtype, tensor.shape, tensor.bytes));
     let table = naming.table().name;
@@ -254,8 +254,8 @@ impl Inner {
         table
     }
 
-    /// Returns the layer with two changes. If the model was opened from a folder, the layer's parameters are read from
-    /// there when they are first used; and its frozen parameters are not trained.
+    /// Returns the layer with its frozen parameters excluded from training. If the model was opened from a folder, the
+    /// layer's parameters are also changed so that they are read from the folder when they are first used.
     fn with_values<M: Module>(&self, layer: M, place: Place) -> M {
         let layer = match &self.folder {
             Some(folder) => read_lazily(layer, place, &self.naming, folder),

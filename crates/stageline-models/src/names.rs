@@ -1,6 +1,6 @@
 //! The correspondence of a model's parameters with the tensors of a folder of the hub.
 
-/// The place of a layer in the row of a model's layers; a block has its index, counted from 0.
+/// The place of a layer in a model: the embeddings, a block with its index (counted from 0), or the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     Embeddings,
@@ -80,9 +80,9 @@ impl Naming {
         Self { names, root: names.root, tied }
     }
 
-    /// Returns the tensor names as a folder has them. The family's prefix, such as `model.`, is left out if the folder
-    /// has the table of token embeddings only under a name without it. `has` tells whether the folder has a tensor of a
-    /// given name.
+    /// Returns the tensor names as a model folder has them. The family's prefix, such as `model.`, is left out if the
+    /// folder has the table of token embeddings only under a name without the prefix. `has` is a function that tells
+    /// whether the folder has a tensor of a given name.
     pub fn in_folder(self, has: impl Fn(&str) -> bool) -> Self {
         let rooted = self.table().name;
         let bare = &rooted[self.names.root.len()..];

@@ -62,8 +62,8 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// Checks that a model folder has this tensor, in the expected shape and in a type that can be read (F32, F16 or
-    /// BF16).
+    /// Checks that a model folder has the expected tensor of a parameter, in the expected shape and with elements of a
+    /// type that can be read (F32, F16 or BF16).
     ///
     /// # Errors
     /// Returns an error if the tensor is missing, or has another shape or type.
@@ -184,8 +184,9 @@ pub fn transposed(matrix: &[f32], rows: usize, columns: usize) -> Vec<f32> {
     turned
 }
 
-/// Returns the name and description of each tensor in a folder that is neither in `needed`, the names of the tensors of
-/// parameters, nor a known buffer or copy.
+/// Returns the tensors of a model folder that the model does not need, each with its name, and with its element type,
+/// shape and file. These are all tensors except those in `needed`, the names of the tensors of parameters, and known
+/// buffers and copies.
 pub fn unexpected<'a>(
     folder: &'a ModelFolder,
     needed: &std::collections::HashSet<String>,

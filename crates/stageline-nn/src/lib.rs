@@ -60,8 +60,9 @@ mod tests {
         tensor.into_data().iter::<f32>().map(f32::to_bits).collect()
     }
 
-    /// Returns the bits of a linear layer's output and of the gradients of its input, weight and bias. The backward is
-    /// split into input and weight gradients if `halves` is set, and whole otherwise.
+    /// Runs the forward and backward of a linear layer in a test, and returns the bits of its output and of the
+    /// gradients of its input, weight and bias. The backward is split into input and weight gradients if `halves` is
+    /// set, and whole otherwise.
     fn linear<const D: usize>(
         run: impl Fn(Tensor<D>) -> Tensor<D>,
         (weight, bias): (&Param<Tensor<2>>, Option<&Param<Tensor<1>>>),

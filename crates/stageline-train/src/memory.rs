@@ -117,8 +117,8 @@ where
 const UNKNOWN: &str = "memory in use is not known: the program does not count it with `CountingAllocator`, or stages are on GPUs or on \
                        other hosts";
 
-/// Estimates the memory of a job with the function `estimate`, and returns the estimate if it fits into the memory, as
-/// the function `fits` decides. Returns `None` if there is no estimate.
+/// Estimates the memory of a job by calling `estimate`, and returns the estimate if the job fits into the memory of its
+/// devices, as `fits` decides. Returns `None` if the memory cannot be estimated.
 ///
 /// # Errors
 /// Returns an error that proposes other flags if the job does not fit. Full recomputation is then estimated too,

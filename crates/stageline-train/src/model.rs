@@ -6,8 +6,8 @@ use stageline::{Costs, Cut, LossStage, Modules, Payload, PipelineBuilder, Row, S
 
 use crate::fingerprint::fingerprint;
 
-/// A model from which a pipeline is built: a row of layers that can be cut into stages, or a model that the user has
-/// cut by hand.
+/// A model from which a pipeline is built: either a sequence of layers that can be cut into stages automatically, or a
+/// model that the user has cut into stages by hand.
 pub trait Model {
     /// The input of the model, which the first stage receives from a batch.
     type Input: Payload;

@@ -32,8 +32,8 @@ pub struct Loop<'a> {
     /// second, it is the model FLOP utilisation; `None` if the peak or the model's FLOPs are not known.
     pub utilisation: Option<f64>,
     pub on_step: OnStep,
-    /// The bubble of the last training step and the causes of idle time, as text for the user; `None` before that step
-    /// has run.
+    /// A line of text for the user with the bubble of the last training step and the causes of its idle time; `None`
+    /// until the training has done its last step.
     pub last_bubble: Option<String>,
 }
 

@@ -19,11 +19,13 @@ const MOST_STEPS: u64 = 1 << 53;
 pub struct Checkpoint {
     /// The step counts and the loss scale of the training.
     pub progress: Progress,
-    /// The configuration and fingerprints of the run, as named JSON values that the caller chooses.
+    /// The configuration of the run and its fingerprints, such as a hash that identifies the training data, as JSON
+    /// values with names that the caller chooses.
     pub run: BTreeMap<String, Value>,
     /// The model's parameters, by their names in the whole model, such as `blocks.3.up.weight`.
     pub parameters: BTreeMap<String, Tensor>,
-    /// The tensors of the optimizer state, by the names `<parameter>/<field>`.
+    /// The tensors of the optimizer state by name; a name is `<parameter>/<field>`, such as
+    /// `blocks.3.up.weight/momentum.moment_1`.
     pub optimizer: BTreeMap<String, Tensor>,
 }
 

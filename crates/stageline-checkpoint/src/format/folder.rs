@@ -34,7 +34,8 @@ impl CheckpointName {
 pub(crate) struct Found {
     pub(crate) name: CheckpointName,
     pub(crate) path: PathBuf,
-    /// Whether the entry is a folder. False for a file, and for a link even if its target is a folder.
+    /// Whether the entry with a checkpoint's name is a folder. False for a file, and for a link even if its target is a
+    /// folder.
     pub(crate) is_folder: bool,
 }
 

@@ -81,7 +81,7 @@ pub(crate) mod exact_values {
 }
 
 /// Replaces every float in a JSON value that the parser would not read back exactly by `{"$f64": "<float>"}`. If an
-/// object already looks like this, its key gets one more `$`.
+/// object already has this form, its key gets one more `$`, so that decoding can tell the two apart.
 fn encode(value: &Value) -> Value {
     match value {
         Value::Number(number) if number.is_f64() => match number.as_f64() {

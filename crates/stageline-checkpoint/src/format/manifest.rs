@@ -30,7 +30,8 @@ pub struct Manifest {
     pub stageline: String,
     /// The step counts and the loss scale of the training.
     pub progress: Progress,
-    /// The configuration and fingerprints of the run, as named JSON values that the caller chooses.
+    /// The configuration of the run and its fingerprints, such as a hash that identifies the training data, as JSON
+    /// values with names that the caller chooses.
     #[serde(with = "json::exact_values")]
     pub run: BTreeMap<String, Value>,
     /// The files of the checkpoint with their lengths and hashes, except for the manifest itself.
@@ -38,7 +39,7 @@ pub struct Manifest {
     /// The type, shape and file of each parameter, by the parameter's name in the whole model.
     #[serde(deserialize_with = "json::unique_keys")]
     pub parameters: BTreeMap<String, TensorEntry>,
-    /// The type, shape and file of each tensor of the optimizer state, by the name `<parameter>/<field>`.
+    /// The type, shape and file of each tensor of the optimizer state by the tensor's name, `<parameter>/<field>`.
     #[serde(deserialize_with = "json::unique_keys")]
     pub optimizer: BTreeMap<String, TensorEntry>,
 }
@@ -90,7 +91,7 @@ impl Manifest {
     }
 
     /// Parses the text of a manifest file, after a check of its seal (the SHA-256 at its end) and its format version.
-    /// Whether its entries agree with each other is not checked here.
+    /// Contradictions between the entries of the manifest are not detected here.
     pub(crate) fn from_text(text: &[u8]) -> Result<Self, ManifestError> {
         let text = str::from_utf8(text).map_err(malformed)?;
         // Before the version, because the seal is the same in all formats: damage is never taken for a newer format.

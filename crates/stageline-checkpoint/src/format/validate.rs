@@ -40,8 +40,8 @@ fn validate(manifest: &Manifest) -> Result<(), Damage> {
     }
 }
 
-/// Checks the name, file and size of each tensor in the manifest's `entries`, and adds its bytes to the total of its
-/// file in `files`. `file_of` returns the file in which a tensor belongs.
+/// Checks the name, file and size of each tensor in the manifest's `entries`, and adds the tensor's size in bytes to
+/// the total of its file in `files`. `file_of` returns the file to which a tensor's name assigns it.
 fn add(
     files: &mut BTreeMap<String, u64>,
     entries: &BTreeMap<String, TensorEntry>,
@@ -65,8 +65,8 @@ fn add(
     Ok(())
 }
 
-/// Checks a manifest's entry for a file: the digits of the SHA-256, and whether the length fits the tensors. `tensors`
-/// is the number of bytes of the file's tensors, or `None` for a file without tensors.
+/// Checks a manifest's entry for a file: its SHA-256 must have 64 lowercase hexadecimal digits, and its length must fit
+/// its tensors. `tensors` is the total size of the file's tensors in bytes, or `None` for a file without tensors.
 fn validate_file(FileEntry { name, bytes, sha256 }: &FileEntry, tensors: Option<u64>) -> Result<(), Damage> {
     let hexadecimal = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     if sha256.len() != seal::HEX || !sha256.bytes().all(hexadecimal) {
@@ -83,8 +83,8 @@ fn validate_file(FileEntry { name, bytes, sha256 }: &FileEntry, tensors: Option<
     if fits { Ok(()) } else { Err(Damage::Total { file: name.clone(), found: *bytes, tensors: tensors.unwrap_or(0) }) }
 }
 
-/// Whether a tensor file can have `bytes` bytes in all: `tensors` bytes of tensors, and a header of a length that the
-/// format allows.
+/// Whether `bytes` can be the length of a tensor file whose tensors take `tensors` bytes: the rest must be the header
+/// and its length, within the limit of the format.
 fn has_header(bytes: u64, tensors: u64) -> bool {
     let header = bytes.checked_sub(tensors).and_then(|rest| rest.checked_sub(LENGTH));
     header.is_some_and(|header| header <= MOST_HEADER)

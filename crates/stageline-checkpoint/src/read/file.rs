@@ -22,7 +22,7 @@ pub(crate) fn require_folder(path: &Path) -> Result<(), Damage> {
 }
 
 /// Returns the contents of a regular file, which must have exactly `bytes` bytes. This length comes from a manifest
-/// that may be malicious, so it is compared with that on disk before memory is allocated.
+/// that may be malicious, so it is compared with the length on disk before memory is allocated.
 pub(crate) fn read(path: &Path, bytes: u64) -> Result<Vec<u8>, Damage> {
     let found = size(path)?; // before the file is opened, because opening a pipe blocks
     if found != bytes {

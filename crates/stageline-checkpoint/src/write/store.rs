@@ -69,7 +69,7 @@ impl Store {
     }
 
     /// Saves like [`save`](Self::save), and calls `at` just before every operation that changes what a crash would
-    /// leave on disk, and once at the end.
+    /// leave on disk, and once at the end. A test can simulate a crash at each of these points.
     ///
     /// # Errors
     /// Returns the same errors as [`save`](Self::save).

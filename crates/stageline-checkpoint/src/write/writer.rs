@@ -61,7 +61,7 @@ impl Writer {
     /// `None` if there was none.
     ///
     /// # Errors
-    /// Returns the error of the previous save. This checkpoint is then not written, and the next call may succeed.
+    /// Returns the error of the previous save. The new checkpoint is then not written, and the next call may succeed.
     /// After [`CheckpointError::NotDurable`] and [`CheckpointError::Prune`], the previous checkpoint exists. After a
     /// panic of the thread, every later write returns [`CheckpointError::Panicked`].
     pub fn write(&mut self, checkpoint: Checkpoint) -> Result<Option<PathBuf>, CheckpointError> {

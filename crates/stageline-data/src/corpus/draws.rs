@@ -7,18 +7,19 @@
 /// validation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Draws {
-    /// A uniform random 64-bit number. Files are sampled in ascending order of this number.
+    /// The uniform random 64-bit number of a file that decides its place in the sample: files are sampled in ascending
+    /// order of this number.
     pub(crate) rank: u64,
-    /// A uniform random number in `[0, 1)`. The file is held out for validation if this number is below the validation
-    /// fraction.
+    /// The uniform random number in `[0, 1)` of a file that decides between training and validation: the file is held
+    /// out for validation if this number is below the validation fraction.
     pub(crate) share: f64,
 }
 
-/// Returns the random draws of the file at `path`, which is relative to the root of the corpus and has `/` between its
-/// parts.
+/// Returns the two random numbers of the file at `path`, which depend only on the seed and the path. The path is
+/// relative to the root of the corpus and has `/` between its parts.
 ///
 /// FNV-1a over the seed (8 bytes, little-endian) and the path gives the state of a SplitMix64 generator, whose first
-/// two outputs are the draws.
+/// two outputs are the random numbers.
 pub(crate) fn draws(seed: u64, path: &str) -> Draws {
     let mut state = fnv1a(fnv1a(FNV_OFFSET, &seed.to_le_bytes()), path.as_bytes());
     let rank = split_mix_64(&mut state);
@@ -29,7 +30,7 @@ pub(crate) fn draws(seed: u64, path: &str) -> Draws {
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
 
-/// Continues a 64-bit FNV-1a hash from `state` over more `bytes`.
+/// Returns the 64-bit FNV-1a hash that continues the hash `state` over more `bytes`.
 fn fnv1a(state: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(state, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME))
 }

@@ -44,10 +44,12 @@ impl Corpus {
     ///
     /// # Selection
     /// In a folder, symbolic links, hidden entries (such as `.git`), folders named `target` and empty files are
-    /// skipped. Each file has two random draws, which depend only on the seed and on its path relative to the folder:
+    /// skipped. Each file has two random numbers, the draws, which depend only on the seed and on the file's path
+    /// relative to the folder:
     ///
-    /// - The first draw orders the files. The files within the limits are therefore an unbiased sample. The texts for
-    ///   training and for validation keep this order.
+    /// - The first draw orders the files, and files are taken in this order until `max_files` or `max_bytes` of the
+    ///   options is reached. The files taken are therefore an unbiased sample. The texts for training and for
+    ///   validation keep this order.
     /// - The second draw decides whether a file is held out: it is held out if the draw is below the validation
     ///   fraction. Adding or removing other files never moves a file between training and validation, with one
     ///   exception: if there are two files or more and no file would be left for training (or for validation, with a
@@ -122,7 +124,8 @@ mod tests {
 
     use super::*;
 
-    /// Creates a temporary folder of `files` files, `0.txt` and so on, each with a different line of text.
+    /// Creates a temporary folder for the tests to open as a corpus: `files` files, `0.txt` and so on, each with a
+    /// different line of text.
     fn folder(files: usize) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for i in 0..files {

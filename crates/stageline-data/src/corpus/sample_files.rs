@@ -10,8 +10,8 @@ use crate::error::CorpusError;
 use crate::file_range::FileRange;
 use crate::walk::relative_name;
 
-/// A file that was sampled for the corpus: the byte range that is used, and the random number that assigns the file to
-/// training or validation.
+/// A file that was sampled for the corpus: the range of its bytes that the corpus uses, and the random number that
+/// assigns the file to training or validation.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SampledFile {
     pub(crate) range: FileRange,
@@ -59,8 +59,8 @@ mod tests {
 
     use super::*;
 
-    /// Creates a temporary folder of `files` files of 10 bytes each, and one empty file. Returns the folder and the
-    /// paths of the files.
+    /// Creates a temporary folder for the tests to sample files from, with `files` files of 10 bytes each and one empty
+    /// file. Returns the folder and the paths of all files in it.
     fn folder(files: usize) -> (tempfile::TempDir, Vec<PathBuf>) {
         let root = tempfile::tempdir().unwrap();
         let mut paths = vec![root.path().join("empty")];

@@ -22,8 +22,8 @@ pub(crate) fn split(mut files: Vec<SampledFile>, fraction: f64) -> Split {
     }
 }
 
-/// Holds out the end of a single file for validation. If the file has two bytes or more and `fraction` is above 0,
-/// neither the training part nor the validation part is empty.
+/// Splits a single file: its end, the share `fraction` of its bytes, is held out for validation. If the file has two
+/// bytes or more and `fraction` is above 0, neither the training part nor the validation part is empty.
 fn split_bytes(whole: FileRange, fraction: f64) -> Split {
     let bytes = whole.bytes.clone();
     let most = whole.len() - 1; // a range is never empty
@@ -36,8 +36,9 @@ fn split_bytes(whole: FileRange, fraction: f64) -> Split {
     Split { train: side(bytes.start..border), validation: side(border..bytes.end) }
 }
 
-/// Holds out for validation the files whose random share is below `fraction`. If no file is left for training, or none
-/// for validation with a `fraction` above 0, the file whose share is nearest to `fraction` moves there.
+/// Splits two or more files: a file is held out for validation if its random number `share` is below `fraction`. If no
+/// file is left for training, or none for validation with a `fraction` above 0, the file whose `share` is nearest to
+/// `fraction` moves there.
 fn split_files(files: Vec<SampledFile>, fraction: f64) -> Split {
     let (mut validation, mut train): (Vec<_>, Vec<_>) = files.into_iter().partition(|file| file.share < fraction);
     // With few files a side may be empty by chance. The file nearest to the border then changes sides.
@@ -50,8 +51,8 @@ fn split_files(files: Vec<SampledFile>, fraction: f64) -> Split {
     Split { train: ranges(train), validation: ranges(validation) }
 }
 
-/// Removes from `side`, the files for training or those for validation, the file whose random share is nearest to
-/// `fraction`. Returns the file, or `None` if `side` is empty.
+/// Removes and returns the file in `side` whose random number `share` is nearest to `fraction`; `None` if `side` is
+/// empty. `side` has either the files for training or those for validation.
 fn remove_nearest(side: &mut Vec<SampledFile>, fraction: f64) -> Option<SampledFile> {
     let distance = |i: &usize| (side[*i].share - fraction).abs();
     let nearest = (0..side.len()).min_by(|a, b| distance(a).total_cmp(&distance(b)))?;
@@ -67,8 +68,9 @@ mod tests {
         SampledFile { range: FileRange { path: name.into(), bytes: 0..length, stamp: Stamp::default() }, share }
     }
 
-    /// Splits files with the given random shares and the names `0`, `1`, and so on. Returns the file names for training
-    /// and for validation.
+    /// Splits files with the names `0`, `1` and so on at `fraction`, and returns the names of those for training and of
+    /// those for validation, which a test compares. `shares` has a number in `[0, 1)` for each file, in place of the
+    /// random number that decides between training and validation.
     fn names(shares: &[f64], fraction: f64) -> (Vec<String>, Vec<String>) {
         let files = shares.iter().enumerate().map(|(i, &share)| file(&i.to_string(), 9, share));
         let sides = split(files.collect(), fraction);

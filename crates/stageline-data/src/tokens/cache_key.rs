@@ -35,8 +35,8 @@ pub(crate) fn cache_key(source: &Source, encoding: &dyn Encode, options: &TokenO
     hash.finalize().into()
 }
 
-/// Returns a time in nanoseconds since the start of 1970, negative if it is earlier; the smallest `i128` if there is no
-/// time.
+/// Returns the nanoseconds from the start of 1970 (UTC) to `time`, negative for an earlier time; the smallest `i128` if
+/// `time` is `None`.
 fn nanoseconds(time: Option<SystemTime>) -> i128 {
     let after = |time: SystemTime| match time.duration_since(UNIX_EPOCH) {
         Ok(after) => after.as_nanos() as i128,

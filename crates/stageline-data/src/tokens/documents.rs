@@ -39,8 +39,8 @@ pub(crate) fn encode_documents(
     Ok(())
 }
 
-/// Encodes one document piece by piece, and writes its tokens with `writer`. `path` and `line` tell the place of the
-/// document in errors.
+/// Encodes one document piece by piece, and writes its tokens with `writer`. An error names the document by its file
+/// `path` and by `line`, its line in a JSON-lines file.
 fn encode_document(
     document: impl Read,
     path: &Path,

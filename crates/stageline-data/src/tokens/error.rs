@@ -22,7 +22,7 @@ pub enum TokenError {
     /// The path of a source (text files to tokenise) or of a token file leads to something else, such as a pipe.
     #[error("{} is no regular file; write its contents to a file, and give the path of that", shown(path))]
     NotAFile {
-        /// The path at which a regular file is expected.
+        /// The path that leads to something other than a regular file.
         path: PathBuf,
     },
     /// The source to tokenise has no token: it has no file, or all of its documents are empty.
@@ -53,17 +53,18 @@ pub enum TokenError {
         shown(path)
     )]
     Changed {
-        /// The path of the file that changed.
+        /// The path of the file that changed while the source was being tokenised.
         path: PathBuf,
-        /// The length of the file in bytes when the files to tokenise were listed.
+        /// The length in bytes that the changed file had when the files to tokenise were listed.
         had: u64,
         /// The kind of change that the file underwent since the files to tokenise were listed.
         now: Change,
     },
-    /// The text is not UTF-8, which the encoding needs.
+    /// A text to encode is not valid UTF-8, but the encoding needs UTF-8.
     #[error("byte {offset} of the text is not UTF-8; convert the text to UTF-8, or train on bytes")]
     NotUtf8 {
-        /// The offset in bytes of the first byte that is not UTF-8, from the start of the document.
+        /// The offset in bytes of the first byte that is not valid UTF-8, from the start of the text; from the start of
+        /// the document if a [`TokenError::Document`] contains this error.
         offset: u64,
     },
     /// A document cannot be encoded; the field `source` is the error that says why.
@@ -120,7 +121,7 @@ pub enum TokenError {
     /// A token file has too few tokens to hold some out for validation.
     #[error("there are {tokens} tokens, too few to train on some and to hold out others; give a longer text")]
     TooFewTokens {
-        /// The number of tokens in the file, which is below 2.
+        /// The number of tokens in the token file, which is below 2.
         tokens: u64,
     },
     /// An option of the token files, or the share of tokens to hold out for validation, is outside its range.
@@ -154,8 +155,8 @@ impl TokenError {
         |source| Self::Write { path: path.to_path_buf(), source }
     }
 
-    /// Adds `start`, the offset in bytes of a piece in its document, to the offset of a [`TokenError::NotUtf8`], so
-    /// that the error counts from the start of the document. Other errors stay as they are.
+    /// Converts an error of a piece of a document to an error of the document: adds `start`, the offset in bytes of the
+    /// piece in the document, to the offset of a [`TokenError::NotUtf8`]. Other errors stay as they are.
     pub(crate) fn in_piece(self, start: u64) -> Self {
         match self {
             Self::NotUtf8 { offset } => Self::NotUtf8 { offset: start + offset },

@@ -11,13 +11,15 @@ use crate::tokens::error::TokenError;
 use crate::tokens::format::{HEADER, Header, Layout, hex};
 use crate::tokens::write::checksum;
 
-/// The tokens of all documents of a source, in a memory-mapped file that [`prepare`](crate::prepare) wrote.
+/// The tokens of all documents of a source (the tokenised text files), in a memory-mapped file that
+/// [`prepare`](crate::prepare) wrote.
 ///
 /// Positions and lengths are in tokens. The operating system loads the parts that are read. Threads may read at the
 /// same time; reading takes no lock.
 ///
 /// The file must not be shortened while it is open, or the operating system ends the process when it reads on. No
-/// function of this crate shortens a token file: a new one replaces the name, and an open file stays as it is.
+/// function of this crate shortens a token file: a new file takes over the path, and a file that is open stays as it
+/// is.
 pub struct TokenFile {
     path: PathBuf,
     map: Mmap,
@@ -114,8 +116,8 @@ impl TokenFile {
         before.checked_sub(1).map_or(0, |last| u64::from_le_bytes(ends[last]))
     }
 
-    /// Returns the end position of each document, in ascending order: the number of tokens up to and including the
-    /// document, as 8 little-endian bytes.
+    /// Returns the end position of each document, in ascending order. The position is the number of tokens in the file
+    /// up to the end of the document, as 8 little-endian bytes.
     pub(crate) fn ends(&self) -> &[[u8; 8]] {
         self.map[self.layout.ends as usize..self.layout.checksum as usize].as_chunks().0
     }

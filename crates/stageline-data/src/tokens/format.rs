@@ -54,7 +54,8 @@ pub(crate) struct Layout {
 }
 
 impl Header {
-    /// Returns the bytes that each token takes in a token file: 2 if the vocabulary has at most 65,536 tokens, else 4.
+    /// Returns the number of bytes that each token takes in a token file: 2 if the vocabulary has at most 65,536
+    /// tokens, else 4.
     pub(crate) fn width(vocabulary: u64) -> usize {
         if vocabulary <= 1 << 16 { 2 } else { 4 }
     }
@@ -98,8 +99,8 @@ impl Header {
         Ok(Self { vocabulary, tokens, documents, key: array(bytes, 40), contents: array(bytes, 72) })
     }
 
-    /// Returns the offsets of the parts of a token file with this header, or `None` if an offset does not fit into 64
-    /// bits.
+    /// Returns the offsets in bytes of the parts of a token file, computed from its header; `None` if an offset does
+    /// not fit into 64 bits.
     pub(crate) fn layout(&self) -> Option<Layout> {
         let tokens = self.tokens.checked_mul(Self::width(self.vocabulary) as u64)?;
         let ends = tokens.checked_add(HEADER as u64)?;

@@ -11,9 +11,10 @@ const MOST: usize = 1 << 19;
 
 /// Reads a document as consecutive pieces of limited length, which a tokenizer encodes one at a time.
 ///
-/// A piece ends after a line feed, if possible after one between two visible characters, where the common byte-level
-/// tokenizers split a text in any case. A piece without a line feed ends after a whole character. A tokenizer sees one
-/// piece at a time, so the tokens on both sides of such a cut may differ from those of the uncut document.
+/// A piece before the last ends after a line feed if it has one, preferably a line feed between two visible characters,
+/// where the common byte-level tokenizers split a text anyway. Without a line feed, the piece ends after a whole
+/// character. A tokenizer sees one piece at a time, so the tokens next to a cut may differ from those of the uncut
+/// document.
 pub(crate) struct Pieces<R> {
     reader: R,
     most: usize,
@@ -45,7 +46,8 @@ impl<R: Read> Pieces<R> {
 }
 
 /// Returns the length in bytes of the next piece, which is cut off the beginning of `bytes`: after a line feed if
-/// possible, or else after a whole character. The document must go on after `bytes`.
+/// possible, or else after a whole character. `bytes` has the bytes that have been read so far; the document may go on
+/// after them.
 fn cut(bytes: &[u8]) -> usize {
     let between_visible = |&[before, line_feed, after]: &[u8; 3]| {
         line_feed == b'\n' && !before.is_ascii_whitespace() && !after.is_ascii_whitespace()

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-/// The length in bytes after which a text is cut in an error message. The character that crosses this limit and `...`
-/// may follow.
+/// The length in bytes at which a text is cut in an error message. The shown text is slightly longer, because the last
+/// character stays whole and `...` follows.
 const MOST: usize = 200;
 
-/// The length in bytes after which a path is cut in an error message. The character that crosses this limit and `...`
-/// may follow.
+/// The length in bytes at which a path is cut in an error message. The shown path is slightly longer, because the last
+/// character stays whole and `...` follows.
 const MOST_OF_PATH: usize = 600;
 
 /// Returns a text for an error message, with invisible characters escaped, and cut after about 200 bytes.

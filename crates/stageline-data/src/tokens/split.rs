@@ -5,14 +5,13 @@ use std::ops::Range;
 use crate::tokens::error::TokenError;
 use crate::tokens::file::TokenFile;
 
-/// The smallest number of documents in a token file for which only whole documents are held out for validation. With
-/// fewer, the split may be within a document.
+/// The smallest number of documents in a token file for which only whole documents are held out for validation. In a
+/// file with fewer, one document may be divided between training and validation.
 const DOCUMENTS: usize = 20;
 
 impl TokenFile {
-    /// Returns the positions of the tokens for training, and then of those held out for validation, which are at the
-    /// end of the file. `held_out`, above 0 and below 1, is the share of the tokens to hold out. Neither range is
-    /// empty.
+    /// Returns two ranges of token positions: the tokens for training, and those held out for validation at the end of
+    /// the file. `held_out`, above 0 and below 1, is the share of the tokens to hold out. Neither range is empty.
     ///
     /// In a file of at least 20 documents, the border between the two ranges moves to the nearest start of a document,
     /// so that no document is split. With long documents, the held-out share may then differ from `held_out`.
@@ -53,7 +52,8 @@ fn border(tokens: u64, ends: &[[u8; 8]], held_out: f64) -> Result<u64, TokenErro
 mod tests {
     use super::*;
 
-    /// Returns the position of the first held-out token, for documents of these lengths in tokens.
+    /// Returns the position of the first held-out token in a test file whose documents have the given `lengths` in
+    /// tokens. `held_out` is the share of the tokens to hold out.
     fn split(lengths: &[u64], held_out: f64) -> Result<u64, TokenError> {
         let mut end = 0;
         let ends = lengths.iter().map(|length| {

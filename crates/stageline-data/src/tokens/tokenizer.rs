@@ -12,9 +12,10 @@ use crate::tokens::format::hex;
 
 /// The encoding of a `tokenizer.json`, as Hugging Face publishes it with a model.
 ///
-/// - No token is added to a text, such as a start of the text, whatever the file says.
+/// - No token is added to a text, such as one for its start, even if the file asks for it.
 /// - The truncation and padding of the file are ignored, or long documents would lose their ends.
-/// - A text that contains the name of a special token, such as `<|endoftext|>`, gets that token, as in Python.
+/// - A text that contains the name of a special token, such as `<|endoftext|>`, is encoded with that token, as by
+///   the Python library.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     vocabulary: usize,

@@ -73,8 +73,8 @@ impl TokenWriter {
         self.tokens
     }
 
-    /// Completes the token file with its header, which contains `key`, and renames it from its temporary name to
-    /// `path`.
+    /// Completes the token file with its header, which contains `key` (the hash of the source, the encoding and the
+    /// options), and renames it from its temporary name to `path`.
     pub(crate) fn finish(mut self, key: [u8; HASH], path: &Path) -> Result<(), TokenError> {
         self.complete(key).map_err(TokenError::write(&self.temporary.path))?;
         fs::rename(&self.temporary.path, path).map_err(TokenError::write(path))?;

@@ -138,7 +138,7 @@ impl Mlp {
     }
 }
 
-/// Creates a layer norm over the width of the model, with the epsilon of the configuration.
+/// Creates a layer norm over the width of the model, with the epsilon that the model's configuration gives.
 pub fn norm(config: &Config, device: &Device) -> LayerNorm {
     LayerNorm::init(&LayerNormConfig::new(config.width).with_epsilon(config.epsilon), device)
 }

@@ -162,7 +162,7 @@ impl Mlp {
     }
 }
 
-/// Creates an RMS norm over `width` elements, with the epsilon of the configuration.
+/// Creates an RMS norm over `width` elements, with the epsilon that the model's configuration gives.
 pub fn norm(config: &Config, width: usize, device: &Device) -> RmsNorm {
     RmsNorm::init(&RmsNormConfig::new(width).with_epsilon(config.epsilon), device)
 }

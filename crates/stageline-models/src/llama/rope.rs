@@ -19,7 +19,7 @@ pub struct Rope {
     partial_rotary_factor: Option<f64>,
 }
 
-/// The fields of a configuration outside [`Rope`] that also determine the frequencies of the rotary embedding.
+/// The fields of `config.json` that determine the frequencies of the rotary embedding together with those in [`Rope`].
 pub struct Around {
     pub rope_theta: Option<f64>,
     pub partial_rotary_factor: Option<f64>,

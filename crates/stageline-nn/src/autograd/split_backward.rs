@@ -81,10 +81,10 @@ impl Deferred {
     }
 }
 
-/// Defers gradients of a layer's parameters, if the running backward permits it. For each parameter, `ids` has the
-/// parameter's id if the gradient may be deferred, and `None` otherwise (see [`may_put_off`]). Returns for each
-/// parameter whether its gradient is now deferred: false for all parameters if the running backward defers no
-/// gradients, or must not defer one of these.
+/// Defers gradients of a layer's parameters until after the backward, if the running backward permits it. `ids` has the
+/// id of each parameter whose gradient may be deferred, and `None` for each other parameter (see [`may_put_off`]).
+/// Returns for each parameter whether its gradient is now deferred. No gradient is deferred if the running backward
+/// defers none, or must not defer that of one of these parameters.
 ///
 /// `later` returns the closure that will compute all deferred gradients together. The layer must compute all other
 /// gradients itself and register them in the autodiff graph.
@@ -109,7 +109,8 @@ pub fn may_put_off<const D: usize>(param: &Param<Tensor<D>>, value: &Tensor<D>) 
 /// The deferred weight gradients that a running backward collects, and the parameters whose weight gradients it must
 /// compute at once.
 struct Scope {
-    /// The ids of the parameters whose gradients the running backward must not defer.
+    /// The ids of the parameters whose gradients the running backward must not defer, such as parameters that are tied
+    /// to another stage's.
     exempt: HashSet<ParamId>,
     deferred: Vec<Deferred>,
 }
@@ -120,8 +121,8 @@ thread_local! {
     static SCOPE: RefCell<Option<Scope>> = const { RefCell::new(None) };
 }
 
-/// Runs `backward`, and returns its result and the weight gradients that its layers deferred, in the order of the
-/// backward. The gradients of `exempt` parameters are not deferred.
+/// Runs `backward`, and returns its result and the weight gradients that the layers deferred meanwhile, in the order in
+/// which they deferred them. Gradients of parameters with ids in `exempt` are not deferred.
 pub fn collect<R>(exempt: HashSet<ParamId>, backward: impl FnOnce() -> R) -> (R, Vec<Deferred>) {
     let (result, scope) = collecting(&SCOPE, Scope { exempt, deferred: Vec::new() }, backward);
     (result, scope.deferred)

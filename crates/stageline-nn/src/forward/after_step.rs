@@ -22,7 +22,8 @@ thread_local! {
     static KEPT: RefCell<Vec<Effect>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Runs `effect` on this thread after the optimizer step of the current step, for layers that keep running statistics.
+/// Runs the closure `effect` on this thread after the optimizer step of the current step, for layers that keep running
+/// statistics.
 ///
 /// The effect is dropped without running if the step is skipped. A forward that recomputes activations registers no
 /// effect, because the first forward has registered it. If steps overlap (`Pipeline::steps`), the effect may run after
@@ -35,7 +36,8 @@ pub fn after_step(effect: impl FnOnce() + 'static) {
 }
 
 /// Sets apart the effects (such as updates of running statistics) that forwards of the current step passed to
-/// [`after_step`], so that the next step collects its own effects. Effects that were set apart before are dropped.
+/// [`after_step`], until the step is committed or rolled back, so that the next step collects its own effects. Effects
+/// of an earlier step that are still set apart are dropped.
 pub fn keep() {
     drop(KEPT.replace(EFFECTS.take()));
 }

@@ -16,19 +16,21 @@ pub struct Samples {
 }
 
 thread_local! {
-    /// The samples of the training forward that runs on this thread; `None` if none runs.
+    /// The samples (the step, and a range of its batch) of the training forward that runs on this thread; `None` if
+    /// none runs.
     static CURRENT: Cell<Option<Samples>> = const { Cell::new(None) };
 }
 
 impl Samples {
-    /// Returns the samples of the training forward that runs on this thread, or `None` if none runs. A pipeline sets
-    /// these samples around every forward of a training step, and not in an evaluation.
+    /// Returns the samples (the step, and a range of its batch) of the training forward that runs on this thread, or
+    /// `None` if none runs. A pipeline sets these samples around every forward of a training step, and not in an
+    /// evaluation.
     pub fn current() -> Option<Self> {
         CURRENT.get()
     }
 
-    /// Runs `forward` on this thread as the training forward of the samples `self`, for training loops without a
-    /// pipeline.
+    /// Runs `forward` on this thread as the training forward of these samples, and returns its result. A training loop
+    /// without a pipeline calls this function around every forward, so that layers such as dropout know the samples.
     pub fn during<R>(self, forward: impl FnOnce() -> R) -> R {
         during(&CURRENT, Some(self), forward)
     }

@@ -27,8 +27,8 @@ impl From<usize> for AttentionHeads {
 }
 
 impl AttentionHeads {
-    /// Returns the number of heads side by side in attention's input: the query heads, plus the key-value heads for
-    /// keys and again for values.
+    /// Returns the number of heads side by side in attention's input: the query heads plus twice the key-value heads,
+    /// because each key-value head has keys and values.
     pub(crate) fn columns(self) -> usize {
         self.query + 2 * self.key_value
     }
@@ -60,15 +60,16 @@ pub const QUERIES: usize = 64;
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// The positions of the block's queries.
+    /// The positions in the sequence of the block's queries.
     pub queries: Range<usize>,
-    /// The positions of the keys that at least one of the block's queries sees.
+    /// The positions in the sequence of the keys that at least one of the block's queries sees.
     pub keys: Range<usize>,
 }
 
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 impl Block {
-    /// Returns the numbers of queries and keys of the block: the shape of its scores.
+    /// Returns the number of queries and the number of keys of the block, which are the shape of its matrix of
+    /// attention scores.
     pub fn shape(&self) -> [usize; 2] {
         [self.queries.len(), self.keys.len()]
     }

@@ -50,7 +50,8 @@ fn of<const D: usize>(tensor: &Float) -> Tensor<D> {
     Cube::of_plain(tensor.clone())
 }
 
-/// Returns the moments (mean and reciprocal deviation) of an input's rows as burn tensors instead of primitives.
+/// Returns the moments (mean and 1 / standard deviation) of a normalisation's input rows, converted from primitives of
+/// the GPU backend to burn tensors.
 fn moments(Moments { mean, over_deviation }: &Moments<Float>) -> Moments<Tensor<2>> {
     Moments { mean: mean.as_ref().map(of), over_deviation: of(over_deviation) }
 }

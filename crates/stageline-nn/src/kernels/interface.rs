@@ -17,13 +17,13 @@ use crate::kernels::variants::{GeluForm, Norm};
 /// A backend with kernels, each of which computes an operation of a layer, such as attention, in one call where burn
 /// would run several operations. All tensors are primitives outside autodiff.
 pub trait Kernels: Products {
-    /// The moments (mean and reciprocal deviation) of each input row of a normalisation, which the backward of the
+    /// The moments (mean and 1 / standard deviation) of each input row of a normalisation, which the backward of the
     /// normalisation needs.
     type Moments: Clone + Debug + Send + 'static;
     /// The values of the forward of causal attention that its backward needs.
     type Attended: Clone + Debug + Send + 'static;
 
-    /// Whether the device `device` has this backend's kernels.
+    /// Whether the device `device` has this backend's kernels; a device on another host may lack them.
     fn are_there(device: &Device<Self>) -> bool;
 
     /// Whether the backend's kernels accept tensors with elements of the type `dtype`. The default implementation
@@ -32,7 +32,8 @@ pub trait Kernels: Products {
         dtype == DType::F32
     }
 
-    /// Whether the backend's kernels accept a tensor, which must be of a suitable type and not empty.
+    /// Whether the backend's kernels accept a tensor: it must have an element type that [`take`](Self::take) accepts,
+    /// and at least one element.
     fn takes<const D: usize>(tensor: &Tensor<D>) -> bool {
         Self::take(tensor.dtype()) && !is_empty(tensor)
     }
@@ -59,7 +60,7 @@ pub trait Kernels: Products {
     fn rotated(input: &FloatTensor<Self>, cosines: &FloatTensor<Self>, sines: &FloatTensor<Self>) -> FloatTensor<Self>;
 
     /// Computes the normalisation of an input `[..., width]` with a scale `gamma` and, unless `None`, a shift `beta`,
-    /// each `[width]`, and returns the output and the moments (mean and reciprocal deviation) of the input's rows.
+    /// each `[width]`, and returns the output and the moments (mean and 1 / standard deviation) of the input's rows.
     /// `norm` is the normalisation and its epsilon.
     fn normalised(
         input: &FloatTensor<Self>,
@@ -68,7 +69,7 @@ pub trait Kernels: Products {
         norm: (Norm, f32),
     ) -> (FloatTensor<Self>, Self::Moments);
 
-    /// Returns the gradient of a normalisation's input, given the moments (mean and reciprocal deviation) of the
+    /// Returns the gradient of a normalisation's input, given the moments (mean and 1 / standard deviation) of the
     /// input's rows and the gradient of the output.
     fn normalised_to_input(
         input: &FloatTensor<Self>,
@@ -78,8 +79,8 @@ pub trait Kernels: Products {
         norm: Norm,
     ) -> FloatTensor<Self>;
 
-    /// Returns the gradients of a normalisation's scale and shift, each `[width]`, given the moments (mean and
-    /// reciprocal deviation) of the input's rows and the gradient of the output.
+    /// Returns the gradients of a normalisation's scale and shift, each `[width]`, given the moments (mean and 1 /
+    /// standard deviation) of the input's rows and the gradient of the output.
     fn normalised_to_parameters(
         input: &FloatTensor<Self>,
         moments: &Self::Moments,

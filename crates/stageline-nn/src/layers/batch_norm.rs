@@ -97,8 +97,8 @@ impl AccumulatedBatchNorm {
         self.forward_full(input.cast(own)).cast(given)
     }
 
-    /// Normalises an input that has the element type of the layer's parameters, and in the forward of a training step
-    /// records the input's moments.
+    /// Normalises an input whose element type is that of the layer's parameters, and returns the output. In the forward
+    /// of a training step the layer also records the mean and variance of the input.
     fn forward_full<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let training = input.device().is_autodiff() && self.norm.training.is_enabled();
         let Some(samples) = Samples::current().filter(|_| training) else { return self.norm.forward(input) };
@@ -168,7 +168,7 @@ fn values(tensor: Tensor<1>) -> Vec<f64> {
     tensor.into_data().iter::<f64>().collect()
 }
 
-/// The path of a batch norm in its module, and whether the batch norm is burn's own.
+/// A batch norm that was found in a module: its path, and whether it is burn's own layer.
 pub struct Found {
     /// The path of burn's batch norm in the module, such as `0.norm`.
     pub path: String,

@@ -166,8 +166,8 @@ mod tests {
         tensor.cast(FloatDType::F64).into_data().iter::<f64>().collect()
     }
 
-    /// Returns the output of the function `attention` for `input`, and the gradient of `input`, given the output's
-    /// gradient `upstream`.
+    /// Runs the forward and backward of an attention function in a test, and returns the output for `input` and the
+    /// gradient of `input`, both as f64 numbers. `upstream` is the gradient of the output.
     fn both(attention: impl Fn(Tensor<3>) -> Tensor<3>, input: &Tensor<3>, upstream: &Tensor<3>) -> [Vec<f64>; 2] {
         let leaf = input.clone().autodiff().require_grad();
         let output = attention(leaf.clone());

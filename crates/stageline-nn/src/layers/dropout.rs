@@ -46,8 +46,9 @@ impl Dropout {
         Self { probability, seed, layer }
     }
 
-    /// Drops elements of an input `[rows, ...]`, whose rows are the micro-batch's samples, or the same number of
-    /// consecutive rows for every sample. The output has the shape and type of the input.
+    /// Sets random elements of an input `[rows, ...]` to zero, scales the others, and returns a tensor of the same
+    /// shape and type. The rows are the samples of the micro-batch; if a sample has several rows, they are consecutive,
+    /// and every sample has equally many.
     ///
     /// # Panics
     /// Panics if the number of rows is not a multiple of the number of samples.

@@ -13,7 +13,7 @@ use crate::kernels::rotation;
 /// The angles of a rotary position embedding (Su et al., 2021, [arXiv:2104.09864](https://arxiv.org/abs/2104.09864)):
 /// position `p` turns pair `i` of a head's elements by `p` times frequency `i`.
 ///
-/// Copies share the table of cosines and sines that was last used.
+/// Clones share a cache of one table: the cosines and sines that were used last.
 #[derive(Clone, Debug)]
 pub struct RotaryAngles {
     /// The frequency of each pair of elements of a head, in radians per position.
@@ -116,8 +116,8 @@ mod one {
     struct Rotation;
 
     impl<B: Kernels> Backward<B, 1> for Rotation {
-        /// The cosines and sines of the angles of the rotation, which its backward needs to turn by the opposite
-        /// angles.
+        /// The cosines and sines of the rotation's angles, which the backward needs to turn the gradient by the
+        /// opposite angles.
         type State = [FloatTensor<B>; 2];
 
         fn backward(self, ops: Ops<Self::State, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {

@@ -8,8 +8,8 @@ use burn::tensor::{DType, Device, Tensor};
 use crate::params::any_tensor::AnyTensor;
 use crate::params::shared::with_value;
 
-/// Whether a tensor is stored in a quantized format, as the frozen weights of QLoRA are. The layer that uses the tensor
-/// decides in which precision the layer computes.
+/// Whether a tensor is stored in a quantized format, as the frozen weights of QLoRA are. A layer with a quantized
+/// weight chooses the precision of its computation itself.
 pub fn is_quantized<const D: usize>(tensor: &Tensor<D>) -> bool {
     matches!(tensor.dtype(), DType::QFloat(_))
 }
@@ -26,8 +26,8 @@ pub fn fork<M: Module>(module: M, device: &Device) -> M {
     if quantized.values.is_empty() { forked } else { forked.map(&mut quantized) }
 }
 
-/// A visitor that copies the quantized parameters of a module to a device, and a mapper that puts the copies into the
-/// moved module.
+/// A visitor that copies the quantized parameters of a module to a device, and a mapper that puts these copies into the
+/// module after its move to that device.
 struct Quantized<'a> {
     device: &'a Device,
     values: HashMap<ParamId, AnyTensor>,

@@ -35,7 +35,7 @@ pub fn values<M: Module>(module: &M) -> HashMap<ParamId, Vec<f32>> {
     read(module).into_iter().map(|(id, data)| (id, numbers(&data))).collect()
 }
 
-/// Returns gradients that are all zeros for those trained parameters of a module that are in `ids`.
+/// Returns gradients that are all zeros for the trained parameters of a module whose ids are in `ids`.
 pub fn zeros<M: Module>(module: &M, ids: &HashSet<ParamId>) -> GradientsParams {
     let mut make = MakeZeros { ids, made: GradientsParams::new() };
     module.visit(&mut make);
@@ -57,7 +57,8 @@ impl ModuleVisitor for MakeZeros<'_> {
 
 struct ReadGradients<'a> {
     path: Vec<String>,
-    /// The ids of the parameters that have been visited, because a module may use a parameter twice.
+    /// The ids of the parameters that the visitor has already listed, so that a parameter that the module uses twice is
+    /// listed once.
     seen: HashSet<ParamId>,
     gradients: &'a GradientsParams,
     found: Vec<Named>,

@@ -9,7 +9,8 @@ use parking_lot::ReentrantMutex;
 
 use crate::params::fork::{fork, is_quantized};
 
-/// The number of bytes of parameters that may be on their way to a device at once while a module is drawn and moved.
+/// The number of bytes of parameters that may be sent to a device without waiting for their arrival, while a module is
+/// initialised and moved there one parameter after another.
 const IN_FLIGHT: usize = 8 << 20;
 
 /// The lock that allows one seeded initialisation at a time, because burn's CPU backends share one random number
@@ -76,16 +77,17 @@ impl ModuleVisitor for Touch {
     }
 }
 
-/// A mapper that draws one float parameter after another and moves it to a device.
+/// A mapper that initialises the float parameters of a module and moves them to a device, one after the other, so that
+/// the initialising device never stores the whole module.
 struct Moving {
     device: Device,
-    /// The number of bytes that were sent since the mapper last waited for the device.
+    /// The number of bytes of parameters that the mapper has sent to the device since it last waited for their arrival.
     in_flight: usize,
 }
 
 impl Moving {
-    /// Waits until the device has all parameters that were sent, so that the host can free them. An unreachable device
-    /// gives its error in the first pass.
+    /// Waits until the device has received all parameters that were sent to it, so that the host can free them. An
+    /// error, such as an unreachable device, is ignored here, because the first forward on the device reports it.
     fn arrive(&mut self) {
         let _ = self.device.sync();
         self.in_flight = 0;

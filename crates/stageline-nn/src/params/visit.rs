@@ -7,18 +7,18 @@ use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
 
 use crate::params::shared::{is_trained, with_value};
 
-/// The id, path, type and shape of one tensor of a module.
+/// The description of one tensor of a module: its id, path, type and shape, and whether it is trained.
 #[derive(Clone, Debug)]
 pub struct Description {
-    /// The id by which burn identifies the tensor in its module.
+    /// The id by which burn identifies the described tensor in its module.
     pub id: ParamId,
-    /// The path of the tensor in its module, such as `0.linear.weight`.
+    /// The path of the described tensor in its module, such as `0.linear.weight`.
     pub path: String,
-    /// The type of the tensor's elements.
+    /// The element type of the described tensor.
     pub dtype: DType,
-    /// The sizes of the tensor's dimensions.
+    /// The size of each dimension of the described tensor.
     pub shape: Vec<usize>,
-    /// Whether the tensor is a trained parameter, which gets gradients.
+    /// Whether the described tensor is a trained parameter, which gets gradients.
     pub trained: bool,
 }
 
@@ -28,7 +28,8 @@ pub fn describe<M: Module>(module: &M) -> Vec<Description> {
     visit(module, |found, _| found)
 }
 
-/// Returns the ids and values of all tensors of a module, read to the host, in the order of [`describe`].
+/// Returns the ids and values of all tensors of a module, read to the host, in the order of the module's fields; a
+/// tensor that the module uses twice is returned once.
 pub fn read<M: Module>(module: &M) -> Vec<(ParamId, TensorData)> {
     visit(module, |found, read| (found.id, read()))
 }
@@ -53,7 +54,8 @@ type Read<'a> = &'a dyn Fn() -> TensorData;
 
 struct Visit<T, F> {
     path: Vec<String>,
-    /// The ids of the tensors that have been visited, because a module may use a parameter twice.
+    /// The ids of the tensors that the visitor has already visited, so that a tensor that the module uses twice is
+    /// described once.
     seen: HashSet<ParamId>,
     each: F,
     found: Vec<T>,
@@ -96,8 +98,8 @@ impl<T, F: FnMut(Description, Read) -> T> ModuleVisitor for Visit<T, F> {
     }
 }
 
-/// A mapper that replaces the tensors of a module by values with the same ids, on the devices and in the types of these
-/// tensors.
+/// A mapper that replaces the values of a module's tensors by given values, which it finds by tensor id. Tensors keep
+/// their device and type.
 struct Write<'a>(&'a HashMap<ParamId, TensorData>);
 
 impl ModuleMapper for Write<'_> {

@@ -178,8 +178,8 @@ mod tests {
         }
     }
 
-    /// Returns the JSON of a trace of two steps with two stages and one micro-batch; in the second step the transfers
-    /// take almost no time.
+    /// Returns the parsed JSON of a trace, which the tests examine. The trace has two steps with two stages and one
+    /// micro-batch; transfers take 0.25 s in the first step and almost no time in the second.
     fn trace() -> Value {
         let mut trace = Trace::new();
         for length in [0.25, 1e-8] {

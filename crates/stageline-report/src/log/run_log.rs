@@ -9,10 +9,11 @@ use super::error::LogError;
 use super::median::median;
 use super::record::{Account, Line, Run, Step, Validation, clock};
 
-/// The log of a run after reading: the description of the run, its plan, its steps and its validations.
+/// The parsed log of a run: its first line, which describes the run, and the run's plan, training steps and
+/// validations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunLog {
-    /// The description of the run, from the first line of the log.
+    /// The first line of the log, which describes the run: its plan, layers, settings and machine.
     pub run: Run,
     /// The plan that the workers of the run followed.
     pub plan: Plan,
@@ -62,17 +63,18 @@ impl RunLog {
     }
 
     /// Returns the steps from which the run's medians are computed: the steps that updated parameters, without the
-    /// first two, in which memory and threads are still cold. With at most two such steps, returns them. If some of the
-    /// steps are synchronised (workers waited for their devices after every action), returns only the synchronised
-    /// ones.
+    /// first two, in which memory and threads are still cold. If there are at most two such steps, none is left out. If
+    /// some of the steps are synchronised (workers waited for their devices after every action), returns only the
+    /// synchronised ones.
     pub fn warm_steps(&self) -> impl Iterator<Item = &Step> {
         let synchronised = self.synchronised();
         self.warm().filter(move |step| step.synchronised == synchronised)
     }
 
-    /// Whether some of the steps that summarise the run are synchronised: workers waited for their devices after every
-    /// action. The run is then summarised by these steps only, so that its times are those of the devices and not of
-    /// the host.
+    /// Whether at least one step after the first two (or any step, if there are at most two) is synchronised: its
+    /// workers waited for their devices after every action. The run's medians are then computed from synchronised steps
+    /// only, because only their times are those of the devices and not of the host. Steps that updated no parameters
+    /// are ignored.
     pub fn synchronised(&self) -> bool {
         self.warm().any(|step| step.synchronised)
     }
@@ -83,9 +85,9 @@ impl RunLog {
         clock(self.synchronised())
     }
 
-    /// Whether the run had stages on other hosts but no synchronised steps, in which workers wait for their devices
-    /// after every action. The times in such a log are those of sending requests to the devices, not of the work on the
-    /// devices.
+    /// Whether the logged times are only those of sending requests to other hosts, and not those of the work on these
+    /// hosts' devices. This is so if the run had stages on several hosts but no synchronised steps, in which workers
+    /// wait for their devices after every action.
     pub fn only_asks(&self) -> bool {
         self.run.links.iter().any(Option::is_some) && !self.synchronised()
     }
@@ -109,7 +111,7 @@ impl RunLog {
 
     /// Returns the median step time in seconds and the median bubble as a share of the total stage time (workers x step
     /// time); `None` if no step updated parameters. Both are over the [warm steps](Self::warm_steps), which leave out
-    /// the first two, and without the overhead of asking devices whether they have finished.
+    /// the first two, and without the time for which workers wait for their devices only for the measurement.
     pub fn typical(&self) -> Option<(f64, f64)> {
         let typical = |figure: fn(&Step) -> f64| median(self.warm_steps().map(figure));
         let bubble = |step: &Step| 1.0 - (1.0 - step.bubble) * step.step_seconds / step.seconds_without_asking();
@@ -117,8 +119,8 @@ impl RunLog {
     }
 
     /// Returns the largest cause of the workers' idle time, and its share of the total stage time (workers x step
-    /// time); `None` if no step updated parameters. Filling and draining the pipeline count as one cause. The overhead
-    /// of asking devices whether they have finished is left out.
+    /// time); `None` if no step updated parameters. Filling and draining the pipeline count as one cause. The time for
+    /// which workers wait for their devices only for the measurement is left out.
     pub fn main_cause(&self) -> Option<(Cause, f64)> {
         let accounts = || self.warm_steps().flat_map(|step| &step.workers);
         let total: f64 = self.warm_steps().map(|step| step.seconds_without_asking() * step.workers.len() as f64).sum();

@@ -58,10 +58,11 @@ pub(crate) fn timeline(rows: &[Vec<Event>], seconds: f64) -> String {
     svg + "</svg>"
 }
 
-/// A point of the timeline: a time in seconds, and the number of a stage.
+/// A point in the picture of a step's timeline: a time in seconds, and the number of a stage.
 type Point = (f64, usize);
 
-/// Returns both ends of each transfer's line in the timeline: the start of its send, and the end of its receive.
+/// Returns both ends of the line that the timeline of a step shows for each transfer between stages: the start of the
+/// send, and the end of the receive. `rows` has the events of each worker.
 fn transfers(rows: &[Vec<Event>]) -> Vec<(Point, Point)> {
     let events = || rows.iter().flatten();
     let sent = events().filter_map(|event| match event.activity {

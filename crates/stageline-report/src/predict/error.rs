@@ -6,7 +6,7 @@ use stageline_schedule::{BalanceError, CheckError, ScheduleError};
 
 use crate::log::record::Link;
 
-/// The reason why a prediction from the log of a run cannot be made.
+/// The reason why the performance of a plan cannot be predicted from the log of a run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PredictError {
@@ -54,22 +54,22 @@ pub enum PredictError {
     /// workers of each host.
     #[error("hosts of {0:?} workers: give the number of workers, at least 1, of each of 2 hosts or more")]
     Hosts(Vec<usize>),
-    /// The layers cannot be split between the given hosts at stage boundaries of the run: no such split leaves every
-    /// host at least one layer for each of its stages.
+    /// No choice of boundaries between the given hosts at stage boundaries of the run leaves every host enough layers:
+    /// at least one for each of the host's stages.
     #[error(
         "hosts of {hosts:?} workers cannot be separated at boundaries of the run, which has {stages} stages of {layers} layers: a host \
          needs a layer for each of its stages; log a run of more stages, or give fewer workers"
     )]
     NoHostCut {
-        /// The number of workers of each given host.
+        /// The number of workers on each host that the caller gave.
         hosts: Vec<usize>,
         /// The number of stages of the logged run.
         stages: usize,
         /// The number of layers of the model.
         layers: usize,
     },
-    /// There are too many ways to choose the boundaries between hosts from the run's stage boundaries to simulate each
-    /// of them.
+    /// The search for the best boundaries between hosts is too large: there are more ways to choose them from the run's
+    /// stage boundaries than the search simulates.
     #[error(
         "there are more than {most} ways to choose {meetings} boundaries between hosts from the {boundaries} boundaries of the run; log \
          a run of fewer stages, or take a schedule without chunks"
@@ -77,9 +77,10 @@ pub enum PredictError {
     HostCuts {
         /// The number of boundaries between the stages of the run.
         boundaries: usize,
-        /// The number of boundaries between hosts, at which the pipeline goes from one host to another.
+        /// The number of boundaries between hosts in the predicted plan, each between two consecutive stages on
+        /// different hosts.
         meetings: usize,
-        /// The largest number of ways to choose the boundaries between hosts that the search simulates.
+        /// The largest number of choices of boundaries between hosts that the search simulates.
         most: usize,
     },
     /// A partition given by the caller does not split all layers into contiguous stages.
@@ -95,14 +96,14 @@ pub enum PredictError {
         /// The number of stages of the predicted plan.
         stages: usize,
     },
-    /// The model has fewer layers than the plan has stages.
+    /// The model has fewer layers than the predicted plan has stages.
     #[error(transparent)]
     Balance(#[from] BalanceError),
     /// The schedule has no plan for the requested numbers of stages and micro-batches.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
-    /// The check of the predicted plan failed, for example because the plan deadlocks with the channel capacity of the
-    /// run (the number of micro-batches that a channel between two stages can hold).
+    /// The predicted plan is not valid; for example, it deadlocks with the channel capacity of the run (the number of
+    /// micro-batches that a channel between two stages can hold). The field names the faulty stage and action.
     #[error(transparent)]
     Check(#[from] CheckError),
 }

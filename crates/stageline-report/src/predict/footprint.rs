@@ -17,8 +17,8 @@ use stageline_schedule::{Plan, StageMemory};
 use crate::log::record::{Layer, WorkerMemory};
 use crate::log::{RunLog, median};
 
-/// The measured memory of a run, divided among the layers of its model, in bytes. The memory under another plan is
-/// predicted from it.
+/// The measured memory of a run in bytes, divided among the layers of its model, from which the memory under another
+/// plan is predicted.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Footprint {
     layers: Vec<LayerBytes>,
@@ -88,7 +88,7 @@ impl Footprint {
     }
 }
 
-/// Returns the number of the worker that runs each stage of a plan.
+/// Returns a list with an entry for each stage of a plan: the number of the worker that runs the stage.
 fn workers(plan: &Plan) -> Vec<usize> {
     let mut worker_of = vec![0; plan.stages()];
     for (worker, row) in plan.rows().iter().enumerate() {
@@ -97,8 +97,9 @@ fn workers(plan: &Plan) -> Vec<usize> {
     worker_of
 }
 
-/// Returns `figure(layer)` divided by the sum of `figure` over all layers of `group`, which contains `layer`. If the
-/// sum is 0, returns an equal share for each layer of the group.
+/// Returns the share, from 0 to 1, that `layer` has in the total of a figure, such as parameters, over all layers of
+/// `group`: `figure(layer)` divided by the sum of `figure` over the group, which contains the layer. If the sum is 0,
+/// every layer of the group has an equal share.
 fn share<'a>(layer: &Layer, group: impl Iterator<Item = &'a Layer> + Clone, figure: fn(&Layer) -> f64) -> f64 {
     let all: f64 = group.clone().map(figure).sum();
     if all > 0.0 { figure(layer) / all } else { 1.0 / group.count().max(1) as f64 }

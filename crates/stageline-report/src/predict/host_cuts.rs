@@ -15,7 +15,7 @@ use super::network::Hosts;
 use super::prediction::{Cut, Prediction, Target};
 use crate::log::record::Link;
 
-/// The largest number of ways to choose the boundaries between hosts that a search for the best partition simulates.
+/// The largest number of choices of boundaries between hosts that a search for the best partition over hosts simulates.
 const MOST: usize = 10_000;
 
 /// A partition of the model's layers over several hosts, with its predicted performance.
@@ -34,14 +34,14 @@ pub struct HostCut {
 }
 
 impl Measured {
-    /// Returns all partitions of the layers over `hosts` whose boundaries between hosts are stage boundaries of the
-    /// run, each with its prediction. The partition with the shortest predicted step comes first; of equal steps, the
-    /// one with fewer bytes between hosts.
+    /// Returns a partition of the model's layers over `hosts`, with its predicted performance, for every way to choose
+    /// the boundaries between hosts from the stage boundaries of the measured run. The partition with the shortest
+    /// predicted step comes first; of equal steps, the one with fewer bytes between hosts.
     ///
     /// # Errors
-    /// Returns [`PredictError`] if there is no such partition, or if there are more than 10,000. Other reasons are a
-    /// schedule that has no plan for these numbers of workers and micro-batches, an invalid network link, and a log
-    /// that does not state the bytes between stages.
+    /// Returns [`PredictError`] if there is no way to choose the boundaries between hosts, or more than 10,000 ways.
+    /// Other reasons are a schedule that has no plan for these numbers of workers and micro-batches, an invalid network
+    /// link, and a log that does not state the bytes between stages.
     pub fn host_cuts(
         &self,
         hosts: &Hosts,
@@ -73,9 +73,10 @@ impl Measured {
         Ok(cuts)
     }
 
-    /// Returns a partition of the layers into new stages that splits the layers of each host as evenly as possible.
-    /// Each entry of `behind` is the number of a stage of the run, after which the layers of the next host begin.
-    /// `groups` has the number of consecutive new stages on each host.
+    /// Returns a partition of the model's layers into the stages of the predicted plan, which splits the layers of each
+    /// host as evenly as possible. Each entry of `behind` is the number of a stage of the measured run, after which the
+    /// layers of the next host begin. `groups` has the number of predicted stages from each boundary between hosts to
+    /// the next.
     fn spread(&self, behind: &[usize], groups: &[usize]) -> Result<Vec<Range<usize>>, PredictError> {
         let last = self.cut().last().map_or(0, |range| range.end);
         let ends = behind.iter().map(|&stage| self.cut()[stage].end).chain([last]);
@@ -88,10 +89,10 @@ impl Measured {
     }
 }
 
-/// Returns all ways to choose the boundaries between hosts from the run's stage boundaries. Each is a list of stage
-/// numbers of the run, after which the layers of the next host begin, and leaves every host at least one layer for each
-/// of its new stages. `ends` has the index after the last layer of each stage of the run, and `groups` has the number
-/// of consecutive new stages on each host.
+/// Returns all ways to choose the boundaries between hosts from the stage boundaries of the measured run. Each way is a
+/// list of stage numbers of the run, after which the layers of the next host begin, and leaves every host at least one
+/// layer for each of its predicted stages. `ends` has the index after the last layer of each stage of the run, and
+/// `groups` has the number of predicted stages from each boundary between hosts to the next.
 fn choices(ends: &[usize], groups: &[usize]) -> Result<Vec<Vec<usize>>, PredictError> {
     let (boundaries, meetings) = (ends.len() - 1, groups.len() - 1);
     let layers = ends[boundaries];

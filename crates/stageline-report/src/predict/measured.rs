@@ -26,7 +26,8 @@ pub struct Measured {
     /// The seconds of overhead in each step of the run, before the first action and after the last one. A prediction
     /// adds them to each step.
     pub(super) step_overhead: f64,
-    /// The seconds of the runtime's overhead for each forward and backward, in addition to the compute itself.
+    /// The overhead of the runtime in seconds for each forward and each backward, in addition to the time of the
+    /// compute itself.
     pub(super) action_overhead: f64,
     /// The seconds for which the send of one tensor keeps the sending worker busy, without the transfer time of the
     /// network link.
@@ -56,8 +57,8 @@ impl Measured {
     /// which leave out the first two.
     ///
     /// # Errors
-    /// Returns [`PredictError`] if the log has no step, does not give every stage its layers, or has network links of
-    /// an invalid latency or bandwidth.
+    /// Returns [`PredictError`] if the log has no step that updated parameters, does not state the layers of every
+    /// stage, or has network links of an invalid latency or bandwidth.
     pub fn of(log: &RunLog) -> Result<Self, PredictError> {
         let (stages, micro_batches) = (log.plan.stages(), log.plan.micro_batches());
         let costs = (0..stages).map(|stage| stage_costs(log, stage)).collect::<Option<Vec<_>>>();
@@ -87,8 +88,8 @@ impl Measured {
         })
     }
 
-    /// Returns the measured costs with the network links replaced: in predictions, `link` (a latency and a bandwidth)
-    /// connects any two workers.
+    /// Returns the measured costs of a run for predictions in which the network link `link` (a latency and a bandwidth)
+    /// connects any two workers, in place of the run's own links.
     ///
     /// # Errors
     /// Returns [`PredictError::Link`] if the latency or bandwidth of `link` is invalid.
@@ -96,8 +97,9 @@ impl Measured {
         Ok(Self { network: Network::Uniform(checked(link)?), ..self })
     }
 
-    /// Returns the measured costs with the network links replaced: in predictions, `link` (a latency and a bandwidth)
-    /// connects any two workers on different hosts, and workers on one host share its memory.
+    /// Returns the measured costs of a run for predictions in which the network link `link` (a latency and a bandwidth)
+    /// connects any two workers on different hosts, in place of the run's own links. Workers on one host share its
+    /// memory.
     ///
     /// # Errors
     /// Returns [`PredictError::Link`] if the latency or bandwidth of `link` is invalid.
@@ -105,8 +107,8 @@ impl Measured {
         Ok(Self { network: Network::Hosts(hosts, checked(link)?), ..self })
     }
 
-    /// Returns the measured costs without network links: in predictions, all workers share the memory of one host, and
-    /// transfers between them take no time.
+    /// Returns the measured costs of a run for predictions without network links: all workers share the memory of one
+    /// host, and transfers between them take no time.
     pub fn without_links(self) -> Self {
         Self { network: Network::Memory, ..self }
     }
@@ -173,8 +175,8 @@ impl Measured {
     }
 }
 
-/// Returns the run's partition of the layers: for each stage, the range of the indices of its layers. Returns `None` if
-/// one of the `stages` stages has no layer, or the stages of successive layers are not in ascending order.
+/// Returns the run's partition of the model's layers: for each stage, the range of the indices of its layers. The
+/// result is `None` if one of the `stages` stages has no layer, or the layers are not in the order of their stages.
 fn cut_of(layers: &[Layer], stages: usize) -> Option<Vec<Range<usize>>> {
     let mut cut = Vec::with_capacity(stages);
     for chunk in layers.chunk_by(|a, b| a.stage == b.stage) {
@@ -187,8 +189,10 @@ fn cut_of(layers: &[Layer], stages: usize) -> Option<Vec<Range<usize>>> {
     (cut.len() == stages).then_some(cut)
 }
 
-/// Returns the seconds of a step before its first compute or transfer and after its last event, from the first step
-/// with logged events; 0 if no step has events. If the run is summarised by synchronised steps, only these count.
+/// Returns the overhead of a step in seconds: the time before its first compute plus the time after its last event. The
+/// measurement is of the first step with logged events. If the run's medians are computed from synchronised steps
+/// (workers waited for their devices after every action), only synchronised steps are considered. Returns 0 if there is
+/// no such step.
 fn outside_actions(log: &RunLog) -> f64 {
     let drawn = |step: &&Step| !step.timeline.is_empty() && step.synchronised == log.synchronised();
     let Some(step) = log.steps.iter().find(drawn) else { return 0.0 };
@@ -198,8 +202,9 @@ fn outside_actions(log: &RunLog) -> f64 {
     first.as_secs_f64() + (step.step_seconds - last.as_secs_f64()).max(0.0)
 }
 
-/// Returns the costs of a stage of the run as medians over the [warm steps](RunLog::warm_steps), which leave out the
-/// first two, without the bytes of activations; `None` if the log has no step with the stage.
+/// Returns the measured costs of a stage of the run: the times of its actions in seconds and the bytes of its output,
+/// as medians over the [warm steps](RunLog::warm_steps), which leave out the first two. The bytes of activations are
+/// left unset. Returns `None` if no such step has the stage.
 fn stage_costs(log: &RunLog, stage: usize) -> Option<StageCosts> {
     let typical =
         |cost: fn(&StageCosts) -> f64| median(log.warm_steps().filter_map(|step| step.stages.get(stage)).map(cost));
@@ -214,9 +219,9 @@ fn stage_costs(log: &RunLog, stage: usize) -> Option<StageCosts> {
     })
 }
 
-/// Returns the seconds for which a send keeps its worker busy, without the transfer time of the network link. This is
-/// the median over those sends between neighbouring stages that take longer than their transfer time, or 0 if there are
-/// none.
+/// Returns the seconds for which a send keeps the sending worker busy, in addition to the transfer time of the network
+/// link. The result is the median over the sends between neighbouring stages; sends that took no longer than their
+/// transfer time are ignored. Returns 0 if no send took longer.
 fn send_seconds(log: &RunLog, costs: &[StageCosts]) -> f64 {
     let transfer_seconds = |boundary: usize| {
         let link = log.run.links.get(boundary).copied().flatten()?;
@@ -229,8 +234,9 @@ fn send_seconds(log: &RunLog, costs: &[StageCosts]) -> f64 {
     median(sends.filter(|send| *send > 0.0)).unwrap_or(0.0)
 }
 
-/// Returns the seconds that a layer takes, which are its share of the measured costs of its stage; `None` if `stages`
-/// lacks the stage. `layers` has all layers of the model, and `stages` the costs of each stage.
+/// Returns the seconds that a layer takes for its forward, backward and flush, each as the layer's share of the
+/// measured time of its stage. `layers` has all layers of the model, and `stages` has the costs of each stage. Returns
+/// `None` if `stages` lacks the stage of the layer.
 fn layer_cost(layer: &Layer, layers: &[Layer], stages: &[StageCosts]) -> Option<LayerCost> {
     let stage = stages.get(layer.stage)?;
     let siblings = || layers.iter().filter(|sibling| sibling.stage == layer.stage);

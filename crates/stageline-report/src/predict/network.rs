@@ -30,7 +30,7 @@ impl Hosts {
         self.0.iter().sum()
     }
 
-    /// Returns the number of the host on which a worker runs.
+    /// Returns the number, counted from 0, of the host on which a worker runs.
     pub(super) fn of(&self, worker: usize) -> usize {
         let ends = self.0.iter().scan(0, |end, workers| {
             *end += workers;
@@ -72,8 +72,8 @@ impl Network {
         Ok(Self::Measured(links.iter().enumerate().map(|(stage, link)| (workers(stage), *link)).collect()))
     }
 
-    /// Returns the network link between two workers; `None` if the workers share a host's memory. A network link that
-    /// the run did not measure is an error.
+    /// Returns the network link between two workers; `None` if the workers share a host's memory. Returns an error if
+    /// the log of the run has no measured link between the two.
     pub(super) fn between(&self, from: usize, to: usize) -> Result<Option<Link>, PredictError> {
         match self {
             _ if from == to => Ok(None),

@@ -77,27 +77,27 @@ pub struct Crossing {
 }
 
 impl Crossing {
-    /// Returns the seconds in which one micro-batch's activation and gradient cross the network link, one after the
-    /// other.
+    /// Returns the transfer time in seconds of one micro-batch's activation and gradient over the network link, one
+    /// after the other.
     pub fn takes(&self) -> f64 {
         2.0 * self.link.takes(self.bytes)
     }
 }
 
 impl Measured {
-    /// Predicts the step time, bubble, throughput and memory of a plan.
+    /// Predicts the step time, bubble, throughput and memory of the plan that `target` describes.
     ///
     /// # Errors
-    /// Returns [`PredictError`] if the schedule has no such plan, the partition is invalid, or a network link or the
-    /// bytes on it are not known.
+    /// Returns [`PredictError`] if the schedule has no plan for these numbers of stages and micro-batches, the
+    /// partition of the layers is invalid, or a network link or the bytes on it are not known.
     pub fn predict(&self, target: &Target) -> Result<Prediction, PredictError> {
         let placed = self.place(target)?;
         Ok(self.predict_over(&placed, &placed.crossings))
     }
 
-    /// Returns the network links between neighbouring stages of the predicted plan, in the order of the stages. With
-    /// each link comes the bubble (idle share of the workers' time) that is predicted if only transfers over this link
-    /// take time.
+    /// Returns the network links between neighbouring stages of the predicted plan, in the order of the stages. The
+    /// second value of each pair is the bubble, as a share of the total stage time (workers x step time), that is
+    /// predicted if only the transfers over this link take time.
     ///
     /// # Errors
     /// Returns the same errors as [`predict`](Self::predict).
@@ -107,8 +107,8 @@ impl Measured {
         Ok(placed.crossings.iter().map(alone).collect())
     }
 
-    /// Generates the predicted plan and checks it. Returns the plan with its partition of the layers into stages and
-    /// the network links between the stages.
+    /// Generates the predicted plan and checks that it is complete and does not deadlock. Returns the plan with its
+    /// partition of the layers into stages and the network links between the stages.
     fn place(&self, target: &Target) -> Result<Placed, PredictError> {
         let (stages, layers) = (target.workers * target.schedule.chunks(), self.layers.len());
         let cut = match &target.cut {
@@ -151,9 +151,9 @@ impl Measured {
         }
     }
 
-    /// Returns the costs of each stage in seconds, for the simulation of a plan. The time in which a send keeps its
-    /// worker busy is part of the sending stage's forward or backward. The second value is the sum of these times of
-    /// all sends of one micro-batch, in seconds.
+    /// Returns the costs of each stage in seconds, for the simulation of the predicted plan, and the seconds for which
+    /// all sends of one micro-batch together keep workers busy. The time of each send is already part of the sending
+    /// stage's forward or backward.
     fn costs(&self, Placed { placement, cut, .. }: &Placed, crossings: &[Crossing]) -> (Costs, f64) {
         let sum =
             |range: &Range<usize>, of: fn(&LayerCost) -> f64| self.layers[range.clone()].iter().map(of).sum::<f64>();
@@ -201,8 +201,8 @@ impl Measured {
     }
 }
 
-/// The predicted plan after its check, with its partition of the layers into stages and the network links between the
-/// stages.
+/// The predicted plan, which is known to be complete and free of deadlock, with its partition of the layers into stages
+/// and the network links between the stages.
 struct Placed {
     checked: Checked,
     placement: Placement,

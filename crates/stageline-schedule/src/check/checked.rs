@@ -57,16 +57,16 @@ impl Checked {
     /// Returns the actions and the transfers between workers as text, one row per worker, in PyTorch's lowered format
     /// (`compute_comms`).
     ///
-    /// In each row the worker waits for the send of an activation once the gradient for that activation is back, and
-    /// for the send of a gradient at the end of the step.
+    /// The text has a wait for each send: for the send of an activation, right after the backward (or input gradient)
+    /// of the same stage on the same micro-batch, and for the send of a gradient, at the end of the worker's row.
     pub fn to_lowered_csv(&self) -> String {
         self.plan.to_lowered_csv()
     }
 
-    /// Returns one global order of all transfers, by simulated time. It agrees with the order of transfers in every
-    /// worker's list.
+    /// Returns all transfers of the plan in one global order, by the simulated time of their sends. The sends of each
+    /// worker keep the order of the worker's list of instructions.
     ///
-    /// If workers make their transfers one after another in this order, no transfer has to wait for one that comes
+    /// If all workers begin their sends one after another in this global order, no send has to wait for one that comes
     /// later in the order.
     pub fn transfers(&self) -> Vec<Transfer> {
         let mut order = Order(Vec::new());
@@ -104,8 +104,8 @@ impl Checked {
     /// Returns a plan for evaluation: this plan's forwards of the first `micro_batches` micro-batches, in the same
     /// order.
     ///
-    /// The result completes because this plan does: in any run of this plan, the actions that the result lacks can be
-    /// left out together with their transfers.
+    /// The result completes because this plan does: a plan that completes still does so if backwards, and forwards of
+    /// the last micro-batches, are left out together with their transfers.
     pub fn forwards(&self, micro_batches: usize) -> Self {
         Self { plan: self.plan.forward_only(micro_batches), capacity: self.capacity }
     }

@@ -12,7 +12,7 @@ const SHOWN: usize = 8;
 pub struct Blocked {
     /// The number of the worker that is blocked.
     pub worker: usize,
-    /// The number of actions that the blocked worker has finished, from the start of its list.
+    /// The number of actions in its list that the blocked worker has finished.
     pub action: usize,
     /// The send or receive at which the worker is blocked.
     pub at: Instruction,

@@ -30,13 +30,14 @@ pub enum CheckError {
     /// A stage of the plan does not run exactly one forward and one backward on a micro-batch, in this order. The
     /// backward is whole, or an input gradient followed by a weight gradient.
     Sequence {
-        /// The stage whose forwards or backwards are wrong.
+        /// The stage whose forward or backward on a micro-batch is missing, repeated or out of order.
         stage: usize,
-        /// The micro-batch on which the stage's forwards or backwards are wrong.
+        /// The micro-batch on which the stage's forward or backward is missing, repeated or out of order.
         micro_batch: usize,
         /// The forwards and backwards that the plan has for the faulty stage and micro-batch, in order.
         found: Vec<Compute>,
-        /// The part of the plan around the wrong or missing action.
+        /// The part of the plan around the stage's wrong action, or around the place at which an action is missing, for
+        /// the error message.
         excerpt: Excerpt,
     },
     /// The plan deadlocks: its workers would wait for each other forever.

@@ -13,7 +13,7 @@ const WORKERS: usize = 8;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Excerpt {
     rows: Vec<Row>,
-    /// The number of workers that the excerpt leaves out.
+    /// The number of workers that the excerpt of the plan leaves out, because an excerpt shows only a few workers.
     left_out: usize,
 }
 
@@ -22,8 +22,8 @@ struct Row {
     worker: usize,
     actions: Vec<Action>,
     marked: usize,
-    /// Two flags for the excerpt's line of one worker: whether it leaves out actions before the shown ones, and whether
-    /// it leaves out actions after them.
+    /// Two flags for one worker's line in an excerpt of a plan: whether the line leaves out earlier actions of the
+    /// worker, and whether it leaves out later ones.
     cut_off: (bool, bool),
 }
 

@@ -31,7 +31,8 @@ pub struct Span {
 pub(crate) trait Observer {
     /// Reports that a worker has run an action (a forward, a backward or half of a backward), with its start and end.
     fn computed(&mut self, _worker: usize, _span: Span) {}
-    /// Reports that a transfer was sent at this simulated time. A send is reported after all sends on which it depends.
+    /// Reports that a worker sent a transfer at the given simulated time. A send is reported after all sends on which
+    /// it depends.
     fn sent(&mut self, _transfer: Transfer, _time: f64) {}
 }
 
@@ -73,11 +74,11 @@ pub(crate) fn replay(
 struct Channel {
     /// The micro-batches in the channel, each with the time from which it can be received.
     messages: VecDeque<(usize, f64)>,
-    /// The number of messages that the channel could still store when the simulation began, less the messages that have
-    /// used this room since.
+    /// The number of places for messages in the channel that no message has used yet since the simulation began. The
+    /// times at which used places become free again are in `freed`.
     room: usize,
-    /// The simulated times at which messages were received from the channel. Each receive gives room for one more
-    /// message, and its time is removed when a message uses that room.
+    /// The simulated times at which receives freed places for messages in the channel, earliest first. A time is
+    /// removed when a new message takes the freed place.
     freed: VecDeque<f64>,
     /// The number of the worker that waits for room in the channel; `None` if no worker waits.
     sender: Option<usize>,
@@ -87,20 +88,21 @@ struct Channel {
 
 #[derive(Clone, Default)]
 struct Worker {
-    /// The index of the next action in the worker's list of actions.
+    /// The index of the action that the simulated worker runs next, in its list of actions.
     action: usize,
-    /// The index of the worker's next instruction among the receive, the computation and the send of its next action.
+    /// The progress of the simulated worker within its next action: 0 before the receive, 1 before the computation, 2
+    /// before the send.
     phase: usize,
     now: f64,
 }
 
 /// The result of a simulated worker's attempt to run an instruction (an action, a send or a receive).
 enum Attempt {
-    /// The worker has finished the instruction, at this simulated time.
+    /// The simulated worker has finished the instruction that it tried; the value is the simulated time of the end.
     Done(f64),
-    /// The worker can run the instruction from this later simulated time on.
+    /// The simulated worker cannot run the instruction yet; the value is the simulated time from which it can.
     Later(f64),
-    /// The worker waits at the instruction until another worker sends or receives.
+    /// The simulated worker is blocked at a send or receive until another worker receives or sends.
     Blocked,
 }
 
@@ -203,8 +205,8 @@ impl Run<'_> {
         }
     }
 
-    /// Reserves room for a message in its channel, and returns the time from which there is room; `None` if there is no
-    /// room.
+    /// Reserves a place for a message in the channel of a transfer, and returns the simulated time from which the place
+    /// is free; `None` if the channel is full.
     fn room(&mut self, transfer: Transfer) -> Option<f64> {
         if self.capacity == 0 {
             // In a rendezvous the receiver must wait at the matching receive.
@@ -220,9 +222,9 @@ impl Run<'_> {
         channel.freed.pop_front()
     }
 
-    /// Simulates a worker's receive: takes the message out of the transfer's channel if it is at the head and has
-    /// arrived. The worker waits if the message is at the head and still in flight. It is blocked if the channel is
-    /// empty, or if another message is at the head.
+    /// Simulates a worker's receive: takes the expected message out of the transfer's channel if it is at the head and
+    /// has arrived. The worker waits until the arrival if the message is at the head but still in flight. The worker is
+    /// blocked if the channel is empty, or if another message is at the head.
     fn receive(&mut self, worker: usize, transfer: Transfer) -> Attempt {
         let now = self.workers[worker].now;
         let rendezvous = self.capacity == 0;
@@ -266,8 +268,8 @@ impl Run<'_> {
         if blocked.is_empty() { Ok(()) } else { Err(Deadlock { blocked }) }
     }
 
-    /// Returns the micro-batch at the head of the channel from which the receive `at` takes its message; `None` if the
-    /// channel is empty or `at` is no receive.
+    /// Returns the micro-batch of the first message in the channel from which the instruction `at` receives; `None` if
+    /// the channel is empty or `at` is not a receive.
     fn head(&self, at: Instruction) -> Option<usize> {
         let Instruction::Receive(transfer) = at else { return None };
         Some(self.channels[channel_index(transfer)].messages.front()?.0)

@@ -26,7 +26,8 @@ pub enum Activity {
     OptimizerStep,
     /// The stage receives the new values of tied parameters from the stages that own them (whose optimizers step them).
     Follow,
-    /// The stage copies its parameters and optimizer state for a checkpoint, or its module for a snapshot.
+    /// The stage copies its parameters and optimizer state for a checkpoint, or its module for a snapshot (copies of
+    /// the modules of all stages for the caller).
     Save,
     /// The stage has finished its pass and waits for the caller's next command.
     Idle,
@@ -104,7 +105,7 @@ impl fmt::Display for Activity {
     }
 }
 
-/// A text that is the [name](Activity::name) of no activity.
+/// The error for a text that is not the [name](Activity::name) of any activity in logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownActivity;
 

@@ -8,8 +8,8 @@ use super::lower::Instruction;
 use super::lowered::{Row, validate_transfers};
 use super::rows::Plan;
 
-/// The names of the cells in PyTorch's lowered plans (plans with their sends and receives) that the parser skips, such
-/// as waits and sharding. The flag is true if the number of a micro-batch follows the name.
+/// The kinds of cells that the parser skips in PyTorch's lowered plans (plans with their sends and receives), such as
+/// waits and sharding. Each entry has the name in the cell, and whether the number of a micro-batch follows the name.
 const SKIPPED: [(&str, bool); 6] = [
     ("WAIT_SEND_F", true),
     ("WAIT_SEND_B", true),
@@ -22,7 +22,8 @@ const SKIPPED: [(&str, bool); 6] = [
 /// PyTorch's suffix of a CSV cell that contains a pair `(forward;backward)` whose computations and transfers overlap.
 const OVERLAPPED: &str = "OVERLAP_F_B";
 
-/// The letters for the whole backward in plans of earlier PyTorch versions, which write `B` for the input gradient.
+/// The letters `BW`, which stand for the whole backward in plans of earlier PyTorch versions. Such plans use `B` for
+/// the input gradient.
 const EARLIER_BACKWARD: &str = "BW";
 
 impl Plan {
@@ -142,8 +143,8 @@ mod tests {
         assert_eq!(plan.to_csv(), "0F0,0B0\n1F0,1B0\n");
     }
 
-    /// The CSV text of this test has all forms of cells in PyTorch 2.15's lowered plans (plans with their sends and
-    /// receives): sharding, transfers, waits, and an overlapped pair.
+    /// Tests that the parser keeps only the forwards and backwards of a CSV text with all forms of cells in PyTorch
+    /// 2.15's lowered plans (plans with their sends and receives): sharding, transfers, waits, and an overlapped pair.
     #[test]
     fn the_computes_of_pytorchs_lowered_plan_are_read() {
         let csv = "0UNSHARD,3UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,3RECV_F0,(3F0;3B0)OVERLAP_F_B,3SEND_B0,0RECV_B0,0I0,\

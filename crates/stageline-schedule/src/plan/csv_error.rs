@@ -24,12 +24,13 @@ pub enum CellError {
     Unreadable(ParseActionError),
     /// The plan's CSV text contains sends and receives, but lacks one that the action in this cell needs.
     Missing {
-        /// The send or receive that is missing.
+        /// The send or receive that is missing in the CSV text of the plan.
         transfer: Instruction,
         /// The action that needs the missing send or receive.
         compute: Action,
     },
-    /// A receive comes after the action that needs its tensor, or a send before the action that makes its tensor.
+    /// The CSV text of the plan has a receive after the action that needs its tensor, or a send before the action that
+    /// makes its tensor.
     Misplaced {
         /// The send or receive that is on the wrong side of its action.
         transfer: Instruction,

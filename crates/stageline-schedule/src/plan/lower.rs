@@ -19,7 +19,7 @@ pub enum Carried {
 /// The transfer of one micro-batch's activation or gradient between neighbouring stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Transfer {
-    /// The stage that sends the tensor.
+    /// The stage that sends the activation or gradient.
     pub from: usize,
     /// The kind of tensor that is sent: an activation goes to the next stage, a gradient to the previous one.
     pub carried: Carried,
@@ -79,8 +79,8 @@ impl Instruction {
     }
 }
 
-/// The name of every kind of send and receive in PyTorch's text form, with the tensor that it transfers; the flag is
-/// true for a send.
+/// The kinds of sends and receives in PyTorch's text form. Each entry has the name, such as `SEND_F`, the kind of
+/// tensor that is transferred, and whether the instruction is a send.
 const TRANSFERS: [(&str, Carried, bool); 4] = [
     ("SEND_F", Carried::Activation, true),
     ("RECV_F", Carried::Activation, false),
@@ -135,8 +135,8 @@ pub fn lower(plan: &Plan, worker: usize) -> impl Iterator<Item = Instruction> + 
     plan.rows()[worker].iter().flat_map(|&action| around(action, plan.stages()).into_iter().flatten())
 }
 
-/// Returns the instructions for one action of a plan: its receive, the action itself and its send. A transfer that the
-/// action does not need is `None`.
+/// Returns three instructions for one action of a plan: the receive of its input, the action itself and the send of its
+/// result. A receive or send that the action does not need is `None`.
 pub(crate) fn around(action: Action, stages: usize) -> [Option<Instruction>; 3] {
     let Action { stage, compute, micro_batch } = action;
     let (first, last) = (stage == 0, stage + 1 == stages);

@@ -23,12 +23,12 @@ pub enum ScheduleError {
     MicroBatches {
         /// The number of micro-batches that was requested.
         given: usize,
-        /// The number of which the number of micro-batches must be a multiple.
+        /// The number that must divide the number of micro-batches, according to the schedule.
         multiple_of: usize,
     },
     /// The schedule is a fixed plan for other numbers of stages and micro-batches than requested.
     Shape {
-        /// The number of stages and the number of micro-batches of the fixed plan.
+        /// The number of stages and the number of micro-batches for which the fixed plan was written.
         written: (usize, usize),
         /// The requested number of stages and the requested number of micro-batches.
         asked: (usize, usize),
@@ -63,7 +63,8 @@ impl fmt::Display for ScheduleError {
 
 impl std::error::Error for ScheduleError {}
 
-/// Returns, for an error message, the nearest multiples of `unit` below and above `value`, without 0.
+/// Returns, as text for an error message, the multiples of `unit` nearest to `value`: the one below, unless it is 0,
+/// and the one above.
 fn nearest_multiples(value: usize, unit: usize) -> String {
     let below = value / unit * unit;
     if below == 0 { unit.to_string() } else { format!("{below} or {}", below + unit) }

@@ -7,8 +7,8 @@ use super::error::ScheduleError;
 use super::rows::in_chunks;
 use crate::plan::{Action, Compute, Plan};
 
-/// An instruction for writing the list of actions of a worker with two chunks (stages): it appends the next action of
-/// one kind for chunk 0 or chunk 1.
+/// One step of a generator that writes the list of actions of a worker with two chunks (stages): the step appends the
+/// next action of one kind for chunk 0 or chunk 1.
 #[derive(Clone, Copy)]
 pub(crate) enum Step {
     /// The forward of a chunk (one of the worker's two stages) on the chunk's next micro-batch.
@@ -25,8 +25,8 @@ pub(crate) enum Step {
     Oldest,
 }
 
-/// The list of actions of a worker with two chunks (stages), while it is being written step by step. A step for a
-/// micro-batch beyond the last one adds nothing.
+/// The list of actions of a worker with two chunks (stages), while the list is being generated action by action. An
+/// action on a micro-batch beyond the last one is not added.
 pub(crate) struct Row {
     /// The two stages of the worker, which are its chunks 0 and 1.
     stages: [usize; 2],
@@ -40,7 +40,8 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// Appends the actions of `steps` to the worker's list of actions, `times` times in a row.
+    /// Appends one action to the worker's list of actions for each entry of `steps` (such as the next forward of chunk
+    /// 0), in order, and does so `times` times in a row.
     pub(crate) fn repeat(&mut self, times: usize, steps: &[Step]) {
         for _ in 0..times {
             for &step in steps {

@@ -83,7 +83,7 @@ struct Stage {
 #[derive(Clone, Default)]
 struct Worker {
     stages: Vec<usize>,
-    /// The weight gradients that are still to be run on the worker and whose input gradients have run, oldest first.
+    /// The weight gradients that the worker can run next, because it has run their input gradients; oldest first.
     weights: VecDeque<Action>,
     free_at: f64,
     /// The memory that the worker has reserved for micro-batches between their forward and their weight gradient, in
@@ -115,7 +115,8 @@ struct Run<'a> {
     rules: Rules,
     stages: Vec<Stage>,
     workers: Vec<Worker>,
-    /// The workers that are to be visited again while the plan is generated, each with the simulated time of the visit.
+    /// The queue of workers that are to choose their next action while the plan is generated, each with the simulated
+    /// time of the choice; the earliest time comes first.
     events: BinaryHeap<Reverse<(Time, usize)>>,
 }
 
@@ -217,8 +218,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Returns the time at which a sent activation or gradient arrives, and schedules a visit to the receiving worker
-    /// at that time.
+    /// Returns the simulated time at which an activation or gradient that is sent at the time `sent` arrives. The
+    /// receiving worker is also scheduled to choose its next action at this time.
     fn arrival(&mut self, transfer: Transfer, sent: f64) -> f64 {
         let (from, to) = (self.placement.worker(transfer.from), self.placement.worker(transfer.to()));
         let at = if from == to { sent } else { sent + self.costs.latency(transfer) };

@@ -81,7 +81,7 @@ mod tests {
     }
 
     /// Returns the smallest possible cost of the most expensive stage, by trying every partition of the layers into
-    /// stages.
+    /// stages. The test compares it with the partition that `balance` finds.
     fn least(costs: &[f64], stages: usize) -> f64 {
         if stages == 1 {
             return costs.iter().sum();

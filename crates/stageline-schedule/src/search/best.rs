@@ -77,8 +77,9 @@ pub fn best(micro_batches: usize, costs: &Costs, memory: &Memory, most_chunks: u
     search.best.map(|best| Best { bound: search.bound, ..best }).ok_or(no_plan)
 }
 
-/// Returns copies of `memory` with different limits: the original limit, and several lower ones. An automatic schedule
-/// (a plan generated for given costs and memory) can have a shorter step if it is generated for a lower limit.
+/// Returns copies of `memory` with different memory limits of a worker: the original limit, and several lower ones. An
+/// automatic schedule (a plan generated for given costs and memory) can have a shorter step if it is generated for a
+/// lower limit.
 fn lower_limits(memory: &Memory) -> impl Iterator<Item = Memory> + '_ {
     let largest = memory.stages.iter().copied().map(StageMemory::peak).fold(0.0, f64::max);
     // Twice the memory of 1F1B is enough for a plan without bubble except fill and drain.
@@ -95,8 +96,8 @@ struct Search {
 }
 
 impl Search {
-    /// Generates the plan of one schedule and keeps it as the search's best plan if it is better than the best plan so
-    /// far.
+    /// Generates the plan of one schedule and keeps it as the search's best plan if it fits into the memory and has the
+    /// shortest simulated step so far.
     fn generator(&mut self, schedule: &dyn Schedule, costs: &Costs, memory: &Memory) {
         let (costs, memory) = (costs.cut(schedule.chunks()), memory.cut(schedule.chunks()));
         if let Ok(plan) = schedule.plan(costs.stages(), self.micro_batches) {
@@ -121,8 +122,8 @@ impl Search {
         }
     }
 
-    /// Updates the search's lower bound on the step, so that the bound also holds for another placement of stages on
-    /// workers.
+    /// Lowers the search's lower bound on the length of a step, if necessary, so that the bound also holds for plans
+    /// with another placement of stages on workers.
     fn add_bound(&mut self, placement: &Placement, costs: &Costs, memory: &Memory) {
         self.bound = self.bound.min(lower_bound(placement, self.micro_batches, costs, memory));
     }

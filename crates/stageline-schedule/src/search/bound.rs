@@ -64,10 +64,12 @@ impl Computes {
 
 #[derive(Clone, Copy)]
 struct Stage {
-    /// The stage's forwards, input gradients and weight gradients, each kind added up over all micro-batches.
+    /// The stage's forwards, input gradients and weight gradients in a step: one entry for each of the three kinds,
+    /// with the total time over all micro-batches.
     computes: [Computes; 3],
-    /// The least memory x time that the activations of all micro-batches together occupy on the stage in one step
-    /// (bytes in use, multiplied by the time of use), in the units of the memory and the costs.
+    /// The least product of memory and time for the activations on the stage in one step: the memory of each
+    /// micro-batch multiplied by its time in memory, summed over all micro-batches, in the units of the memory and the
+    /// costs.
     memory_time: f64,
 }
 

@@ -30,9 +30,9 @@ impl StageMemory {
         self.forward.max(self.input_gradient)
     }
 
-    /// Returns the change that an action of the kind `compute` makes to the memory that its worker reserves, in the
-    /// unit of this memory; positive if the worker reserves more. A forward reserves the most memory that its
-    /// micro-batch will occupy on the stage, and the parts of the backward release it.
+    /// Returns by how much an action of the kind `compute` (a forward, a backward or half of a backward) changes the
+    /// memory that its worker reserves; positive if the worker reserves more. A forward reserves the most memory that
+    /// its micro-batch will occupy on the stage, and the backward or its two halves release it.
     pub(crate) fn reserved(self, compute: Compute) -> f64 {
         match compute {
             Compute::Forward => self.peak(),
@@ -61,7 +61,8 @@ impl StageMemory {
 pub struct Memory {
     /// The memory that one micro-batch occupies on each stage.
     pub stages: Vec<StageMemory>,
-    /// The limit of the memory in use on a worker, in the unit of `stages`.
+    /// The limit of the memory in use on a worker, in the same unit as the memory that a micro-batch occupies on a
+    /// stage.
     pub limit: f64,
 }
 
@@ -96,16 +97,17 @@ impl Memory {
         plan.peak_memory(&self.stages).into_iter().all(|peak| self.allows(peak))
     }
 
-    /// Whether `used`, the memory in use on a worker, is within the memory limit of a worker, apart from rounding
-    /// errors in sums.
+    /// Whether a worker may have the amount `used` of memory in use: at most the memory limit of a worker, with a small
+    /// tolerance for rounding errors.
     pub(crate) fn allows(&self, used: f64) -> bool {
         used <= self.limit * (1.0 + 1e-9)
     }
 }
 
 impl Plan {
-    /// Returns the peak memory in use on each worker, in the unit of `stages`. The peak does not depend on costs,
-    /// because a worker's actions never overlap.
+    /// Returns the peak memory in use on each worker that runs this plan. `stages` has the memory of one micro-batch on
+    /// each stage, and the result is in its unit. The peak does not depend on costs, because a worker's actions never
+    /// overlap.
     ///
     /// # Panics
     /// Panics if a stage of the plan has no entry in `stages`.

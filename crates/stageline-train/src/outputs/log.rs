@@ -27,7 +27,7 @@ pub struct Outputs {
     pub report: Option<PathBuf>,
     /// The step whose events the log and the HTML page show, counted from 0 at the start of the run. A shorter run
     /// shows its last step instead. If workers wait for their devices only in some steps (synchronised steps), the
-    /// first synchronised step from there on is shown.
+    /// first synchronised step from that step on is shown.
     pub draw_step: usize,
 }
 

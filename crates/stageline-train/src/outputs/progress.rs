@@ -13,7 +13,7 @@ use stageline::StepReport;
 #[derive(Clone)]
 pub struct Progress {
     bar: ProgressBar,
-    /// The plural of what is counted for the throughput, such as `tokens`.
+    /// The unit of the throughput that the progress bar shows, as a plural: `tokens` or `samples`.
     counted: &'static str,
 }
 
@@ -24,7 +24,7 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// Sets the plural of what is counted for the throughput: `tokens` or `samples`.
+    /// Sets the unit of the throughput that the progress bar shows, as a plural: `tokens` (the default) or `samples`.
     pub fn counting(self, counted: &'static str) -> Self {
         Self { counted, ..self }
     }

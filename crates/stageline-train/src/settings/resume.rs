@@ -94,7 +94,8 @@ pub(crate) fn shown(value: &Value) -> Printable<'static> {
     Printable::new(value.to_string())
 }
 
-/// Returns the settings that a checkpoint's manifest has in its entry `value`; empty if the manifest has none.
+/// Returns the settings that `value`, the entry `settings` of a checkpoint's manifest, has; empty if the manifest lacks
+/// the entry.
 fn settings_of(value: Option<&Value>) -> Settings {
     let object = value.and_then(Value::as_object).cloned().unwrap_or_default();
     Settings(object.into_iter().collect())

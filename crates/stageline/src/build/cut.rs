@@ -81,7 +81,8 @@ pub enum CutError {
         "a cut at layers {starts:?}: the first stage begins with layer 0, and each other stage behind the one before"
     )]
     Starts {
-        /// The number of the first layer of every stage, as given for the cut.
+        /// The rejected numbers of the stages' first layers, as the caller gave them: they do not start at 0, or do not
+        /// ascend.
         starts: Vec<usize>,
     },
     /// A stage begins after the last layer of the row, so the row has too few layers for the cut.
@@ -89,9 +90,10 @@ pub enum CutError {
         "a stage begins with layer {start}, and the model has {layers} layers, counted from 0; begin it with an earlier one"
     )]
     Layers {
-        /// The number of the layer with which the last stage should begin, counted from 0.
+        /// The number (counted from 0) of the layer with which the last stage of the cut should begin, and which the
+        /// model does not have.
         start: usize,
-        /// The number of layers of the model, including its first and its last layer.
+        /// The number of layers that the model has, which is too small for the cut.
         layers: usize,
     },
     /// A partition into zero stages, or into more stages than there are layers, was requested.
@@ -100,9 +102,9 @@ pub enum CutError {
     /// The number of stage configurations differs from the number of stages in the cut.
     #[error("{configs} stage configurations for a cut into {stages} stages; give one for each stage")]
     Configs {
-        /// The number of stage configurations that were given for the cut.
+        /// The number of stage configurations that the caller gave, which differs from the number of stages.
         configs: usize,
-        /// The number of stages in the cut.
+        /// The number of stages in the cut (the partition of the model), each of which needs one configuration.
         stages: usize,
     },
 }

@@ -12,13 +12,14 @@ use stageline_nn::params::visit::{Description, describe};
 
 /// The table of the stages that own the model's parameters. The owner of a parameter is the first stage that trains it;
 /// its optimizer steps the parameter, and other stages hold copies. The table also records tied parameters, batch norms
-/// and clipping optimizers, which `build` may have to reject.
+/// and optimizers that clip gradients by themselves, because a pipeline cannot train with some of them.
 #[derive(Default)]
 pub(crate) struct Owners {
     /// The owner of each trained parameter (the first stage that trains it, whose optimizer steps it), and the
     /// parameter's shape in that stage.
     trained: HashMap<ParamId, (usize, Vec<usize>)>,
-    /// The first stage that has frozen a parameter (computes with it, but does not train it), for each such parameter.
+    /// The first stage in which a parameter is frozen (the stage computes with the parameter, but does not train it),
+    /// by the id of the frozen parameter.
     frozen: HashMap<ParamId, usize>,
     /// The two stages of the first tied parameter whose shape differs between them: its owner (the first stage that
     /// trains it), and the other stage. `None` if there is no such parameter.
@@ -39,7 +40,7 @@ pub(crate) struct Owners {
 }
 
 impl Owners {
-    /// Adds the parameters of the chain's next stage to the table of parameter owners (the stages whose optimizers step
+    /// Adds the parameters of the model's next stage to the table of parameter owners (the stages whose optimizers step
     /// the parameters), and warns if the stage has one of burn's own batch norms.
     pub(crate) fn add<M: Module>(&mut self, stage: usize, module: &M, optimizer: &ModuleOptimizer) {
         module.visit(&mut Claim { owners: self, stage });
@@ -74,8 +75,8 @@ impl Owners {
     }
 }
 
-/// The module visitor that records the owner of each float parameter of one stage: the first stage that trains the
-/// parameter.
+/// A module visitor that enters one stage's float parameters into the table of parameter owners. The stage becomes the
+/// owner of each parameter that it trains, unless an earlier stage already owns it.
 struct Claim<'a> {
     owners: &'a mut Owners,
     stage: usize,

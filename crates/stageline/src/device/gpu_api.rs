@@ -7,24 +7,26 @@ use burn::tensor::Device;
 /// An interface by which programs use the GPUs of this host. One GPU can be a device of several of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GpuApi {
-    /// NVIDIA's CUDA.
+    /// CUDA, NVIDIA's interface to its GPUs.
     Cuda,
-    /// AMD's ROCm (HIP).
+    /// ROCm (HIP), AMD's interface to its GPUs.
     Rocm,
-    /// WebGPU's shaders (WGSL), on whichever graphics interface the host has: Vulkan, Metal or DirectX 12.
+    /// WebGPU, an interface to GPUs of any maker, with shaders in WGSL. WebGPU runs on the host's graphics interface:
+    /// Vulkan, Metal or DirectX 12.
     Wgpu,
-    /// Vulkan, with shaders in SPIR-V.
+    /// Vulkan, an interface to GPUs of any maker, with shaders in SPIR-V.
     Vulkan,
-    /// Apple's Metal, with its own shading language.
+    /// Metal, Apple's interface to its GPUs, with shaders in Metal's own language.
     Metal,
 }
 
 impl GpuApi {
-    /// Every interface, in the order in which messages list them.
+    /// The list of all interfaces to GPUs (CUDA, ROCm, WebGPU, Vulkan and Metal), in the order in which messages list
+    /// them.
     pub const ALL: [Self; 5] = [Self::Cuda, Self::Rocm, Self::Wgpu, Self::Vulkan, Self::Metal];
 
-    /// Returns the name of the interface in device names, such as `cuda` in `cuda:0`. It is also the name of the Cargo
-    /// feature with which a program must be built to use the interface.
+    /// Returns the name that this interface to GPUs has in device names, such as `cuda` in `cuda:0`. The Cargo feature
+    /// with which a program must be built to use the interface has the same name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Cuda => "cuda",
@@ -35,12 +37,14 @@ impl GpuApi {
         }
     }
 
-    /// Returns the interface with this name; `None` if there is none.
+    /// Returns the interface to GPUs with the given name, such as `cuda` or `vulkan`; `None` if no interface has this
+    /// name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|api| api.name() == name)
     }
 
-    /// Returns the devices of this host that the interface finds; `None` if this program was built without it.
+    /// Returns the GPUs of this host that the interface (such as CUDA) finds, as burn's devices; `None` if this program
+    /// was built without the interface.
     pub(crate) fn devices(self) -> Option<Vec<Device>> {
         match self {
             #[cfg(feature = "cuda")]
@@ -58,13 +62,15 @@ impl GpuApi {
         }
     }
 
-    /// Returns the model names of the GPUs of this host that the interface finds, by their index in device names; a GPU
-    /// that cannot be opened is `None`. The result is `None` if this program was built without the interface.
+    /// Returns the model names of the GPUs of this host that the interface (such as CUDA) finds, in the order of their
+    /// indices in device names; the entry of a GPU that cannot be opened is `None`. The whole result is `None` if this
+    /// program was built without the interface.
     pub fn models(self) -> Option<Vec<Option<String>>> {
         Some(self.devices()?.iter().map(model).collect())
     }
 
-    /// Returns the advice for a user whose GPU was not found by this interface: the parts of the system that it needs.
+    /// Returns the advice in the error message for a GPU that this interface (such as CUDA) did not find: the drivers
+    /// and libraries that the interface needs, and how to check them.
     pub const fn needs(self) -> &'static str {
         match self {
             Self::Cuda => "check `nvidia-smi`, install the NVIDIA driver (libcuda)",
@@ -77,7 +83,8 @@ impl GpuApi {
         }
     }
 
-    /// Returns the advice for a user whose GPU was found, but fails its test kernels.
+    /// Returns the advice in the error message for a GPU that was found, but cannot run a test computation: the
+    /// compiler or driver that may be missing, or another interface to the same GPU.
     pub(crate) const fn computes_with(self) -> &'static str {
         match self {
             Self::Cuda => {
@@ -99,7 +106,7 @@ impl fmt::Display for GpuApi {
     }
 }
 
-/// Opens a device and returns the name of its model; `None` if it cannot be opened, or is not a GPU.
+/// Opens a device and returns the model name of its GPU; `None` if the device cannot be opened, or is not a GPU.
 fn model(device: &Device) -> Option<String> {
     #[cfg(feature = "gpu")]
     {
@@ -113,7 +120,8 @@ fn model(device: &Device) -> Option<String> {
     }
 }
 
-/// Returns the devices of one kind that burn finds; empty if its search panics, for example because a driver is broken.
+/// Returns the devices that burn finds on this host for one interface to GPUs, such as CUDA. The list is empty if
+/// burn's search panics, for example because a driver is broken.
 #[cfg(feature = "gpu")]
 fn found(kind: burn::tensor::DeviceType) -> Vec<Device> {
     let enumerate = std::panic::AssertUnwindSafe(|| Device::enumerate(kind).into_vec());

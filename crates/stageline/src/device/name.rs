@@ -24,7 +24,7 @@ pub enum DeviceName {
     Gpu {
         /// The interface through which the GPU is used.
         api: GpuApi,
-        /// The index of the GPU among those that the interface finds, counted from 0.
+        /// The index of the GPU among the GPUs that its interface (such as CUDA) finds on this host, counted from 0.
         index: usize,
     },
     /// A device of another host, on which `stageline serve` or [`Server`](crate::remote) runs.
@@ -227,10 +227,10 @@ pub enum DeviceError {
         /// The text that was given as the name of a device.
         text: String,
     },
-    /// This program was built without the backend of the device.
+    /// This program was built without the backend (burn's code for a kind of device) that the named device needs.
     #[error("this program was built without `{device}`; build it with `--features {feature}`")]
     NotBuilt {
-        /// The name of the device whose backend is missing.
+        /// The name of the device whose backend is missing in this program.
         device: DeviceName,
         /// The Cargo feature with which the program must be built to use the device.
         feature: &'static str,
@@ -243,9 +243,10 @@ pub enum DeviceError {
     Unusable {
         /// The name of the GPU that does not compute.
         device: DeviceName,
-        /// The innermost error of the GPU's test kernels, or the wrong result that they returned.
+        /// The innermost error in running test kernels on the GPU, or the wrong result that these kernels returned.
         cause: String,
-        /// The parts of the system that kernels need, and how to examine them.
+        /// The advice to the user whose GPU does not compute: the compiler or driver that kernels need, or another
+        /// interface to try.
         advice: &'static str,
     },
     /// The NVIDIA driver is too old: it lacks functions that burn calls.
@@ -256,12 +257,12 @@ pub enum DeviceError {
     OldDriver {
         /// The name of the GPU whose driver is too old.
         device: DeviceName,
-        /// The newest version of CUDA that the driver supports.
+        /// The newest version of CUDA that the NVIDIA driver, which is too old, supports.
         found: String,
-        /// The oldest version of CUDA that this program works with.
+        /// The oldest version of CUDA that the NVIDIA driver must support for this program.
         needed: String,
     },
-    /// This machine has no GPU of that index.
+    /// This machine has no GPU with the index in the given device name.
     #[error(
         "`{device}` was not found: {api}, if its libraries can be loaded, reports {found} devices; {needs}, or name a device below \
          that number",
@@ -270,9 +271,10 @@ pub enum DeviceError {
     NotFound {
         /// The name of the GPU that does not exist.
         device: DeviceName,
-        /// The interface through which GPUs were searched for.
+        /// The interface, such as CUDA, through which the missing GPU was searched for.
         api: GpuApi,
-        /// The number of devices that the interface finds on this machine.
+        /// The number of GPUs that the interface (such as CUDA) finds on this machine; the missing GPU's index is not
+        /// below this number.
         found: usize,
     },
 }

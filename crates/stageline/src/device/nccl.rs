@@ -154,7 +154,8 @@ fn alias(library: &str, name: &str) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// Loads the C library's mathematical functions under another file name; they stand in for NCCL in this test.
+    /// Tests that a shared library which is loaded under another name can be opened by that name and called. The C
+    /// library's mathematical functions (`libm`) stand in for NCCL.
     #[test]
     fn a_library_can_be_loaded_under_another_name() {
         const NAME: &str = "libstageline-other-name.so";

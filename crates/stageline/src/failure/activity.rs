@@ -20,7 +20,7 @@ pub struct StageFailure {
     pub stage: usize,
     /// The activity, such as an action or the optimizer step, in which the stage failed.
     pub activity: Activity,
-    /// The step, evaluation or other pass to which the failed activity belongs.
+    /// The step, evaluation or other pass in which the stage failed.
     pub during: During,
     /// The panic or error that ended the failed stage.
     pub failure: Failure,

@@ -25,7 +25,8 @@ pub enum BuildError {
     /// The schedule's plan failed the check that all its actions and transfers run to the end without a deadlock.
     #[error("the plan is rejected: {0}")]
     Check(CheckError),
-    /// A session (a connection for tensor transfers) with the host of a stage cannot be opened.
+    /// A session (a connection for tensor transfers) with a device of another host, on which a stage runs, cannot be
+    /// opened.
     #[error(transparent)]
     Host(RemoteError),
     /// The checkpoint's numbers of steps contradict each other, or are too large to resume from.
@@ -63,7 +64,7 @@ pub enum BuildError {
     /// The configured bound for gradient clipping is not positive and finite.
     #[error("gradients cannot be clipped to {bound}; give a bound that is positive and finite")]
     Clip {
-        /// The bound for gradient clipping that the builder was given.
+        /// The configured bound for gradient clipping, which is not positive and finite.
         bound: f64,
     },
     /// The configured settings of the loss scale are invalid.
@@ -72,7 +73,7 @@ pub enum BuildError {
          growth above 1, a back-off between 0 and 1, and an interval of at least 1 step"
     )]
     LossScale {
-        /// The settings of the loss scale that the builder was given.
+        /// The configured settings of the loss scale, which are invalid.
         scale: LossScale,
     },
     /// A stage has one of burn's own batch norms, which cannot compute in the configured lower precision.
@@ -91,9 +92,9 @@ pub enum BuildError {
         "replica {replica} was given {devices} devices for {stages} stages; give it one a stage, by `.replica([...])`"
     )]
     ReplicaDevices {
-        /// The number of the replica that was given more or fewer devices than there are stages.
+        /// The index, from 0, of the replica that was given more or fewer devices than there are stages.
         replica: usize,
-        /// The number of devices that this replica was given.
+        /// The number of devices that were given for the replica, instead of one for each stage.
         devices: usize,
         /// P, the number of stages of the pipeline, each of which needs one device.
         stages: usize,
@@ -106,7 +107,8 @@ pub enum BuildError {
          `.gradient_groups(...)` such a number, or leave it unset"
     )]
     GradientGroups {
-        /// The number of gradient groups that the builder was given.
+        /// The configured number of groups of micro-batches in which gradients are summed, which does not fit the
+        /// numbers of replicas and micro-batches.
         groups: usize,
         /// R, the number of data-parallel replicas.
         replicas: usize,
@@ -122,7 +124,7 @@ pub enum BuildError {
     BatchNormReplicas {
         /// The stage that contains the batch norm with running statistics.
         stage: usize,
-        /// The path of this batch norm in the stage's module.
+        /// The path, in the stage's module, of the batch norm with running statistics.
         path: String,
     },
     /// A stage's optimizer has its own gradient clipping, which clips each parameter's gradient separately; only the
@@ -146,15 +148,17 @@ pub enum BuildError {
         /// The error with which the operating system refused to start the worker's thread.
         cause: std::io::Error,
     },
-    /// The configured [`Names`](crate::Names) of parameters in checkpoints leave out a parameter.
+    /// The configured [`Names`](crate::Names), which say how parameters are called in checkpoints, give no name to a
+    /// parameter.
     #[error("parameter `{path}` of stage {stage} has no name; give `Names` the part of the model that it is in")]
     Unnamed {
-        /// The stage that contains the parameter without a name.
+        /// The stage that contains the parameter to which the configured `Names` give no name.
         stage: usize,
-        /// The path of the parameter without a name in the stage's module.
+        /// The path in the stage's module, such as `0.linear.weight`, of the parameter to which the configured `Names`
+        /// give no name.
         path: String,
     },
-    /// Two parameters have the same name, so a checkpoint could not tell them apart.
+    /// Two parameters would have the same name in checkpoints, so a checkpoint could not tell them apart.
     #[error(
         "two parameters are called `{name}`, in stages {} and {}; give each part of the model a name of its own", stages.0, stages.1
     )]
@@ -173,7 +177,7 @@ pub enum BuildError {
         "the limits {watchdog:?} are invalid: give a floor above 0 and a factor that is finite and not negative, or no watchdog"
     )]
     Watchdog {
-        /// The time limits of the watchdog that the builder was given.
+        /// The configured time limits of the watchdog, which are invalid.
         watchdog: Watchdog,
     },
     /// The operating system did not start the threads for a worker's kernels.
@@ -181,9 +185,9 @@ pub enum BuildError {
     Pool {
         /// The worker whose kernel threads did not start, counted from 0.
         worker: usize,
-        /// The number of cores that this worker's kernels were given.
+        /// The number of CPU cores, and so of kernel threads, of the worker whose kernel threads did not start.
         cores: usize,
-        /// The error message of the thread pool whose threads for kernels failed to start.
+        /// The error message of the worker's thread pool, whose kernel threads did not start.
         cause: String,
     },
 }

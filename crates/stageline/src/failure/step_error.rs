@@ -40,8 +40,8 @@ pub enum StepError {
         culprit: Option<Culprit>,
     },
     /// The pipeline stalled: no worker began a new activity for longer than the [`Watchdog`](crate::Watchdog) allows.
-    /// All workers are told to stop; a thread that does not end within 5 s is left behind with its module. No stage has
-    /// stepped.
+    /// All workers are told to stop; a worker thread that does not end within 5 s is abandoned with its stage's module.
+    /// No stage has stepped its optimizer.
     #[error(
         "the pipeline is given up: {0}\ncheck what the stages at work do, or allow more time with `.watchdog(...)`"
     )]
@@ -64,8 +64,8 @@ pub enum StepError {
         /// checkpoint.
         checkpoint: Option<usize>,
     },
-    /// Hosts that run stages are unreachable. All workers are told to stop; a thread that does not end within 5 s is
-    /// left behind with its module. No stage on a reachable host has stepped.
+    /// Hosts that run stages are unreachable. All workers are told to stop; a worker thread that does not end within
+    /// 5 s is abandoned with its stage's module. No stage on a reachable host has stepped its optimizer.
     #[error(
         "{}, in {during}; start `stageline serve` there again, or name devices of other hosts, and restart this program from the \
          last checkpoint on disk; the first error: {cause}",
@@ -80,7 +80,8 @@ pub enum StepError {
         cause: Box<StepError>,
     },
     /// The network link between two hosts is broken, although both answer this program. All workers are told to stop; a
-    /// thread that does not end within 5 s is left behind with its module. No stage has stepped.
+    /// worker thread that does not end within 5 s is abandoned with its stage's module. No stage has stepped its
+    /// optimizer.
     #[error(
         "{}, in {during}; check the network between these hosts, which reach each other by the addresses in their names, and \
          restart this program from the last checkpoint; the first error: {cause}",

@@ -19,8 +19,8 @@ use crate::threads::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stopped;
 
-/// The state of the stop signal, under one lock: the number of training steps that are not rolled back any more, and
-/// the first error that was raised.
+/// The state of the pipeline's stop signal, under one lock: the number of committed training steps (which are no longer
+/// rolled back), and the first error that was raised.
 struct Outcome {
     /// The number of training steps that all stages have made and that are not rolled back; it does not change after
     /// the first error.
@@ -55,7 +55,8 @@ impl Stop {
         }
     }
 
-    /// Stops the pipeline and ends every wait. Only the first error is kept, because later ones are its consequences.
+    /// Stops the pipeline because of `error`: every wait of a worker or the caller on a channel ends. Only the first
+    /// error is kept, because later ones are its consequences.
     pub(crate) fn raise(&self, error: StepError) {
         {
             let mut outcome = self.outcome.lock();

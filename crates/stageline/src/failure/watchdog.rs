@@ -110,27 +110,30 @@ pub struct Stall {
     pub still: Duration,
     /// The current activity of each worker, in the order of the workers.
     pub workers: Vec<Stalled>,
-    /// The recent activities of each worker, the oldest first, each with the time since it began.
+    /// The recent activities of each worker of the stalled pipeline: one list for each worker, with the oldest activity
+    /// first and the current one last.
     pub recent: Vec<Vec<Stalled>>,
 }
 
-/// One activity of a worker in a stalled pipeline.
+/// An activity of one worker in the report on a stalled pipeline: the worker's current activity, or one of its recent
+/// ones.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Stalled {
-    /// The data-parallel replica to which the worker belongs.
+    /// The data-parallel replica to which the worker with this activity belongs.
     pub replica: Replica,
-    /// The stage for which the worker performs this activity.
+    /// The stage for which the worker began the activity, counted from 0.
     pub stage: usize,
-    /// The activity itself, which may be a computation, a transfer or a wait.
+    /// The activity that the worker began: a computation, a transfer, the optimizer step or a wait.
     pub activity: Activity,
-    /// The time since the worker began this activity, up to the report.
+    /// The time from the start of the activity to the report. For a current activity that began before the stalled pass
+    /// (a step or an evaluation, for example), the time counts from the start of the pass.
     pub since: Duration,
 }
 
 impl Stalled {
-    /// Returns the other stages or the caller for which the worker waits; `None` if the worker does work of its own in
-    /// this activity, such as a computation.
+    /// Returns the stages or the caller for which the worker waits in this activity; `None` if the activity is work of
+    /// the worker's own, such as a computation.
     pub fn waits_for(&self) -> Option<WaitCause> {
         let computes = matches!(
             self.activity,

@@ -53,10 +53,11 @@ pub struct StageEstimate {
     pub output: u64,
     /// The bytes of gradients that the stage sends to the previous stage for one micro-batch; 0 for the first stage.
     pub input_gradients: u64,
-    /// The transfers of gradients of tied parameters to the stages that own (step) the parameters, for one micro-batch:
-    /// each has the owner's index and the bytes that this stage sends to it.
+    /// The gradients of tied parameters that this stage sends for one micro-batch to the stages that own (step) the
+    /// parameters: each entry has the index of the owning stage and the number of bytes.
     pub tied_gradients: Vec<(usize, u64)>,
-    /// The parts of `activations`, `forward` and `backward` that do not depend on a micro-batch's rows (samples).
+    /// The parts of the stage's activations and of the working memory of its forward and backward that do not depend on
+    /// a micro-batch's number of rows (samples).
     pub(crate) whatever_rows: WhateverRows,
     /// The bytes of the largest single parameter among those that the stage's own optimizer steps.
     pub(crate) largest: u64,
@@ -70,8 +71,8 @@ impl StageEstimate {
         (self.activations.input_gradient - self.activations.forward).max(0.0) as u64
     }
 
-    /// Returns two parts of `backward`, the working memory of the stage's backward in bytes: the gradients of the
-    /// stage's parameters for one micro-batch, and the rest.
+    /// Splits `backward`, the working memory of the stage's backward in bytes, and returns two parts: the gradients of
+    /// the stage's parameters for one micro-batch, and the rest.
     pub(crate) fn backward_parts(&self, backward: u64) -> [u64; 2] {
         let of_parameters = self.gradients + self.tied_gradients.iter().map(|(_, bytes)| bytes).sum::<u64>();
         let of_parameters = of_parameters.min(backward);
@@ -185,8 +186,8 @@ pub struct MemoryEstimate {
     /// The devices and the predicted bytes of parameters of the stages of all replicas except replica 0, replica by
     /// replica.
     pub(crate) leaves: Vec<Vec<Leaf>>,
-    /// The number of groups of micro-batches whose gradients the training sums separately, before it adds the groups'
-    /// sums.
+    /// The number of groups into which the micro-batches of a step are divided. Training sums the gradients of each
+    /// group separately, and then adds the groups' sums.
     pub(crate) groups: usize,
     /// The bytes that each worker has in use between steps besides parameters, optimizer states and the buffers of its
     /// kernel threads.

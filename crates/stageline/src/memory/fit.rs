@@ -32,7 +32,7 @@ pub struct DoesNotFit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WayOut {
-    /// The settings that this proposal changes, all of them together.
+    /// The settings of the training that are changed together in this proposal to save memory.
     pub levers: Vec<Lever>,
     /// The predicted bytes of memory that the device with too little memory needs after the settings are changed.
     pub needs: u64,
@@ -126,7 +126,7 @@ impl MemoryEstimate {
     }
 }
 
-/// The proposed change of the number of stages: none, twice as many stages, or a single stage.
+/// The change of the number of stages in a proposal to save memory: no change, twice as many stages, or a single stage.
 #[derive(Clone, Copy, PartialEq)]
 enum Cut {
     Same,
@@ -139,8 +139,8 @@ enum Cut {
 #[derive(Clone, Copy)]
 struct Change {
     recompute: bool,
-    /// The divisor of a micro-batch's number of rows (samples), and the factor of the number of micro-batches; 1 leaves
-    /// both unchanged.
+    /// The number of smaller micro-batches into which the proposed change splits each micro-batch; 1 leaves the
+    /// micro-batches as they are.
     times: usize,
     cut: Cut,
     one_f_one_b: bool,
@@ -199,7 +199,8 @@ impl Change {
     }
 
     /// Returns the bytes of memory that a device needs with this combination of changes applied; `None` if the pipeline
-    /// cannot be changed in this way. If the device's stage is cut in two, the result is the need of the larger half.
+    /// cannot be changed in this way. If the device's stage is cut in two, each half gets a device of its own, and the
+    /// result is the need of the larger half.
     fn needs(self, estimate: &MemoryEstimate, schedule: &dyn Schedule, device: &Device) -> Option<u64> {
         let changed = self.of(estimate, schedule)?;
         let workers = changed.workers_on(device);

@@ -23,15 +23,16 @@ use stageline_nn::params::visit::Description;
 /// The sizes of a stage's parameters and of their gradients in bytes, which are known before a step runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Parameters {
-    /// The bytes of the stage's parameters, with their copy in a lower precision. A parameter that another stage or
-    /// replica 0 owns in the same memory counts only with that copy.
+    /// The bytes of the stage's parameters, including their copies in a lower precision, if there are any. For a
+    /// trained parameter whose owner (another stage, or replica 0) is in the same memory, only the low-precision copy
+    /// counts.
     pub(crate) bytes: u64,
     /// The bytes of the f32 gradients of those parameters that the stage's own optimizer steps.
     gradients: u64,
     /// The bytes of the f32 gradient of the largest parameter that the stage's own optimizer steps.
     largest: u64,
-    /// The tied parameters of the stage that other stages own (step): for each, the owner's index and the bytes of its
-    /// gradient for one micro-batch.
+    /// The tied parameters that this stage uses but another stage owns (steps): for each, the index of the owning stage
+    /// and the bytes of the parameter's gradient for one micro-batch.
     of_copies: Vec<(usize, u64)>,
 }
 
@@ -87,8 +88,8 @@ pub(crate) struct Rehearsal<'a> {
     pub(crate) stages: &'a [(Device, Parameters)],
     /// The devices and parameter sizes of the stages of all replicas except replica 0, replica by replica.
     pub(crate) elsewhere: &'a [Vec<(Device, Parameters)>],
-    /// The number of groups of micro-batches whose gradients the training sums separately, before it adds the groups'
-    /// sums.
+    /// The number of groups into which the micro-batches of a step are divided. Training sums the gradients of each
+    /// group separately, and then adds the groups' sums.
     pub(crate) groups: usize,
     pub(crate) threads: KernelThreads,
     pub(crate) rollback: Rollback,
@@ -208,10 +209,13 @@ impl Rehearsal<'_> {
 
 /// The change of a worker's memory in use over one activity, such as a forward or the optimizer step, in bytes.
 struct Over {
-    /// The bytes that the worker allocated in the activity, less the bytes that it freed; negative if it freed more.
+    /// The bytes that the worker allocated during one activity, such as a forward, less the bytes that it freed;
+    /// negative if it freed more.
     kept: i64,
-    /// The peak of the worker's memory during the activity, in bytes above the memory in use before it.
+    /// The worker's peak memory during one activity, such as a forward, less the memory in use before the activity, in
+    /// bytes.
     above_start: u64,
-    /// The peak of the worker's memory during the activity, in bytes above the memory in use after it.
+    /// The worker's peak memory during one activity, such as a forward, less the memory in use after the activity, in
+    /// bytes.
     above_end: u64,
 }

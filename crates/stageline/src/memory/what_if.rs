@@ -20,9 +20,9 @@ impl Leaf {
 }
 
 impl WhateverRows {
-    /// Returns the parts of a stage's memory that do not depend on the rows (samples) of a micro-batch, by linear
-    /// extrapolation of two measurements to 0 rows: `all` with the usual number of rows, and `few` with `share` times
-    /// that number, where 0 < `share` < 1.
+    /// Returns the parts of a stage's memory that do not depend on the number of rows (samples) of a micro-batch. They
+    /// are extrapolated linearly to 0 rows from two measured estimates: `all`, with the usual number of rows, and
+    /// `few`, with `share` times as many rows (0 < `share` < 1).
     pub(crate) fn between(few: &StageEstimate, all: &StageEstimate, share: f64) -> Self {
         let constant = |few: f64, all: f64| (all - (all - few) / (1.0 - share)).clamp(0.0, few.min(all).max(0.0));
         Self {
@@ -35,8 +35,9 @@ impl WhateverRows {
         }
     }
 
-    /// Returns the parts of memory that do not depend on the rows (samples) of a micro-batch for one half of a stage
-    /// that is cut in two. The activations are halved, and the working memory of forwards and backwards stays the same.
+    /// Returns, for one half of a stage that is cut in two, the memory that does not depend on the number of rows
+    /// (samples) of a micro-batch: half of the stage's activations, but the whole working memory of its forward and
+    /// backward.
     fn halved(self) -> Self {
         let StageMemory { forward, input_gradient } = self.activations;
         Self { activations: StageMemory { forward: forward / 2.0, input_gradient: input_gradient / 2.0 }, ..self }

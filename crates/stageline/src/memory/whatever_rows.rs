@@ -19,9 +19,9 @@ pub(crate) struct WhateverRows {
 }
 
 impl WhateverRows {
-    /// Returns the parts of a stage's memory that are known not to depend on the rows (samples) of a micro-batch if the
-    /// stage was measured with only one number of rows: `bytes` bytes of the backward's working memory, for the
-    /// parameter gradients of one micro-batch.
+    /// Returns the memory that does not depend on the number of rows (samples) of a micro-batch, for a stage that was
+    /// measured with only one number of rows. This is only the memory of the parameter gradients of one micro-batch:
+    /// `bytes` bytes of the backward's working memory.
     pub(crate) fn gradients(bytes: u64) -> Self {
         Self { activations: StageMemory::whole(0.0), forward: 0, backward: bytes }
     }

@@ -25,12 +25,12 @@ const BACKWARD: f64 = 2.0;
 const SIMULATED: usize = 4;
 
 impl MemoryEstimate {
-    /// Returns the memory estimate of each worker, replica after replica.
+    /// Returns the memory estimates of all workers, with the workers of replica 0 first.
     pub fn workers(&self) -> Vec<WorkerEstimate> {
         self.placed_workers().into_iter().map(|(_, worker)| worker).collect()
     }
 
-    /// Returns the memory estimate of each worker with its device, replica after replica.
+    /// Returns the memory estimates of all workers, each with the worker's device, with the workers of replica 0 first.
     pub(crate) fn placed_workers(&self) -> Vec<(Device, WorkerEstimate)> {
         let replicas = 1 + self.leaves.len();
         let buffers = self.threads.buffers_of_one(replicas * self.plan.workers());
@@ -38,9 +38,9 @@ impl MemoryEstimate {
         each.flat_map(|(estimate, replica)| estimate.workers_of(replica, buffers)).collect()
     }
 
-    /// Returns the memory estimates of the workers of one replica, each with its device. The estimate on which this is
-    /// called must be that of the replica alone; `buffers` is the number of bytes of matrix-product buffers that each
-    /// worker on the host has in addition.
+    /// Returns the memory estimates of the workers of one replica, each with its device. `self` must be the memory
+    /// estimate of this replica alone. `buffers` is the size in bytes of the matrix-product buffers that each worker on
+    /// a CPU has in addition.
     fn workers_of(&self, replica: Replica, buffers: u64) -> Vec<(Device, WorkerEstimate)> {
         let rows = self.plan.rows().iter().zip(&self.other).zip(Pace::of_workers(self));
         let worker = |((row, &other), pace): ((&Vec<Action>, &u64), Pace)| {
@@ -119,9 +119,10 @@ struct Held {
 }
 
 impl Held {
-    /// Computes the running totals of the bytes that tensors in flight allocate and free. Each entry of `times` has the
-    /// simulated times at which a tensor is sent and used, and its bytes. The receiver may be one micro-batch late, so
-    /// the bytes count until one forward and one backward after the time of use.
+    /// Computes the running totals of the bytes that tensors in flight allocate and free. Each entry of `times`
+    /// describes one tensor: the simulated times at which it is sent and used, and its bytes. Real receivers may be one
+    /// micro-batch late, so a tensor counts as freed only one forward and one backward after the simulated time of its
+    /// use.
     fn new(times: Vec<(f64, f64, u64)>) -> Self {
         let summed = |time: fn(&(f64, f64, u64)) -> f64| {
             let mut changes: Vec<_> = times.iter().map(|held| (time(held), held.2)).collect();
@@ -136,8 +137,8 @@ impl Held {
         Self { begun: summed(|held| held.0), over: summed(|held| held.1 + FORWARD + BACKWARD) }
     }
 
-    /// Returns the total size in bytes of all tensors that are in flight in the worker's memory at any time during a
-    /// simulated action (`span`).
+    /// Returns the total size in bytes of all tensors that are in flight in the worker's memory at some time during one
+    /// simulated action of the worker; `span` has the start and end of the action.
     fn during(&self, span: &Span) -> u64 {
         let until = |changes: &[(f64, u64)], so_many: usize| so_many.checked_sub(1).map_or(0, |last| changes[last].1);
         let begun = self.begun.partition_point(|(from, _)| *from < span.end);

@@ -176,8 +176,8 @@ mod tests {
         assert_eq!(for_two_replicas, BatchError::TooSmall { rows: 15, micro_batches: 8, replicas: 2 });
     }
 
-    /// Tests a batch of a million micro-batches, on which work that grows with the square of their number would not
-    /// end.
+    /// Tests that every micro-batch of a batch gets the right sample numbers. The batch has a million micro-batches, so
+    /// the test would not end in reasonable time if each look-up went through all micro-batches.
     #[test]
     fn sample_numbers_are_found_in_constant_time() {
         const MICRO_BATCHES: usize = 1_000_000;

@@ -11,7 +11,7 @@ pub enum BatchError {
         micro_batches * replicas, shared_by(*micro_batches, *replicas), fewer(*rows, *replicas)
     )]
     TooSmall {
-        /// The number of rows in the batch: the size of dimension 0 of its tensors.
+        /// The number of rows in the rejected batch: the size of dimension 0 of its tensors.
         rows: usize,
         /// M, the number of micro-batches that each replica runs in a step.
         micro_batches: usize,
@@ -30,7 +30,7 @@ pub enum BatchError {
         micro_batches * replicas, shared_by(*micro_batches, *replicas), or_built_for(*given, *replicas)
     )]
     Count {
-        /// The number of micro-batches into which the caller has split the batch.
+        /// The number of micro-batches into which the caller has split the rejected batch.
         given: usize,
         /// M, the number of micro-batches that each replica runs in a step.
         micro_batches: usize,
@@ -87,7 +87,8 @@ pub enum BatchError {
         micro_batch: usize,
         /// The number of loss terms in the loss weight of the rejected micro-batch.
         found: usize,
-        /// The number of loss terms in the loss weight of the first micro-batch.
+        /// The number of loss terms in the loss weight of micro-batch 0, which the loss weights of all other
+        /// micro-batches must have too.
         terms: usize,
     },
     /// The user's function [`LossStage::weight`](crate::LossStage::weight), which returns the loss weight of targets,
@@ -108,8 +109,8 @@ pub enum BatchError {
 }
 
 impl BatchError {
-    /// Returns the same error with the number of micro-batches of one replica. The error's own number of micro-batches
-    /// counts those of all `replicas` replicas, so it is divided by `replicas`.
+    /// Returns this error with its number of micro-batches, which counts those of all `replicas` replicas, replaced by
+    /// the number of one replica.
     pub(crate) fn of_replicas(self, replicas: usize) -> Self {
         match self {
             Self::TooSmall { rows, micro_batches, .. } => {
@@ -129,7 +130,7 @@ pub(super) fn shared_by(micro_batches: usize, replicas: usize) -> String {
     if replicas == 1 { String::new() } else { format!(", {micro_batches} for each of {replicas} replicas") }
 }
 
-/// Returns the advice in the message for a batch of `rows` rows, which are too few: to use fewer replicas, or fewer
+/// Returns the advice for the error message of a batch with too few rows (`rows`): to use fewer replicas, or fewer
 /// micro-batches per replica.
 pub(super) fn fewer(rows: usize, replicas: usize) -> String {
     match rows / replicas {
@@ -138,8 +139,9 @@ pub(super) fn fewer(rows: usize, replicas: usize) -> String {
     }
 }
 
-/// Returns the advice to build the pipeline with as many micro-batches as the caller has split the batch into
-/// (`given`); empty if the replicas cannot share these micro-batches evenly.
+/// Returns the advice for the error message of a batch that the caller has split into `given` micro-batches, which is
+/// not the pipeline's number: to build the pipeline with that many. The advice is empty if the replicas cannot share
+/// these micro-batches evenly.
 pub(super) fn or_built_for(given: usize, replicas: usize) -> String {
     match given / replicas {
         each if each > 0 && given.is_multiple_of(replicas) => format!(", or build the pipeline with {each}"),

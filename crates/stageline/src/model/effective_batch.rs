@@ -54,7 +54,7 @@ impl EffectiveBatch {
     }
 
     /// Compares the number of samples in a step with `reference`, the number for which the learning rate and the step
-    /// counts were chosen. Returns `None` if the two are equal.
+    /// counts were chosen. Returns both numbers, or `None` if they are equal.
     pub fn change_from(self, reference: usize) -> Option<BatchChange> {
         BatchChange::between(reference, self.samples())
     }
@@ -86,7 +86,7 @@ impl EffectiveBatch {
 pub struct BatchChange {
     /// The number of samples per step for which the learning rate and the step counts were chosen.
     pub reference: usize,
-    /// The number of samples per step with the present settings.
+    /// The number of samples per step that the training has with its present settings.
     pub samples: usize,
 }
 

@@ -33,8 +33,9 @@ pub trait PayloadMapper {
     /// Returns the bool tensor that replaces `tensor`, a bool tensor of the payload (a value made of tensors). Both
     /// have `D` dimensions; their sizes may differ.
     fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool>;
-    /// Returns the shared input that replaces `shared`, a part of a batch that several stages read; by default, the
-    /// tensors on the stage's device are replaced one by one.
+    /// Replaces the tensors of `shared`, a part of a batch that several stages read (such as an attention mask), and
+    /// returns the result. By default only the current stage's copies of these tensors are replaced, and the caller's
+    /// tensors stay.
     fn shared<T: Payload>(&mut self, shared: SharedInput<T>) -> SharedInput<T>
     where
         Self: Sized,
@@ -81,32 +82,32 @@ impl<T: Payload> SharedInput<T> {
         self.here.clone()
     }
 
-    /// Replaces the tensors of the shared input that are on the current stage's device by those that `mapper` returns
-    /// for them.
+    /// Replaces each tensor of the current stage's copy of the shared input by the tensor that `mapper` returns for it.
+    /// The caller's tensors stay as they are.
     pub(crate) fn map_here(self, mapper: &mut impl PayloadMapper) -> Self {
         Self { here: self.here.map(mapper), ..self }
     }
 
-    /// Replaces the tensors of the shared input that the caller gave by those that `mapper` returns for them. The
-    /// current stage then has these tensors too.
+    /// Replaces each tensor of the shared input that the caller gave by the tensor that `mapper` returns for it. The
+    /// results also become the current stage's copy of the shared input.
     pub(crate) fn map_given(self, mapper: &mut impl PayloadMapper) -> Self {
         Self::new(self.given.map(mapper))
     }
 
-    /// Replaces the tensors of the shared input, both those that the caller gave and those on the current stage's
-    /// device, by the tensors that `mapper` returns for them.
+    /// Replaces each tensor of the shared input, both in what the caller gave and in the current stage's copy, by the
+    /// tensor that `mapper` returns for it.
     pub(crate) fn map_both(self, mapper: &mut impl PayloadMapper) -> Self {
         Self { given: self.given.map(mapper), here: self.here.map(mapper) }
     }
 
-    /// Replaces the tensors of the shared input that are on the current stage's device by those that `mapper` returns
-    /// for the tensors that the caller gave.
+    /// Makes a new copy of the shared input for the current stage: calls `mapper` for each tensor that the caller gave,
+    /// and keeps the results as the stage's copy. The caller's tensors stay as they are.
     pub(crate) fn map_given_to_here(self, mapper: &mut impl PayloadMapper) -> Self {
         Self { here: self.given.clone().map(mapper), ..self }
     }
 
-    /// Drops the copy of the shared input (a part of a batch that several stages read) on the device of the current
-    /// stage.
+    /// Drops the current stage's copy of the shared input (a part of a batch that several stages read), so that only
+    /// the caller's tensors are left.
     pub(crate) fn leave(self) -> Self {
         Self::new(self.given)
     }

@@ -42,8 +42,8 @@ impl Replica {
         self.name(format!("micro-batch {micro_batch}"))
     }
 
-    /// Returns the text `what` with the replica's number appended if the pipeline has several replicas, else `what`
-    /// unchanged.
+    /// Returns the text `what`, which names a stage or a micro-batch of this replica in a message, with the replica's
+    /// number appended if the pipeline has several replicas.
     pub(crate) fn name(self, what: String) -> String {
         if self.of > 1 { format!("{what} of replica {}", self.index) } else { what }
     }

@@ -1,5 +1,5 @@
-//! Runs a row of blocks, of which the backward recomputes single ones or segments if the configuration of the stage asks
-//! for that.
+//! Runs consecutive blocks of a stage. If the stage is configured for it, the backward recomputes single blocks or
+//! segments (groups of consecutive blocks).
 
 use std::sync::Arc;
 
@@ -12,9 +12,9 @@ use stageline_nn::params::any_tensor::AnyTensor;
 
 use crate::model::payload::{Payload, PayloadMapper, SharedInput};
 
-/// Runs a row of blocks, each by `forward`, and returns the output of the last one. If the configuration of the stage
-/// selects blocks or segments for recomputation, and `input` has exactly one float tensor, the backward recomputes these
-/// blocks or segments from their inputs.
+/// Runs consecutive blocks of a stage, each by `forward`, and returns the output of the last block. If the stage is
+/// configured to recompute blocks or segments (groups of consecutive blocks), and `input` has exactly one float tensor,
+/// the backward recomputes these from their inputs.
 pub(super) fn in_segments<B: Module + 'static, P: Payload>(blocks: &[B], input: P, forward: fn(&B, P) -> P) -> P {
     let all = |blocks: &[B], input: P| blocks.iter().fold(input, |input, block| forward(block, input));
     let Some(parts) = parts(blocks.len(), &input) else { return all(blocks, input) };
@@ -32,8 +32,9 @@ pub(super) fn in_segments<B: Module + 'static, P: Payload>(blocks: &[B], input: 
     })
 }
 
-/// Returns the parts into which a row of `blocks` blocks with this input is divided for recomputation; `None` if the
-/// configuration of the stage selects none, or the input does not have exactly one float tensor.
+/// Returns the groups into which `blocks` consecutive blocks of a stage are divided, so that the backward can recompute
+/// group by group. Returns `None` if the stage is not configured for that, if a larger block contains these blocks, or
+/// if `input`, the input of the first block, does not have exactly one float tensor.
 pub(super) fn parts<P: Payload>(blocks: usize, input: &P) -> Option<SequenceParts> {
     SequenceParts::of(blocks).filter(|_| {
         let mut floats = Floats(0);
@@ -42,15 +43,19 @@ pub(super) fn parts<P: Payload>(blocks: usize, input: &P) -> Option<SequencePart
     })
 }
 
-/// A mapper that runs a segment of blocks, given the one float tensor of its input.
+/// A mapper that, applied to the input of a segment (a group of consecutive blocks), runs the segment such that the
+/// backward recomputes it. The input has exactly one float tensor.
 struct Run<B, P> {
     segment: Vec<B>,
     forward: fn(&B, P) -> P,
-    /// The segment's input without its float tensor.
+    /// The input of the segment (a group of consecutive blocks that the backward recomputes) with a placeholder for its
+    /// only float tensor, because autodiff tracks that tensor separately.
     rest: P,
-    /// The segment's output without its float tensor, once the first forward has run.
+    /// The output of the segment (a group of consecutive blocks that the backward recomputes) with a placeholder for
+    /// its only float tensor; `None` until the segment's first forward has run.
     made: Arc<Mutex<Option<P>>>,
-    /// The float tensor of the segment's output.
+    /// The only float tensor in the output of the segment (a group of consecutive blocks that the backward recomputes);
+    /// `None` until the segment has run.
     output: Option<AnyTensor>,
 }
 
@@ -80,7 +85,8 @@ impl<B: Module + 'static, P: Payload> PayloadMapper for Run<B, P> {
     }
 }
 
-/// A mapper that takes the float tensor out of a payload and leaves one number in its place.
+/// A mapper that takes the only float tensor out of a payload (a value made of tensors), and leaves a tensor of one
+/// element as a placeholder.
 struct Take(Option<AnyTensor>);
 
 impl PayloadMapper for Take {
@@ -100,7 +106,7 @@ impl PayloadMapper for Take {
     }
 }
 
-/// A mapper that puts a float tensor back into the payload from which it was taken.
+/// A mapper that puts a float tensor into a payload (a value made of tensors), in place of a placeholder tensor.
 struct Put(Option<AnyTensor>);
 
 impl PayloadMapper for Put {
@@ -118,7 +124,7 @@ impl PayloadMapper for Put {
     }
 }
 
-/// A mapper that counts the float tensors of a payload.
+/// A mapper that counts the float tensors of a payload (a value made of tensors) and changes none of them.
 struct Floats(usize);
 
 impl PayloadMapper for Floats {

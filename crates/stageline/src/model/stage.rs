@@ -192,8 +192,8 @@ where
     }
 }
 
-/// Implements [`Stage`] for a tuple of stages. Its arguments are the type parameters of the first stage, of each
-/// further stage (with the stage before it, which gives its input), and of the last stage.
+/// Implements [`Stage`] for a tuple of stages. The arguments name the type parameters of the stages: the first one,
+/// each further one with the one `after` which it runs, and, behind a semicolon, the last one again.
 macro_rules! tuple_stage {
     ($first:ident $(, $next:ident after $before:ident)*; $last:ident) => {
         impl<$first: Stage $(, $next: Stage<Input = $before::Output>)*> Stage for ($first, $($next),*) {
@@ -219,8 +219,8 @@ macro_rules! tuple_stage {
     };
 }
 
-/// Implements [`LossStage`] for a tuple of stages, given the type parameters of the stages before the last one, and of
-/// the last stage, which has the loss.
+/// Implements [`LossStage`] for a tuple of stages. The arguments name the type parameters of the stages: those before
+/// the last one, and, behind a semicolon, the last one, which has the loss.
 macro_rules! tuple_loss_stage {
     ($($before:ident),*; $last:ident) => {
         impl<$($before: Stage,)* $last: LossStage> LossStage for ($($before,)* $last)

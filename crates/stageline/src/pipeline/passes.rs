@@ -88,8 +88,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(finite::first(finished.culprits()))
     }
 
-    /// Returns the requests to run an evaluation or an inference (forwards only), one for each replica that has
-    /// micro-batches in it. `weights` has the loss weights of the batch.
+    /// Returns the requests to run the forwards of a batch, one for each replica that gets micro-batches of the batch.
+    /// `pass` says whether the pass is an evaluation or an inference, and `weights` has the loss weights of the batch.
     pub(crate) fn asked_forwards(&self, weights: &Weights, pass: fn(Arc<Context>) -> Pass) -> Vec<Asked> {
         let parts = weights.divided(self.plan().micro_batches());
         let plans: Vec<_> = parts.iter().map(|part| Arc::new(self.plan.forwards(part.each.len()))).collect();

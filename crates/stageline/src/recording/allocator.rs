@@ -118,8 +118,9 @@ impl Meter {
 /// stores this value directly before the allocation's data.
 type Owner = Option<&'static Meter>;
 
-/// Returns the layout of a memory block that stores its owner (the worker that allocates it) before data with the
-/// layout `layout`, and the number of bytes before the data. Returns `None` if the block would be too large.
+/// Returns the layout of a memory block that has room for its owner (the worker that allocates it), followed by data
+/// with the layout `layout`. The second value is the number of bytes before the data. Returns `None` if the block would
+/// be too large.
 fn with_owner(layout: Layout) -> Option<(Layout, usize)> {
     let layout = layout.align_to(align_of::<Owner>()).ok()?;
     // A room of 16 bytes keeps the alignment that malloc gives to large blocks.

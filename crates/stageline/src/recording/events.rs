@@ -32,7 +32,7 @@ pub(crate) struct Diary {
     pub(crate) during: During,
     /// The number of bytes of tensors that the worker has sent to another stage in its current activity so far.
     pub(crate) sent: u64,
-    /// The time at which the current step began, from which the times of its events count.
+    /// The time at which the current step began; the times of recorded events are relative to it.
     began: Instant,
     /// The time at which the worker's last event ended, which is the start of the next event.
     since: Instant,

@@ -33,8 +33,9 @@ impl Gauges {
         Self { clock: Clock::Host, asking: Vec::new(), before: Cell::new(0), meter: None }
     }
 
-    /// Measures the end of a worker's activity: waits for the device if the step is one in which workers do so after
-    /// every action, and reads the memory in use on the device if memory is measured.
+    /// Returns the measurements at the end of a worker's activity: the memory in use, if memory is measured, and the
+    /// time that it takes to ask the device whether it has finished. In a synchronised step, in which workers wait for
+    /// their device after every action, this function first waits for the device, unless it is a CPU.
     pub(crate) fn read(&self, device: &Device) -> Reading {
         if is_host(device) {
             return Reading { held: self.meter.map(Meter::read), asked: Duration::ZERO };

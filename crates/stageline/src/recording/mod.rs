@@ -83,7 +83,7 @@ impl Recording {
         self.took
     }
 
-    /// Returns the part of this recording that covers the workers of one replica, which is given by its number.
+    /// Returns the part of this recording that covers the workers of replica number `replica`.
     ///
     /// # Panics
     /// Panics if the pipeline has no replica with the number `replica`.
@@ -112,9 +112,9 @@ impl Recording {
         if total > 0.0 { (1.0 - busy.as_secs_f64() / total).max(0.0) } else { 0.0 }
     }
 
-    /// Returns the bubble of a simulated step, which is the share of the total stage time (workers x step time) in
-    /// which nothing is computed: it follows the recorded step's plan with the measured time of every computation and
-    /// transfer, without the overhead of the runtime.
+    /// Returns the bubble of a simulated step: the share of the total stage time (workers x step time) in which nothing
+    /// is computed. The simulation runs the recorded step's plan with the measured times of all computations and
+    /// transfers, but without the overhead of the runtime.
     pub fn simulated_bubble(&self) -> f64 {
         let step = self.by_replica().map(|rows| self.simulated(rows, Counted::Transfers).step()).fold(0.0, f64::max);
         let busy = self.by_replica().map(|rows| self.simulated(rows, Counted::Computes).busy().iter().sum::<f64>());
@@ -178,8 +178,9 @@ impl Recording {
         (0..self.plan.plan().stages()).map(|stage| output(stage, &self.rows)).collect()
     }
 
-    /// Returns the times of one replica's events (`rows`), added up by stage and micro-batch. The function `took`
-    /// selects the part of an event's time that counts, for example without waits.
+    /// Returns the times of computations, transfers and optimizer steps in one replica, by stage and micro-batch, from
+    /// the recorded events of its workers (`rows`). The function `took` returns the part of an event's duration that
+    /// counts, for example the duration without waits.
     fn tally(&self, rows: &[Vec<Event>], took: fn(&Event) -> Duration) -> Tally {
         let (stages, micro_batches) = (self.plan.plan().stages(), self.plan.plan().micro_batches());
         let costs = vec![vec![StageCost::new(0.0, 0.0, 0.0); micro_batches]; stages];
@@ -266,9 +267,9 @@ enum Counted {
     Asking,
 }
 
-/// Returns the time for which the receive of a tensor kept the receiving worker busy: the event's duration without the
-/// wait for the sender. The time spent asking the device whether it has finished counts too, because the receiver must
-/// wait for its tensors in every step.
+/// Returns the time for which a receive kept the receiving worker busy: the duration of the recorded event `receive`
+/// without the wait for the sender. The time that the worker spent asking its device whether it has finished is
+/// included, because a receiver must wait for its tensors in every step, not only in measured ones.
 fn arriving(receive: &Event) -> Duration {
     receive.worked() + receive.asked
 }

@@ -98,8 +98,8 @@ pub(crate) trait Runner: Send {
     /// (step the optimizers, or skip) was known. A worker calls this if that verdict differs from the one that its
     /// stages assumed.
     fn forget(&mut self);
-    /// Sends the current values of the parameters that this stage steps and others share, without an optimizer step, to
-    /// the stages and replicas that hold copies of these parameters.
+    /// Sends the current values of the shared parameters that this stage owns (as the first stage that trains them) to
+    /// the stages and replicas that hold copies of these parameters. No optimizer steps.
     fn publish(&mut self, waits: &Waits) -> Result<(), Stopped>;
     /// Receives the new values of tied parameters from the stages that own (step) them and discards the values, so that
     /// the channels are empty.

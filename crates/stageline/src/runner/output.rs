@@ -60,7 +60,8 @@ pub(crate) trait Sink<M>: Send {
     /// Ends a pass on the output side of a stage: returns the losses and metrics that the last stage has computed, and
     /// sends the outputs of an inference to the caller.
     fn finish(&mut self, waits: &Waits) -> Result<Results, Stopped>;
-    /// Discards the losses and metrics of a pass whose training step is discarded.
+    /// Discards the losses and metrics that the last stage has kept in the current pass, because the training step of
+    /// this pass is discarded and begins again.
     fn forget(&mut self);
 }
 

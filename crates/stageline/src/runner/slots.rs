@@ -29,7 +29,7 @@ impl<T> Slots<T> {
     }
 }
 
-/// Creates the map from values in the order of their micro-batches: the first value belongs to micro-batch 0.
+/// Creates a map from micro-batches to values, given one value for each micro-batch, beginning with micro-batch 0.
 impl<T> FromIterator<T> for Slots<T> {
     fn from_iter<I: IntoIterator<Item = T>>(values: I) -> Self {
         Self(values.into_iter().enumerate().collect())

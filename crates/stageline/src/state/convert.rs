@@ -8,7 +8,8 @@ use stageline_checkpoint::{Dtype, Tensor};
 use crate::state::mismatch::Kind;
 use crate::state::optimizer_state::Value;
 
-/// A wrapper of the bytes of a burn tensor, through which a tensor of a checkpoint uses these bytes without a copy.
+/// A wrapper around the bytes of a burn tensor, so that a checkpoint's tensor can share these bytes instead of copying
+/// them.
 struct Shared(Bytes);
 
 impl AsRef<[u8]> for Shared {

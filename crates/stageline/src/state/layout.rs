@@ -175,8 +175,9 @@ impl Layout {
         of_own_tensors.chain(others.map(|name| Difference::NotInModel { name: name.clone() })).collect()
     }
 
-    /// Returns one difference between the checkpoint and the model for each of `fields`, the fields of optimizer states
-    /// in the checkpoint that optimizers rejected. Each difference names its field as the checkpoint does.
+    /// Converts the rejected fields of optimizer states (`fields`) to differences between the checkpoint and the model,
+    /// for the error message. Each difference names its field in the form that checkpoints use: the parameter's name,
+    /// `/` and the field.
     pub(crate) fn unfit(&self, fields: impl IntoIterator<Item = Unfit>) -> Vec<Difference> {
         let difference = |Unfit { id, field, reason }| {
             let name = format!("{}{SEPARATOR}{field}", self.names[&id]);

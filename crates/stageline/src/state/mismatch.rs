@@ -25,7 +25,7 @@ pub enum Difference {
     },
     /// The checkpoint has a tensor that the model lacks, or an optimizer state of a parameter that is not trained.
     NotInModel {
-        /// The name of the tensor, or of the field of an optimizer's state, that the model lacks.
+        /// The name in the checkpoint of the tensor, or of the field of an optimizer's state, that the model lacks.
         name: String,
     },
     /// The type or shape of a tensor in the checkpoint differs from the tensor's type or shape in the model.
@@ -37,21 +37,23 @@ pub enum Difference {
         /// The type and shape that the tensor has in the checkpoint.
         checkpoint: Kind,
     },
-    /// A field of an optimizer's state is missing in the checkpoint, or belongs to another kind of optimizer than the
-    /// stage has.
+    /// A field of an optimizer's state is missing in the checkpoint, or the stage's optimizer does not keep this field
+    /// or keeps it with another type or shape.
     OtherOptimizer {
-        /// The name of the field of the optimizer's state, in the form that checkpoints use: the parameter's name, `/`
-        /// and the field.
+        /// The name of the field of the optimizer's state that does not fit, in the form that checkpoints use: the
+        /// parameter's name, `/` and the field.
         name: String,
     },
     /// A field of an optimizer's state in the checkpoint has a value that the optimizer cannot produce.
     Value {
-        /// The name of the field of the optimizer's state, in the form that checkpoints use: the parameter's name, `/`
-        /// and the field.
+        /// The name of the field of the optimizer's state that does not fit, in the form that checkpoints use: the
+        /// parameter's name, `/` and the field.
         name: String,
-        /// The value of the field in the checkpoint; for a tensor, the first element that is wrong.
+        /// The wrong value that the checkpoint has for a field of an optimizer's state; for a tensor, its first wrong
+        /// element.
         found: String,
-        /// A description of the values that the optimizer can produce in the field.
+        /// A description of the values that the optimizer can produce for a field of its state in which the checkpoint
+        /// has a wrong value.
         expected: String,
     },
 }
@@ -59,9 +61,9 @@ pub enum Difference {
 /// The type and shape of a tensor, as an error message shows them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kind {
-    /// The type of the tensor's elements, as a checkpoint stores them.
+    /// The element type of a tensor that an error message names, as a checkpoint stores it.
     pub dtype: Dtype,
-    /// The size of each dimension of the tensor.
+    /// The shape of a tensor that an error message names: the size of each dimension.
     pub shape: Vec<usize>,
 }
 
@@ -98,8 +100,8 @@ impl fmt::Display for Mismatch {
 }
 
 impl Difference {
-    /// Whether a tensor exists only in the model or only in the checkpoint, and has a name that begins with its stage,
-    /// such as `stage0.linear.weight`. A pipeline without `Names` gives such names.
+    /// Whether this difference is a tensor that only the model or only the checkpoint has, and whose name begins with a
+    /// stage, such as `stage0.linear.weight`. A pipeline without `Names` gives such names.
     fn is_named_by_stage(&self) -> bool {
         let (Self::NotInCheckpoint { name } | Self::NotInModel { name }) = self else { return false };
         let after = name.strip_prefix("stage").and_then(|rest| rest.split_once('.'));

@@ -50,8 +50,8 @@ impl Names {
 /// An error in the names that the user gave a model's tensors.
 #[derive(Debug)]
 pub(crate) enum NameError {
-    /// The tensor at `path` in the module of stage `stage` has no name.
+    /// The user gave no name to the tensor at `path` in the module of stage `stage`.
     Unnamed { stage: usize, path: String },
-    /// Two tensors have the same name; `stages` are the two stages that contain the tensors.
+    /// The user gave the same name, `name`, to two tensors; `stages` has the stages of the two tensors.
     Repeated { name: String, stages: (usize, usize) },
 }

@@ -39,8 +39,8 @@ pub(crate) struct Unfit {
 }
 
 impl Unfit {
-    /// Creates the rejection of a field of optimizer state that the checkpoint has and the stage's optimizer does not
-    /// keep, or that the optimizer keeps and the checkpoint lacks.
+    /// Creates the record of a rejected field: a field of a checkpoint's optimizer state that does not fit the kind of
+    /// optimizer that the stage has. The arguments are the parameter's id and the field's name.
     pub(crate) fn other_optimizer((id, field): (ParamId, String)) -> Self {
         Self { id, field, reason: Reason::OtherOptimizer }
     }
@@ -49,10 +49,11 @@ impl Unfit {
 /// The reason why a field of an optimizer's state does not fit the optimizer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Reason {
-    /// The stage's optimizer does not keep this field, or it keeps the field but the checkpoint lacks it.
+    /// The checkpoint has a field of optimizer state that the stage's optimizer does not keep, or keeps with another
+    /// type or shape; or the checkpoint lacks a field that the optimizer keeps.
     OtherOptimizer,
-    /// The optimizer cannot produce the value `found` of this field; `expected` describes the values that it can
-    /// produce.
+    /// The checkpoint has the value `found` in a field of an optimizer's state, but the optimizer cannot produce it;
+    /// `expected` describes the values that the optimizer can produce.
     Value { found: String, expected: String },
 }
 
@@ -106,11 +107,11 @@ pub(crate) fn unfit(after_a_step: &ModuleOptimizer, given: &Given) -> Vec<Unfit>
 struct Bound {
     field: &'static str,
     of: &'static str,
-    /// The exponent of the bound: each element of one tensor of an optimizer's state must be at least the element of
-    /// another tensor at the same position, raised to this power.
+    /// The exponent in the lower bound on a tensor of an optimizer's state: each element of the tensor must be at least
+    /// the element of another tensor at the same position, raised to this power.
     power: i32,
-    /// The rounding error that the check of the bound tolerates: an element may be smaller than its bound by at most
-    /// this share of the bound.
+    /// The tolerance for rounding errors, as a share of the lower bound: an element of a tensor in an optimizer's state
+    /// is accepted if it is at least (1 - `rounding`) times its lower bound.
     rounding: f64,
     expected: &'static str,
 }
@@ -136,9 +137,9 @@ const BOUNDS: [Bound; 2] = [
 ];
 
 impl Bound {
-    /// Checks that each element of the tensor `value` is at least the element of the tensor `smaller` at the same
-    /// position, raised to the power of this bound. Returns the reason for a rejection; `None` if the bound holds, or
-    /// if either value is not a float tensor.
+    /// Returns an error reason if an element of the tensor `value` is less than this lower bound allows: the element of
+    /// the tensor `smaller` at the same position, raised to the bound's power. Returns `None` if the bound holds for
+    /// all elements, or if either value is not a float tensor.
     fn broken(&self, value: &Value, smaller: &Value) -> Option<Reason> {
         let (Value::Tensor(value), Value::Tensor(smaller)) = (value, smaller) else { return None };
         if !(value.dtype().is_float() && smaller.dtype().is_float()) {
@@ -168,10 +169,10 @@ const SQUARES: [&str; 8] = [
     "column_second_moment",
 ];
 
-/// Returns the reason why an optimizer cannot have produced the value of a state field after `steps` steps, or `None`
-/// if it can.
+/// Returns the reason why an optimizer cannot have the value `value` in the field `name` of its state after `steps`
+/// steps, or `None` if it can.
 ///
-/// `first` is the value of the same field after one optimizer step.
+/// `first` is the value that the field has after one optimizer step.
 fn wrong_value(name: &str, value: &Value, first: &Value, steps: u64) -> Option<Reason> {
     let wrong = |found: String, expected: &str| Some(Reason::Value { found, expected: expected.to_owned() });
     match value {

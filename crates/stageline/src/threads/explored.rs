@@ -23,11 +23,12 @@ pub(crate) const PATIENCE: Duration = Duration::ZERO;
 
 shuttle::lazy_static! {
     /// The one lock that guards the state of all channels of a test, and the one condition variable that wakes every
-    /// waiting thread after each change. So a wait can watch a channel and the stop signal at once.
+    /// waiting thread after each change of a channel. So a thread can wait for a message and for the pipeline's stop
+    /// signal at once.
     static ref WORLD: World = World { lock: Lock::new(()), changed: Condvar::new() };
 }
 
-/// The lock and the condition variable that all channels of a test share.
+/// The lock and the condition variable that all channels of a test share, so that one wait can watch several channels.
 struct World {
     lock: Lock<()>,
     changed: Condvar,
@@ -209,11 +210,11 @@ impl<T> Drop for Receiver<T> {
     }
 }
 
-/// Removes a sender or receiver of a channel: runs `change`, which lowers the number of senders or receivers, under the
-/// lock of all channels, and wakes every waiting thread.
+/// Counts a dropped sender or receiver of a channel: runs `change`, which lowers the channel's number of senders or
+/// receivers, under the lock that all channels share, and wakes every waiting thread.
 ///
-/// While a failed test unwinds, the thread scheduler shuttle no longer runs the test's threads, so the sender or
-/// receiver is removed without the lock.
+/// While a failed test unwinds, the thread scheduler shuttle no longer runs the test's threads, so `change` runs
+/// without the lock.
 fn leave(change: impl FnOnce()) {
     if std::thread::panicking() {
         return change();

@@ -17,8 +17,8 @@ use crate::transfer::in_flight::Sent;
 use crate::update::finite::tensor_is_finite;
 use stageline_nn::autograd::seed_gradient::root;
 
-/// The gradient of one leaf (a float tensor of a stage's input or output), with functions for its number of dimensions,
-/// which is not part of the Rust type.
+/// The gradient of one leaf (a float tensor of a stage's input or output). Its number of dimensions is not part of the
+/// Rust type, so the functions that move, send and check a tensor of that many dimensions are stored with it.
 struct LeafGradient {
     tensor: BridgeTensor,
     bytes: u64,
@@ -91,8 +91,8 @@ pub(crate) struct Leaves(Vec<Box<dyn Leaf>>);
 /// A leaf of a stage's autodiff graph: a float tensor of the stage's input or output, whose rank is not part of the
 /// Rust type.
 trait Leaf: Send {
-    /// Returns a scalar from which a backward starts with `gradient` as the gradient of this leaf, a float tensor of a
-    /// stage's output; `None` if autodiff does not track the tensor.
+    /// Returns the scalar from which a backward must start so that this leaf, a float tensor of a stage's output, has
+    /// the gradient `gradient`; `None` if autodiff does not track the tensor.
     fn seeded(&self, gradient: LeafGradient) -> Option<Tensor<1>>;
     /// Removes the gradient of this leaf (a float tensor of a stage's input) from the gradients that a backward
     /// computed, and returns it; `None` if the backward gave it no gradient.

@@ -27,8 +27,8 @@ use crate::threads::{Receiver, Sender, bounded};
 /// both GPUs. After the last transfer of a pass over the plan, every baton is back at its start.
 #[derive(Default)]
 pub(crate) struct Turns {
-    /// The batons (tokens in channels, one for each GPU of the transfer) that a worker must have before it issues a
-    /// transfer, for each transfer. A transfer without an entry may be issued at any time.
+    /// For each transfer, the batons (tokens in channels, one for each GPU of the transfer) that a worker must have
+    /// before it issues the transfer. A transfer without an entry may be issued at any time.
     batons: HashMap<Transfer, Vec<Baton>>,
 }
 
@@ -40,8 +40,9 @@ struct Baton {
 }
 
 impl Turns {
-    /// Returns the order of transfers between GPUs for each replica, given the replica's plan and the communication
-    /// stream of each stage's device; the stream is `None` for a device that has none.
+    /// Returns the order of transfers between GPUs for each replica, given the replica's plan and, for each stage, the
+    /// number of the communication stream (a GPU's queue of transfers) of its device; `None` for a device whose
+    /// transfers need no order.
     pub(crate) fn of_replicas<'a>(
         replicas: impl IntoIterator<Item = (&'a Checked, &'a Vec<Option<usize>>)>,
     ) -> Vec<Arc<Self>> {

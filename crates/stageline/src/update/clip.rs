@@ -7,9 +7,9 @@ use burn::tensor::Tensor;
 /// The kind of gradient clipping, which is applied once a step to the gradients summed over all micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Clip {
-    /// Limits the global norm of all gradients of all stages to this maximum (Pascanu et al., 2013,
-    /// [arXiv:1211.5063](https://arxiv.org/abs/1211.5063)). Every gradient is multiplied by `max / (norm + 1e-6)` if
-    /// that factor is below 1, as PyTorch's `clip_grad_norm_` does.
+    /// Limits the global norm (the Euclidean norm of all gradients of all stages) to this maximum `max` (Pascanu et
+    /// al., 2013, [arXiv:1211.5063](https://arxiv.org/abs/1211.5063)). Every gradient is multiplied by
+    /// `max / (norm + 1e-6)` if that factor is below 1, as PyTorch's `clip_grad_norm_` does.
     GlobalNorm(f64),
     /// Clamps every element of the gradients to the range from minus this value to this value.
     Value(f64),
@@ -22,8 +22,8 @@ impl Clip {
         bound
     }
 
-    /// Returns the scaling that clips the gradients of a step. `norm` is the global norm before clipping: the Euclidean
-    /// norm of all gradients of all stages.
+    /// Returns how to clip the gradients of a step: not at all, by a factor, or by a clamp. `norm` is the global norm
+    /// before clipping: the Euclidean norm of all gradients of all stages.
     pub(crate) fn scaling(self, norm: f64) -> Scaling {
         match self {
             Self::GlobalNorm(max) if norm + EPSILON > max => Scaling::By(max / (norm + EPSILON)),

@@ -20,8 +20,8 @@ pub enum OnNonFinite {
     Skip,
 }
 
-/// The origin of a non-finite step: the first computation whose results were not finite although all tensors from other
-/// stages were.
+/// The origin of the NaN or infinity in a step: the first input, forward or backward whose numbers are not finite,
+/// although all tensors that its stage received from other stages are finite.
 ///
 /// Inputs and forwards are searched before backwards, because only a backward can overflow through the loss scale. A
 /// non-finite parameter or target appears as the forward that uses it.
@@ -61,9 +61,9 @@ impl fmt::Display for Culprit {
     }
 }
 
-/// Returns the earliest of a step's computations with non-finite results; `None` if there are no such computations.
-/// Inputs and forwards come before all backwards. Within each of these two groups, the order is by micro-batch, then by
-/// stage: ascending for forwards, descending for backwards.
+/// Returns the earliest of a step's computations that gave NaN or infinity; `None` if there are no such computations.
+/// Inputs and forwards come before backwards. Both are ordered by micro-batch; within a micro-batch, forwards are
+/// ordered by ascending stage and backwards by descending stage.
 pub(crate) fn first(culprits: impl Iterator<Item = Culprit>) -> Option<Culprit> {
     culprits.min_by_key(|culprit| {
         let position = if culprit.origin == Origin::Backward { usize::MAX - culprit.stage } else { culprit.stage };

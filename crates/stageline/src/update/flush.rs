@@ -21,8 +21,8 @@ pub(crate) struct FlushConfig {
 }
 
 impl FlushConfig {
-    /// Returns the verdict that stages assume in the training step `step` before the common verdict is known: to step
-    /// their optimizers, because all gradients are finite, without clipping by the global norm.
+    /// Returns the verdict that stages assume in the training step `step` before they know the common verdict: to step
+    /// their optimizers, as if all gradients were finite and their global norm needed no clipping.
     pub(crate) fn assumed(self, step: usize) -> Verdict {
         let scaling = self.clip.map_or(Scaling::Keep, |clip| clip.scaling(0.0));
         Verdict::Step { scaling, examine: self.examines(step) }
@@ -54,13 +54,14 @@ pub(crate) enum Flush {
 pub(crate) enum Verdict {
     /// Every stage steps its optimizer with the step's gradients, and keeps the result.
     Step {
-        /// The scaling that clips the gradients of all stages before the optimizer step.
+        /// The factor or clamp by which the gradients of all stages are clipped before the optimizer step.
         scaling: Scaling,
         /// Whether the stages report the health of each parameter (such as its gradient norm and update size) in this
         /// step.
         examine: bool,
     },
-    /// Every stage returns its gradients, both as summed and as clipped, and changes neither parameters nor optimizer.
+    /// Every stage returns its gradients to the caller, before and after clipping, and changes neither parameters nor
+    /// optimizer.
     Show { scaling: Scaling },
     /// The step is a rehearsal, which only measures the memory that training needs: every stage steps its optimizer and
     /// then rolls the step back. No values of tied parameters are exchanged.
@@ -91,10 +92,10 @@ pub(crate) struct Outcome {
     /// The computations of this stage that gave NaN or infinity. Stages look for them only when a step with a
     /// non-finite loss or gradient is run a second time; in all other passes the list is empty.
     pub(crate) culprits: Vec<Culprit>,
-    /// The ledger of the stage's gradient sum: the number of micro-batches in it, and the sum of their loss weights,
-    /// which are usually numbers of unmasked targets.
+    /// The ledger of the stage's gradient sum: the number of micro-batches in it, and the sum of their loss weights
+    /// (the divisors of their losses, usually their numbers of unmasked targets).
     pub(crate) ledger: Ledger,
-    /// The loss of every micro-batch as a list of the loss's terms; empty except on the last stage.
+    /// The losses of the micro-batches, each as a list of the terms of its loss; empty except on the last stage.
     pub(crate) losses: Vec<Vec<f64>>,
     /// The metrics of every micro-batch, each summed over the micro-batch; empty except on a last stage that has
     /// metrics.
@@ -109,7 +110,8 @@ impl Outcome {
     }
 }
 
-/// The totals of a step over all stages: losses, gradient norm and number of reductions.
+/// The totals of a step over all stages: losses, metrics, gradient norm, and number of gradient reductions over the
+/// replicas.
 pub(crate) struct Sums {
     /// Each term of the step's loss, summed over the micro-batches.
     pub(crate) losses: Vec<f64>,
@@ -122,9 +124,9 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    /// Computes the totals of a step from the stages' reports, after a check that every stage has summed the gradients
-    /// of all its micro-batches. `expected` has the number and the loss weight of each replica's micro-batches. Squared
-    /// gradient norms are added in layer order.
+    /// Computes the totals of a step (losses, metrics, gradient norm) from the stages' reports, after a check that
+    /// every stage has summed the gradients of all its micro-batches. `expected` has, for each replica, the number of
+    /// its micro-batches and the sum of their loss weights (usually their numbers of unmasked targets).
     ///
     /// # Errors
     /// Returns [`LedgerError`] if a stage's gradient sum does not contain exactly its replica's part of the batch.
@@ -143,7 +145,8 @@ impl Sums {
         self.scaling(config).map_or(Verdict::Skip, step)
     }
 
-    /// Returns the scaling that clips the step's gradients; `None` if the loss or a gradient is not finite.
+    /// Returns how the step's gradients are clipped: not at all, by a factor, or by a clamp. The result is `None` if
+    /// the loss or a gradient is not finite.
     pub(crate) fn scaling(&self, config: FlushConfig) -> Option<Scaling> {
         let finite = self.losses.iter().all(|loss| loss.is_finite()) && self.gradient_norm.is_finite();
         finite.then(|| config.clip.map_or(Scaling::Keep, |clip| clip.scaling(self.gradient_norm)))
@@ -183,8 +186,9 @@ mod tests {
         }
     }
 
-    /// Tests that the step ends with an error if one stage's gradient sum lacks a micro-batch or has another loss
-    /// weight than the step. Otherwise the other stages would step their optimizers.
+    /// Tests that a step ends with an error if one stage's gradient sum has too few or too many micro-batches, or if
+    /// their loss weights (numbers of targets) do not add up to those of the step. Without the error, the other stages
+    /// would step their optimizers.
     #[test]
     fn sums_that_are_not_the_whole_step_give_an_error_and_no_verdict() {
         let expected = [Ledger { backwards: 4, weight: 10.0.into() }];

@@ -24,16 +24,16 @@ pub(crate) struct GradientSum {
     total: GradientsParams,
     /// The sum of the gradients of the current, incomplete group of micro-batches.
     group: Sum,
-    /// The number of micro-batches whose gradients form one group of the sum.
+    /// The number of micro-batches in a group, whose gradients are summed before they are added to the total.
     per_group: usize,
-    /// The gradients of micro-batches that arrived before those of an earlier micro-batch, by micro-batch index. They
-    /// are added to the sum after those of the earlier micro-batch.
+    /// The gradients that arrived early, by the index of their micro-batch: gradients of a preceding micro-batch are
+    /// still missing, and must be added to the sum first.
     early: BTreeMap<usize, Half>,
     ledger: Ledger,
 }
 
-/// The gradients of one micro-batch, with its loss weight (usually its number of unmasked targets). The gradients of
-/// some parameters may be deferred, which means that they are not computed yet.
+/// The gradients of one micro-batch for a stage's parameters, with the micro-batch's loss weight (usually its number of
+/// unmasked targets). The gradients of some parameters may be deferred, which means that they are not computed yet.
 pub(crate) struct Half {
     pub(crate) gradients: GradientsParams,
     /// The gradients of layers' weights for this micro-batch that are not computed yet.
@@ -56,8 +56,9 @@ impl Half {
         known.ids
     }
 
-    /// Whether a parameter of `module` has more than one gradient in this micro-batch. Such gradients must be added to
-    /// each other before they are added to those of other micro-batches.
+    /// Whether a parameter of `module` has several gradients in this micro-batch, at least one of them deferred (not
+    /// computed yet), because the module uses the parameter more than once. Such gradients must be added to each other
+    /// before they are added to those of other micro-batches.
     fn is_several<M: Module>(&self, module: &M) -> bool {
         let mut seen = self.computed(module);
         self.deferred.iter().flat_map(|deferred| &deferred.ids).any(|id| !seen.insert(*id))
@@ -97,8 +98,8 @@ impl GradientSum {
         self.total = if total.is_empty() { group } else { joined(module, total, group) };
     }
 
-    /// Completes the gradient sum of a step: adds the last group of micro-batches, passes the sum to `reduce`, and
-    /// keeps the result. In replica 0, `reduce` returns the sum over all data-parallel replicas.
+    /// Completes the gradient sum of a step: adds the last group of micro-batches to the total, and replaces the total
+    /// by the result of `reduce`. In replica 0, `reduce` returns the sum over all data-parallel replicas.
     pub(crate) fn end<M: Module, E>(
         &mut self,
         module: &M,
@@ -110,7 +111,8 @@ impl GradientSum {
         Ok(())
     }
 
-    /// Returns the ledger of the gradient sum: the number of micro-batches in it, and the sum of their loss weights.
+    /// Returns the ledger of the gradient sum: the number of micro-batches in it, and the sum of their loss weights
+    /// (usually their numbers of unmasked targets).
     pub(crate) fn ledger(&self) -> Ledger {
         self.ledger.clone()
     }
@@ -135,8 +137,8 @@ impl GradientSum {
         copy.again
     }
 
-    /// Replaces the gradient sum by `gradients`, the sum of a step that was rolled back and whose optimizer step is
-    /// made again. The count of micro-batches starts at 0.
+    /// Replaces the gradient sum by `gradients`, the complete sum of a step that was rolled back, so that its optimizer
+    /// step can be made again. The count of summed micro-batches is set to 0.
     pub(crate) fn put_back(&mut self, gradients: GradientsParams) {
         self.take();
         self.total = gradients;

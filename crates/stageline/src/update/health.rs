@@ -46,7 +46,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// The number of bins of the histogram.
+    /// The number of bins in a histogram of magnitudes.
     pub const BINS: usize = 40;
 
     /// The exponent of the power of two at which the histogram's second bin begins. The first bin counts all smaller
@@ -70,8 +70,8 @@ impl Histogram {
     }
 }
 
-/// The values and gradients of a stage's parameters before an optimizer step, for comparison with the values after the
-/// step.
+/// The values and gradients of a stage's parameters before an optimizer step. They are compared with the values after
+/// the step to report the health of each parameter (such as its gradient norm and update size).
 pub(crate) struct Examination {
     gradients: Vec<Named>,
     values: HashMap<ParamId, Vec<f32>>,
@@ -83,8 +83,8 @@ impl Examination {
         Self { gradients: named::gradients(module, gradients), values: named::values(module) }
     }
 
-    /// Compares the values of a stage's parameters before and after its optimizer step, and returns the health of every
-    /// parameter that has a gradient.
+    /// Compares the values of a stage's parameters before and after its optimizer step, and returns the health (such as
+    /// gradient norm and update size) of every parameter that has a gradient.
     pub(crate) fn after<M: Module>(
         self,
         stage: usize,

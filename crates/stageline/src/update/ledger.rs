@@ -26,10 +26,11 @@ pub struct LedgerError {
     pub replica: Replica,
     /// The stage whose gradient sum is wrong.
     pub stage: usize,
-    /// The ledger of the stage: the number of micro-batches in its gradient sum, and the sum of their loss weights.
+    /// The contents of the stage's wrong gradient sum: the number of micro-batches in it, and the sum of their loss
+    /// weights (usually numbers of unmasked targets).
     pub found: Ledger,
-    /// The ledger that the stage should have: the number of micro-batches in its replica's part of the batch, and the
-    /// sum of their loss weights.
+    /// The contents that the stage's gradient sum should have: the number of micro-batches in its replica's part of the
+    /// batch, and the sum of their loss weights (usually numbers of unmasked targets).
     pub expected: Ledger,
 }
 

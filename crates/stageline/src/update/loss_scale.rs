@@ -4,8 +4,9 @@ use stageline_checkpoint::LossScale as State;
 
 use crate::update::precision::Precision;
 
-/// The factor by which the loss of each micro-batch, already divided by the step's total loss weight, is multiplied
-/// before the backward (Micikevicius et al., 2018, [arXiv:1710.03740](https://arxiv.org/abs/1710.03740)).
+/// The loss scale: the factor by which the loss of each micro-batch is multiplied before the backward, so that small
+/// gradients do not underflow (Micikevicius et al., 2018, [arXiv:1710.03740](https://arxiv.org/abs/1710.03740)). Before
+/// that, the loss is divided by the step's total loss weight (usually its number of unmasked targets).
 ///
 /// The summed gradients are divided by the same factor. A power of two changes no bit of a gradient that neither
 /// overflows nor underflows.
@@ -13,7 +14,8 @@ use crate::update::precision::Precision;
 pub enum LossScale {
     /// A loss scale with this value, which never changes.
     Fixed(f64),
-    /// A loss scale that falls and rises during the training, so that it is as large as the gradients allow.
+    /// A loss scale that falls when gradients overflow and rises after many steps without an overflow, with these
+    /// settings.
     Dynamic(DynamicLossScale),
 }
 
@@ -78,8 +80,8 @@ impl Scaler {
         Self { config, scale, calm: 0 }
     }
 
-    /// Returns the scaler of a resumed training: with the loss scale of the checkpoint if the configured scale is
-    /// dynamic, else with the configured scale.
+    /// Returns the scaler (the current loss scale) of a resumed training. A dynamic loss scale continues from its value
+    /// in the checkpoint, if the checkpoint has one; otherwise the scaler starts from the configured loss scale.
     pub(crate) fn resumed(config: LossScale, state: Option<State>) -> Self {
         let fresh = Self::new(config);
         match (config, state) {

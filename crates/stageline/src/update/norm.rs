@@ -39,7 +39,8 @@ impl SquaredNorms {
 
 struct Squares<'a> {
     gradients: &'a GradientsParams,
-    /// The ids of the parameters visited so far, so that a parameter that a module uses twice counts once.
+    /// The ids of the parameters visited so far, so that the gradient of a parameter that a module uses twice is
+    /// squared once.
     seen: HashSet<ParamId>,
     /// The sum of squares of each parameter's gradient, on the device; `None` if the parameter has no gradient.
     sums: Vec<Option<Tensor<1>>>,

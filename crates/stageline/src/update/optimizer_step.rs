@@ -49,7 +49,8 @@ pub(crate) struct Trained<M> {
     is_torn: bool,
 }
 
-/// Whether every stage keeps its state from before a step until all stages have stepped.
+/// Whether every stage keeps its state from before a training step until all stages have stepped, so that the step can
+/// be rolled back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rollback {
     /// Every stage keeps its state from before the step, so that an error during the flush rolls back the step on every
@@ -87,8 +88,9 @@ impl<M: Module> Trained<M> {
         self.module.as_ref().expect("a worker whose stage has panicked executes no more commands")
     }
 
-    /// Returns a copy of the stage's optimizer that has made one step with zero gradients for the parameters `own`. The
-    /// copy's state has the fields that an optimizer state in a checkpoint must have. The stage itself does not change.
+    /// Returns a copy of the stage's optimizer that has made one step with zero gradients for `own`, the parameters
+    /// that the stage trains. The copy shows which fields the optimizer state in a checkpoint must have. The stage
+    /// itself does not change.
     fn stepped_once(&self, own: impl Iterator<Item = ParamId>) -> ModuleOptimizer {
         let (mut optimizer, mut learning_rate) = (self.optimizer.clone(), self.learning_rate.clone());
         let gradients = zeros(self.module(), &own.collect());
@@ -165,7 +167,7 @@ impl<M: Module> Trained<M> {
     /// Restores the stage's tensors, optimizer state and learning rate from a checkpoint.
     ///
     /// # Errors
-    /// Returns the parts of the optimizer state that the optimizer cannot use, if any.
+    /// Returns the parts of the checkpoint's optimizer state that the stage's optimizer cannot use, if there are any.
     pub(crate) fn restore(&mut self, restored: &mut Restored) -> Result<(), Vec<Unfit>> {
         self.restore_tensors(restored);
         let Restored { optimizer, stateless, own, optimizer_steps: steps, .. } = restored;
@@ -194,8 +196,8 @@ impl<M: Module> Trained<M> {
         self.put(unify(visit::write(module, &restored.tensors)));
     }
 
-    /// Replaces the stage's module by the module that the function `change` returns. If `change` fails, it returns a
-    /// module and an error: the module is stored in the stage, and the error is returned.
+    /// Passes the stage's module to the function `change`, and stores the module that `change` returns in its place. A
+    /// `change` that fails returns a module too, which is stored, and an error, which this function returns.
     pub(crate) fn change<E>(&mut self, change: impl FnOnce(M) -> Result<M, (M, E)>) -> Result<(), E> {
         let (module, result) = match change(self.take()) {
             Ok(module) => (module, Ok(())),

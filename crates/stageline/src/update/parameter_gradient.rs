@@ -29,9 +29,9 @@ impl ParameterGradient {
     }
 }
 
-/// Returns the gradients of the parameters that a stage trains, in the module's order, before and after clipping by
-/// `scaling`. A parameter on which the loss does not depend has zeros. Parameters for which `is_held` returns true are
-/// left out, because another stage trains them.
+/// Returns the gradients of the parameters that a stage trains, in the module's order, each before and after clipping
+/// by `scaling`. The gradient of a parameter on which the loss does not depend is zero. Tied parameters that another
+/// stage trains, for which `is_held` returns true, are left out.
 pub(crate) fn show<M: Module>(
     stage: usize,
     module: &M,

@@ -125,8 +125,8 @@ fn kept<M: Module>(module: &M) -> HashSet<ParamId> {
 }
 
 struct BatchNorms {
-    /// One flag for each module that contains the visitor's current position, the outermost first: true if the module
-    /// is a batch norm.
+    /// One flag for each nested module that the visit has entered and not left, the outermost first: true if that
+    /// module is a batch norm. A parameter belongs to a batch norm if one of the flags is true.
     depth: Vec<bool>,
     found: HashSet<ParamId>,
 }
@@ -147,9 +147,9 @@ impl ModuleVisitor for BatchNorms {
     }
 }
 
-/// A mapper that casts the untrained float tensors of a module's copy to f64. Running states are shared between copy
-/// and module, so they become f64 in the module too and are recognised by that. If `back` is true, the mapper restores
-/// the original values instead.
+/// A mapper that finds the running states of a module: it casts the untrained float tensors of a copy of the module to
+/// f64. A running state is shared by copy and module, so only running states become f64 in the module too. If `back` is
+/// true, the mapper restores the original tensors instead.
 struct Mark {
     values: HashMap<ParamId, AnyTensor>,
     back: bool,
@@ -172,8 +172,9 @@ impl ModuleMapper for Mark {
     }
 }
 
-/// The float type f64, which no parameter has. A module's running states are recognised by it: the untrained tensors of
-/// a copy of the module are cast to f64, and those that the copy shares with the module become f64 in the module too.
+/// The float type f64, by which the running states of a module are recognised: if the untrained tensors of a copy of
+/// the module are cast to f64, the running states, which the copy shares, become f64 in the module too. No parameter is
+/// expected to be f64 before.
 const MARK: FloatDType = FloatDType::F64;
 
 struct Marked(HashSet<ParamId>);
@@ -254,7 +255,7 @@ mod tests {
         assert_eq!((norm.gamma.val().dtype(), norm.running_mean.value().dtype()), (DType::F32, DType::F32));
     }
 
-    /// A module for tests, with a running state and a frozen parameter.
+    /// A test's module with a running state, which must stay in f32, and a frozen parameter, which must be rounded.
     #[derive(Module, Debug)]
     struct Stateful {
         state: RunningState<Tensor<1>>,

@@ -4,8 +4,7 @@ use std::f64::consts::PI;
 
 use burn::lr_scheduler::{LrScheduler, LrSchedulerRecord};
 
-/// The key under which the record of a `WarmupCosine` scheduler in a checkpoint stores the number of optimizer steps
-/// taken.
+/// The key of the number of optimizer steps taken, in the record that a checkpoint stores of a `WarmupCosine` schedule.
 const TAKEN: &str = "taken";
 
 /// A learning rate schedule: a linear warm-up to a peak, then half a cosine down to a lowest rate, which all later
@@ -113,13 +112,13 @@ pub enum WarmupCosineError {
     /// The peak learning rate is not a finite number above 0.
     #[error("the peak learning rate is {peak}; give a finite number above 0")]
     Peak {
-        /// The peak learning rate that was given.
+        /// The invalid peak learning rate that the caller gave.
         peak: f64,
     },
     /// The lowest learning rate is not between 0 and the peak learning rate.
     #[error("the lowest learning rate is {lowest}; give a number from 0 to the peak, {peak}")]
     Lowest {
-        /// The lowest learning rate that was given.
+        /// The invalid lowest learning rate that the caller gave.
         lowest: f64,
         /// The peak learning rate of the schedule.
         peak: f64,
@@ -127,7 +126,7 @@ pub enum WarmupCosineError {
     /// The warm-up of the learning rate has more steps than the whole schedule.
     #[error("{warm_up} steps of warm-up do not fit a schedule of {steps} steps; give fewer, or a longer schedule")]
     WarmUp {
-        /// The number of steps of warm-up that was given for the learning rate.
+        /// The number of warm-up steps that the caller gave, which exceeds the number of steps of the whole schedule.
         warm_up: usize,
         /// The number of optimizer steps of the whole learning rate schedule.
         steps: usize,

@@ -8,15 +8,17 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Cause {
-    /// The loss of a step is the plain average of its micro-batches' mean losses, as if every micro-batch had the same
-    /// number of targets.
+    /// The verified training takes the plain average of the micro-batches' mean losses as the loss of a step, as if
+    /// every micro-batch had the same number of targets.
     MeanOfMeans(Whose),
-    /// Every gradient is too large or too small by the same factor, as if a division by the loss weight were missing.
+    /// Every gradient of the verified training is too large or too small by the same factor, as if a division by the
+    /// loss weight (the number of targets) were missing.
     MissedDivision {
-        /// The factor by which every gradient is wrong: the found gradient divided by the expected one.
+        /// The factor by which every gradient is wrong: the gradient in the verified training divided by the correct
+        /// gradient.
         factor: f64,
     },
-    /// The gradients of a stage leave out one micro-batch.
+    /// The verified training leaves one micro-batch out of the gradients of a stage.
     MissingMicroBatch {
         /// The last stage (the nearest to the loss) whose gradients leave out the micro-batch. Earlier stages may miss
         /// the micro-batch too, because they receive no gradients for it.
@@ -24,16 +26,17 @@ pub enum Cause {
         /// The index of the micro-batch that the stage's gradients leave out.
         micro_batch: usize,
     },
-    /// The gradients are clipped separately per micro-batch, stage or parameter, instead of all gradients of a step
-    /// together.
+    /// The verified training clips gradients separately per micro-batch, stage or parameter, instead of all gradients
+    /// of a step together.
     ClippedApart(ClipScope),
-    /// The gradients are not clipped, although gradient clipping is configured.
+    /// The verified training does not clip its gradients, although gradient clipping is configured.
     NotClipped,
-    /// A batch norm normalises each micro-batch by its own statistics.
+    /// A batch norm of the model normalises each micro-batch by the micro-batch's own statistics, instead of by those
+    /// of the whole batch.
     BatchNorm {
-        /// The stage whose module has the batch norm.
+        /// The index of the stage whose module has the batch norm that makes the two trainings differ.
         stage: usize,
-        /// The path of the batch norm in the stage's module.
+        /// The path, in the stage's module, of the batch norm that makes the two trainings differ.
         path: String,
     },
     /// The loss of a sample depends on the other samples of its micro-batch (for example by a mean over dimension 0),
@@ -42,7 +45,7 @@ pub enum Cause {
     /// The model draws random numbers that differ each time, so its gradients differ each time that it computes the
     /// same batch.
     DrawsRandomNumbers,
-    /// The model has different parameters each time that it is built.
+    /// The model starts with different parameters each time that it is built, so the two trainings cannot agree.
     NotSeeded,
     /// The partition into stages changes the model: its stages, run one after another on one device, give other
     /// gradients than the model before it was split.
@@ -54,8 +57,8 @@ pub enum Cause {
         /// it was split into stages.
         path: String,
     },
-    /// A part of the model that is recomputed in the backward gives different values or gradients than without
-    /// recomputation.
+    /// A part of the model that the backward recomputes (activation checkpointing) gives other values or gradients than
+    /// it does without recomputation.
     Recomputation,
     /// The difference between the trainings is only rounding, because the stages compute in BF16 or F16 instead of full
     /// precision.
@@ -92,11 +95,11 @@ pub enum Whose {
 /// micro-batch, a stage or a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClipScope {
-    /// The gradients are clipped at every micro-batch, instead of once per step.
+    /// The training wrongly clips the gradients at every micro-batch, instead of once per step.
     MicroBatch,
-    /// The gradients of each stage are clipped separately from those of other stages.
+    /// The training wrongly clips the gradients of each stage separately from those of other stages.
     Stage,
-    /// The gradient of each parameter is clipped separately from those of other parameters.
+    /// The training wrongly clips the gradient of each parameter separately from those of other parameters.
     Parameter,
 }
 

@@ -104,8 +104,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         Ok(parts)
     }
 
-    /// Returns the gradients of the first step that known faults would give with `count` micro-batches: averaging the
-    /// micro-batches' mean gradients, or clipping (as `clip` says) per micro-batch.
+    /// Splits the batch of the first step into `count` micro-batches, and returns the gradients that the step would
+    /// have with each of several known faults: averaging the micro-batches' mean gradients, or clipping (with the
+    /// settings `clip`) at every micro-batch.
     fn predictions(
         &self,
         probes: &mut Pipeline<In, Out, Target>,
@@ -150,8 +151,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         vec![0.0; self.reference.iter().map(|gradient| gradient.summed.len()).sum()]
     }
 
-    /// Checks that the loss function returns sums: for every loss term, the loss sum and the loss weight of the whole
-    /// batch must be the totals over its micro-batches. Returns the fault if they are not, else `None`.
+    /// Checks that the loss function returns sums over targets: for every loss term, the loss sum and the loss weight
+    /// of the whole batch must be the totals over its micro-batches. Returns the known fault that explains a
+    /// difference; `None` if there is no difference, or none that a known fault explains.
     fn loss_fault(&self, whole: &Parts, parts: &Parts) -> Option<Cause> {
         let terms = whole.losses.first().map_or(0, |(losses, _)| losses.len());
         let pairs = |parts: &Parts, term: usize| -> Vec<(f64, f64)> {
@@ -160,9 +162,10 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         (0..terms).find_map(|term| self.term_fault(&pairs(whole, term), &pairs(parts, term)))
     }
 
-    /// Checks that the sums over the micro-batches of one loss term equal those of the whole batch. `whole` and `parts`
-    /// list the pairs `(loss sum, loss weight)` of the batch and of its micro-batches. Returns the fault if the sums
-    /// differ, else `None`.
+    /// Checks one term of the loss: its loss sum and loss weight must be the same for the whole batch as in total over
+    /// the micro-batches. `whole` and `parts` list the pairs `(loss sum, loss weight)` of the batch and of its
+    /// micro-batches. Returns the known fault that explains a difference; `None` if there is no difference, or none
+    /// that a known fault explains.
     fn term_fault(&self, whole: &[(f64, f64)], parts: &[(f64, f64)]) -> Option<Cause> {
         let total = |pairs: &[(f64, f64)]| pairs.iter().fold((0.0, 0.0), |sum, pair| (sum.0 + pair.0, sum.1 + pair.1));
         let ((loss, weight), (sum, weights)) = (total(whole), total(parts));
@@ -181,7 +184,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         (uneven && apart(sum) <= self.bar).then(|| Cause::MissedDivision { factor: weight / weights })
     }
 
-    /// Returns the fault of the training's gradient clipping, given that the gradients before clipping are right;
+    /// Returns the fault in the gradient clipping of the verified training, whose gradients before clipping are right;
     /// `None` if the clipped gradients are right too. `clip` is the configured clipping.
     fn clip_fault(&self, clip: Option<Clip>) -> Option<Cause> {
         let applied: Flat = self.configured.iter().flat_map(|gradient| wide(&gradient.applied)).collect();
@@ -205,8 +208,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         Some(self.closest(&applied, candidates).unwrap_or_else(|| self.unknown()))
     }
 
-    /// Returns the known fault in the summation of gradients over the micro-batches that would give the training's
-    /// gradients `found`, where the right gradients are `sum`; `None` if there is no such fault.
+    /// Returns the known fault in adding up the micro-batches' gradients that explains the gradients `found` of the
+    /// verified training; `None` if no known fault does. `sum` has the correct gradients, and `predictions` has those
+    /// that a training with a known fault would give.
     fn sum_fault(&self, found: &Flat, sum: &Flat, predictions: Predictions) -> Option<Cause> {
         let Predictions { mean, clipped_each, clipped_running, clipped_means, clipped_running_means } = predictions;
         let scaled = |values: &Flat| {
@@ -284,8 +288,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         Ok(self.close(&flat(&full), &flat(self.reference)) && !self.close(found, &flat(&full)))
     }
 
-    /// Returns the candidate cause whose predicted gradients are the closest to the gradients of the training; `None`
-    /// if no prediction is within the tolerance for every parameter.
+    /// Returns the cause among `candidates` whose predicted gradients are the closest to the gradients `found` of the
+    /// training; `None` if no prediction is within the tolerance for every parameter.
     fn closest<const N: usize>(&self, found: &Flat, candidates: [(Cause, Flat); N]) -> Option<Cause> {
         let largest = |predicted: &Flat| self.distances(found, predicted).into_iter().fold(0.0, f64::max);
         let measured = candidates.into_iter().map(|(cause, predicted)| (largest(&predicted), cause));
@@ -293,21 +297,21 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         close.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, cause)| cause)
     }
 
-    /// Whether the found gradients of all parameters equal the expected ones within the relative tolerance of the
-    /// verification.
+    /// Whether two lists with the gradients of all parameters agree: for each parameter, `found` differs from
+    /// `expected` by at most the relative tolerance of the verification.
     fn close(&self, found: &Flat, expected: &Flat) -> bool {
         self.wrong(found, expected).is_empty()
     }
 
-    /// Returns the indices of the parameters whose found and expected gradients differ by more than the relative
-    /// tolerance of the verification, or are NaN.
+    /// Returns the indices of the parameters whose gradients in the lists `found` and `expected` differ by more than
+    /// the relative tolerance of the verification, or are NaN.
     fn wrong(&self, found: &Flat, expected: &Flat) -> Vec<usize> {
         let apart = |(_, distance): &(usize, f64)| distance.is_nan() || *distance > self.bar;
         self.distances(found, expected).into_iter().enumerate().filter(apart).map(|(at, _)| at).collect()
     }
 
-    /// Returns the relative difference between the found and the expected gradient of each parameter, in the order of
-    /// the model's parameters.
+    /// Returns, for each parameter in the order of the model, the difference between its gradients in the lists `found`
+    /// and `expected`, relative to the norm of the expected gradient.
     fn distances(&self, found: &Flat, expected: &Flat) -> Vec<f64> {
         let norm = dot(expected, expected).sqrt();
         let mut start = 0;
@@ -326,8 +330,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         parameters.iter().map(|&at| self.reference[at].stage).max()
     }
 
-    /// Returns the cause for a difference that no known fault explains, which names the parameter whose gradient
-    /// differs most.
+    /// Returns the cause `Unknown`, for a difference between the trainings that no known fault explains, with the stage
+    /// and the path of the parameter whose gradient differs most.
     fn unknown(&self) -> Cause {
         let worst = worst(self.differences);
         let (stage, path) = worst.map_or((0, String::new()), |worst| (worst.stage, worst.path.clone()));

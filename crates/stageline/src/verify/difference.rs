@@ -71,7 +71,8 @@ fn same_parameters(configured: &[ParameterGradient], reference: &[ParameterGradi
 }
 
 /// Returns the L2 norm of the difference between two gradients of a parameter, `values` and `reference`, divided by the
-/// norm of `reference` or by a thousandth of `norm_of_all`, whichever is larger; 0 if the two are equal.
+/// norm of `reference`; 0 if the two are equal. The divisor is at least a thousandth of `norm_of_all`, the norm of the
+/// gradients of all parameters.
 pub(super) fn relative(
     values: impl Iterator<Item = f64>,
     reference: impl Iterator<Item = f64>,

@@ -26,10 +26,10 @@ pub enum VerifyError {
         /// The number of micro-batches into which the caller has split a batch.
         given: usize,
     },
-    /// The training that is verified failed with this error.
+    /// The verified training (the one that is compared with its reference) failed with this error.
     #[error("the training that is verified failed: {0}")]
     Trial(BoxError),
-    /// The gradients that the training that is verified returned do not match the model's parameters in number or size.
+    /// The verified training returned gradients that do not match the model's parameters in number or size.
     #[error(
         "gradient {at} of the training that is verified is {found}, where the model has {expected}; give the \
          gradients of all trained parameters in the order of the model"

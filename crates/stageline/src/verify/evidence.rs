@@ -5,15 +5,16 @@ use crate::model::loss_weight::Weight;
 
 /// The losses and gradients of the micro-batches of one batch, where each micro-batch was run alone.
 pub(super) struct Parts {
-    /// The sum of each loss term over the targets of a micro-batch, and its loss weight, for each micro-batch.
+    /// For each micro-batch, a pair: the sum of each loss term over the micro-batch's targets, and the micro-batch's
+    /// loss weight.
     pub(super) losses: Vec<(Vec<f64>, Weight)>,
     /// The sum of the gradients of all micro-batches of the batch, divided by the loss weight of the whole batch.
     pub(super) sum: Flat,
-    /// The indices of the parameters whose gradient is all zero, in one list for each micro-batch of the batch.
+    /// For each micro-batch, the indices of the parameters whose gradient is zero in every element.
     pub(super) zero_gradients: Vec<Vec<usize>>,
 }
 
-/// The gradients of a step that known faults of gradient accumulation and clipping would give.
+/// The gradients that a step would have with each of several known faults of gradient accumulation or clipping.
 pub(super) struct Predictions {
     /// The gradients of a step if the training averages the mean gradients of its micro-batches.
     pub(super) mean: Flat,

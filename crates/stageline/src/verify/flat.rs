@@ -22,8 +22,8 @@ pub(super) fn dot(a: &Flat, b: &Flat) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// Clips a list of gradients by the list's own norm or by value, as `clip` says, and returns it. If `clip` is `None`,
-/// returns the list unchanged.
+/// Clips a list of gradients and returns the list. The setting `clip` limits either the norm of the whole list or the
+/// size of each element; with `None` the list stays unchanged.
 pub(super) fn clipped(mut gradients: Flat, clip: Option<Clip>) -> Flat {
     let norm = dot(&gradients, &gradients).sqrt();
     match clip.map_or(Scaling::Keep, |clip| clip.scaling(norm)) {

@@ -268,8 +268,8 @@ impl Verify {
 /// that is trained on one device.
 struct Models<'a, In: Payload, Out: Payload, Target: Payload> {
     build: &'a Build<'a, In, Out, Target>,
-    /// The closure that builds the model as it was before it was cut into stages; `None` if the reference (the training
-    /// on one device) has the stages of `build`.
+    /// The closure that builds the model as it was before it was cut into stages, which the reference (the training on
+    /// one device) then trains; `None` if the reference trains the stages of the verified pipeline.
     uncut: Option<&'a Build<'a, In, Out, Target>>,
 }
 
@@ -302,8 +302,9 @@ impl Compared {
         (self.configured - self.reference).abs()
     }
 
-    /// Whether the losses of the two trainings differ by at most `bar`. The difference is absolute if the loss of the
-    /// reference (the training on one device) is at most 1 in size, and relative to that loss otherwise.
+    /// Whether the losses of the verified training and of its reference (the training on one device) differ by at most
+    /// the tolerance `bar`. The difference is absolute if the loss of the reference is at most 1 in size, and relative
+    /// to that loss otherwise.
     fn within(self, bar: f64) -> bool {
         self.difference() <= bar * self.reference.abs().max(1.0)
     }

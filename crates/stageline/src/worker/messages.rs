@@ -24,7 +24,8 @@ pub(crate) enum Command {
     /// The command to send a copy of the state (parameters and optimizer state) of each of the worker's stages, for a
     /// checkpoint.
     Save { during: During },
-    /// The command to send a copy of the module of each of the worker's stages for a snapshot.
+    /// The command to send a copy of the module of each of the worker's stages, for a snapshot (copies of all modules
+    /// of a running pipeline).
     Copy { during: During },
     /// The command to receive the true verdict on the last step (step the optimizers, or skip the step), which the
     /// stages have ended with an assumed verdict. If the verdicts differ, the stages roll the step back and end it
@@ -102,6 +103,7 @@ pub(crate) struct ReplySenders {
     pub(crate) recorded: Sender<Recorded>,
     /// The sender of each stage's state (parameters and optimizer state) for a checkpoint.
     pub(crate) saved: Sender<StageState>,
-    /// The sender of each stage's number and module for a snapshot.
+    /// The sender of each stage's number and a copy of its module, for a snapshot (copies of all modules of a running
+    /// pipeline).
     pub(crate) copied: Sender<(usize, ErasedModule)>,
 }

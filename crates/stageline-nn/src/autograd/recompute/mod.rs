@@ -38,13 +38,14 @@ use policy::{Mark, note};
 pub use segments::sequence;
 
 thread_local! {
-    /// The sum of the parameter gradients that recomputed parts have produced in the backward on this thread; `None` if
-    /// the thread runs no backward inside [`gather`].
+    /// The running sum of the parameter gradients that recomputed parts of the model (such as transformer blocks)
+    /// produce in the backward on this thread; `None` if the thread runs no backward inside [`gather`].
     static PART_GRADIENTS: RefCell<Option<Sum>> = const { RefCell::new(None) };
 }
 
-/// Calls `backward`, and returns its result and the gradients of the parameters of recomputed parts. The backward's own
-/// result lacks these gradients, because a recomputed part has a separate graph.
+/// Runs `backward`, and returns its result and the gradients of the parameters of recomputed parts of the model (such
+/// as transformer blocks). The result of `backward` lacks these gradients, because a recomputed part has an autodiff
+/// graph of its own.
 pub fn gather<R>(backward: impl FnOnce() -> R) -> (R, GradientsParams) {
     let (result, beside) = collecting(&PART_GRADIENTS, Sum::new(GradientsParams::new(), None), backward);
     (result, beside.gradients)
@@ -82,8 +83,8 @@ pub fn block<M: Module + 'static, const D: usize, const E: usize>(
 }
 
 /// Runs a part of a model that keeps large activations for little computation, such as attention, and returns its
-/// output. The part is marked as one that [`Recompute::Selective`] recomputes in the backward. `forward` has the
-/// restrictions of [`block`].
+/// output. The part is marked as one that [`Recompute::Selective`] recomputes in the backward. As in [`block`],
+/// `forward` must use no parameters other than those of `module`.
 pub fn selective<M: Module + 'static, const D: usize, const E: usize>(
     module: &M,
     input: Tensor<D>,
@@ -93,8 +94,8 @@ pub fn selective<M: Module + 'static, const D: usize, const E: usize>(
 }
 
 /// Runs the feed-forward part of a transformer layer, whose hidden activations are wider than the model, and returns
-/// its output. The part is marked as one that [`Recompute::FeedForward`] recomputes in the backward. `forward` has the
-/// restrictions of [`block`].
+/// its output. The part is marked as one that [`Recompute::FeedForward`] recomputes in the backward. As in [`block`],
+/// `forward` must use no parameters other than those of `module`.
 pub fn feed_forward<M: Module + 'static, const D: usize, const E: usize>(
     module: &M,
     input: Tensor<D>,
@@ -116,8 +117,8 @@ fn part<M: Module + 'static, const D: usize, const E: usize>(
 }
 
 /// Runs a part of a model without keeping its activations, and returns its output; the backward recomputes the part. If
-/// that is not possible, the activations are kept, and the counts of [`Parts`] have the reason. `forward` has the
-/// restrictions of [`block`].
+/// the part cannot be recomputed, its activations are kept, and a count in [`Parts`] shows the reason. As in [`block`],
+/// `forward` must use no parameters other than those of `module`.
 pub fn recomputed<M: Module + 'static, const D: usize, const E: usize>(
     module: &M,
     input: Tensor<D>,
@@ -137,8 +138,8 @@ pub fn recomputed<M: Module + 'static, const D: usize, const E: usize>(
     })
 }
 
-/// A mapper that detaches a module's parameters from their autodiff graph. Trained parameters become leaves of a new
-/// graph if `tracked` is set. In every other case a parameter becomes an autodiff tensor that no graph tracks.
+/// A mapper that detaches all parameters of a module from their autodiff graph. If `tracked` is set, the trained
+/// parameters become leaves of a new graph, which gives them gradients; otherwise no graph tracks any of them.
 struct Leaves {
     tracked: bool,
 }
@@ -199,9 +200,9 @@ impl<B: Backend> Backward<B, 1> for Recomputed {
 /// Runs the forward of a part of a model without recording a graph, and records in the autodiff graph of `input` one
 /// operation whose backward recomputes the part. Returns the operation's output.
 ///
-/// `forward` holds the closure that computes the part; the function takes the closure out only if it returns an output.
-/// It returns `None` if `input` is not an autodiff tensor of the backend `B`, or if burn's own gradient checkpointing
-/// is on. The caller can then try the next backend or call the closure itself.
+/// `forward` must be `Some`: the closure that computes the part. The function takes the closure out of the option only
+/// if it returns an output. It returns `None` if `input` is not an autodiff tensor of the backend `B`, or if burn's own
+/// gradient checkpointing is on. The caller can then try the next backend or call the closure itself.
 fn recompute_later<B: Engine, M: Module + 'static, const D: usize, const E: usize>(
     _: PhantomData<B>,
     module: &M,

@@ -56,14 +56,15 @@ impl fmt::Display for Recompute {
     }
 }
 
-/// A set of block numbers from 0 to 127.
+/// A set of blocks of a stage that are recomputed in the backward (see [`Recompute::Only`]), as block numbers from 0 to
+/// 127.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockSet(u128);
 
-/// The error for a block number that is too large for a [`BlockSet`].
+/// The error for a block number above 127, which a [`BlockSet`] cannot contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockOutOfRange {
-    /// The number of the block.
+    /// The block number above 127 that was given for a [`BlockSet`].
     pub block: usize,
 }
 
@@ -76,7 +77,7 @@ impl fmt::Display for BlockOutOfRange {
 impl std::error::Error for BlockOutOfRange {}
 
 impl BlockSet {
-    /// Returns the set of these block numbers.
+    /// Returns the set of the block numbers `blocks`.
     ///
     /// # Errors
     /// Returns [`BlockOutOfRange`] for the first number above 127.
@@ -87,13 +88,13 @@ impl BlockSet {
         })
     }
 
-    /// Whether the set has this block number.
+    /// Whether the set contains the block number `block`.
     pub fn contains(self, block: usize) -> bool {
         block < 128 && self.0 & 1 << block != 0
     }
 }
 
-/// Displays the block numbers in ascending order, separated by commas.
+/// Displays the block numbers of the set in ascending order, separated by commas.
 impl fmt::Display for BlockSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let numbers: Vec<_> = (0..128).filter(|&block| self.contains(block)).map(|block| block.to_string()).collect();
@@ -101,8 +102,8 @@ impl fmt::Display for BlockSet {
     }
 }
 
-/// The kind of a part that a model marks for recomputation, one for each marking function: [`block`](super::block), [`selective`](super::selective) and
-/// [`feed_forward`](super::feed_forward).
+/// The kind of a part that a model marks for recomputation, one for each marking function: [`block`](super::block),
+/// [`selective`](super::selective) and [`feed_forward`](super::feed_forward).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mark {
     Block,
@@ -114,11 +115,14 @@ thread_local! {
     /// The [`Recompute`] setting of the forward that runs on this thread: the choice of parts that the backward
     /// recomputes.
     static POLICY: Cell<Recompute> = const { Cell::new(Recompute::Nothing) };
-    /// The number of parts marked by [`block`](super::block) that the forward on this thread has begun so far.
+    /// The number of blocks that the forward on this thread has begun so far, which is the number of the next block.
+    /// The [`Recompute`] setting selects blocks by their numbers.
     static PASSED: Cell<usize> = const { Cell::new(0) };
-    /// Whether the forward on this thread is inside a block of a sequence, which its own marks do not divide further.
+    /// Whether the forward on this thread is inside a block of a [`sequence`](super::sequence) that is not recomputed.
+    /// Blocks marked inside that block are then neither counted nor recomputed.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
-    /// The counts of the parts that the [`Recompute`] setting has selected in the forward on this thread.
+    /// The counts of a stage's parts (such as blocks) that the [`Recompute`] setting has selected so far in the forward
+    /// on this thread.
     static PARTS: Cell<Parts> = const { Cell::new(Parts { recomputed: 0, untracked: 0, unsupported: 0 }) };
 }
 
@@ -183,9 +187,9 @@ impl Recompute {
 }
 
 impl Mark {
-    /// Whether the [`Recompute`] setting of this thread selects the part that the forward is about to run, a part of
-    /// this kind. A call for a block also increments the thread's count of blocks, because blocks are selected by their
-    /// number.
+    /// Returns whether the [`Recompute`] setting of this thread selects the next part of the forward, whose kind is
+    /// `self`, for recomputation. If the part is a block, the call also counts the block, because blocks are selected
+    /// by their numbers.
     pub(super) fn is_selected(self) -> bool {
         if self == Self::Block && INSIDE.get() {
             return false;
@@ -204,18 +208,21 @@ impl Mark {
     }
 }
 
-/// The parts into which a sequence of blocks is divided for recomputation.
+/// The division of a sequence of blocks into parts for recomputation: single blocks or segments of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SequenceParts {
-    /// Each block is a part, and the setting selects blocks by their numbers.
+    /// Each block of the sequence is a part, and the [`Recompute`] setting selects the recomputed blocks by their
+    /// numbers.
     Blocks,
-    /// Every so many consecutive blocks are a part, and all parts are recomputed.
+    /// Each segment of n consecutive blocks of the sequence is a part, where n is the value of this variant. All
+    /// segments are recomputed.
     Segments(usize),
 }
 
 impl SequenceParts {
-    /// Returns the parts of a sequence of `blocks` blocks under the [`Recompute`] setting of this thread; `None` if the
-    /// setting selects neither blocks nor segments, or a block around the sequence is already a part.
+    /// Returns the division of a sequence of `blocks` blocks into parts under the [`Recompute`] setting of this thread.
+    /// Returns `None` if the setting selects neither blocks nor segments, or if the sequence lies inside a block of
+    /// another sequence.
     pub fn of(blocks: usize) -> Option<Self> {
         match POLICY.get() {
             _ if INSIDE.get() => None,
@@ -226,7 +233,7 @@ impl SequenceParts {
         }
     }
 
-    /// Returns the number of blocks in a part.
+    /// Returns the number of blocks in each part of the sequence; the last part may have fewer.
     pub fn length(self) -> usize {
         match self {
             Self::Blocks => 1,
@@ -234,19 +241,21 @@ impl SequenceParts {
         }
     }
 
-    /// Whether the next part of the sequence is recomputed. Each call counts one block, if blocks are the parts.
+    /// Returns whether the next part of the sequence is recomputed in the backward. If the parts are single blocks,
+    /// each call also counts one block, because blocks are selected by their numbers.
     pub fn takes_next(self) -> bool {
         self != Self::Blocks || Mark::Block.is_selected()
     }
 
-    /// Runs the forward of a part that is not recomputed. Blocks inside it are parts of that part, so they are neither
-    /// counted nor recomputed.
+    /// Runs `forward`, which computes a part of the sequence that is not recomputed, and returns its result. Blocks
+    /// marked inside this part are neither counted nor recomputed.
     pub fn keep<R>(forward: impl FnOnce() -> R) -> R {
         during(&INSIDE, true, forward)
     }
 }
 
-/// Changes the counts of the parts that the [`Recompute`] setting has selected in the forward on this thread.
+/// Calls `count` to change the counts of a stage's parts (such as blocks) that the [`Recompute`] setting has selected
+/// in the forward on this thread.
 pub(super) fn note(count: fn(&mut Parts)) {
     let mut parts = PARTS.get();
     count(&mut parts);

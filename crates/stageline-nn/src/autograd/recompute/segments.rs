@@ -11,7 +11,8 @@ use super::recomputed;
 /// [`Recompute::SquareRoot`](super::Recompute::SquareRoot) recompute segments of consecutive blocks in the backward, and
 /// keep only the input of each segment.
 ///
-/// `forward` computes one block from its module and its input. It has the restrictions of [`block`](super::block).
+/// `forward` computes one block from its module and its input. As in [`block`](super::block), it must use no parameters
+/// other than the module's.
 pub fn sequence<B: Module + 'static, const D: usize>(
     blocks: &[B],
     input: Tensor<D>,

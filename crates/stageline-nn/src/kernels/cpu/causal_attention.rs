@@ -58,7 +58,8 @@ impl Sizes {
         self.length * self.stride()
     }
 
-    /// Returns the queries of one query head, and its keys and values, from the input of a sample.
+    /// Returns the queries of the query head with the index `head`, and the keys and values that it uses, from
+    /// attention's input for one sample.
     fn head(self, sample: &[f32], head: usize) -> Head<Matrix<'_>> {
         let column = |head: usize| self.columns(sample, self.stride(), head);
         let key = self.heads.query + head / self.heads.group();

@@ -10,8 +10,8 @@ use super::numbers::{numbers, of_pairs, pairs};
 use super::wide::{sum, wide};
 use crate::kernels::variants::Norm;
 
-/// The number of rows of a normalisation that one core takes at a time and sums separately, so that sums do not
-/// depend on the number of cores.
+/// The number of input rows that one CPU core processes at a time in a normalisation. Gradients of the parameters are
+/// first summed over each such group of rows, so that the sums do not depend on the number of cores.
 const ROWS: usize = 64;
 
 /// Computes the normalisation of a contiguous input `[..., width]`, and returns the output and the moments of the rows,
@@ -33,7 +33,7 @@ pub fn normalised(
 }
 
 /// Returns the gradient of a normalisation's contiguous input, given the moments of the input's rows (`[rows, 2]`: mean
-/// and reciprocal deviation) and the gradient of the output.
+/// and 1 / standard deviation) and the gradient of the output.
 pub fn gradient_of_input(
     input: &FloatTensor<Flex>,
     gamma: &FloatTensor<Flex>,
@@ -51,7 +51,7 @@ pub fn gradient_of_input(
 }
 
 /// Returns the gradients of a normalisation's scale and shift, each `[width]`, given the moments of the input's rows
-/// (`[rows, 2]`: mean and reciprocal deviation) and the gradient of the output.
+/// (`[rows, 2]`: mean and 1 / standard deviation) and the gradient of the output.
 pub fn gradients_of_parameters(
     input: &FloatTensor<Flex>,
     moments: &FloatTensor<Flex>,

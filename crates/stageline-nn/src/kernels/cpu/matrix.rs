@@ -89,8 +89,8 @@ pub(super) struct MatrixMut<'a> {
 unsafe impl Send for MatrixMut<'_> {}
 
 impl<'a> MatrixMut<'a> {
-    /// Cuts a slice of rows of `stride` numbers into writable matrices of `columns` columns each, which lie side by
-    /// side.
+    /// Returns writable matrices of `columns` columns each, which lie side by side and together make up a slice of rows
+    /// of `stride` numbers.
     ///
     /// # Panics
     /// Panics if `columns` is 0 or does not divide `stride`.
@@ -112,7 +112,7 @@ impl<'a> MatrixMut<'a> {
         (0..stride / columns).map(piece)
     }
 
-    /// Returns a writable view of a whole slice as a matrix, row by row.
+    /// Returns a writable view of a whole slice as a matrix of `rows` rows and `columns` columns, stored row by row.
     ///
     /// # Panics
     /// Panics if the slice does not have `rows * columns` numbers.

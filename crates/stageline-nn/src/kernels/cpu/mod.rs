@@ -37,8 +37,9 @@ impl Kernels for Flex {
     /// Two numbers of each input row that the backward of a normalisation needs, `[rows, 2]`: the row's mean (0 for RMS
     /// normalisation), and the reciprocal of its standard deviation or root mean square.
     type Moments = FloatTensor<Flex>;
-    /// The values that the backward of causal attention needs: its input, and the attention weights of every query
-    /// head of every sample, block by block of queries.
+    /// The values that the backward of causal attention needs: attention's input, and a list of attention weights for
+    /// every query head of every sample. A list has the matrices `[queries, keys]` of the head's blocks of queries, one
+    /// after the other.
     type Attended = (FloatTensor<Flex>, Arc<Vec<Vec<f32>>>);
 
     fn are_there(_: &Device<Flex>) -> bool {

@@ -75,7 +75,8 @@ struct Scales {
     /// The factor that turns the product of the scaled queries and the keys into attention scores: 1 / sqrt(head size),
     /// divided by the factor with which the queries were scaled.
     rest: f64,
-    /// The factor by which the attention weights are multiplied before their division by their sum.
+    /// The factor by which attention weights are multiplied before the division by their sum, so that sums of weighted
+    /// values stay within the range of f16.
     weights: f64,
 }
 
@@ -99,8 +100,9 @@ impl Scales {
     }
 }
 
-/// The largest magnitude of a head's gradients after their scaling for f16, so that sums of up to 8192 of them stay
-/// within the range of f16. The gradients are those of the head's output, divided by the sums of the attention weights.
+/// The magnitude to which the largest gradient of a head is scaled in f16, so that sums of up to 8192 such gradients
+/// stay within the range of f16. The gradients are those of the head's output, divided by the sums of the attention
+/// weights.
 const LARGEST: f64 = 0.125;
 
 /// Returns the factor for each head that scales the head's largest gradient to [`LARGEST`], so that the gradients fit

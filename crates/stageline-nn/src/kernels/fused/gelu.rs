@@ -8,13 +8,13 @@ use burn::tensor::activation::sigmoid;
 use super::{as_given, wide};
 use crate::kernels::variants::GeluForm;
 
-/// Returns the cumulative distribution function of the standard normal distribution at every element.
+/// Returns the cumulative distribution function of the standard normal distribution at every element of `x`.
 fn cumulative(x: Tensor<2>) -> Tensor<2> {
     (x * FRAC_1_SQRT_2).erf() * 0.5 + 0.5
 }
 
-/// Returns the approximation of the standard normal distribution's cumulative distribution function that GELU's tanh
-/// form uses, at every element.
+/// Returns the standard normal distribution's cumulative distribution function at every element of `x`, in the
+/// approximation that GELU's tanh form uses.
 fn approximated(x: Tensor<2>) -> Tensor<2> {
     sigmoid((x.clone() * x.clone() * x.clone() * GeluForm::CUBIC + x) * GeluForm::TWICE)
 }

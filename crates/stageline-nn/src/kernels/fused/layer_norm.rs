@@ -16,7 +16,7 @@ pub struct Moments<T> {
 }
 
 /// Computes the normalisation of an input `[rows, width]`, with a scale and a shift of `[width]`, and returns the
-/// output and the moments (mean and reciprocal deviation) of the rows.
+/// output and the moments (mean and 1 / standard deviation) of the rows.
 pub(crate) fn normalised(
     input: &Tensor<2>,
     gamma: Tensor<1>,
@@ -44,8 +44,8 @@ fn centred<const D: usize>(input: Tensor<D>, mean: Option<&Tensor<D>>) -> Tensor
     }
 }
 
-/// Returns the gradient of a normalisation's input, `[rows, width]`, given the moments (mean and reciprocal deviation)
-/// of the input's rows and the gradient of the output.
+/// Returns the gradient of a normalisation's input, `[rows, width]`, given the moments (mean and 1 / standard
+/// deviation) of the input's rows and the gradient of the output.
 pub(crate) fn to_input(
     input: &Tensor<2>,
     gamma: Tensor<1>,
@@ -66,7 +66,7 @@ pub(crate) fn to_input(
     as_given((rest - hat() * along) * over_deviation.clone(), input)
 }
 
-/// Returns the gradients of a normalisation's scale and shift, each `[width]`, given the moments (mean and reciprocal
+/// Returns the gradients of a normalisation's scale and shift, each `[width]`, given the moments (mean and 1 / standard
 /// deviation) of the input's rows and the gradient of the output.
 pub(crate) fn to_parameters(
     input: &Tensor<2>,

@@ -44,8 +44,8 @@ mod checks {
         tensor.clone().cast(FloatDType::F64)
     }
 
-    /// Returns the output of a tensor function in f64, and the gradient of the function's input as burn's autodiff
-    /// derives it, given the output's gradient `upstream`.
+    /// Returns the exact values that a test compares with a kernel's: the output of `function` for `input`, and the
+    /// gradient of `input` as burn's autodiff derives it from the output's gradient `upstream`, both computed in f64.
     pub fn derived<const D: usize, const E: usize>(
         function: impl Fn(Tensor<D>) -> Tensor<E>,
         input: &Tensor<D>,
@@ -57,16 +57,16 @@ mod checks {
         (output.inner(), leaf.grad(&gradients).unwrap())
     }
 
-    /// Calls `check` three times, with a test tensor in f32, bf16 and f16, each time with an error bound that suits the
-    /// precision of the type.
+    /// Calls a test's `check` three times: with `tensor` in f32, in bf16 and in f16. The second argument of `check` is
+    /// the error bound that suits the precision of the type.
     pub fn in_all<const D: usize>(tensor: &Tensor<D>, check: impl Fn(Tensor<D>, f64)) {
         check(tensor.clone(), 1e-5);
         check(tensor.clone().cast(FloatDType::BF16), 3e-2);
         check(tensor.clone().cast(FloatDType::F16), 4e-3);
     }
 
-    /// Panics if an element of `found` differs from that of `exact` by more than `bound`, relative to the largest
-    /// magnitude in `exact` if that exceeds 1.
+    /// Panics if an element of `found` differs from the same element of `exact` by more than `bound` times the largest
+    /// magnitude in `exact`, or by more than `bound` if that magnitude is below 1.
     #[track_caller]
     pub fn near<const D: usize>(found: Tensor<D>, exact: &Tensor<D>, bound: f64) {
         let off = (exactly(&found) - exact.clone()).abs().max().into_scalar::<f64>();

@@ -13,12 +13,12 @@ pub(crate) fn in_groups(rows: &Tensor<2>, most: usize) -> Tensor<3> {
     rows.clone().reshape([groups, count / groups, columns])
 }
 
-/// The largest number of groups into which rows are split for a sum: enough to use all of a GPU, and few enough that
-/// the sum of the groups is short.
+/// The largest number of groups into which rows are split for a sum over rows: enough groups to use all of a GPU, and
+/// few enough that adding up their sums takes little time.
 pub(crate) const ROWS: usize = 256;
 
-/// Returns the sums of a tensor `[groups, rows, columns]` over groups and rows, `[columns]`, in the element type of
-/// `given`.
+/// Returns the sums of a tensor `[groups, rows, columns]` over groups and rows, `[columns]`, in the element type of the
+/// tensor `given`.
 pub(crate) fn of_groups(all: Tensor<3>, given: &Tensor<2>) -> Tensor<1> {
     // The products with one make burn's fusion join a sum with other operations in one kernel: it does so only if an
     // operation of the same shape comes before the sum and another operation follows it.

@@ -16,53 +16,53 @@ use crate::kernels::variants::{GeluForm, Norm};
 
 type Float = FloatTensor<Flex>;
 
-/// An operation that a client requested from this server, and the server's tensors, which include the operation's
-/// inputs.
+/// An operation that a client on another host requested from this server of CPU devices, and all tensors that the
+/// server stores, among them the operation's inputs.
 struct Call<'a> {
     tensors: &'a mut HandleContainer<<Flex as BackendIr>::Handle>,
     asked: &'a CustomOpIr,
 }
 
-/// Gives access to the inputs and scalar arguments of the operation that a client requested from this server. An input
-/// must be taken at most once, because the server may drop a tensor when it is taken.
+/// Gives access to the inputs and scalar arguments of the operation that a client on another host requested from this
+/// server. An input must be taken at most once, because the server may drop a tensor when it is taken.
 impl Call<'_> {
-    /// Takes the input with the index `index` of the operation that a client requested, a float tensor, from the
-    /// server's tensors.
+    /// Takes the float tensor that is input number `index` (from 0) of the operation that a client requested from this
+    /// server, and returns it.
     fn float(&mut self, index: usize) -> Float {
         self.tensors.get_float_tensor::<Flex>(&self.asked.inputs[index])
     }
 
-    /// Takes the input with the index `index` of the operation that a client requested, such as a bias, from the
-    /// server's tensors; `None` if the request has no such input.
+    /// Takes the float tensor that is input number `index` (from 0) of the operation that a client requested from this
+    /// server, and returns it; `None` if the request lacks this optional input, such as a bias.
     fn optional(&mut self, index: usize) -> Option<Float> {
         (index < self.asked.inputs.len()).then(|| self.float(index))
     }
 
-    /// Takes the input with the index `index` of the operation that a client requested, an integer tensor, from the
-    /// server's tensors.
+    /// Takes the integer tensor that is input number `index` (from 0) of the operation that a client requested from
+    /// this server, and returns it.
     fn int(&mut self, index: usize) -> IntTensor<Flex> {
         self.tensors.get_int_tensor::<Flex>(&self.asked.inputs[index])
     }
 
-    /// Returns the scalar argument with the index `index` of the operation that a client requested from this server.
+    /// Returns scalar argument number `index` (from 0) of the operation that a client requested from this server.
     fn number(&self, index: usize) -> f64 {
         self.asked.scalars[index].elem()
     }
 
-    /// Returns the form of GELU (exact or tanh) that the first scalar argument of the operation that a client requested
-    /// stands for.
+    /// Returns the form of GELU (exact or tanh) that a client requested from this server, encoded in the operation's
+    /// first scalar argument.
     fn form(&self) -> GeluForm {
         if self.number(0) == 0.0 { GeluForm::Exact } else { GeluForm::Tanh }
     }
 
-    /// Returns the kind of normalisation that the first scalar argument of the operation that a client requested stands
-    /// for.
+    /// Returns the kind of normalisation that a client requested from this server, encoded in the operation's first
+    /// scalar argument.
     fn norm(&self) -> Norm {
         if self.number(0) == 0.0 { Norm::Layer } else { Norm::RootMeanSquare }
     }
 
-    /// Returns the heads of attention that the scalar arguments of the operation that a client requested describe: the
-    /// numbers of query heads, of key-value heads and of keys in the window.
+    /// Returns the heads of the attention that a client requested from this server, encoded in the operation's three
+    /// scalar arguments: the numbers of query heads, of key-value heads and of keys in the window.
     fn heads(&self) -> AttentionHeads {
         let [query, key_value, window] = [0, 1, 2].map(|index| self.number(index) as usize);
         AttentionHeads { query, key_value, window: Some(window).filter(|window| *window > 0) }

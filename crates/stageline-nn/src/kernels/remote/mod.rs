@@ -21,12 +21,12 @@ use crate::kernels::attention_blocks::{AttentionHeads, weights_of_a_head};
 use crate::kernels::products::Products;
 use crate::kernels::variants::{GeluForm, Norm};
 
-/// The names of this crate's operations in the protocol between hosts.
+/// The names by which a client requests this crate's operations from a server on another host.
 pub mod name {
-    /// The name of the operation that asks a server for its greeting: its version, and whether it has this crate's
-    /// kernels.
+    /// The name of the operation that asks a server on another host for its greeting: its version, and whether it has
+    /// this crate's kernels.
     pub const HELLO: &str = "stageline/hello";
-    /// The name of the operation that asks a server for the numbers that identify its process.
+    /// The name of the operation that asks a server on another host for the numbers that identify its process.
     pub const PROCESS: &str = "stageline/process";
     /// The name of the operation that tells a server the ids of the other servers of a training; the reply is the
     /// number of ids that the server accepted.
@@ -56,8 +56,8 @@ pub const ID_WORDS: usize = 4;
 /// The connected devices of other hosts whose servers have this crate's kernels.
 static WITH_KERNELS: RwLock<Vec<Device<Remote>>> = RwLock::new(Vec::new());
 
-/// Records whether the server of a device has this crate's kernels. If not, burn's own operations are used on the
-/// device.
+/// Records whether the server of a device on another host has this crate's kernels. If it lacks them, layers use burn's
+/// own operations on that device.
 pub fn set_has_kernels(device: &Device<Remote>, has_kernels: bool) {
     let mut devices = WITH_KERNELS.write();
     devices.retain(|other| other != device);
@@ -68,7 +68,8 @@ pub fn set_has_kernels(device: &Device<Remote>, has_kernels: bool) {
 
 type Float = FloatTensor<Remote>;
 
-/// Requests an operation from the server of a device, and returns its outputs, which have the given shapes and types.
+/// Requests the operation `name` from the server of a device on another host, and returns the operation's output
+/// tensors, whose shapes and types are those in `outputs`.
 ///
 /// The function does not wait for the outputs: burn sends the request, and the server computes requests in order.
 pub fn ask<const N: usize>(
@@ -88,14 +89,13 @@ fn ir(tensor: &Float) -> TensorIr {
     tensor.clone().into_ir()
 }
 
-/// Returns the shape and element type of `tensor`. A client gives them when it requests an output of the same shape and
-/// type from a server.
+/// Returns the shape and element type of `tensor`, for a request to a server whose output has the same shape and type.
 fn like(tensor: &Float) -> (Shape, DType) {
     (tensor.shape(), tensor.dtype())
 }
 
-/// Returns the shape `[rows, 2]` and the type f32. A client gives them when it requests an output from a server with
-/// two numbers for each row of `tensor`, such as the row's mean and reciprocal deviation.
+/// Returns the shape `[rows, 2]` and the type f32, for a request to a server whose output has two numbers for each row
+/// of `tensor`, such as the row's mean and 1 / standard deviation.
 fn pairs(tensor: &Float) -> (Shape, DType) {
     let shape = tensor.shape();
     (Shape::new([rows(&shape), 2]), DType::F32)

@@ -24,7 +24,7 @@ pub use step::{Account, Event, Health, StageCosts, Step, WorkerMemory};
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Line {
-    /// The description of the run, which is the first line of the log.
+    /// The first line of the log, which describes the run: its plan, layers, settings and machine.
     Run(Box<Run>),
     /// The measurements of one training step.
     Step(Box<Step>),

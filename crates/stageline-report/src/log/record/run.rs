@@ -16,7 +16,7 @@ fn is_one(number: &usize) -> bool {
     *number == 1
 }
 
-/// The description of a run: the first line of its log.
+/// The first line of a run's log, which describes the run: its plan, layers, settings and machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
     /// The version of the stageline library that wrote the log.

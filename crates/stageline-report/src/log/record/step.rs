@@ -83,8 +83,8 @@ impl Step {
         clock(self.synchronised)
     }
 
-    /// Returns the step time in seconds, minus the overhead of a synchronised step, in which workers ask their devices
-    /// after every action whether they have finished it.
+    /// Returns the step time in seconds, without the time that only the measurement costs: in a synchronised step,
+    /// workers wait after every action until their device has finished it.
     pub(crate) fn seconds_without_asking(&self) -> f64 {
         self.step_seconds - self.workers.first().map_or(0.0, |account| account.asking)
     }
@@ -98,10 +98,11 @@ pub struct StageCosts {
     /// The seconds of the stage's whole backward of one micro-batch, which computes the gradients of inputs and of
     /// weights.
     pub backward: f64,
-    /// The seconds for which sending one micro-batch's output to the next stage occupies the sender and the receiver.
+    /// The seconds for which a send of one micro-batch's output to the next stage keeps workers busy: the time of the
+    /// sender plus that of the receiver.
     pub send_activation: f64,
-    /// The seconds for which sending one micro-batch's gradient to the previous stage occupies the sender and the
-    /// receiver.
+    /// The seconds for which a send of one micro-batch's gradient to the previous stage keeps workers busy: the time of
+    /// the sender plus that of the receiver.
     pub send_gradient: f64,
     /// The seconds of the stage's flush, the end of a step: gradient norms and the optimizer step.
     pub flush: f64,

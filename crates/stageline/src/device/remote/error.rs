@@ -2,7 +2,7 @@
 
 use super::name::RemoteName;
 
-/// An error in connecting a device of another host, which names the device and the remedy.
+/// An error in connecting to a device of another host. The message names the device and a remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RemoteError {
@@ -14,7 +14,7 @@ pub enum RemoteError {
     Unreachable {
         /// The name of the device whose host cannot be reached.
         device: RemoteName,
-        /// The network's error in connecting the host.
+        /// The network's error message about the failed connection to the device's host.
         cause: String,
     },
     /// The session (the connection to the device) failed to open for another reason than an unreachable host, such as a

@@ -28,8 +28,8 @@ pub(super) struct Greeting {
 /// version of the program has the same number of values.
 pub(super) const NUMBERS: usize = 5;
 
-/// The version of the operations and kernels that a server offers. The number changes whenever one of them takes other
-/// inputs or returns other bits.
+/// The version number of the operations and kernels that a server runs for its clients. The number is raised whenever
+/// one of them takes other inputs or returns other bits.
 const OPERATIONS: u16 = 3;
 
 impl Greeting {
@@ -68,8 +68,8 @@ impl fmt::Display for Greeting {
     }
 }
 
-/// Parses one number of this program's version (major, minor or patch) at compile time; any other text is a compile
-/// error.
+/// Parses one number of this program's version (major, minor or patch) at compile time; a text that is not a number is
+/// a compile error.
 const fn number(digits: &str) -> u16 {
     match u16::from_str_radix(digits, 10) {
         Ok(number) => number,

@@ -14,7 +14,7 @@ use crate::model::replica::Replica;
 pub struct LostHost {
     /// The address of the lost host.
     pub host: HostName,
-    /// The stages that run on the lost host's devices, each with its replica.
+    /// The stages that run on the lost host's devices: the replica and the index of each.
     pub stages: Vec<(Replica, usize)>,
     /// The error of the liveness check, which says why the host counts as lost.
     pub cause: String,

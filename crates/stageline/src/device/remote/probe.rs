@@ -16,7 +16,8 @@ use crate::threads::failure::Failure;
 /// fastest transfer counts, because the others were delayed by other work.
 const ROUNDS: usize = 5;
 
-/// The time limit for measuring the network link between two devices.
+/// The time limit for measuring the network link between two devices; a link that is not measured in this time is
+/// reported as an error.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The time limit for the test transfers of one tensor size: after this time, no further transfer of that size starts.

@@ -92,8 +92,8 @@ impl Route {
 /// - The devices belong to two servers that are reached over WebSocket: tensors between them share one connection, on
 ///   which the tensors of one session (one queue of requests to a device) would wait for those of another.
 /// - One server is reached over WebSocket and the other over Iroh: they have no connection to each other.
-/// - The devices are two GPUs of one server: they would exchange tensors by NCCL, in an order that no plan fixes, which
-///   can deadlock.
+/// - The devices are two GPUs of one server: they would exchange tensors by NCCL, which can deadlock, because the
+///   pipeline's plan does not fix the order of these transfers.
 pub(super) fn goes_through_this_host(from: &Device, to: &Device) -> bool {
     if between_other_gpus(from, to) {
         return true;

@@ -11,9 +11,9 @@ use super::name::HostName;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LostWay {
-    /// The host from which no tensor arrives.
+    /// The sending host of the broken network link, whose tensors do not arrive at the receiving host.
     pub from: HostName,
-    /// The host at which no tensor arrives.
+    /// The receiving host of the broken network link, at which no tensor of the sending host arrives.
     pub to: HostName,
     /// The error of a test transfer over the broken network link.
     pub cause: String,

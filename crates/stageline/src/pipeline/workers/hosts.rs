@@ -28,8 +28,9 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         }
     }
 
-    /// Returns an error that names the broken network links between hosts if there are any. Otherwise returns `error`;
-    /// if it is the failure of a stage, the names of the other hosts are added, whose logs may say more.
+    /// Returns an error that names the broken network links between hosts if there are any, and `error` otherwise. If
+    /// `error` is the failure of a stage, the names of the other hosts are added to it, because the logs there may say
+    /// more.
     pub(super) fn name_lost_networks(&self, error: StepError) -> StepError {
         if !matches!(error, StepError::Stage(_) | StepError::Stalled(_)) {
             return error;

@@ -17,9 +17,9 @@ pub(super) struct Watch {
     pub(super) longest: Duration,
     /// Whether the watchdog has logged a warning of stalled workers since the current pass began.
     warned: Cell<bool>,
-    /// The length of the current stall at the last check: the time without progress of any worker, in units of the
-    /// watchdog's `floor` (the shortest time before a stall warning), rounded down. When this number grows to a power
-    /// of two, the watchdog checks whether the hosts still answer.
+    /// The time without progress of any worker, as measured at the watchdog's last check, in units of its `floor` (the
+    /// shortest time before a stall warning), rounded down. When the number grows to a power of two, the watchdog
+    /// checks whether the hosts still answer.
     asked: Cell<u32>,
     /// The kind and number of the pass (step, evaluation, ...) that the workers run now, for errors and logs.
     pub(super) during: During,
@@ -57,8 +57,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         self.watch.began
     }
 
-    /// Records the duration of an action, such as a forward. The watchdog allows several times the duration of the
-    /// longest action without progress.
+    /// Records the duration of an action, such as a forward, if no action was longer so far. The watchdog reports a
+    /// stall only after several times the duration of the longest action without progress.
     pub(crate) fn note_action(&mut self, took: Duration) {
         self.watch.longest = self.watch.longest.max(took);
     }

@@ -25,9 +25,9 @@ const HEAD: usize = 8 << 10;
 /// example because the process has too many open files.
 const AFTER_A_FAILURE: Duration = Duration::from_millis(100);
 
-/// Accepts WebSocket connections of clients until the process ends. A connection is forwarded to burn's server at the
-/// address `inner` if the client observes the limits for clients that have not yet opened a session (an exchange of
-/// requests with a device).
+/// Accepts WebSocket connections of clients until the process ends, and forwards them to burn's server at the address
+/// `inner`. A client is refused if it opens too many connections, or sends too much or waits too long before it opens a
+/// session (an exchange of requests with a device).
 pub(super) async fn accept(listener: TcpListener, inner: SocketAddr) {
     let waiting = Arc::new(Waiting::default());
     loop {
@@ -198,8 +198,8 @@ async fn first_message(
 mod tests {
     use super::*;
 
-    /// Forwards a client's WebSocket frames `frames` up to the end of the first message, and returns the forwarded
-    /// bytes. The error is the reason why the client is refused.
+    /// Forwards the WebSocket frames `frames` of a client up to the end of the first message, as the server does, and
+    /// returns the forwarded bytes for a test to compare. The error says why the server would refuse the client.
     fn passed(frames: &[u8]) -> Result<Vec<u8>, String> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let mut server = Vec::new();
@@ -208,8 +208,9 @@ mod tests {
         ended.map(|()| server).map_err(|error| error.to_string())
     }
 
-    /// Forwards the masked and the fragmented "Hello" message of RFC 6455, section 5.7, a long message, and a message
-    /// that comes after a ping.
+    /// Tests that exactly the bytes of a client's first WebSocket message are forwarded, and none after it. The
+    /// messages are the masked and the fragmented "Hello" of RFC 6455, section 5.7, a long message, and a message after
+    /// a ping.
     #[test]
     fn the_first_message_is_passed_and_what_follows_is_not_read() {
         let masked = [0x81, 0x85, 0x37, 0xfa, 0x21, 0x3d, 0x7f, 0x9f, 0x4d, 0x51, 0x58];

@@ -54,7 +54,7 @@ pub enum Listen {
     Iroh {
         /// The file with the server's secret key; it is created if it does not exist.
         identity: PathBuf,
-        /// The relays through which clients find the server on the network.
+        /// The relay servers through which clients find and reach the server on the network.
         relays: IrohRelays,
         /// The UDP address at which the server listens; port 0 selects a free port.
         address: SocketAddr,
@@ -77,7 +77,8 @@ impl Listen {
     }
 }
 
-/// The error of a server of devices that cannot start or has failed.
+/// An error of a server that makes this host's devices available to other hosts: the server cannot start, or has
+/// failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
@@ -328,9 +329,10 @@ fn introduced(scalars: &[ScalarIr]) -> Vec<EndpointId> {
     ids.iter().filter_map(id).collect()
 }
 
-/// Makes a server check the token of every client that opens a session (an exchange of requests with a device), if
-/// `admission` requires one, and lifts the limits for every iroh client that is admitted. The first line of a client's
-/// credential is the token; the second line, which is ignored here, is the purpose of the session.
+/// Returns the server with a check of every client that opens a session (an exchange of requests with a device): the
+/// client must present the token, if `admission` requires one. An iroh client that passes is added to `peers`, so that
+/// the limits for unknown clients no longer hold for it. The first line of a client's credential is the token; the
+/// second line, which is ignored here, says what the session is for.
 fn admitting(server: RemoteServer, admission: Admission, peers: Arc<Peers>) -> RemoteServer {
     use burn::server::PeerAuthorizer;
 

@@ -21,15 +21,15 @@ use super::limits;
 /// may open at once: one for every session (an exchange of requests with one device), and for every tensor in flight.
 const STREAMS: u32 = 4096;
 
-/// The interval at which the server compares the connection of a peer (a client or another server) that is not admitted
-/// with the limits of time and bytes.
+/// The interval at which the server checks each connection of a peer (a client or another server) that is not admitted:
+/// whether it is open too long without a session, or has sent too many bytes.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// The QUIC error code with which the server closes a connection that it refuses.
 const REFUSED: u32 = 1;
 
-/// The peers of an iroh server (clients and other servers): the set of admitted peers, and the open connections of all
-/// peers.
+/// The peers of an iroh server (clients and other servers): the set of admitted peers, whose connections have no low
+/// limits, and the open connections of all peers.
 #[derive(Debug, Default)]
 pub(super) struct Peers(Mutex<Known>);
 
@@ -41,8 +41,8 @@ struct Known {
 }
 
 impl Peers {
-    /// Adds a peer (a client or another server) to the admitted peers, and lifts the limits on its open connections and
-    /// on later ones.
+    /// Admits a peer (a client or another server): on its open and its later connections, the peer may open many
+    /// streams, send any number of bytes, and stay connected.
     pub(super) fn admit(&self, peer: EndpointId) {
         let mut known = self.0.lock();
         if known.admitted.insert(peer) {
@@ -88,8 +88,8 @@ impl Peers {
         }
     }
 
-    /// Waits until a connection of a peer (a client or another server) that is not admitted breaks one of the server's
-    /// limits, and returns a message that names the limit. For an admitted peer the wait never ends.
+    /// Waits until a connection of a peer (a client or another server) that is not admitted stays open too long or
+    /// sends too many bytes, and returns a message that says which. For an admitted peer, the wait never ends.
     async fn broken_limit(&self, connection: &Connection) -> String {
         let began = Instant::now();
         while !self.is_admitted(connection.remote_id()) {
@@ -106,8 +106,8 @@ impl Peers {
     }
 }
 
-/// A wrapper around burn's handler of iroh connections that enforces the limits for peers (clients and other servers)
-/// that are not admitted.
+/// A wrapper around burn's handler of iroh connections. It closes the connections of a peer (a client or another
+/// server) that is not admitted, if these are too many, stay open too long, or carry too many bytes.
 pub(super) struct Guarded {
     inner: Box<dyn DynProtocolHandler>,
     peers: Arc<Peers>,
@@ -193,8 +193,9 @@ mod tests {
         builder.clear_ip_transports().bind_addr(here).unwrap().bind().await.unwrap()
     }
 
-    /// Starts a test server with the secret key `key` and with limits for peers (clients and other servers) that are
-    /// not admitted. Returns the server, its peers and its address.
+    /// Starts a server for a test, which refuses peers (clients and other servers) that exceed the limits before they
+    /// are admitted. Its secret key consists of the byte `key`. Returns the server, its registry of peers, and its
+    /// address.
     async fn server(key: u8) -> (Router, Arc<Peers>, EndpointAddr) {
         let (endpoint, peers) = (endpoint(key).await, Arc::new(Peers::default()));
         let address = EndpointAddr::new(endpoint.id()).with_ip_addr(endpoint.bound_sockets()[0]);
@@ -203,7 +204,8 @@ mod tests {
         (Router::builder(endpoint).accept(ALPN, protocol).spawn(), peers, address)
     }
 
-    /// Waits until the server closes a client's connection, and returns the reason that the server gives.
+    /// Waits until the server closes a client's connection, and returns the reason that the server gives, for a test to
+    /// check.
     async fn reason(connection: &Connection) -> String {
         match connection.closed().await {
             ConnectionError::ApplicationClosed(close) => String::from_utf8_lossy(&close.reason).into_owned(),
