@@ -5,27 +5,10 @@
 //! cargo bench --bench bubble -- --kind paced --stages 4,8 --schedules 1f1b,gpipe --html bubble.html
 //! ```
 
-#[path = "bubble/flags.rs"]
-mod flags;
-#[path = "support/gpt.rs"]
-#[allow(dead_code)] // the bench has no plain loop
-mod gpt;
-#[path = "bubble/measure.rs"]
-mod measure;
-#[path = "support/paced.rs"]
-mod paced;
-#[path = "bubble/point.rs"]
-mod point;
-#[path = "bubble/report.rs"]
-mod report;
-#[path = "support/side_by_side.rs"]
-#[allow(dead_code)] // the bench uses only the median
-mod side_by_side;
-
 use anyhow::Result;
 use clap::Parser;
-use example_gpt::model;
 use stageline::CountingAllocator;
+use stageline_workspace::bubble::{flags, measure, point, report};
 
 use crate::flags::Flags;
 use crate::point::Point;

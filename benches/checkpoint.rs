@@ -5,11 +5,6 @@
 //! cargo bench --bench checkpoint
 //! ```
 
-#[path = "support/gpt.rs"]
-mod gpt;
-#[path = "support/side_by_side.rs"]
-mod side_by_side;
-
 use example_gpt::model;
 use std::cell::RefCell;
 use std::hint::black_box;
@@ -17,6 +12,7 @@ use std::num::NonZero;
 
 use clap::Parser;
 use stageline::checkpoint::{Checkpoint, Store, Tensor, Writer};
+use stageline_workspace::{gpt, side_by_side};
 
 use crate::gpt::Load;
 use crate::model::Shape;

@@ -5,13 +5,6 @@
 //! cargo bench --bench dispatch
 //! ```
 
-#[path = "support/empty.rs"]
-mod empty;
-#[path = "support/gpt.rs"]
-mod gpt;
-#[path = "support/side_by_side.rs"]
-mod side_by_side;
-
 use burn::module::{Initializer, Module, Param};
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Tensor};
@@ -19,6 +12,7 @@ use clap::Parser;
 use example_gpt::model;
 use rayon::ThreadPoolBuilder;
 use stageline::{Batch, CountingAllocator, LossStage, Pipeline, Stage, StageConfig, Weight};
+use stageline_workspace::{empty, gpt, side_by_side};
 
 use crate::empty::Empty;
 use crate::gpt::{LEARNING_RATE, Load};

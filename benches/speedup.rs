@@ -4,17 +4,13 @@
 //! cargo bench --bench speedup -- --stages 2 --micro-batches 8
 //! ```
 
-#[path = "support/gpt.rs"]
-mod gpt;
-#[path = "support/side_by_side.rs"]
-mod side_by_side;
-
 use example_gpt::model;
 use std::thread;
 
 use clap::Parser;
 use stageline::Pipeline;
 use stageline::schedule::{Schedule, schedule_named};
+use stageline_workspace::{gpt, side_by_side};
 
 use crate::gpt::Load;
 use crate::model::{Bytes, Logits, Shape};

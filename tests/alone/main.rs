@@ -1,11 +1,8 @@
 //! Tests that need a process of their own, because they subscribe to its events, count its memory and threads, or are
 //! killed.
 
-#[allow(dead_code)] // the model has functions for other tests too
-#[path = "../pipeline/mlp.rs"]
-mod mlp;
-
 use example_gpt::model;
+use stageline_workspace::mlp;
 
 #[global_allocator]
 static ALLOCATOR: stageline::CountingAllocator = stageline::CountingAllocator::new();

@@ -1,28 +1,10 @@
 //! Tests of the bubble bench: its CSV, JSON and HTML files agree with each other and with theory, on small pipelines.
 
-#[path = "../../benches/bubble/flags.rs"]
-mod flags;
-#[path = "../../benches/support/gpt.rs"]
-#[allow(dead_code)] // the bench has no plain loop
-mod gpt;
-#[path = "../../benches/bubble/measure.rs"]
-mod measure;
-#[path = "../../benches/support/paced.rs"]
-mod paced;
-#[path = "../../benches/bubble/point.rs"]
-mod point;
-#[path = "../../benches/bubble/report.rs"]
-#[allow(dead_code)] // only the bench prints the header of the table
-mod report;
-#[path = "../../benches/support/side_by_side.rs"]
-#[allow(dead_code)] // the bench uses only the median
-mod side_by_side;
-
-use example_gpt::model;
 use std::fs;
 
 use clap::Parser;
 use serde_json::Value;
+use stageline_workspace::bubble::{flags, measure, report};
 
 use crate::flags::Flags;
 

@@ -3,17 +3,12 @@
 //!
 //! `STAGELINE_GPU` names the device; `wgpu:0` if it is unset.
 
-#[path = "../support/programs.rs"]
-mod programs;
-#[allow(dead_code)] // these tests change no checkpoint
-#[path = "../support/runs.rs"]
-mod runs;
-
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use example_gpt::model::{Bytes, Logits, Shape, costs, gpt};
 use stageline::schedule::{GPipe, Interleaved, OneFOneB, Schedule, ZbV};
 use stageline::{Activity, Batch, DeviceName, Pipeline, PipelineBuilder, Recompute, StageConfig, StepError, Verify};
+use stageline_workspace::{programs, runs};
 
 use crate::runs::Place;
 

@@ -9,10 +9,6 @@
 //! cargo test --features shuttle --test interleavings
 //! ```
 
-#[allow(dead_code)] // the model has functions for other tests too
-#[path = "../pipeline/mlp.rs"]
-mod mlp;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -23,6 +19,7 @@ use shuttle::{Config, Runner};
 use stageline::checkpoint::Checkpoint;
 use stageline::schedule::{EagerOneFOneB, GPipe, Interleaved, OneFOneB, Schedule, ZbH1, ZbV};
 use stageline::{Batch, BoxError, Clip, OnNonFinite, Pipeline, PipelineBuilder, Stage, StepError, Update};
+use stageline_workspace::mlp;
 
 use crate::mlp::{Error, Layer, Mlp, Target, config, device};
 

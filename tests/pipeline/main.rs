@@ -1,15 +1,10 @@
 //! Whole-system tests of the library and its examples on real threads, in one binary. Each module tests one promise.
 
-#[path = "../../benches/support/empty.rs"]
-mod empty;
 #[path = "../../fuzz/src/restore.rs"]
 mod hostile;
-#[path = "../support/programs.rs"]
-mod programs;
-#[path = "../support/runs.rs"]
-mod runs;
 
 use example_gpt::model;
+use stageline_workspace::{empty, mlp, programs, runs};
 
 #[global_allocator]
 static ALLOCATOR: stageline::CountingAllocator = stageline::CountingAllocator::new();
@@ -31,7 +26,6 @@ mod keeping;
 mod lora;
 mod lost_device;
 mod memory;
-mod mlp;
 mod normalisation;
 mod parity;
 mod precision;

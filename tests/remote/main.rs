@@ -3,12 +3,6 @@
 
 #![cfg(unix)]
 
-#[path = "../support/programs.rs"]
-mod programs;
-#[allow(dead_code)] // these tests change no checkpoint
-#[path = "../support/runs.rs"]
-mod runs;
-
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -21,6 +15,7 @@ use burn::backend::ops::FloatTensorOps;
 use burn::server::{RemoteServer, WebSocketTransport};
 use burn::tensor::{Device, TensorData};
 use serde_json::Value;
+use stageline_workspace::{programs, runs};
 
 use crate::programs::program;
 use crate::runs::{Place, hash, wait_for_lines};

@@ -1,5 +1,5 @@
-//! The memory estimate of a training: the figures of each stage ([`StageEstimate`]), worker ([`WorkerEstimate`]) and
-//! pipeline ([`MemoryEstimate`]), from a rehearsal: a step of two micro-batches that only measures memory and is rolled
+//! The memory estimate of a training: the figures of each stage ([`StageEstimate`]) and of the pipeline
+//! ([`MemoryEstimate`]), from a rehearsal: a step of two micro-batches that only measures memory and is rolled
 //! back.
 //!
 //! A worker has in use, besides a constant part:
@@ -20,7 +20,6 @@ use std::sync::Arc;
 use burn::tensor::Device;
 
 use crate::device::location::{is_host, share_memory};
-use crate::model::replica::Replica;
 use crate::threads::cores::KernelThreads;
 use crate::update::optimizer_step::Rollback;
 
@@ -104,54 +103,6 @@ pub(crate) struct Leaf {
     /// The bytes of the stage's parameters in a replica other than replica 0. Trained parameters that share the memory
     /// of replica 0 count only with their copy in a lower precision.
     pub(crate) parameters: u64,
-}
-
-/// The predicted memory that one worker (a thread that runs one or more stages) needs in a training step, in bytes on
-/// its device.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct WorkerEstimate {
-    /// The data-parallel replica to which the worker belongs.
-    pub replica: Replica,
-    /// The indices of the stages that the worker runs, counted from 0 within its replica.
-    pub stages: Vec<usize>,
-    /// The bytes that the worker has in use between steps besides the parameters and optimizer states of its stages,
-    /// with the copies for a checkpoint if the estimate counts them. On CPUs these are mostly the buffers in which each
-    /// kernel thread packs matrix products; each is as large as the processor's L2 cache, whatever the model and the
-    /// batch.
-    pub other: u64,
-    /// The bytes of the parameters of the worker's stages, with their copies in a lower precision, if there are any.
-    pub parameters: u64,
-    /// The bytes of the optimizer states of the worker's stages.
-    pub optimizer: u64,
-    /// The bytes of the gradient sums of the worker's stages; doubled when the gradients of a batch are summed in
-    /// several groups of micro-batches.
-    pub gradients: u64,
-    /// The peak, in bytes, of the activations of all micro-batches that are live on the worker (between forward and
-    /// backward) at one time.
-    pub activations: u64,
-    /// The peak, in bytes, of the tensors in flight that count for this worker: tensors that were sent and that their
-    /// receiver has not used up. A tensor counts for the receiver, or for the sender if both workers share a memory (an
-    /// activation then counts in `activations`).
-    pub transfers: u64,
-    /// With overlapping steps, the bytes of the state that the worker keeps until the verdict on the previous step
-    /// (whether its optimizer steps are kept or rolled back): the parameters and optimizer states before that step, and
-    /// the gradient sums of that step. The value is 0 if steps do not overlap.
-    pub kept: u64,
-    /// The worker's peak memory in bytes during its forwards and backwards, before the flush: parameters, optimizer
-    /// states, gradient sums, activations, tensors in flight and working memory together.
-    pub compute_peak: u64,
-    /// The worker's peak memory in bytes during the flush, when its stages' optimizers step: parameters, optimizer
-    /// states, gradient sums, states kept for a rollback and working memory together.
-    pub flush_peak: u64,
-}
-
-impl WorkerEstimate {
-    /// Returns the peak of the worker's memory over the whole training step, in bytes: the larger of the peaks before
-    /// and during the flush.
-    pub fn peak(&self) -> u64 {
-        self.compute_peak.max(self.flush_peak)
-    }
 }
 
 /// The order of the training steps for which a memory estimate is made: one after another, or overlapping.
@@ -253,6 +204,7 @@ pub(crate) mod tests {
     use stageline_schedule::{OneFOneB, Schedule};
 
     use super::*;
+    use crate::memory::worker_estimate::WorkerEstimate;
     use crate::threads::cores::Cores;
 
     /// Returns a memory estimate for tests: a 1F1B pipeline with one stage for each entry of `activations`, which is

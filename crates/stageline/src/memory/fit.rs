@@ -7,7 +7,8 @@ use burn::tensor::Device;
 use stageline_schedule::{OneFOneB, Schedule};
 
 use crate::device::location::{is_host, share_memory};
-use crate::memory::estimate::{MemoryEstimate, WorkerEstimate};
+use crate::memory::estimate::MemoryEstimate;
+use crate::memory::worker_estimate::WorkerEstimate;
 
 /// The error of a training that needs more memory than a device has, with the changes of settings that would help.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

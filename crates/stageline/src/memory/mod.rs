@@ -10,8 +10,8 @@
 //! bytes over a simulated plan.
 //!
 //! - `rehearsal`: turns the recorded events of a rehearsal into the figures of each stage (`Rehearsal`, `Parameters`).
-//! - `estimate`: the memory figures of one stage, one worker and one pipeline (`StageEstimate`, `WorkerEstimate`,
-//!   `MemoryEstimate`).
+//! - `estimate`: the memory figures of one stage and one pipeline (`StageEstimate`, `MemoryEstimate`).
+//! - `worker_estimate`: the memory figures of one worker (`WorkerEstimate`).
 //! - `whatever_rows`: the part of a stage's memory that does not depend on the rows of a micro-batch (`WhateverRows`).
 //! - `worker_peaks`: the peak memory of each worker, by walks over the plan's actions and simulated spans that add up
 //!   the held activations and the tensors in flight of its stages (`Pace`, `Row`).
@@ -25,4 +25,5 @@ pub(crate) mod fit;
 pub(crate) mod rehearsal;
 pub(crate) mod what_if;
 pub(crate) mod whatever_rows;
+pub(crate) mod worker_estimate;
 mod worker_peaks;

@@ -10,7 +10,8 @@ use burn::tensor::Device;
 use stageline_schedule::{Action, Compute, Costs, Span, Timeline, check, simulate};
 
 use crate::device::location::{is_host, share_memory};
-use crate::memory::estimate::{Copies, MemoryEstimate, StageEstimate, Steps, WorkerEstimate};
+use crate::memory::estimate::{Copies, MemoryEstimate, StageEstimate, Steps};
+use crate::memory::worker_estimate::WorkerEstimate;
 use crate::model::replica::Replica;
 use crate::update::optimizer_step::Rollback;
 

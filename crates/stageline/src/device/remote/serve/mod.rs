@@ -6,32 +6,35 @@
 //! not opened a session (an exchange of requests with a device). It must not know stages or trainings: a client drives
 //! the devices.
 //!
+//! - `error`: the errors of a server (`ServeError`).
 //! - `gate`: accepts WebSocket clients, and forwards to burn's server those that observe the limits.
 //! - `peers`: the limits for iroh clients and other servers, and those admitted, for which the limits are lifted
 //!   (`Peers`).
 //! - `limits`: the values of these limits: time, bytes, streams and connections.
 //! - `signals`: the signals that end a server, Ctrl-C and `SIGTERM`.
 
+mod error;
 mod gate;
 mod limits;
 mod peers;
 mod signals;
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::{fmt, io};
 
 use burn::remote::{IrohIdentity, IrohRelays};
 use burn::server::{
-    AuthorizationRequest, BURN_REMOTE_ALPN, ClientId, CustomOpRegistry, RemoteServer, ServeError as BurnError,
-    TokenAuthorizer, WebSocketTransport,
+    AuthorizationRequest, BURN_REMOTE_ALPN, ClientId, CustomOpRegistry, RemoteServer, TokenAuthorizer,
+    WebSocketTransport,
 };
 use burn::tensor::{Device, TensorData};
 use burn_ir::{BackendIr, ScalarIr};
 use iroh::endpoint::{QuicTransportConfig, presets};
 use iroh::{Endpoint, EndpointId, RelayMode, protocol::Router};
 
+pub use self::error::ServeError;
 use self::peers::{Guarded, Peers};
 use self::signals::EndSignals;
 use super::greeting::{Greeting, this_process};
@@ -74,47 +77,6 @@ impl Listen {
             Self::Iroh { relays, address, .. } => *relays == IrohRelays::Disabled && address.ip().is_loopback(),
             Self::WebSocket { address } => address.ip().is_loopback(),
         }
-    }
-}
-
-/// An error of a server that makes this host's devices available to other hosts: the server cannot start, or has
-/// failed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ServeError {
-    /// The server cannot listen at its address, most often because another program uses the port.
-    #[error("{address} cannot be bound: {cause}; give an address of this host, and a port that no other program uses")]
-    Address {
-        /// The address at which the server was to listen for clients.
-        address: SocketAddr,
-        /// The operating system's message about the address that could not be bound.
-        cause: String,
-    },
-    /// The server's secret key cannot be read or written.
-    #[error("the key in {} cannot be used: {cause}; give a file of 32 bytes, or the path of a new file", path.display())]
-    Identity {
-        /// The file that contains the server's secret key.
-        path: PathBuf,
-        /// The error in reading or writing the file with the server's secret key.
-        cause: io::Error,
-    },
-    /// The server may not start, because without a token it would be open to every program on other hosts.
-    #[error(
-        "a server that anyone may use listens on this host only: leave the relays disabled, and the address 127.0.0.1 or [::1], or \
-         require a token"
-    )]
-    AnyoneElsewhere,
-    /// The operating system did not start the server's threads or sockets.
-    #[error("the server could not be started: {0}")]
-    Runtime(io::Error),
-    /// The server of the library burn, on which this server is built, failed with this message.
-    #[error("the devices cannot be served: {0}")]
-    Burn(String),
-}
-
-impl From<BurnError> for ServeError {
-    fn from(error: BurnError) -> Self {
-        Self::Burn(error.to_string())
     }
 }
 

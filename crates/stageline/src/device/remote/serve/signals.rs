@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::io;
 
-use super::ServeError;
+use super::error::ServeError;
 
 /// The receivers of the signals Ctrl-C and `SIGTERM`, which ask a server's process to end. The process catches these
 /// signals as soon as a value of this type exists.

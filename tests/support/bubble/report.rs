@@ -7,8 +7,8 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use stageline_report::{Line, LineChart, Page, Scale, Series, StackedBars};
 
-use crate::flags::{Flags, Kind};
-use crate::point::Point;
+use crate::bubble::flags::{Flags, Kind};
+use crate::bubble::point::Point;
 
 /// The header of the lines that a [`Point`] prints.
 pub const HEADER: &str =

@@ -5,10 +5,6 @@
 //! cargo bench --bench remote
 //! ```
 
-#[path = "support/gpt.rs"]
-#[allow(dead_code)] // the bench has no plain loop
-mod gpt;
-#[path = "remote/servers.rs"]
 mod servers;
 
 use example_gpt::model;
@@ -19,6 +15,7 @@ use burn::tensor::Device;
 use clap::{Parser, Subcommand, ValueEnum};
 use stageline::schedule::OneFOneB;
 use stageline::{CountingAllocator, DeviceName, Pipeline};
+use stageline_workspace::gpt;
 
 use crate::gpt::Load;
 use crate::model::{Bytes, Logits, Shape};

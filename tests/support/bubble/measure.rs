@@ -6,11 +6,11 @@ use burn::tensor::{Device, Tensor};
 use stageline::schedule::{Timeline, simulate};
 use stageline::{Batch, Payload, Pipeline, PipelineBuilder, StageConfig, StepReport};
 
-use crate::flags::{Case, Flags, Kind};
+use crate::bubble::flags::{Case, Flags, Kind};
+use crate::bubble::point::{Point, causes};
 use crate::gpt::{LEARNING_RATE, Load};
 use crate::model::{Shape, costs, gpt};
 use crate::paced::{Pace, Paced};
-use crate::point::{Point, causes};
 use crate::side_by_side::median;
 
 /// Measures one case.
