@@ -1,6 +1,7 @@
 //! What tests and benches of the whole system share: small models, programs that are run, and the bubble bench.
 
-#![allow(missing_docs)] // it is no library for users
+// It is no library for users.
+#![allow(missing_docs, clippy::new_without_default, clippy::missing_panics_doc, clippy::must_use_candidate)]
 
 use example_gpt::model;
 

@@ -130,9 +130,9 @@ pub struct TrainingFlags {
     /// show the model FLOP utilisation: tokens a second x training FLOPs a token, as a share of the peak of all devices
     #[arg(help_heading = "Measurement", long)]
     pub peak_tflops: Option<f64>,
-    /// Device of all stages, such as `cpu` or `cuda:0`, or a list of devices for consecutive workers, one replica after
-    /// the other. A device of another host has the name that `stageline serve` prints there, such as `iroh:<id>/0` or
-    /// `ws://gpu-2:4433/0`
+    /// Device of all stages, such as `cpu`, `cuda:0` or `vulkan:0`, or a list of devices for consecutive workers, one
+    /// replica after the other; `cuda:all` stands for all of CUDA. A device of another host has the name that
+    /// `stageline serve` prints there, such as `iroh:<id>/0` or `ws://gpu-2:4433/0`
     #[arg(help_heading = "Devices", long, default_value = "cpu")]
     pub device: String,
     /// File whose first line is the secret (token) of the hosts that serve devices to this run
