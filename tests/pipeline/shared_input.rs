@@ -13,7 +13,7 @@ const ROWS: usize = 8;
 const MICRO_BATCHES: usize = 4;
 const BLOCKS: usize = 4;
 
-/// What all layers read of a sample: the factors of its columns, and whether it counts.
+/// The parts of a sample that all layers read: the factors of its columns, and whether it counts.
 type Given = SharedInput<(Tensor<2>, Tensor<2, Bool>)>;
 
 /// A linear layer whose output is multiplied by the factors of each sample, and is 0 for samples that do not count.
@@ -86,7 +86,7 @@ fn trained(cut: &str, schedule: impl Schedule + 'static, precision: Precision) -
     fingerprint(&row().join(pipeline.into_modules()).unwrap()).0
 }
 
-/// The same training in a plain loop, whose layers take slices of the whole factors and flags.
+/// Runs the same training in a plain loop, whose layers take slices of the whole factors and flags.
 fn plain_loop() -> String {
     let mut model = row().init(&Device::flex());
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();

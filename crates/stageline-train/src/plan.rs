@@ -22,13 +22,14 @@ pub struct Planned {
 }
 
 /// Chooses the schedule, the number of stages and the cut of a training from its settings. `costs` has the costs of the
-/// model's layers, and is `None` for a model that is cut by hand.
+/// model's layers, and is `None` for a model that is cut by hand; `most_stages` is the largest number of stages into
+/// which the model can be cut.
 ///
 /// # Errors
 /// Returns an error if the schedule does not allow the number of chunks (stages per worker), a plan file is invalid or
 /// made for other numbers of workers or micro-batches, the search finds no plan, or the cut does not fit the number of
 /// stages.
-pub fn choose(running: &Running, training: &Training, costs: Option<&Costs>) -> Result<Planned> {
+pub fn choose(running: &Running, training: &Training, costs: Option<&Costs>, most_stages: usize) -> Result<Planned> {
     let (workers, micro_batches) = (running.workers, training.micro_batches);
     let (schedule, stages): (Arc<dyn Schedule + Send + Sync>, usize) = match (&running.schedule, running.chunks) {
         (ScheduleBy::Name(named), Some(chunks)) if chunks != named.chunks() => {
@@ -53,8 +54,7 @@ pub fn choose(running: &Running, training: &Training, costs: Option<&Costs>) -> 
             (Arc::new(plan), stages)
         }
         (ScheduleBy::Search, None) => {
-            // A stage needs a layer of its own.
-            let most_chunks = costs.map_or(1, |costs| costs.layers().len() / workers);
+            let most_chunks = most_stages / workers;
             let costs = stage_costs(costs, workers)?;
             let found =
                 best(micro_batches, &costs, &Memory::unlimited(workers), most_chunks).context("--schedule search")?;

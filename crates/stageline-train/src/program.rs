@@ -1,10 +1,11 @@
 //! The program around a training ([`Program`]): it reads the settings, shows warnings, and ends with an exit status.
 
+use std::ffi::OsString;
 use std::marker::PhantomData;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Args, Parser};
+use clap::{Args, Command, Parser};
 use stageline::StepError;
 use tracing::Level;
 use tracing_subscriber::filter::Targets;
@@ -91,9 +92,59 @@ impl<F: Parser> Program<F> {
         }
     }
 
+    /// Returns the run that `settings` describe, for a program that starts trainings from its own code. Each setting is
+    /// the name of a flag without its leading dashes, such as `steps`, and its value. The command line is not read, warnings are not
+    /// shown, and no error ends the process.
+    ///
+    /// ```no_run
+    /// # use stageline::{LossStage, Row, Stage};
+    /// # use stageline_train::Data;
+    /// use stageline_train::{NoFlags, Program};
+    ///
+    /// # fn sweep<F: Stage, B: Stage<Input = F::Output, Output = F::Output>, L: LossStage<Input = F::Output>>(
+    /// #     model: &Row<F, B, L>,
+    /// #     data: &impl Data<Input = F::Input, Target = L::Target>,
+    /// # ) -> anyhow::Result<()> {
+    /// for rate in ["1e-3", "2e-3"] {
+    ///     let run = Program::<NoFlags>::new().configured([("learning_rate", rate), ("steps", "100")])?;
+    ///     let trained = run.train(model, data)?;
+    ///     println!("{rate}: {:?}", trained.and_then(|trained| trained.validation).map(|report| report.loss));
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Returns an error if a setting is unknown or wrong, two settings contradict each other, a device cannot be
+    /// opened, or the checkpoint of the setting `resume` cannot be read.
+    pub fn configured<'a>(self, settings: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Run<F>> {
+        let flag = |(name, value): (&str, &str)| format!("--{}={value}", name.replace('_', "-")).into();
+        let program = OsString::from("settings given in code");
+        let arguments: Vec<_> = [program].into_iter().chain(settings.into_iter().map(flag)).collect();
+        let (command, not_inherited) = self.command();
+        let line = command_line(&command, &arguments, &not_inherited)?;
+        let flags = F::from_arg_matches(&line.matches)?;
+        Ok(Run::new(flags, Job::of(line.flags, line.settings)?, line.saved, Progress::default()))
+    }
+
     fn run(self, train: impl FnOnce(Run<F>) -> Result<()>) -> Result<()> {
         let progress = Progress::default();
         show_warnings(&progress);
+        let (command, not_inherited) = self.command();
+        let line = command_line(&command, &std::env::args_os().collect::<Vec<_>>(), &not_inherited)
+            // As usual with the parser clap, `--help` and wrong flags end the process.
+            .map_err(|error| error.downcast::<clap::Error>().map_or_else(|other| other, |error| error.exit()))?;
+        if line.flags.print_config {
+            print!("{}", line.settings.to_toml()?);
+            return Ok(());
+        }
+        let flags = F::from_arg_matches(&line.matches)?;
+        train(Run::new(flags, Job::of(line.flags, line.settings)?, line.saved, progress))
+    }
+
+    /// Returns the description of all flags, with the program's own defaults, and the names of the flags that a resumed
+    /// run does not take from its checkpoint.
+    fn command(self) -> (Command, Vec<&'static str>) {
         let own = F::command();
         // Adding the flags of a training replaces the description of the program.
         let [short, long] = [own.get_about(), own.get_long_about()].map(Option::<&_>::cloned);
@@ -105,13 +156,7 @@ impl<F: Parser> Program<F> {
         for (flag, value) in self.defaults {
             command = command.mut_arg(flag, |argument| argument.default_value(value));
         }
-        let line = command_line(&command, &std::env::args_os().collect::<Vec<_>>(), &self.not_inherited)?;
-        if line.flags.print_config {
-            print!("{}", line.settings.to_toml()?);
-            return Ok(());
-        }
-        let flags = F::from_arg_matches(&line.matches)?;
-        train(Run::new(flags, Job::of(line.flags, line.settings)?, line.saved, progress))
+        (command, self.not_inherited)
     }
 }
 

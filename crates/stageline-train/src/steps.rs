@@ -134,20 +134,10 @@ impl Loop<'_> {
 /// Returns a line of text for the user with the bubble of a step and its causes, each as a share of the total stage
 /// time (workers x step time).
 fn causes(report: &StepReport) -> String {
-    let accounts = report.recording.accounts();
-    let total = report.step_time.as_secs_f64() * accounts.len() as f64;
-    let share = |part: fn(&Account) -> f64| 100.0 * accounts.iter().map(part).sum::<f64>() / total;
-    let causes = [
-        ("fill", share(|account| account.fill)),
-        ("drain", share(|account| account.drain)),
-        ("imbalance", share(|account| account.imbalance)),
-        ("transfers", share(|account| account.transfer)),
-        ("flush", share(|account| account.flush)),
-        ("asking devices", share(|account| account.asking)),
-        ("threads and channels", share(|account| account.other)),
-    ];
-    let causes = causes.iter().filter(|(_, share)| share.abs() >= 0.05);
-    let causes: Vec<_> = causes.map(|(cause, share)| format!("{cause} {share:.1}%")).collect();
+    let shares = Account::shares(&report.recording.accounts(), report.step_time.as_secs_f64());
+    let percent = shares.map(|(cause, share)| (cause, 100.0 * share)).into_iter();
+    let causes = percent.filter(|(_, percent)| percent.abs() >= 0.05);
+    let causes: Vec<_> = causes.map(|(cause, percent)| format!("{cause} {percent:.1}%")).collect();
     let (bubble, clock) = (100.0 * report.bubble(), report.recording.clock());
     format!("bubble of the last step {bubble:.1}% by the {clock}: {}", causes.join(", "))
 }

@@ -118,7 +118,7 @@ impl<F> Run<F> {
     pub fn pipeline<M: Model>(self, model: &M, sample: M::Input) -> Result<PipelineOf<M>> {
         let Self { job, saved, .. } = self;
         let costs = costs(model, sample, &job);
-        let planned = plan::choose(&job.running, &job.training, costs.as_ref())?;
+        let planned = plan::choose(&job.running, &job.training, costs.as_ref(), model.most_stages())?;
         let recipe = Recipe::of(&job, model, &planned, self.optimizer, self.learning_rate);
         recipe.print_cut(costs.as_ref())?;
         let checkpoint = saved.as_ref().map(Saved::read).transpose().context("--resume")?;
@@ -147,7 +147,7 @@ impl<F> Run<F> {
             memory::refuse_too_many_parameters(&job, parameters, saved.is_some(), smaller)?;
         }
         let costs = costs(model, sample(data)?, &job);
-        let planned = plan::choose(&job.running, &job.training, costs.as_ref())?;
+        let planned = plan::choose(&job.running, &job.training, costs.as_ref(), model.most_stages())?;
         let recipe = Recipe::of(&job, model, &planned, self.optimizer, self.learning_rate);
         recipe.print_cut(costs.as_ref())?;
         if let Some(steps) = job.verify {
@@ -161,7 +161,7 @@ impl<F> Run<F> {
         checkpoint.iter().try_for_each(|checkpoint| identity.check(checkpoint, training.steps))?;
         let start = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.progress.steps as usize);
         let (mut pipeline, devices) = recipe.build(checkpoint)?;
-        let most_stages = costs.as_ref().map_or(planned.stages, |costs| costs.layers().len());
+        let most_stages = model.most_stages();
         let demand = Demand { job: &job, planned: &planned, most_stages, step: start, resumed: saved.is_some() };
         let estimate = memory::estimate(&mut pipeline, data, &demand)?;
         let keeper = Keeper::new(&job.keeping, place, identity, saved.as_ref())?;
@@ -243,6 +243,7 @@ mod tests {
     use stageline::{Batch, LossStage, Row, Stage, Weight};
 
     use super::*;
+    use crate::program::{NoFlags, Program};
     use crate::settings::flags::TrainingFlags;
     use crate::settings::merge::Settings;
 
@@ -306,6 +307,19 @@ mod tests {
         let matches = command.args_override_self(true).try_get_matches_from(words).unwrap();
         let flags = TrainingFlags::from_arg_matches(&matches).unwrap();
         Run::new((), Job::of(flags, Settings(BTreeMap::new())).unwrap(), None, Progress::default())
+    }
+
+    /// Tests that settings given in code train like the same flags, and that a wrong one is an error.
+    #[test]
+    fn settings_given_in_code_are_those_of_the_flags() {
+        let by_flags = run("").train(&row(), &Ones::default()).unwrap().unwrap();
+        let program = || Program::<NoFlags>::new().default_value("micro_batches", "2");
+        let run = program().configured([("micro_batch_size", "3"), ("steps", "5")]).unwrap();
+        let trained = run.train(&row(), &Ones::default()).unwrap().unwrap();
+        assert_eq!(trained.parameters_sha256, by_flags.parameters_sha256);
+        let error = |name, value| program().configured([(name, value)]).err().unwrap().to_string();
+        assert!(error("steps", "many").contains("invalid value 'many' for '--steps <STEPS>'"));
+        assert!(error("step", "5").contains("'--steps'"));
     }
 
     #[test]

@@ -4,10 +4,10 @@ use anyhow::Result;
 use burn::optim::{AdamWConfig, SgdConfig};
 use burn::tensor::{Device, Tensor};
 use stageline::schedule::{Timeline, simulate};
-use stageline::{Batch, Payload, Pipeline, PipelineBuilder, StageConfig, StepReport};
+use stageline::{Account, Batch, Payload, Pipeline, PipelineBuilder, StageConfig, StepReport};
 
 use crate::bubble::flags::{Case, Flags, Kind};
-use crate::bubble::point::{Point, causes};
+use crate::bubble::point::Point;
 use crate::gpt::{LEARNING_RATE, Load};
 use crate::model::{Shape, costs, gpt};
 use crate::paced::{Pace, Paced};
@@ -98,7 +98,7 @@ fn point<In: Payload, Out: Payload, Target: Payload>(
         throughput: samples as f64 / step_seconds,
         peak_live,
         peak_bytes: last.recording.memory().and_then(|workers| workers.iter().map(|worker| worker.peak).max()),
-        causes: causes(&last.recording.accounts(), last.recording.took().as_secs_f64()),
+        causes: Account::shares(&last.recording.accounts(), last.recording.took().as_secs_f64()),
     })
 }
 

@@ -3,7 +3,6 @@
 use std::fmt;
 
 use serde::Serialize;
-use stageline::Account;
 
 /// The figures of a schedule at one P and M: medians of the measured steps. Bubbles are shares of the *total* stage
 /// time.
@@ -56,19 +55,4 @@ impl fmt::Display for Point {
             self.clock
         )
     }
-}
-
-/// Returns the idle time of all workers by cause, as shares of the total stage time of a step that took `took` seconds.
-pub fn causes(accounts: &[Account], took: f64) -> [(&'static str, f64); 7] {
-    let total = took * accounts.len() as f64;
-    let share = |cause: fn(&Account) -> f64| accounts.iter().map(cause).sum::<f64>() / total;
-    [
-        ("fill", share(|account| account.fill)),
-        ("drain", share(|account| account.drain)),
-        ("imbalance", share(|account| account.imbalance)),
-        ("transfer", share(|account| account.transfer)),
-        ("flush", share(|account| account.flush)),
-        ("asking", share(|account| account.asking)),
-        ("other", share(|account| account.other)),
-    ]
 }

@@ -14,17 +14,18 @@ pub(crate) struct Flags {}
 
 pub(crate) fn run(Flags {}: Flags) -> anyhow::Result<()> {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let mut lines = format!("{:<12}{cores} cores\n", "cpu");
+    let line = |name: &str, text: &str| format!("{name:<12}{text}\n");
+    let mut lines = line("cpu", &format!("{cores} cores"));
     for api in GpuApi::ALL {
         match api.models() {
-            None => lines += &format!("{:<12}not in this build; install it with --features {api}\n", format!("{api}:")),
+            None => lines += &line(&format!("{api}:"), &format!("not in this build; install it with --features {api}")),
             Some(models) if models.is_empty() => {
-                lines += &format!("{:<12}none found; {}\n", format!("{api}:"), api.needs());
+                lines += &line(&format!("{api}:"), &format!("none found; {}", api.needs()));
             }
             Some(models) => {
                 for (index, model) in models.iter().enumerate() {
                     let model = model.as_deref().unwrap_or("does not start; its driver may be broken");
-                    lines += &format!("{:<12}{model}\n", format!("{api}:{index}"));
+                    lines += &line(&format!("{api}:{index}"), model);
                 }
             }
         }

@@ -48,6 +48,16 @@ impl Account {
         ]
     }
 
+    /// Returns the idle time of all workers by cause, each cause with its share of the total stage time (workers x step
+    /// time) of a step that took `step` seconds.
+    pub fn shares(workers: &[Self], step: f64) -> [(&'static str, f64); 7] {
+        let mut shares = Self::default().causes();
+        for worker in workers {
+            shares.iter_mut().zip(worker.causes()).for_each(|((_, share), (_, seconds))| *share += seconds);
+        }
+        shares.map(|(cause, seconds)| (cause, seconds / (step * workers.len() as f64)))
+    }
+
     /// Returns the worker's total idle time in the step, over all causes, in seconds.
     pub fn idle(&self) -> f64 {
         self.causes().iter().map(|(_, seconds)| seconds).sum()

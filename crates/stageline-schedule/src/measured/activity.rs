@@ -33,16 +33,16 @@ pub enum Activity {
     Idle,
 }
 
-/// Every activity that is not an instruction, with its name in logs.
-const NAMES: [(&str, Activity); 8] = [
-    ("start", Activity::Start),
-    ("reduce", Activity::Reduce),
-    ("finish", Activity::Finish),
-    ("verdict", Activity::Verdict),
-    ("optimizer", Activity::OptimizerStep),
-    ("follow", Activity::Follow),
-    ("save", Activity::Save),
-    ("idle", Activity::Idle),
+/// Every activity that is not an instruction.
+const OTHERS: [Activity; 8] = [
+    Activity::Start,
+    Activity::Reduce,
+    Activity::Finish,
+    Activity::Verdict,
+    Activity::OptimizerStep,
+    Activity::Follow,
+    Activity::Save,
+    Activity::Idle,
 ];
 
 impl Activity {
@@ -51,7 +51,14 @@ impl Activity {
     pub fn name(self) -> String {
         match self {
             Self::Instruction(instruction) => instruction.to_string(),
-            other => NAMES.iter().find(|(_, activity)| *activity == other).map(|(name, _)| *name).unwrap_or("").into(),
+            Self::Start => "start".to_owned(),
+            Self::Reduce => "reduce".to_owned(),
+            Self::Finish => "finish".to_owned(),
+            Self::Verdict => "verdict".to_owned(),
+            Self::OptimizerStep => "optimizer".to_owned(),
+            Self::Follow => "follow".to_owned(),
+            Self::Save => "save".to_owned(),
+            Self::Idle => "idle".to_owned(),
         }
     }
 
@@ -112,7 +119,7 @@ pub struct UnknownActivity;
 impl fmt::Display for UnknownActivity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "unknown activity: give an instruction such as 2F0 or 2SEND_F0, or one of ")?;
-        f.write_str(&NAMES.map(|(name, _)| name).join(", "))
+        f.write_str(&OTHERS.map(Activity::name).join(", "))
     }
 }
 
@@ -122,8 +129,8 @@ impl FromStr for Activity {
     type Err = UnknownActivity;
 
     fn from_str(text: &str) -> Result<Self, UnknownActivity> {
-        match NAMES.iter().find(|(name, _)| *name == text) {
-            Some((_, activity)) => Ok(*activity),
+        match OTHERS.into_iter().find(|activity| activity.name() == text) {
+            Some(activity) => Ok(activity),
             None => text.parse().map(Self::Instruction).map_err(|_| UnknownActivity),
         }
     }
@@ -177,7 +184,7 @@ mod tests {
     #[test]
     fn names_are_parsed_again() {
         let instructions = ["2F0", "0B11", "1I3", "1W3", "2SEND_F0", "3RECV_F0", "3SEND_B0", "2RECV_B0"];
-        for name in NAMES.iter().map(|(name, _)| *name).chain(instructions) {
+        for name in OTHERS.map(Activity::name).into_iter().chain(instructions.map(str::to_owned)) {
             assert_eq!(name.parse::<Activity>().unwrap().name(), name);
         }
         assert_eq!("rest".parse::<Activity>(), Err(UnknownActivity));

@@ -39,11 +39,8 @@ pub struct Merged {
 pub struct Settings(pub BTreeMap<String, Value>);
 
 /// Resolves the command line into flags and settings as [`merge`] does, and reads the file of `--config` from the disk.
-///
-/// As usual with the parser clap, `--help` and wrong flags end the process.
 pub fn resolve(command: Command, arguments: &[OsString], resumed: Option<&Settings>) -> Result<Merged> {
-    let merged = merge(command, arguments, resumed, contents);
-    merged.map_err(|error| error.downcast::<clap::Error>().map_or_else(|other| other, |error| error.exit()))
+    merge(command, arguments, resumed, contents)
 }
 
 /// Merges the settings of a run from four sources. Each source overrides the ones before it: the checkpoint that the

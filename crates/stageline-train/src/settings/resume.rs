@@ -25,7 +25,8 @@ pub struct CommandLine {
 /// the settings that differ from the checkpoint, and the file paths that only the checkpoint gives.
 ///
 /// # Errors
-/// Returns an error if a setting is wrong, the checkpoint cannot be opened, or its settings are not valid.
+/// Returns a [`clap::Error`] if a flag is wrong or `--help` is given, and otherwise an error if a setting is wrong, the
+/// checkpoint cannot be opened, or its settings are not valid.
 pub fn command_line(command: &Command, arguments: &[OsString], not_inherited: &[&str]) -> Result<CommandLine> {
     let resolved = |command: &Command, resumed| {
         let Merged { matches, mut settings } = resolve(command.clone(), arguments, resumed)?;
@@ -41,10 +42,11 @@ pub fn command_line(command: &Command, arguments: &[OsString], not_inherited: &[
         let (matches, flags, alone) = resolved(command, None)?;
         return Ok(CommandLine { matches, flags, settings: alone, saved: None });
     };
-    let kept = || flags.checkpoint.as_deref();
     let place = match requested.to_str() {
-        Some("latest") => kept().context("--resume latest: give --checkpoint the folder to look in")?,
-        Some("auto") => kept().context("--resume auto: give --checkpoint the folder to look in")?,
+        Some(newest @ ("latest" | "auto")) => {
+            let missing = || format!("--resume {newest}: give --checkpoint the folder to look in");
+            flags.checkpoint.as_deref().with_context(missing)?
+        }
         _ => requested,
     };
     let saved = match Saved::open(place) {

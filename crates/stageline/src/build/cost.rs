@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::{Bool, Device, Int, Tensor};
+use burn::tensor::{Device, Tensor};
 use stageline_schedule::balance;
 
 use crate::build::cut::{Cut, CutError};
@@ -150,12 +150,6 @@ impl PayloadMapper for SumOfFloats {
             Some(other) => other + sum,
             None => sum,
         });
-        tensor
-    }
-    fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-        tensor
-    }
-    fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
         tensor
     }
 }

@@ -136,26 +136,31 @@ impl DeviceName {
                 let Some(device) = device else { return Err(DeviceError::NotFound { device: self, api, found }) };
                 #[cfg(feature = "fused")]
                 crate::device::fusion::fuse_in_issue_order();
-                computes(self, api, device)
+                match try_kernels(&device) {
+                    Ok(()) => Ok(device),
+                    Err(cause) => Err(DeviceError::Unusable { device: self, cause, advice: api.computes_with() }),
+                }
             }
         }
     }
 }
 
-/// Returns the opened GPU if it runs a few test kernels, or else an error with the reason why the GPU does not compute.
+/// Runs a few test kernels on the opened GPU.
 ///
 /// One of these kernels calls `erf`, which CUDA compiles with libdevice. So a missing file of the CUDA toolkit shows here
 /// as an error, and not later as a panic on a library's thread.
-fn computes(device: DeviceName, api: GpuApi, opened: Device) -> Result<Device, DeviceError> {
+///
+/// # Errors
+/// Returns the reason why the GPU does not compute.
+fn try_kernels(opened: &Device) -> Result<(), String> {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    let compute_two = || (burn::tensor::Tensor::<1>::zeros([1], &opened).erf() + 2.0).into_scalar::<f32>();
-    let cause = match catch_unwind(AssertUnwindSafe(compute_two)) {
-        Ok(2.0) => return Ok(opened),
-        Ok(wrong) => format!("it computes erf(0) + 2 = {wrong}"),
-        Err(panic) => root_cause(&crate::threads::failure::Failure::of_panic(panic).to_string()),
-    };
-    Err(DeviceError::Unusable { device, cause, advice: api.computes_with() })
+    let compute_two = || (burn::tensor::Tensor::<1>::zeros([1], opened).erf() + 2.0).into_scalar::<f32>();
+    match catch_unwind(AssertUnwindSafe(compute_two)) {
+        Ok(2.0) => Ok(()),
+        Ok(wrong) => Err(format!("it computes erf(0) + 2 = {wrong}")),
+        Err(panic) => Err(root_cause(&crate::threads::failure::Failure::of_panic(panic).to_string())),
+    }
 }
 
 /// Returns the root cause from the text of an error of the library burn. The text lists the causes of the error, the
@@ -305,7 +310,7 @@ mod tests {
     #[test]
     #[cfg(feature = "flex")]
     fn a_device_that_runs_kernels_is_accepted() {
-        assert_eq!(computes(DeviceName::Cpu, GpuApi::Cuda, Device::flex()), Ok(Device::flex()));
+        assert_eq!(try_kernels(&Device::flex()), Ok(()));
     }
 
     #[test]

@@ -22,17 +22,21 @@ pub trait Payload: Clone + Send + 'static {
 }
 
 /// A function that replaces the tensors of a [`Payload`] (a value made of tensors), with one method for each kind of
-/// tensor.
+/// tensor. By default int and bool tensors stay as they are.
 pub trait PayloadMapper {
     /// Returns the float tensor that replaces `tensor`, a float tensor of the payload (a value made of tensors). Both
     /// have `D` dimensions; their sizes may differ.
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D>;
     /// Returns the int tensor that replaces `tensor`, an int tensor of the payload (a value made of tensors). Both have
     /// `D` dimensions; their sizes may differ.
-    fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int>;
+    fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
+        tensor
+    }
     /// Returns the bool tensor that replaces `tensor`, a bool tensor of the payload (a value made of tensors). Both
     /// have `D` dimensions; their sizes may differ.
-    fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool>;
+    fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
+        tensor
+    }
     /// Replaces the tensors of `shared`, a part of a batch that several stages read (such as an attention mask), and
     /// returns the result. By default only the current stage's copies of these tensors are replaced, and the caller's
     /// tensors stay.

@@ -1,4 +1,4 @@
-//! How a batch is scored ([`Scoring`]): the loss weight of its targets, and the names of the metrics beside the loss.
+//! The scoring of a batch ([`Scoring`]): the loss weight of its targets, and the names of the metrics beside the loss.
 
 use crate::model::loss_weight::Weight;
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use burn::module::Module;
-use burn::tensor::{Bool, Int, Tensor};
+use burn::tensor::Tensor;
 use parking_lot::Mutex;
 use stageline_nn::autograd::recompute::{SequenceParts, recomputed};
 use stageline_nn::forward::recomputation::is_recomputation;
@@ -12,16 +12,17 @@ use stageline_nn::params::any_tensor::AnyTensor;
 
 use crate::model::payload::{Payload, PayloadMapper, SharedInput};
 
-/// Runs consecutive blocks of a stage, each by `forward`, and returns the output of the last block. If the stage is
-/// configured to recompute blocks or segments (groups of consecutive blocks), and `input` has exactly one float tensor,
-/// the backward recomputes these from their inputs.
-pub(super) fn in_segments<B: Module + 'static, P: Payload>(blocks: &[B], input: P, forward: fn(&B, P) -> P) -> P {
+/// Runs consecutive blocks of a stage, each by `forward`, and returns the output of the last block. `input` has exactly
+/// one float tensor. The backward recomputes the blocks or segments (groups of consecutive blocks) that `parts` selects
+/// from their inputs.
+pub(super) fn in_segments<B: Module + 'static, P: Payload>(
+    parts: SequenceParts,
+    blocks: &[B],
+    input: P,
+    forward: fn(&B, P) -> P,
+) -> P {
     let all = |blocks: &[B], input: P| blocks.iter().fold(input, |input, block| forward(block, input));
-    let Some(parts) = parts(blocks.len(), &input) else { return all(blocks, input) };
-    blocks.chunks(parts.length()).fold(input, |input, segment| {
-        if !parts.takes_next() {
-            return SequenceParts::keep(|| all(segment, input));
-        }
+    parts.run(blocks, input, all, |segment, input| {
         let mut taken = Take(None);
         let rest = input.map(&mut taken);
         let mut run =
@@ -74,12 +75,7 @@ impl<B: Module + 'static, P: Payload> PayloadMapper for Run<B, P> {
         self.output = Some(AnyTensor::new(output.clone()));
         output
     }
-    fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-        tensor
-    }
-    fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-        tensor
-    }
+
     fn shared<T: Payload>(&mut self, shared: SharedInput<T>) -> SharedInput<T> {
         shared
     }
@@ -95,12 +91,7 @@ impl PayloadMapper for Take {
         self.0 = Some(AnyTensor::new(tensor));
         place
     }
-    fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-        tensor
-    }
-    fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-        tensor
-    }
+
     fn shared<T: Payload>(&mut self, shared: SharedInput<T>) -> SharedInput<T> {
         shared
     }
@@ -113,12 +104,7 @@ impl PayloadMapper for Put {
     fn float<const D: usize>(&mut self, place: Tensor<D>) -> Tensor<D> {
         self.0.take().map_or(place, AnyTensor::tensor::<D>)
     }
-    fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-        tensor
-    }
-    fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-        tensor
-    }
+
     fn shared<T: Payload>(&mut self, shared: SharedInput<T>) -> SharedInput<T> {
         shared
     }
@@ -132,12 +118,7 @@ impl PayloadMapper for Floats {
         self.0 += 1;
         tensor
     }
-    fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-        tensor
-    }
-    fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-        tensor
-    }
+
     fn shared<T: Payload>(&mut self, shared: SharedInput<T>) -> SharedInput<T> {
         shared
     }

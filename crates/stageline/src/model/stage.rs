@@ -180,13 +180,16 @@ where
     type Output = S::Output;
 
     fn forward(&self, input: Self::Input) -> Self::Output {
-        in_segments(self, input, S::forward)
+        match parts(self.len(), &input) {
+            Some(parts) => in_segments(parts, self, input, S::forward),
+            None => self.iter().fold(input, |value, stage| stage.forward(value)),
+        }
     }
 
     fn try_forward(&self, input: Self::Input) -> Result<Self::Output, BoxError> {
         match parts(self.len(), &input) {
             // A recomputed part cannot return an error, so a stage in it ends with a panic instead.
-            Some(_) => Ok(self.forward(input)),
+            Some(parts) => Ok(in_segments(parts, self, input, S::forward)),
             None => self.iter().try_fold(input, |value, stage| stage.try_forward(value)),
         }
     }

@@ -195,12 +195,6 @@ impl PayloadMapper for Detach {
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
         tensor.detach()
     }
-    fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-        tensor
-    }
-    fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-        tensor
-    }
 }
 
 /// Turns the tensors of a payload (a value made of tensors) into autodiff tensors that need no gradient, so that a

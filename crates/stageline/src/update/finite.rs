@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use burn::tensor::{Bool, Int, Tensor};
+use burn::tensor::Tensor;
 
 use crate::model::payload::{Payload, PayloadMapper};
 use crate::model::replica::Replica;
@@ -103,12 +103,6 @@ impl PayloadMapper for Check {
             false => Soundness::Infinite,
         };
         self.0 = self.0.max(found);
-        tensor
-    }
-    fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-        tensor
-    }
-    fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
         tensor
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
-use burn::tensor::{Bool, DType, FloatDType, Int, Tensor};
+use burn::tensor::{DType, FloatDType, Tensor};
 
 use crate::model::payload::{Payload, PayloadMapper, SharedInput};
 use stageline_nn::layers::batch_norm::BATCH_NORM;
@@ -193,12 +193,7 @@ impl PayloadMapper for RoundInput {
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
         tensor.cast(self.0)
     }
-    fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-        tensor
-    }
-    fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-        tensor
-    }
+
     fn shared<T: Payload>(&mut self, shared: SharedInput<T>) -> SharedInput<T> {
         shared.map_both(self)
     }

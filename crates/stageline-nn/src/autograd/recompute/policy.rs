@@ -155,7 +155,7 @@ impl Parts {
             Self { recomputed: 1.., .. } => None,
             Self { unsupported: 1.., .. } => Some(
                 "this build has no operations for the backend of its device, or burn's gradient checkpointing is on; \
-                 place the stage on a CPU or a CUDA device, and turn burn's gradient checkpointing off",
+                 place the stage on a CPU or a GPU, and turn burn's gradient checkpointing off",
             ),
             Self { untracked: 1.., .. } => Some(
                 "the inputs of all its marked parts are outside the graph; mark parts behind a layer with parameters, and \
@@ -233,8 +233,24 @@ impl SequenceParts {
         }
     }
 
+    /// Runs the blocks of the sequence part by part and returns the output of the last one. Each part is computed from
+    /// its blocks and its input by `recomputed` if the [`Recompute`] setting selects it, and by `kept` if not. Blocks
+    /// marked inside a kept part are neither counted nor recomputed.
+    pub fn run<B, T>(
+        self,
+        blocks: &[B],
+        input: T,
+        kept: impl Fn(&[B], T) -> T,
+        recomputed: impl Fn(&[B], T) -> T,
+    ) -> T {
+        blocks.chunks(self.length()).fold(input, |input, part| match self.takes_next() {
+            true => recomputed(part, input),
+            false => during(&INSIDE, true, || kept(part, input)),
+        })
+    }
+
     /// Returns the number of blocks in each part of the sequence; the last part may have fewer.
-    pub fn length(self) -> usize {
+    fn length(self) -> usize {
         match self {
             Self::Blocks => 1,
             Self::Segments(blocks) => blocks,
@@ -243,14 +259,8 @@ impl SequenceParts {
 
     /// Returns whether the next part of the sequence is recomputed in the backward. If the parts are single blocks,
     /// each call also counts one block, because blocks are selected by their numbers.
-    pub fn takes_next(self) -> bool {
+    fn takes_next(self) -> bool {
         self != Self::Blocks || Mark::Block.is_selected()
-    }
-
-    /// Runs `forward`, which computes a part of the sequence that is not recomputed, and returns its result. Blocks
-    /// marked inside this part are neither counted nor recomputed.
-    pub fn keep<R>(forward: impl FnOnce() -> R) -> R {
-        during(&INSIDE, true, forward)
     }
 }
 

@@ -18,15 +18,10 @@ pub fn sequence<B: Module + 'static, const D: usize>(
     input: Tensor<D>,
     forward: impl Fn(&B, Tensor<D>) -> Tensor<D> + Clone + Send + 'static,
 ) -> Tensor<D> {
-    let all = |blocks: &[B], input: Tensor<D>| blocks.iter().fold(input, |input, block| forward(block, input));
+    let all = move |blocks: &[B], input: Tensor<D>| blocks.iter().fold(input, |input, block| forward(block, input));
     let Some(parts) = SequenceParts::of(blocks.len()) else { return all(blocks, input) };
-    blocks.chunks(parts.length()).fold(input, |input, part| {
-        if !parts.takes_next() {
-            return SequenceParts::keep(|| all(part, input));
-        }
-        let forward = forward.clone();
-        recomputed(&part.to_vec(), input, move |part, input| {
-            part.iter().fold(input, |input, block| forward(block, input))
-        })
+    parts.run(blocks, input, all.clone(), |part, input| {
+        let all = all.clone();
+        recomputed(&part.to_vec(), input, move |part, input| all(part, input))
     })
 }

@@ -21,7 +21,7 @@ const ROUNDS: usize = 5;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The time limit for the test transfers of one tensor size: after this time, no further transfer of that size starts.
-/// So a slow network is measured with fewer than [`ROUNDS`] transfers.
+/// A slow network is therefore measured with fewer than [`ROUNDS`] transfers.
 const LONG_ENOUGH: Duration = Duration::from_secs(1);
 
 /// The number of f32 elements in the large test tensor (4 MB), by which the bandwidth of the network link between two
