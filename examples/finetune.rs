@@ -180,7 +180,7 @@ fn continue_text(
     (prompt, new_tokens): (&[u32], usize),
     sampling: Sampling,
 ) -> Result<()> {
-    let (mut text, ends) = (Continued::new(encoding, prompt)?, model.end_of_text());
+    let (mut text, ends) = (Continued::new(encoding, prompt)?, model.end_of_generation());
     for token in model.generate(pipeline, prompt, sampling)?.take(new_tokens) {
         let token = token?;
         if ends.contains(&token) {
@@ -189,6 +189,6 @@ fn continue_text(
         print!("{}", text.push(token)?);
         std::io::stdout().flush()?;
     }
-    println!();
+    println!("{}", text.rest()?);
     Ok(())
 }

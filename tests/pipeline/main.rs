@@ -26,6 +26,7 @@ mod keeping;
 mod lora;
 mod lost_device;
 mod memory;
+mod noise;
 mod normalisation;
 mod parity;
 mod precision;

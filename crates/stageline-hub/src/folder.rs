@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use crate::disk;
 use crate::error::FolderError;
 use crate::index::Index;
-use crate::names::{CONFIG, INDEX, PICKLED, SINGLE};
+use crate::names::{CONFIG, GENERATION_CONFIG, INDEX, PICKLED, SINGLE};
 use crate::similar::similar;
 use crate::tensor::{TensorInfo, TensorView};
 use crate::weights::WeightsFile;
@@ -21,6 +21,8 @@ use crate::weights::WeightsFile;
 pub struct ModelFolder {
     path: PathBuf,
     config: Value,
+    /// The contents of `generation_config.json`; `None` for a folder without this file.
+    generation_config: Option<Value>,
     /// The `metadata` object of the index (`model.safetensors.index.json`); `None` for a folder without an index.
     index: Option<Map<String, Value>>,
     files: Vec<WeightsFile>,
@@ -37,7 +39,7 @@ struct Tensor {
 }
 
 impl ModelFolder {
-    /// Opens a model folder: reads `config.json` and the index, maps the weights files into memory, and checks their
+    /// Opens a model folder: reads `config.json`, `generation_config.json` if it is there, and the index, maps the weights files into memory, and checks their
     /// headers.
     ///
     /// The weights are in `model.safetensors`, or else in the files that `model.safetensors.index.json` names. If a
@@ -56,6 +58,9 @@ impl ModelFolder {
             false => require_single(path).map(|()| None)?,
         };
         let config = disk::read_json(&path.join(CONFIG), "it describes the model")?;
+        let generation_config = disk::has(path, GENERATION_CONFIG)
+            .then(|| disk::read_json(&path.join(GENERATION_CONFIG), "a link in the folder leads to it"))
+            .transpose()?;
         let (names, reason) = match &index {
             Some(index) => (index.files(), "model.safetensors.index.json names it"),
             None => (vec![SINGLE], "it has the weights"),
@@ -63,6 +68,7 @@ impl ModelFolder {
         let mut folder = Self {
             path: path.to_path_buf(),
             config: Value::Object(config),
+            generation_config: generation_config.map(Value::Object),
             index: None,
             files: Vec::with_capacity(names.len()),
             tensors: BTreeMap::new(),
@@ -118,6 +124,12 @@ impl ModelFolder {
     /// Returns the contents of the folder's `config.json`, which is a JSON object.
     pub fn config(&self) -> &Value {
         &self.config
+    }
+
+    /// Returns the contents of the folder's `generation_config.json`, which is a JSON object; `None` if the folder has no
+    /// such file.
+    pub fn generation_config(&self) -> Option<&Value> {
+        self.generation_config.as_ref()
     }
 
     /// Returns the tensors of the model folder, ordered by name: the name of each with its type, shape and file.

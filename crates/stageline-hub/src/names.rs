@@ -2,6 +2,8 @@
 
 /// The name of the file in a model folder that has the configuration of the model.
 pub(crate) const CONFIG: &str = "config.json";
+/// The name of the file in a model folder that says how texts are generated, such as the tokens that end one.
+pub(crate) const GENERATION_CONFIG: &str = "generation_config.json";
 /// The name of the file that lists the weights files and their tensors, in a folder with several weights files.
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
 /// The name of the only weights file in a folder without an index.
@@ -11,7 +13,7 @@ pub(crate) const PICKLED: [&str; 2] = ["pytorch_model.bin", "pytorch_model.bin.i
 /// The names of the files that describe a model and its tokenizer, and do not change when the model is trained.
 pub(crate) const COMPANIONS: [&str; 10] = [
     CONFIG,
-    "generation_config.json",
+    GENERATION_CONFIG,
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;
+use serde_json::Value;
 use stageline::Modules;
 use stageline_hub::{Dtype, Layout, TensorLayout, Values, copy_companions, write_config};
 
@@ -66,7 +67,7 @@ impl LanguageModel {
             let values = by_name(found);
             Layout::single(tensors)?.write(&folder, |name| Ok::<_, ModelError>(values[name]()))?;
             copy_companions(self.home(), &folder)?;
-            return Ok(write_config(folder, self.config())?);
+            return Ok(write_config(folder, &in_f32(self.config().clone()))?);
         };
         let values = by_name(found);
         let table = self.naming().table().name;
@@ -81,6 +82,13 @@ impl LanguageModel {
         copy_companions(source.path(), folder)?;
         Ok(())
     }
+}
+
+/// Returns a configuration whose data type is f32. The Transformers library has two names for this field.
+fn in_f32(mut config: Value) -> Value {
+    let field = if config.get("dtype").is_some() { "dtype" } else { "torch_dtype" };
+    config[field] = "float32".into();
+    config
 }
 
 fn by_name(found: Vec<(TensorLayout, Read)>) -> HashMap<String, Read> {

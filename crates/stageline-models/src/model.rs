@@ -141,12 +141,15 @@ impl LanguageModel {
 
     /// Returns the tokens that end a text, as the configuration names them (`eos_token_id`); empty if it names none.
     pub fn end_of_text(&self) -> Vec<u32> {
-        let token = |value: &Value| value.as_u64().and_then(|token| u32::try_from(token).ok());
-        match self.0.config.get("eos_token_id") {
-            Some(Value::Array(tokens)) => tokens.iter().filter_map(token).collect(),
-            Some(value) => token(value).into_iter().collect(),
-            None => Vec::new(),
-        }
+        end_tokens(&self.0.config)
+    }
+
+    /// Returns the tokens after which a generated text ends: `eos_token_id` of the folder's `generation_config.json`,
+    /// which may name more tokens than the configuration, such as the end of a turn in a conversation. Without that
+    /// file or field, returns the tokens of [`end_of_text`](Self::end_of_text).
+    pub fn end_of_generation(&self) -> Vec<u32> {
+        let of_generation = self.folder().and_then(ModelFolder::generation_config).map(end_tokens);
+        of_generation.filter(|tokens| !tokens.is_empty()).unwrap_or_else(|| self.end_of_text())
     }
 
     /// Returns the fields of the configuration that ask for dropout, with their dropout probabilities. The model does
@@ -284,5 +287,15 @@ impl ModuleMapper for Freeze<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let tensor = tensor_of(&self.model.naming, self.place, &self.path.joined());
         if (self.model.frozen)(&tensor.name) { param.set_require_grad(false) } else { param }
+    }
+}
+
+/// Returns the tokens of the field `eos_token_id` of a configuration, which has one token or a list of tokens.
+fn end_tokens(config: &Value) -> Vec<u32> {
+    let token = |value: &Value| value.as_u64().and_then(|token| u32::try_from(token).ok());
+    match config.get("eos_token_id") {
+        Some(Value::Array(tokens)) => tokens.iter().filter_map(token).collect(),
+        Some(value) => token(value).into_iter().collect(),
+        None => Vec::new(),
     }
 }

@@ -82,6 +82,7 @@ impl<'a, M: Model> Recipe<'a, M> {
         let builder = builder.schedule(self.planned.schedule.clone()).precision(running.precision);
         let builder = builder.rollback(running.rollback).tuned_for(training.tuned_for);
         let builder = builder.micro_batches(training.micro_batches).health_every(training.health_every);
+        let builder = builder.noise_every(training.noise_every);
         let mut builder = builder.on_non_finite(training.on_non_finite);
         for devices in &devices[1..] {
             builder = builder.replica(devices.iter().cloned());

@@ -101,6 +101,7 @@ pub use update::clip::Clip;
 pub use update::finite::{Culprit, OnNonFinite, Origin};
 pub use update::health::{Histogram, ParameterHealth};
 pub use update::loss_scale::{DynamicLossScale, LossScale};
+pub use update::noise::{GradientNoise, NoiseAverage, NoiseReport};
 pub use update::parameter_gradient::ParameterGradient;
 pub use update::precision::Precision;
 pub use update::warmup_cosine::{WarmupCosine, WarmupCosineError};

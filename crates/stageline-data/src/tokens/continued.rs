@@ -3,13 +3,20 @@
 use crate::tokens::encode::Encode;
 use crate::tokens::error::TokenError;
 
+/// The number of tokens that may wait for the rest of a character. A character has at most four bytes, so more waiting
+/// tokens are not the beginning of one, and their text is returned with U+FFFD for what cannot be decoded.
+const MOST_WAITING: usize = 4;
+
 /// Decodes tokens that arrive one at a time, such as those that a model generates. A character may consist of several
-/// tokens, so its text is returned only with the last of them.
+/// tokens, so its text is returned only with the last of them. The time of each call does not depend on the number of
+/// earlier tokens.
 pub struct Continued<'a> {
     encoding: &'a dyn Encode,
-    tokens: Vec<u32>,
-    /// The decoded text that the caller has received so far, including the prompt.
-    shown: String,
+    /// The last tokens: those whose text was returned last, because the text of a token may depend on the token before
+    /// it, and then those that wait for the rest of a character.
+    window: Vec<u32>,
+    /// The number of tokens at the beginning of the window whose text was returned.
+    returned: usize,
 }
 
 impl<'a> Continued<'a> {
@@ -18,7 +25,8 @@ impl<'a> Continued<'a> {
     /// # Errors
     /// Returns [`TokenError`] if the encoding cannot decode the prompt.
     pub fn new(encoding: &'a dyn Encode, prompt: &[u32]) -> Result<Self, TokenError> {
-        Ok(Self { encoding, tokens: prompt.to_vec(), shown: encoding.decode(prompt)? })
+        encoding.decode(prompt)?;
+        Ok(Self { encoding, window: prompt.to_vec(), returned: prompt.len() })
     }
 
     /// Adds a token, and returns the text that it completes; an empty text if the last character is still incomplete. A
@@ -29,29 +37,108 @@ impl<'a> Continued<'a> {
     pub fn push(&mut self, token: u32) -> Result<String, TokenError> {
         // A model may have more tokens than its tokenizer.
         if token as usize >= self.encoding.vocabulary() {
-            return Ok(char::REPLACEMENT_CHARACTER.to_string());
+            return Ok(self.rest()? + char::REPLACEMENT_CHARACTER.encode_utf8(&mut [0; 4]));
         }
-        self.tokens.push(token);
-        let text = self.encoding.decode(&self.tokens)?;
-        let new = match text.strip_prefix(&self.shown) {
-            Some(new) if !new.ends_with(char::REPLACEMENT_CHARACTER) => new.to_owned(),
-            _ => return Ok(String::new()),
-        };
-        self.shown = text;
+        self.window.push(token);
+        let new = self.waiting()?;
+        let may_be_completed = new.ends_with(char::REPLACEMENT_CHARACTER);
+        if may_be_completed && self.window.len() - self.returned < MOST_WAITING {
+            return Ok(String::new());
+        }
+        self.end_returned();
         Ok(new)
+    }
+
+    /// Returns the text of the tokens that wait for the rest of a character, with U+FFFD for what cannot be decoded;
+    /// empty if none waits. To be called after the last token.
+    ///
+    /// # Errors
+    /// Returns [`TokenError`] if the encoding cannot decode the tokens.
+    pub fn rest(&mut self) -> Result<String, TokenError> {
+        let text = self.waiting()?;
+        self.end_returned();
+        Ok(text)
+    }
+
+    /// Returns the text that the waiting tokens add to that of the tokens before them.
+    fn waiting(&self) -> Result<String, TokenError> {
+        let (returned, waiting) = self.window.split_at(self.returned);
+        let (before, text) = (self.encoding.decode(returned)?, self.encoding.decode(&self.window)?);
+        match text.strip_prefix(&before) {
+            Some(new) => Ok(new.to_owned()),
+            // An invalid byte can change how an encoding shows the bytes before it.
+            None => self.encoding.decode(waiting),
+        }
+    }
+
+    /// Counts the waiting tokens as returned, and drops those before them.
+    fn end_returned(&mut self) {
+        if self.window.len() > self.returned {
+            self.window.drain(..self.returned);
+        }
+        self.returned = self.window.len();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
     use crate::tokens::bytes::Bytes;
 
+    fn parts(bytes: &[u8]) -> Vec<String> {
+        let mut continued = Continued::new(&Bytes, &[120]).unwrap();
+        let mut parts: Vec<_> = bytes.iter().map(|byte| continued.push((*byte).into()).unwrap()).collect();
+        parts.push(continued.rest().unwrap());
+        parts
+    }
+
     #[test]
     fn a_character_of_several_tokens_comes_as_a_whole() {
-        let text = "a€b";
-        let mut continued = Continued::new(&Bytes, &[120]).unwrap();
-        let parts: Vec<_> = text.bytes().map(|byte| continued.push(byte.into()).unwrap()).collect();
-        assert_eq!(parts, ["a", "", "", "€", "b"]);
+        assert_eq!(parts("a€b".as_bytes()), ["a", "", "", "€", "b", ""]);
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_neither_hide_nor_lose_what_follows() {
+        assert_eq!(parts(b"\xffab"), ["", "\u{fffd}a", "b", ""]);
+        assert_eq!(parts("a€".as_bytes()[..3].as_ref()), ["a", "", "", "\u{fffd}"]);
+        assert_eq!(parts(&[0xff; 9]).concat(), "\u{fffd}".repeat(9));
+    }
+
+    /// An encoding that counts the tokens that it decodes.
+    struct Counting(AtomicUsize);
+
+    impl Encode for Counting {
+        fn encode(&self, text: &str) -> Result<Vec<u32>, TokenError> {
+            Bytes.encode(text)
+        }
+
+        fn decode(&self, tokens: &[u32]) -> Result<String, TokenError> {
+            self.0.fetch_add(tokens.len(), Ordering::Relaxed);
+            Bytes.decode(tokens)
+        }
+
+        fn vocabulary(&self) -> usize {
+            Bytes.vocabulary()
+        }
+
+        fn fingerprint(&self) -> String {
+            Bytes.fingerprint()
+        }
+    }
+
+    #[test]
+    fn a_token_costs_the_same_however_many_came_before() {
+        let encoding = Counting(AtomicUsize::new(0));
+        let mut continued = Continued::new(&encoding, &[120; 1000]).unwrap();
+        let mut cost_of_next = || {
+            let before = encoding.0.load(Ordering::Relaxed);
+            continued.push(120).unwrap();
+            encoding.0.load(Ordering::Relaxed) - before
+        };
+        let first = cost_of_next();
+        let later: Vec<_> = (0..100).map(|_| cost_of_next()).collect();
+        assert!(first > 1000 && later.iter().all(|cost| *cost == 3), "{first}, {later:?}");
     }
 }

@@ -26,6 +26,19 @@ fn a_folder_with_an_index_has_all_tensors_of_its_files() {
 }
 
 #[test]
+fn a_generation_config_is_read_if_it_is_there() {
+    let dir = toy::sharded();
+    assert_eq!(ModelFolder::open(dir.path()).unwrap().generation_config(), None);
+    let path = dir.path().join("generation_config.json");
+    std::fs::write(&path, r#"{"eos_token_id": [2, 7]}"#).unwrap();
+    let folder = ModelFolder::open(dir.path()).unwrap();
+    assert_eq!(folder.generation_config().unwrap()["eos_token_id"][1], 7);
+    std::fs::write(&path, "[2, 7]").unwrap();
+    let error = ModelFolder::open(dir.path()).err().unwrap().to_string();
+    assert!(error.contains("generation_config.json") && error.contains("not an object"), "{error}");
+}
+
+#[test]
 fn an_f32_tensor_keeps_every_bit() {
     let bits = [0, 0x8000_0000, 1, 0x7f80_0000, 0xff80_0000, 0x7f80_0001, 0x7fc0_1234, 0xffff_ffff, 0x3f80_0000];
     let bytes = bits.map(u32::to_le_bytes).concat();

@@ -12,6 +12,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::{FloatDType, Tensor};
 
 use crate::forward::thread_scope::collecting;
+use crate::params::sum_of_squares::sum_of_squares;
 
 /// A running sum of the gradients of a stage's parameters, kept separately for each parameter.
 pub struct Sum {
@@ -20,17 +21,23 @@ pub struct Sum {
     /// The float type to which gradients are cast before they are added to the sum; `None` adds gradients in their own
     /// type.
     pub dtype: Option<FloatDType>,
+    /// The squared norm of every gradient that was added so far, each of shape `[1]` and on the gradient's device;
+    /// `None` if they are not measured.
+    pub squared_norms: Option<Vec<Tensor<1>>>,
 }
 
 impl Sum {
     /// Creates a running sum of gradients that starts from `gradients`. Further gradients are cast to the type `dtype`
     /// before they are added, or added in their own type if `dtype` is `None`.
     pub fn new(gradients: GradientsParams, dtype: Option<FloatDType>) -> Self {
-        Self { gradients, dtype }
+        Self { gradients, dtype, squared_norms: None }
     }
 
     /// Adds a gradient of the parameter `id` to this parameter's sum, in place if nothing else uses the sum's tensor.
     pub fn add<const D: usize>(&mut self, id: ParamId, gradient: Tensor<D>) {
+        if let Some(squared_norms) = &mut self.squared_norms {
+            squared_norms.push(sum_of_squares(gradient.clone()));
+        }
         let gradient = match self.dtype {
             Some(dtype) => gradient.cast(dtype),
             None => gradient,

@@ -53,6 +53,7 @@ pub fn run_page(log: &RunLog) -> String {
         page.pictures([timeline(&step.timeline, step.step_seconds)]);
     }
     memory(&mut page, log);
+    noise(&mut page, log);
     health(&mut page, log);
     page.section("Settings", "The version, the machine and the settings of the run.");
     let settings = log.run.configuration.iter().map(|(name, value)| vec![name.clone(), value.to_string()]);
@@ -131,6 +132,35 @@ fn over_steps(steps: &[&Step], title: &str, y: &str, figures: &[Figure], more: O
 fn thinned<'a>(steps: &[&'a Step]) -> impl Iterator<Item = &'a Step> {
     const MOST: usize = 2_000;
     steps.iter().copied().step_by(steps.len().div_ceil(MOST).max(1))
+}
+
+/// Adds a section to the page with a chart of the noise scale over the steps that measured it, and one of each stage's
+/// noise. Adds nothing if no step measured it.
+fn noise(page: &mut Page, log: &RunLog) {
+    let measured: Vec<_> = log.steps.iter().filter(|step| step.noise.is_some()).collect();
+    let Some(scale) = log.noise_scale() else { return };
+    let about = format!(
+        "At the noise scale, the gradient of a batch has as much noise as signal; smaller batches need more steps, and larger ones more          tokens to the same loss. At the end of the run it is {} tokens.",
+        number(scale)
+    );
+    page.section("Gradient noise", &about);
+    let of_step = |step: &Step| step.noise.as_ref().and_then(|noise| noise.scale);
+    let smoothed = |step: &Step| step.noise.as_ref().and_then(|noise| noise.smoothed_scale);
+    let scales = over_steps(
+        &measured,
+        "Noise scale",
+        "tokens",
+        &[("averaged", Line::Solid, smoothed), ("of the step", Line::Dashed, of_step)],
+        None,
+    );
+    let stages = (0..log.plan.stages()).map(|stage| {
+        let variance = |step: &Step| step.noise.as_ref()?.stages.get(stage).map(|noise| noise.variance);
+        let points = thinned(&measured).filter_map(|step| Some((step.step as f64, variance(step)?))).collect();
+        Series { name: format!("stage {stage}"), points, line: Line::Solid, colour: stage }
+    });
+    let series = stages.collect();
+    let (title, y) = ("Noise of each stage", "variance of a token's gradient");
+    page.pictures([scales, LineChart { title, x: "step", y, scale: Scale::Linear, series }.svg()]);
 }
 
 fn validations(log: &RunLog) -> Option<Series> {

@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use serde_json::Value;
-use stageline::StepReport;
+use stageline::{NoiseAverage, StepReport};
 use stageline_report::record::{Line, Run, Validation};
 use stageline_report::{RunLog, TensorBoard, Trace, run_page};
 
@@ -17,6 +17,9 @@ use crate::outputs::record;
 
 /// The number of training steps that the trace file shows, beginning with the step of `--draw-step`.
 const TRACED: usize = 5;
+
+/// The number of estimates of the gradient noise over which its running average goes.
+const AVERAGED: f64 = 20.0;
 
 /// The paths of the files that a run writes: its log, its trace, its TensorBoard events and its HTML page.
 #[derive(Default)]
@@ -45,6 +48,8 @@ pub struct Log {
     /// The interval, in steps, at which workers wait for their devices after every action (synchronised steps); 0 if
     /// they never do.
     synchronise_every: usize,
+    /// The running averages of the gradient's squared norm and noise over the steps of this run.
+    noise: NoiseAverage,
 }
 
 impl Log {
@@ -74,7 +79,8 @@ impl Log {
             0 => (start + outputs.draw_step).min(last),
             every => (start + outputs.draw_step).next_multiple_of(every).min(last - last % every),
         };
-        let mut log = Self { outputs, file, text: before, trace: Trace::new(), board, drawn, synchronise_every };
+        let (trace, noise) = (Trace::new(), NoiseAverage::over(AVERAGED));
+        let mut log = Self { outputs, file, text: before, trace, board, drawn, synchronise_every, noise };
         log.write(&Line::Run(Box::new(run)))?;
         Ok(log)
     }
@@ -103,6 +109,9 @@ impl Log {
         }
         let mut step = record::step(report, report.step == self.drawn);
         step.model_flop_utilisation = utilisation;
+        if let (Some(noise), Some(estimated)) = (&mut step.noise, &report.noise) {
+            noise.smoothed_scale = self.noise.add(estimated.total).scale();
+        }
         // JSON has no NaN and no infinity.
         metrics.retain(|_, value| value.is_finite());
         step.metrics = metrics;
@@ -118,6 +127,8 @@ impl Log {
                 ("loss", step.loss),
                 ("learning rate", step.learning_rate),
                 ("gradient norm", step.gradient_norm),
+                ("noise scale/of the step", step.noise.as_ref().and_then(|noise| noise.scale)),
+                ("noise scale/smoothed", step.noise.as_ref().and_then(|noise| noise.smoothed_scale)),
                 ("tokens a second", free.then_some(step.tokens_per_s)),
                 ("model FLOP utilisation", step.model_flop_utilisation),
                 (&measured, timed.then_some(step.bubble)),

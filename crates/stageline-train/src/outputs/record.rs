@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use stageline::{Clock, Costs, Cut, CutError, LayerCost, MemoryEstimate, Metric, ParameterHealth, StepReport, Update};
-use stageline_report::record::{EstimatedMemory, Health, Layer, StageCosts, Step};
+use stageline::{
+    Clock, Costs, Cut, CutError, GradientNoise, LayerCost, MemoryEstimate, Metric, NoiseReport, ParameterHealth, StepReport,
+    Update,
+};
+use stageline_report::record::{EstimatedMemory, Health, Layer, Noise, SignalAndNoise, StageCosts, Step};
 
 /// Returns the log record of a training step, with the events of the step if `timeline` is true. The recorded workers
 /// and stages are those of the first replica.
@@ -34,6 +37,7 @@ pub fn step(report: &StepReport, timeline: bool) -> Step {
         stages: stages(report),
         memory: first.memory().unwrap_or_default(),
         health: report.health.iter().map(health).collect(),
+        noise: report.noise.as_ref().map(noise),
         timeline: if timeline { first.events().to_vec() } else { Vec::new() },
     }
 }
@@ -98,6 +102,17 @@ fn stages(report: &StepReport) -> Vec<StageCosts> {
         sum
     };
     (0..report.stages.len()).map(stage_costs).collect()
+}
+
+/// Returns the noise of a step for the log, without the running averages.
+fn noise(report: &NoiseReport) -> Noise {
+    let estimates = |noise: &GradientNoise| SignalAndNoise { squared_norm: noise.squared_norm, variance: noise.variance };
+    Noise {
+        scale: report.total.scale(),
+        smoothed_scale: None,
+        total: estimates(&report.total),
+        stages: report.stages.iter().map(estimates).collect(),
+    }
 }
 
 fn health(health: &ParameterHealth) -> Health {

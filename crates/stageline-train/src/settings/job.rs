@@ -63,6 +63,7 @@ pub struct Training {
     pub loss_scale: Option<LossScale>,
     pub on_non_finite: OnNonFinite,
     pub health_every: usize,
+    pub noise_every: usize,
     pub validate_every: usize,
     /// The number of micro-batches that each replica trains on in a step (M).
     pub micro_batches: usize,
@@ -116,6 +117,7 @@ impl Job {
                 optimizer: flags.optimizer,
                 weight_decay: flags.weight_decay,
                 health_every: flags.health_every,
+                noise_every: flags.noise_every,
                 validate_every: flags.validate_every,
                 clip: (flags.clip > 0.0).then_some(Clip::GlobalNorm(flags.clip)),
                 loss_scale: flags.loss_scale.map(|scale| scale.0),

@@ -32,7 +32,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         scaler.stepped();
         let behind = |context| {
             let context = Arc::into_inner(context).expect("a new context has one owner");
-            Arc::new(Context { step: self.done.steps + 1, loss_scale: scaler.scale(), ..context })
+            let step = self.done.steps + 1;
+            let measures_noise = self.stepping.flush.measures_noise(step);
+            Arc::new(Context { step, loss_scale: scaler.scale(), measures_noise, ..context })
         };
         self.contexts(weights, &weights.total).into_iter().map(behind).collect()
     }
@@ -49,7 +51,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         let context = |(weights, turns): (Weights, &Arc<Turns>)| {
             let (loss_scale, recompute) = (self.stepping.scaler.scale(), Arc::clone(&self.stepping.recompute));
             let (divisor, turns) = (divisor.clone(), Arc::clone(turns));
-            Arc::new(Context { step: self.done.steps, weights, divisor, loss_scale, recompute, turns })
+            let step = self.done.steps;
+            let measures_noise = self.stepping.flush.measures_noise(step);
+            Arc::new(Context { step, weights, divisor, loss_scale, recompute, measures_noise, turns })
         };
         parts.into_iter().zip(turns).map(context).collect()
     }

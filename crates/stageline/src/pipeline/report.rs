@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::recording::Recording;
 use crate::update::finite::Culprit;
 use crate::update::health::ParameterHealth;
+use crate::update::noise::NoiseReport;
 
 /// The report of one training step: loss, update of the parameters, and recorded times.
 #[derive(Clone, Debug)]
@@ -45,6 +46,10 @@ pub struct StepReport {
     /// The health report of every parameter that has a gradient, in layer order; empty unless
     /// [`health_every`](crate::PipelineBuilder::health_every) selects this step.
     pub health: Vec<ParameterHealth>,
+    /// The gradient's squared norm and noise, estimated from the micro-batches of the step; `None` unless
+    /// [`noise_every`](crate::PipelineBuilder::noise_every) selects this step, at least two micro-batches of it have a
+    /// loss weight, and all gradients are finite.
+    pub noise: Option<NoiseReport>,
 }
 
 /// One term of a loss, with its mean and its weight; most losses have one term.

@@ -22,6 +22,7 @@ use crate::update::clip::Scaling;
 use crate::update::finite::{Culprit, OnNonFinite, Origin};
 use crate::update::flush::{Flush, Sums, Verdict};
 use crate::update::health::ParameterHealth;
+use crate::update::noise::NoiseReport;
 use crate::worker::messages::{Asked, Stepped};
 
 /// A training step that all workers were asked to run, and on which the verdict (step the optimizers, or skip the step)
@@ -67,6 +68,7 @@ struct Concluded {
     stages: Vec<StageReport>,
     reductions: usize,
     health: Vec<ParameterHealth>,
+    noise: Option<NoiseReport>,
     update: Update,
     /// The recorded events (timed activities) of the step, in one list for each worker.
     events: Vec<Vec<Event>>,
@@ -100,6 +102,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
             stages,
             reductions,
             health,
+            noise: None,
             update,
             events,
             took,
@@ -176,6 +179,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
             stages: stepped.iter().filter(|stage| stage.replica.is_first()).map(report).collect(),
             reductions: sums.reductions,
             health: stepped.into_iter().flat_map(|stage| stage.conclusion.health).collect(),
+            noise: sums.noise,
             update,
             events,
             took,
@@ -234,7 +238,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// Makes the report of a training step from its results, and tells the watchdog the duration of the step's longest
     /// action.
     fn report(&mut self, concluded: Concluded) -> StepReport {
-        let Concluded { step, loss_scale, terms, metrics, stages, reductions, health, update, events, took } =
+        let Concluded { step, loss_scale, terms, metrics, stages, reductions, health, noise, update, events, took } =
             concluded;
         let longest = events.iter().flatten().map(Event::worked).max();
         self.workers.note_action(longest.unwrap_or_default());
@@ -252,6 +256,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
             recording: Recording::new(Arc::clone(&self.plan), took, events, self.stepping.clock(step)),
             update,
             health,
+            noise,
         }
     }
 

@@ -174,6 +174,9 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
         }
         self.sink.begin(pass, waits)?;
         self.turns = Arc::clone(&pass.context().turns);
+        if matches!(pass, Pass::Train(context) if context.measures_noise) {
+            self.gradients.measure_each();
+        }
         self.mode = match pass {
             Pass::Train(context) => Mode::Training { context: Arc::clone(context), inspection: None },
             Pass::Inspect(context) => Mode::Training { context: Arc::clone(context), inspection: Some(Vec::new()) },
@@ -216,6 +219,10 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
 
     fn finish(&mut self, waits: &Waits) -> Result<Outcome, Stopped> {
         let mode = std::mem::replace(&mut self.mode, Mode::Idle);
+        let squared_norm_of_each = match &mode {
+            Mode::Training { context, .. } => self.gradients.squared_norm_of_each(context.loss_scale),
+            Mode::Evaluating(_) | Mode::Idle => None,
+        };
         let (squares, culprits) = match mode {
             Mode::Training { inspection: None, context } if self.collective.is_root() => {
                 let module = self.trained.module();
@@ -234,6 +241,7 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
             replica: self.replica,
             stage: self.stage,
             squared_norms,
+            squared_norm_of_each,
             reductions: std::mem::take(&mut self.reductions),
             culprits,
             ledger: self.gradients.ledger(),

@@ -8,6 +8,7 @@ use crate::model::replica::Replica;
 use crate::update::clip::{Clip, Scaling};
 use crate::update::finite::{Culprit, OnNonFinite};
 use crate::update::ledger::{Ledger, LedgerError, agree};
+use crate::update::noise::{self, NoiseReport};
 
 /// The settings of the flush at the end of every step: gradient clipping, the reaction to non-finite results, and the
 /// interval of health reports.
@@ -18,6 +19,8 @@ pub(crate) struct FlushConfig {
     /// The number of steps from one health report on the parameters (gradient norms, update sizes) to the next; 0 means
     /// never.
     pub(crate) health_every: usize,
+    /// The number of steps from one measurement of the gradient noise to the next; 0 means never.
+    pub(crate) noise_every: usize,
 }
 
 impl FlushConfig {
@@ -31,8 +34,19 @@ impl FlushConfig {
     /// Whether the health of the parameters (such as gradient norms and update sizes) is reported in the step `step`:
     /// in step 0 and every `health_every` steps after it, or never if `health_every` is 0.
     pub(crate) fn examines(self, step: usize) -> bool {
-        self.health_every > 0 && step.is_multiple_of(self.health_every)
+        is_every(self.health_every, step)
     }
+
+    /// Whether the gradient noise is measured in the step `step`: in step 0 and every `noise_every` steps after it, or
+    /// never if `noise_every` is 0.
+    pub(crate) fn measures_noise(self, step: usize) -> bool {
+        is_every(self.noise_every, step)
+    }
+}
+
+/// Whether `step` is step 0 or one of every `steps` steps after it; false if `steps` is 0.
+fn is_every(steps: usize, step: usize) -> bool {
+    steps > 0 && step.is_multiple_of(steps)
 }
 
 /// The time of the optimizer step: after the common verdict of all stages (step, or skip the step), or speculatively
@@ -87,6 +101,9 @@ pub(crate) struct Outcome {
     /// The squared norm of the gradient sum of each of the stage's parameters, in layer order; empty in replicas other
     /// than replica 0, which has the sums over all replicas.
     pub(crate) squared_norms: Vec<f64>,
+    /// The squared norms of the gradients of the micro-batches, added up over the micro-batches and the stage's
+    /// parameters; `None` unless the step measures the gradient noise.
+    pub(crate) squared_norm_of_each: Option<f64>,
     /// The number of gradient reductions over the data-parallel replicas that this stage made in the pass.
     pub(crate) reductions: usize,
     /// The computations of this stage that gave NaN or infinity. Stages look for them only when a step with a
@@ -121,21 +138,25 @@ pub(crate) struct Sums {
     pub(crate) gradient_norm: f64,
     /// The number of gradient reductions over the replicas, summed over all stages.
     pub(crate) reductions: usize,
+    /// The gradient's squared norm and noise; `None` unless the step measures them.
+    pub(crate) noise: Option<NoiseReport>,
 }
 
 impl Sums {
     /// Computes the totals of a step (losses, metrics, gradient norm) from the stages' reports, after a check that
     /// every stage has summed the gradients of all its micro-batches. `expected` has, for each replica, the number of
-    /// its micro-batches and the sum of their loss weights (usually their numbers of unmasked targets).
+    /// its micro-batches and the sum of their loss weights (usually their numbers of unmasked targets); `weights` has
+    /// the loss weight of every micro-batch of all replicas in the first term of the loss.
     ///
     /// # Errors
     /// Returns [`LedgerError`] if a stage's gradient sum does not contain exactly its replica's part of the batch.
-    pub(crate) fn of(outcomes: &[Outcome], expected: &[Ledger]) -> Result<Self, LedgerError> {
+    pub(crate) fn of(outcomes: &[Outcome], expected: &[Ledger], weights: &[f64]) -> Result<Self, LedgerError> {
         agree(outcomes.iter().map(|outcome| (outcome.replica, outcome.stage, outcome.ledger.clone())), expected)?;
         let squares = outcomes.iter().flat_map(|outcome| &outcome.squared_norms);
         let gradient_norm = squares.sum::<f64>().sqrt();
         let reductions = outcomes.iter().map(|outcome| outcome.reductions).sum();
-        Ok(Self { losses: losses(outcomes), metrics: metrics(outcomes), gradient_norm, reductions })
+        let noise = noise::of_step(outcomes, weights);
+        Ok(Self { losses: losses(outcomes), metrics: metrics(outcomes), gradient_norm, reductions, noise })
     }
 
     /// Returns the verdict on the step for all stages: either to step their optimizers, with gradients clipped as
@@ -178,6 +199,7 @@ mod tests {
             replica: Replica::default(),
             stage,
             squared_norms: vec![9.0, 16.0],
+            squared_norm_of_each: None,
             reductions: 0,
             culprits: Vec::new(),
             ledger: Ledger { backwards, weight: weight.into() },
@@ -192,13 +214,13 @@ mod tests {
     #[test]
     fn sums_that_are_not_the_whole_step_give_an_error_and_no_verdict() {
         let expected = [Ledger { backwards: 4, weight: 10.0.into() }];
-        let whole = Sums::of(&[outcome(0, 4, 10.0), outcome(1, 4, 10.0)], &expected).unwrap();
+        let whole = Sums::of(&[outcome(0, 4, 10.0), outcome(1, 4, 10.0)], &expected, &[2.5; 4]).unwrap();
         assert_eq!(whole.gradient_norm, 50.0_f64.sqrt());
         for (backwards, weight) in [(3, 10.0), (5, 10.0), (4, 9.0), (0, 0.0)] {
             for at in 0..2 {
                 let mut outcomes = [outcome(0, 4, 10.0), outcome(1, 4, 10.0)];
                 outcomes[at] = outcome(at, backwards, weight);
-                let error = Sums::of(&outcomes, &expected).map(drop).unwrap_err();
+                let error = Sums::of(&outcomes, &expected, &[2.5; 4]).map(drop).unwrap_err();
                 assert_eq!((error.stage, error.found.backwards), (at, backwards));
             }
         }

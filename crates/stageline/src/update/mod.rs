@@ -12,6 +12,7 @@
 //!   verdict on the step (`Verdict`).
 //! - `optimizer_step`: a stage's module with its optimizer (`Trained`), whose step is committed or rolled back.
 //! - `norm`, `clip`: the gradients' global norm, and clipping by that norm or by value (`Clip`, `Scaling`).
+//! - `noise`: the gradient noise scale, from the gradients of micro-batches (`GradientNoise`, `NoiseAverage`).
 //! - `loss_scale`: a fixed or dynamic scale of the loss for f16 (`LossScale`, `Scaler`).
 //! - `finite`: the origin of a step's first NaN or infinity, and the reaction to it (`Culprit`, `OnNonFinite`).
 //! - `precision`: mixed precision with f32 master weights: rounded copies of modules and inputs (`Precision`).
@@ -28,6 +29,7 @@ pub(crate) mod health;
 pub(crate) mod ledger;
 pub(crate) mod loss_scale;
 pub(crate) mod moments;
+pub(crate) mod noise;
 pub(crate) mod norm;
 pub(crate) mod optimizer_step;
 pub(crate) mod parameter_gradient;

@@ -4,9 +4,10 @@ use std::collections::HashSet;
 
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::{FloatDType, Tensor};
+use burn::tensor::Tensor;
 
 use stageline_nn::params::read_many::read;
+use stageline_nn::params::sum_of_squares::sum_of_squares;
 
 /// The squared norm of each parameter's gradient in a stage's module, in f64 on the stage's device, in the order of the
 /// module's parameters.
@@ -52,13 +53,4 @@ impl ModuleVisitor for Squares<'_> {
             self.sums.push(self.gradients.get::<D>(param.id).map(sum_of_squares));
         }
     }
-}
-
-/// Returns the sum of squares of all elements of a gradient, in f64, with shape `[1]`.
-fn sum_of_squares<const D: usize>(gradient: Tensor<D>) -> Tensor<1> {
-    #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
-    if let Some(sum) = stageline_nn::kernels::sum_of_squares(&gradient) {
-        return sum;
-    }
-    gradient.cast(FloatDType::F64).square().sum()
 }

@@ -65,6 +65,9 @@ pub struct Step {
     /// (`--health-every`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub health: Vec<Health>,
+    /// The size of the gradient and its noise; `None` in steps that do not measure them (`--noise-every`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub noise: Option<Noise>,
     /// The timed events of each worker in the step, in order; empty in steps whose events are not logged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timeline: Vec<Vec<Event>>,
@@ -114,6 +117,32 @@ pub struct StageCosts {
     /// were not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_bytes: Option<f64>,
+}
+
+/// The estimates of a step of the squared norm of the gradient and of its noise, from the gradients of the
+/// micro-batches (McCandlish et al., 2018, [arXiv:1812.06162](https://arxiv.org/abs/1812.06162)). The noise scale is the
+/// weight of targets (in most models, the number of tokens) of the batch whose gradient has as much noise as signal.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Noise {
+    /// The noise scale by the estimates of this step alone, which is rough; `None` if the estimated squared norm of the
+    /// gradient is not above 0.
+    pub scale: Option<f64>,
+    /// The noise scale by the running averages of both estimates over the steps of the run; `None` if the averaged
+    /// squared norm is not above 0.
+    pub smoothed_scale: Option<f64>,
+    /// The estimates over all parameters of the model.
+    pub total: SignalAndNoise,
+    /// The estimates over the parameters of each stage.
+    pub stages: Vec<SignalAndNoise>,
+}
+
+/// The estimates of a step of the squared norm of the gradient, and of the variance of the gradient of one target.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SignalAndNoise {
+    /// The estimate of the squared norm of the gradient that a batch of infinite size would have; it can be negative.
+    pub squared_norm: f64,
+    /// The estimate of the variance of the gradient of a batch of weight 1, added up over all elements of the gradient.
+    pub variance: f64,
 }
 
 /// The health of one parameter in a step: statistics of its values, its gradient and its update, which show whether it

@@ -162,7 +162,9 @@ impl Finished {
         let ledger =
             |Context { weights, .. }: &Context| Ledger { backwards: weights.each.len(), weight: weights.total.clone() };
         let expected: Vec<_> = contexts.iter().map(|context| ledger(context)).collect();
-        Sums::of(&self.0, &expected).map_err(|error| Ended::ByCaller(error.into()))
+        let first_term = |weight: &Weight| weight.terms().first().copied().unwrap_or_default();
+        let weights: Vec<_> = contexts.iter().flat_map(|context| &context.weights.each).map(first_term).collect();
+        Sums::of(&self.0, &expected, &weights).map_err(|error| Ended::ByCaller(error.into()))
     }
 
     /// Returns, for every term of the loss, its sum over the targets of all micro-batches of the pass.

@@ -1,0 +1,143 @@
+//! The gradient noise scale: how much the gradients of single targets scatter around their mean, from the gradients of
+//! the micro-batches of one step.
+
+use crate::update::flush::Outcome;
+
+/// The size of the gradient and its noise, estimated from the micro-batches of one training step, for the whole model
+/// and for each stage.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct NoiseReport {
+    /// The estimate over all parameters of the model.
+    pub total: GradientNoise,
+    /// The estimate over the parameters of each stage, in the order of the stages.
+    pub stages: Vec<GradientNoise>,
+}
+
+/// An estimate of the squared norm of the gradient and of its noise.
+///
+/// In one step both are rough, and the estimate of the squared norm can even be negative: average each of them over
+/// many steps, and then take their ratio.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct GradientNoise {
+    /// The estimate of the squared norm of the gradient that a batch of infinite size would have. Its expectation is
+    /// exact.
+    pub squared_norm: f64,
+    /// The estimate of the trace of the covariance of one target's gradient: the sum over all elements of the gradient
+    /// of the variance that a batch of loss weight 1 (usually one unmasked target) has. Its expectation is exact if
+    /// gradients of different targets are independent.
+    pub variance: f64,
+}
+
+impl GradientNoise {
+    /// Estimates the gradient's squared norm and noise from the gradients of a step's micro-batches, each of which has
+    /// one of the loss weights `weights`. `of_sum` is the squared norm of their sum, which is the gradient of the step;
+    /// `of_each` is the sum of their squared norms. Returns `None` unless at least two micro-batches have a weight.
+    ///
+    /// A micro-batch with the share f of the total weight W has a gradient with the expected squared norm
+    /// f² |G|² + f S / W, and the whole step one of |G|² + S / W, where |G|² is the squared norm of the true gradient
+    /// and S the noise of one target. With equal shares this is the estimate of McCandlish et al., 2018
+    /// ([arXiv:1812.06162](https://arxiv.org/abs/1812.06162), appendix A.1).
+    pub fn of_micro_batches(weights: &[f64], of_sum: f64, of_each: f64) -> Option<Self> {
+        let total: f64 = weights.iter().sum();
+        let shares: f64 = weights.iter().map(|weight| (weight / total).powi(2)).sum();
+        let weighted = weights.iter().filter(|weight| **weight > 0.0).count();
+        (weighted > 1).then(|| Self {
+            squared_norm: (of_sum - of_each) / (1.0 - shares),
+            variance: total * (of_each - shares * of_sum) / (1.0 - shares),
+        })
+    }
+
+    /// Returns the noise scale: the loss weight (usually the number of unmasked targets) of the batch whose gradient
+    /// has as much noise as signal. Much smaller batches waste no sample, and much larger ones hardly save steps.
+    /// Returns `None` if the estimated squared norm is not above 0.
+    pub fn scale(self) -> Option<f64> {
+        (self.squared_norm > 0.0).then(|| self.variance.max(0.0) / self.squared_norm)
+    }
+}
+
+/// The running averages of the gradient's squared norm and noise over the steps of a training, from which the noise
+/// scale is taken. Both are averaged before their ratio is taken, because the ratio of one step is biased.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NoiseAverage {
+    /// The share of the average that stays when the next estimate is added, at least 0 and less than 1.
+    kept: f64,
+    /// The weighted sum of all estimates so far.
+    sum: GradientNoise,
+    /// The sum of the weights of all estimates so far, which is close to 1 after many.
+    weight: f64,
+}
+
+impl NoiseAverage {
+    /// Creates an average in which each estimate counts `1 - 1 / estimates` of the next one, so that about the last
+    /// `estimates` of them count. `estimates` is at least 1; smaller values count as 1.
+    pub fn over(estimates: f64) -> Self {
+        Self { kept: 1.0 - 1.0 / estimates.max(1.0), sum: GradientNoise::default(), weight: 0.0 }
+    }
+
+    /// Adds the estimate of one step, and returns the average of all estimates so far.
+    pub fn add(&mut self, estimate: GradientNoise) -> GradientNoise {
+        let mix = |sum: f64, new: f64| self.kept * sum + (1.0 - self.kept) * new;
+        self.sum = GradientNoise {
+            squared_norm: mix(self.sum.squared_norm, estimate.squared_norm),
+            variance: mix(self.sum.variance, estimate.variance),
+        };
+        self.weight = mix(self.weight, 1.0);
+        GradientNoise { squared_norm: self.sum.squared_norm / self.weight, variance: self.sum.variance / self.weight }
+    }
+}
+
+/// Estimates the noise of a step from the reports of all stages of all replicas. `weights` has the loss weights of all
+/// micro-batches, in the first term of the loss. Returns `None` if the step did not measure the micro-batches'
+/// gradients, if fewer than two of them have a weight, or if a gradient is not finite.
+pub(crate) fn of_step(outcomes: &[Outcome], weights: &[f64]) -> Option<NoiseReport> {
+    let stages = outcomes.iter().filter(|outcome| outcome.replica.is_first()).count();
+    let mut sums = vec![(0.0, 0.0); stages];
+    for outcome in outcomes {
+        let (of_sum, of_each) = &mut sums[outcome.stage];
+        *of_sum += outcome.squared_norms.iter().sum::<f64>();
+        *of_each += outcome.squared_norm_of_each?;
+    }
+    let estimate = |(of_sum, of_each): (f64, f64)| {
+        GradientNoise::of_micro_batches(weights, of_sum, of_each)
+            .filter(|noise| noise.squared_norm.is_finite() && noise.variance.is_finite())
+    };
+    let total = sums.iter().fold((0.0, 0.0), |total, stage| (total.0 + stage.0, total.1 + stage.1));
+    Some(NoiseReport { total: estimate(total)?, stages: sums.into_iter().map(estimate).collect::<Option<_>>()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tests the estimate against known expectations: with the squared norm 9 and the noise 50 of one target, the
+    /// expected squared norms of gradients of any weights give these two numbers again.
+    #[test]
+    fn expected_squared_norms_give_the_signal_and_the_noise() {
+        let (signal, noise) = (9.0, 50.0);
+        for weights in [vec![1.0; 2], vec![128.0; 8], vec![3.0, 0.0, 10.0, 7.0]] {
+            let total: f64 = weights.iter().sum();
+            let of_sum = signal + noise / total;
+            let of_each: f64 =
+                weights.iter().map(|weight| (weight / total).powi(2) * signal + weight / total * noise / total).sum();
+            let found = GradientNoise::of_micro_batches(&weights, of_sum, of_each).unwrap();
+            assert!((found.squared_norm - signal).abs() < 1e-12 && (found.variance - noise).abs() < 1e-10, "{found:?}");
+            assert!((found.scale().unwrap() - noise / signal).abs() < 1e-10);
+        }
+        for weights in [&[][..], &[4.0], &[4.0, 0.0]] {
+            assert_eq!(GradientNoise::of_micro_batches(weights, 1.0, 1.0), None);
+        }
+        assert_eq!(GradientNoise { squared_norm: -1.0, variance: 1.0 }.scale(), None);
+    }
+
+    #[test]
+    fn the_average_has_no_bias_in_its_first_steps() {
+        let mut average = NoiseAverage::over(10.0);
+        let step = GradientNoise { squared_norm: 2.0, variance: 6.0 };
+        assert_eq!(average.add(step).scale(), Some(3.0));
+        let next = average.add(GradientNoise { squared_norm: 4.0, variance: 0.0 });
+        // The first of the two counts 0.9 of the second.
+        assert!((next.squared_norm - (0.9 * 2.0 + 4.0) / 1.9).abs() < 1e-12, "{next:?}");
+        assert_eq!(NoiseAverage::over(0.0).add(step), step);
+    }
+}
