@@ -8,13 +8,15 @@ use clap::Args;
 use stageline_report::{Cause, Crossing, Cut, HostCut, Hosts, Link, Measured, Prediction, RunLog, Target};
 use stageline_schedule::Schedule;
 
+use crate::accumulation::accumulation;
 use crate::output::print;
 use crate::run::{LinkFlags, layers, read, schedule};
 use crate::shape;
 
 /// Recommends a number of micro-batches and a partition of the layers, from the log of a run.
 ///
-/// Prints the smallest number of micro-batches M whose bubble is at most --bubble, whether the network links between
+/// Prints the smallest number of micro-batches M whose bubble is at most --bubble, how long trainings with M = 1 to 256
+/// take to the loss of the run (by its gradient noise), whether the network links between
 /// workers are fast enough, the most even partition of the measured layers, and the main cause of idle time. With
 /// --hosts, compares the partitions over several hosts.
 #[derive(Args)]
@@ -86,6 +88,7 @@ impl Question<'_> {
         let measured = self.flags.link.apply(measured)?;
         let workers = self.flags.stages.unwrap_or(self.log.plan.workers());
         let mut text = self.micro_batches(&measured, &self.target(workers, Cut::Balanced))?;
+        text += &accumulation(&measured, self.log, &self.target(workers, Cut::Balanced))?;
         text += &self.links(&measured, &self.target(workers, Cut::OfTheRun))?;
         let cut = measured.balanced(workers * self.schedule.chunks())?;
         text += if measured.cut() == cut {

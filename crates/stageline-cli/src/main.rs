@@ -12,6 +12,7 @@
 //! The subcommands share `shape` (the flags that choose a plan), `costs` (the flags for times and sizes) and `output`
 //! (writes to files and to the terminal).
 
+mod accumulation;
 mod advise;
 mod check;
 mod costs;

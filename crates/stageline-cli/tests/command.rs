@@ -238,6 +238,21 @@ fn predict_advise_and_page_read_the_log_of_a_run() {
     assert!(advice.contains("main cause of idle time: filling and draining the pipeline"), "{advice}");
     assert!(advice.contains("as flags of a training: --stages 2 --cut 0,1\n"), "{advice}");
 
+    // Without noise in the log there is no table; with it, the training to the same loss takes a number of steps in
+    // proportion to 1 + 40 / B. A step takes (M + 1) x 3 s, for a batch of 10 M tokens.
+    assert!(advice.contains("the log has no gradient noise"), "{advice}");
+    let noisy = folder.path().join("noisy.jsonl");
+    let noise = r#""noise":{"scale":1,"smoothed_scale":40,"total":{"squared_norm":1,"variance":40},"stages":[]}"#;
+    fs::write(&noisy, LOG.replace("\"loss_scale\":1", &format!("\"loss_scale\":1,{noise}"))).unwrap();
+    let advice = text(&format!("advise --from {}", noisy.display()));
+    let seconds = |m: f64| 3.0 * (m + 1.0) * (1.0 + 40.0 / (10.0 * m)) / (1.0 + 40.0 / 20.0);
+    for m in [1.0_f64, 2.0, 4.0, 16.0] {
+        let row = advice.lines().find(|line| line.starts_with(&format!("{m:>5} "))).unwrap();
+        assert!(row.ends_with(&format!(" {:.1} s", seconds(m))), "{row}");
+    }
+    assert!(advice.lines().any(|line| line.starts_with("  256 ") && line.ends_with(" 4.4 min")), "{advice}");
+    assert!(advice.contains("M = 2 is the fastest (within 10%: M = 2): "), "{advice}");
+
     let unknown = error(&format!("advise --from {log} --bandwidth 1"));
     assert!(unknown.contains("does not say how many bytes cross between stages"), "{unknown}");
     let crossing = folder.path().join("crossing.jsonl");

@@ -23,4 +23,4 @@ pub use export::{TensorBoard, Trace};
 pub use log::record::{self, Link};
 pub use log::{Cause, LogError, RunLog};
 pub use page::{Line, LineChart, Page, Scale, Series, StackedBars, run_page};
-pub use predict::{Crossing, Cut, HostCut, Hosts, Measured, PredictError, Prediction, Target};
+pub use predict::{Accumulation, Crossing, Cut, HostCut, Hosts, Measured, PredictError, Prediction, Target};

@@ -8,9 +8,11 @@
 //!
 //! - `measured`: the costs of a run by layer, with the overheads of a step and an action ([`Measured`]).
 //! - `prediction`: the simulation of another plan with these costs. `footprint`: its peak memory by worker.
+//! - `accumulation`: trainings to the same loss with other numbers of micro-batches ([`Accumulation`]).
 //! - `network`: the network links between workers, and the workers of each host. `host_cuts`: partitions over hosts.
 //! - `error`: the reasons why there is no prediction ([`PredictError`]).
 
+mod accumulation;
 mod error;
 mod footprint;
 mod host_cuts;
@@ -18,6 +20,7 @@ mod measured;
 mod network;
 mod prediction;
 
+pub use accumulation::Accumulation;
 pub use error::PredictError;
 pub use host_cuts::HostCut;
 pub use measured::Measured;

@@ -14,7 +14,7 @@
 
 use std::ops::Range;
 
-use stageline_schedule::{Checked, Costs, Placement, Schedule, ScheduleError, StageCost, check, simulate};
+use stageline_schedule::{Checked, Costs, Placement, Schedule, StageCost, check, simulate};
 
 use super::error::PredictError;
 use super::measured::{LayerCost, Measured};
@@ -193,7 +193,8 @@ impl Measured {
         for micro_batches in 1..=most {
             match self.predict(&Target { micro_batches, cut: target.cut.clone(), ..*target }) {
                 Ok(prediction) if prediction.bubble <= bubble => return Ok(Some((micro_batches, prediction))),
-                Ok(_) | Err(PredictError::Schedule(ScheduleError::MicroBatches { .. })) => {}
+                Ok(_) => {}
+                Err(error) if error.is_number_of_micro_batches() => {}
                 Err(error) => return Err(error),
             }
         }

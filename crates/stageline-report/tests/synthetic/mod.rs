@@ -64,6 +64,7 @@ pub fn log(layers: &[f64], stages: usize, micro_batches: usize, other: f64) -> R
         stages: (0..stages).map(stage_costs).collect(),
         memory: (0..stages).map(memory).collect(),
         health: Vec::new(),
+        noise: None,
         timeline: Vec::new(),
     };
     let lines = (0..5).map(|number| Line::Step(Box::new(step(number))));

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use stageline::{
-    Clock, Costs, Cut, CutError, GradientNoise, LayerCost, MemoryEstimate, Metric, NoiseReport, ParameterHealth, StepReport,
-    Update,
+    Clock, Costs, Cut, CutError, GradientNoise, LayerCost, MemoryEstimate, Metric, NoiseReport, ParameterHealth,
+    StepReport, Update,
 };
 use stageline_report::record::{EstimatedMemory, Health, Layer, Noise, SignalAndNoise, StageCosts, Step};
 
@@ -106,7 +106,8 @@ fn stages(report: &StepReport) -> Vec<StageCosts> {
 
 /// Returns the noise of a step for the log, without the running averages.
 fn noise(report: &NoiseReport) -> Noise {
-    let estimates = |noise: &GradientNoise| SignalAndNoise { squared_norm: noise.squared_norm, variance: noise.variance };
+    let estimates =
+        |noise: &GradientNoise| SignalAndNoise { squared_norm: noise.squared_norm, variance: noise.variance };
     Noise {
         scale: report.total.scale(),
         smoothed_scale: None,

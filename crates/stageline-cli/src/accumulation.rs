@@ -1,0 +1,87 @@
+//! The part of `stageline advise` that says how many micro-batches are worth accumulating.
+
+use anyhow::Result;
+use stageline_report::{Accumulation, Measured, RunLog, Target};
+
+/// The largest number of micro-batches (M) of the table.
+const MOST: usize = 256;
+
+/// The share by which a training may take longer than the shortest one and still count as about as short.
+const ABOUT: f64 = 0.1;
+
+/// Returns a table of trainings with 1, 2, 4, ... micro-batches that reach the loss of the logged run, with a sentence
+/// that recommends one of them and says why. `target` is the plan whose number of micro-batches varies.
+pub(crate) fn accumulation(measured: &Measured, log: &RunLog, target: &Target) -> Result<String> {
+    let choices = (0..).map(|power| 1 << power).take_while(|micro_batches| *micro_batches <= MOST);
+    let trainings = measured.accumulations(log, target, choices)?.unwrap_or_default();
+    let shortest = trainings.iter().min_by(|a, b| a.seconds().total_cmp(&b.seconds()));
+    let (Some(shortest), Some(noise)) = (shortest, log.noise_scale()) else {
+        return Ok("the log has no gradient noise, so it does not say how many micro-batches are worth their tokens; log a run with \
+                   --noise-every 10 and --micro-batches 2 or more\n"
+            .to_owned());
+    };
+    let mut text = format!(
+        "to the loss of this run, by its noise scale of {noise:.0} tokens:\n{:>5} {:>10} {:>11} {:>10} {:>7} {:>10} {:>9} {:>11} {:>10}\n",
+        "M", "batch", "step", "tokens/s", "bubble", "memory", "steps", "tokens", "time"
+    );
+    for training in &trainings {
+        let prediction = &training.prediction;
+        let memory = prediction.peak_bytes.iter().flatten().copied().reduce(f64::max);
+        let memory = memory.map_or("-".to_owned(), |bytes| format!("{:.0} MB", bytes / 1e6));
+        text += &format!(
+            "{:>5} {:>10.0} {:>8.0} ms {:>10.0} {:>6.1}% {:>10} {:>9.0} {:>11.0} {:>10}\n",
+            training.micro_batches,
+            training.batch,
+            1e3 * prediction.step,
+            prediction.tokens_per_s,
+            100.0 * prediction.bubble,
+            memory,
+            training.steps,
+            training.tokens(),
+            duration(training.seconds())
+        );
+    }
+    let about: Vec<_> = trainings
+        .iter()
+        .filter(|training| training.seconds() <= (1.0 + ABOUT) * shortest.seconds())
+        .map(|training| training.micro_batches.to_string())
+        .collect();
+    let largest = trainings.last().is_some_and(|last| last == shortest);
+    text += &format!(
+        "M = {} is the fastest (within {:.0}%: M = {}): {}\n",
+        shortest.micro_batches,
+        100.0 * ABOUT,
+        about.join(", "),
+        reason(shortest, noise, largest)
+    );
+    Ok(text)
+}
+
+/// Returns a duration in seconds, minutes or hours, whichever gives a number that is easy to read.
+fn duration(seconds: f64) -> String {
+    match seconds {
+        ..120.0 => format!("{seconds:.1} s"),
+        ..7200.0 => format!("{:.1} min", seconds / 60.0),
+        _ => format!("{:.1} h", seconds / 3600.0),
+    }
+}
+
+/// Returns the reason why the training `shortest` is the fastest one, and what else to change. `largest` says whether
+/// it has the most micro-batches of all.
+fn reason(shortest: &Accumulation, noise: f64, largest: bool) -> String {
+    let (batch, bubble) = (shortest.batch, 100.0 * shortest.prediction.bubble);
+    match shortest.micro_batches {
+        _ if largest => format!(
+            "even its batch of {batch:.0} tokens is not much more than the noise scale, so more stages, replicas or larger micro-batches \
+             pay too"
+        ),
+        1 => format!(
+            "one micro-batch has {:.1} times the tokens of the noise scale, so accumulation costs more tokens than it saves steps",
+            batch / noise
+        ),
+        _ => format!(
+            "with fewer micro-batches workers idle for more than {bubble:.1}% of the time or steps are too noisy, and with more each step \
+             costs more tokens than it saves steps"
+        ),
+    }
+}
