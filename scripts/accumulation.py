@@ -80,7 +80,7 @@ def main():
         logged = folder / f"8-{results[8][2]}.jsonl"
         advice = subprocess.run([tool, "advise", "--from", logged], capture_output=True, text=True, check=True).stdout
     print(advice)
-    advised = int(re.search(r"^M = (\d+) is the fastest", advice, re.M).group(1))
+    advised = int(re.search(r"^M = (\d+) is the largest whose training", advice, re.M).group(1))
     fastest = min((found[0], m) for m, found in results.items() if found)[1]
     ratio = max(advised / fastest, fastest / advised)
     print(f"fastest in the sweep: M = {fastest}; advised: M = {advised}; a factor of {ratio:g}")

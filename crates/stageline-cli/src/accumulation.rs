@@ -6,7 +6,9 @@ use stageline_report::{Accumulation, Measured, RunLog, Target};
 /// The largest number of micro-batches (M) of the table.
 const MOST: usize = 256;
 
-/// The share by which a training may take longer than the shortest one and still count as about as short.
+/// The share by which the recommended training may take longer than the shortest one. Of trainings that take about as
+/// long, the one with the largest batches has the smallest bubble; and under Adam, larger batches pay more than the noise
+/// scale says, because it does not know the optimizer's scaling of gradients.
 const ABOUT: f64 = 0.1;
 
 /// Returns a table of trainings with 1, 2, 4, ... micro-batches that reach the loss of the logged run, with a sentence
@@ -41,18 +43,14 @@ pub(crate) fn accumulation(measured: &Measured, log: &RunLog, target: &Target) -
             duration(training.seconds())
         );
     }
-    let about: Vec<_> = trainings
-        .iter()
-        .filter(|training| training.seconds() <= (1.0 + ABOUT) * shortest.seconds())
-        .map(|training| training.micro_batches.to_string())
-        .collect();
-    let largest = trainings.last().is_some_and(|last| last == shortest);
+    let is_about = |training: &&Accumulation| training.seconds() <= (1.0 + ABOUT) * shortest.seconds();
+    let chosen = trainings.iter().filter(is_about).next_back().unwrap_or(shortest);
     text += &format!(
-        "M = {} is the fastest (within {:.0}%: M = {}): {}\n",
-        shortest.micro_batches,
+        "M = {} is the largest whose training takes at most {:.0}% more than the shortest, which has M = {}: {}\n",
+        chosen.micro_batches,
         100.0 * ABOUT,
-        about.join(", "),
-        reason(shortest, noise, largest)
+        shortest.micro_batches,
+        reason(chosen, noise, trainings.last() == Some(chosen))
     );
     Ok(text)
 }
@@ -66,11 +64,11 @@ fn duration(seconds: f64) -> String {
     }
 }
 
-/// Returns the reason why the training `shortest` is the fastest one, and what else to change. `largest` says whether
-/// it has the most micro-batches of all.
-fn reason(shortest: &Accumulation, noise: f64, largest: bool) -> String {
-    let (batch, bubble) = (shortest.batch, 100.0 * shortest.prediction.bubble);
-    match shortest.micro_batches {
+/// Returns the reason why the training `chosen` is recommended, and what else to change. `largest` says whether it has
+/// the most micro-batches of all.
+fn reason(chosen: &Accumulation, noise: f64, largest: bool) -> String {
+    let (batch, bubble) = (chosen.batch, 100.0 * chosen.prediction.bubble);
+    match chosen.micro_batches {
         _ if largest => format!(
             "even its batch of {batch:.0} tokens is not much more than the noise scale, so more stages, replicas or larger micro-batches \
              pay too"
