@@ -19,6 +19,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MODEL = "--stages 2 --cores-per-stage 1 --width 64 --layers 4 --context 64 --micro-batch-size 4 --seed 1".split()
+TOKENS = 64 * 4  # of a micro-batch: context x samples
 RATES = [0.5, 1.0, 2.0]  # of BASE x sqrt(M / 8)
 BASE = 2e-3
 LIMIT = 240.0  # seconds of a run that does not reach the loss
@@ -57,10 +58,12 @@ def train(program, m, rate, target, log):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--target-loss", type=float, default=2.2)
+    parser.add_argument("--target-loss", type=float, default=2.8)
     parser.add_argument("--most", type=int, default=64)
     parser.add_argument("--release", type=pathlib.Path, default=ROOT / "target/release")
     arguments = parser.parse_args()
+    if arguments.most < 8:
+        parser.error("--most: give at least 8, because the recommendation is from the log of M = 8")
     program, tool = arguments.release / "examples/gpt", arguments.release / "stageline"
     results = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -73,10 +76,12 @@ def main():
             results[m] = min(runs) if runs else None
             if runs:
                 seconds, steps, rate = results[m]
-                print(f"M = {m:>3}: {seconds:7.1f} s, {steps:>5} steps, {steps * m * 256:>9} tokens, learning rate {rate:.4f}", flush=True)
+                print(f"M = {m:>3}: {seconds:7.1f} s, {steps:>5} steps, {steps * m * TOKENS:>9} tokens, learning rate {rate:.4f}", flush=True)
             else:
                 print(f"M = {m:>3}: not reached in {LIMIT:.0f} s", flush=True)
             m *= 2
+        if not results[8]:
+            sys.exit("M = 8 did not reach the loss: give a higher --target-loss")
         logged = folder / f"8-{results[8][2]}.jsonl"
         advice = subprocess.run([tool, "advise", "--from", logged], capture_output=True, text=True, check=True).stdout
     print(advice)

@@ -1,5 +1,7 @@
 //! The part of `stageline advise` that says how many micro-batches are worth accumulating.
 
+use std::collections::BTreeSet;
+
 use anyhow::Result;
 use stageline_report::{Accumulation, Measured, RunLog, Target};
 
@@ -14,13 +16,25 @@ const ABOUT: f64 = 0.1;
 /// Returns a table of trainings with 1, 2, 4, ... micro-batches that reach the loss of the logged run, with a sentence
 /// that recommends one of them and says why. `target` is the plan whose number of micro-batches varies.
 pub(crate) fn accumulation(measured: &Measured, log: &RunLog, target: &Target) -> Result<String> {
-    let choices = (0..).map(|power| 1 << power).take_while(|micro_batches| *micro_batches <= MOST);
-    let trainings = measured.accumulations(log, target, choices)?.unwrap_or_default();
-    let shortest = trainings.iter().min_by(|a, b| a.seconds().total_cmp(&b.seconds()));
-    let (Some(shortest), Some(noise)) = (shortest, log.noise_scale()) else {
+    let powers = || (0..).map(|power| 1 << power).take_while(|number| *number <= MOST);
+    // Some schedules have plans only for multiples of the number of workers.
+    let multiples = powers().map(|number| number * target.workers).filter(|number| *number <= MOST);
+    let choices: BTreeSet<usize> = powers().chain(multiples).collect();
+    if log.steps.iter().all(|step| step.noise.is_none()) {
         return Ok("the log has no gradient noise, so it does not say how many micro-batches are worth their tokens; log a run with \
                    --noise-every 10 and --micro-batches 2 or more\n"
             .to_owned());
+    }
+    let Some(noise) = log.noise_scale() else {
+        return Ok("the noise of the gradient hides its size at the end of the run, so larger batches are worth their tokens; log a \
+                   longer run, or one with a larger M\n"
+            .to_owned());
+    };
+    let trainings = measured.accumulations(log, target, choices)?.unwrap_or_default();
+    let Some(shortest) = trainings.iter().min_by(|a, b| a.seconds().total_cmp(&b.seconds())) else {
+        return Ok(format!(
+            "the schedule has no plan for M up to {MOST}, so no M is recommended by the gradient noise\n"
+        ));
     };
     let mut text = format!(
         "to the loss of this run, by its noise scale of {noise:.0} tokens:\n{:>5} {:>10} {:>11} {:>10} {:>7} {:>10} {:>9} {:>11} {:>10}\n",
@@ -44,14 +58,15 @@ pub(crate) fn accumulation(measured: &Measured, log: &RunLog, target: &Target) -
         );
     }
     let is_about = |training: &&Accumulation| training.seconds() <= (1.0 + ABOUT) * shortest.seconds();
-    let chosen = trainings.iter().filter(is_about).next_back().unwrap_or(shortest);
+    let chosen = trainings.iter().rfind(is_about).unwrap_or(shortest);
     text += &format!(
         "M = {} is the largest whose training takes at most {:.0}% more than the shortest, which has M = {}: {}\n",
         chosen.micro_batches,
         100.0 * ABOUT,
         shortest.micro_batches,
-        reason(chosen, noise, trainings.last() == Some(chosen))
+        reason(chosen, noise)
     );
+    text += "under Adam, larger batches may pay more than this noise scale says; take this M as a lower bound\n";
     Ok(text)
 }
 
@@ -64,21 +79,23 @@ fn duration(seconds: f64) -> String {
     }
 }
 
-/// Returns the reason why the training `chosen` is recommended, and what else to change. `largest` says whether it has
-/// the most micro-batches of all.
-fn reason(chosen: &Accumulation, noise: f64, largest: bool) -> String {
+/// Returns the reason why the training `chosen` is recommended, and what else to change.
+fn reason(chosen: &Accumulation, noise: f64) -> String {
     let (batch, bubble) = (chosen.batch, 100.0 * chosen.prediction.bubble);
+    if batch < noise / 2.0 {
+        return format!(
+            "even its batch of {batch:.0} tokens has more noise than signal, so more replicas or larger micro-batches pay too"
+        );
+    }
     match chosen.micro_batches {
-        _ if largest => format!(
-            "even its batch of {batch:.0} tokens is not much more than the noise scale, so more stages, replicas or larger micro-batches \
-             pay too"
-        ),
-        1 => format!(
-            "one micro-batch has {:.1} times the tokens of the noise scale, so accumulation costs more tokens than it saves steps",
-            batch / noise
-        ),
+        1 if batch > noise => {
+            "a batch of one micro-batch is larger than the noise scale, so accumulation costs more tokens than it \
+                               saves steps"
+                .to_owned()
+        }
+        1 => "a step with more micro-batches takes longer by more than it saves steps".to_owned(),
         _ => format!(
-            "with fewer micro-batches workers idle for more than {bubble:.1}% of the time or steps are too noisy, and with more each step \
+            "with fewer micro-batches workers idle for more than {bubble:.1}% of the time or steps are noisier, and with more each step \
              costs more tokens than it saves steps"
         ),
     }

@@ -16,8 +16,8 @@ pub trait Model {
     /// The targets with which the last stage computes the loss.
     type Target: Payload;
 
-    /// Returns the largest number of stages into which the model can be cut: the number of its layers, or the number of
-    /// its stages if the user has cut it by hand.
+    /// Returns the largest number of stages into which the model can be cut: the number of its layers, or the only
+    /// number of stages of a model that the user has cut by hand.
     fn most_stages(&self) -> usize;
 
     /// Returns the total number of elements of the model's parameters, without initialising them; `None` for a model

@@ -54,7 +54,8 @@ pub fn choose(running: &Running, training: &Training, costs: Option<&Costs>, mos
             (Arc::new(plan), stages)
         }
         (ScheduleBy::Search, None) => {
-            let most_chunks = most_stages / workers;
+            // A model that is cut by hand has one number of stages, so the search chooses no other than the workers'.
+            let most_chunks = if costs.is_some() { most_stages / workers } else { 1 };
             let costs = stage_costs(costs, workers)?;
             let found =
                 best(micro_batches, &costs, &Memory::unlimited(workers), most_chunks).context("--schedule search")?;

@@ -3,20 +3,25 @@
 use crate::tokens::encode::Encode;
 use crate::tokens::error::TokenError;
 
-/// The number of tokens that may wait for the rest of a character. A character has at most four bytes, so more waiting
-/// tokens are not the beginning of one, and their text is returned with U+FFFD for what cannot be decoded.
-const MOST_WAITING: usize = 4;
+/// The number of tokens that may wait for the rest of a character. A character has at most four bytes; some encodings
+/// show bytes before it as U+FFFD, too, until it is complete. After more tokens than this, their text is returned as it is.
+const MOST_WAITING: usize = 16;
+
+/// The number of a prompt's last tokens with which the text after it is decoded.
+const CONTEXT: usize = 8;
 
 /// Decodes tokens that arrive one at a time, such as those that a model generates. A character may consist of several
-/// tokens, so its text is returned only with the last of them. The time of each call does not depend on the number of
-/// earlier tokens.
+/// tokens, so its text is returned only with the last of them. The time of a call does not depend on the length of the
+/// text before it.
 pub struct Continued<'a> {
     encoding: &'a dyn Encode,
     /// The last tokens: those whose text was returned last, because the text of a token may depend on the token before
     /// it, and then those that wait for the rest of a character.
     window: Vec<u32>,
-    /// The number of tokens at the beginning of the window whose text was returned.
+    /// The number of tokens at the beginning of the window whose whole text was returned.
     returned: usize,
+    /// The text of the window as far as it was returned.
+    shown: String,
 }
 
 impl<'a> Continued<'a> {
@@ -26,7 +31,8 @@ impl<'a> Continued<'a> {
     /// Returns [`TokenError`] if the encoding cannot decode the prompt.
     pub fn new(encoding: &'a dyn Encode, prompt: &[u32]) -> Result<Self, TokenError> {
         encoding.decode(prompt)?;
-        Ok(Self { encoding, window: prompt.to_vec(), returned: prompt.len() })
+        let window = prompt[prompt.len().saturating_sub(CONTEXT)..].to_vec();
+        Ok(Self { encoding, returned: window.len(), shown: encoding.decode(&window)?, window })
     }
 
     /// Adds a token, and returns the text that it completes; an empty text if the last character is still incomplete. A
@@ -40,13 +46,19 @@ impl<'a> Continued<'a> {
             return Ok(self.rest()? + char::REPLACEMENT_CHARACTER.encode_utf8(&mut [0; 4]));
         }
         self.window.push(token);
-        let new = self.waiting()?;
-        let may_be_completed = new.ends_with(char::REPLACEMENT_CHARACTER);
-        if may_be_completed && self.window.len() - self.returned < MOST_WAITING {
+        if self.window.len() - self.returned >= MOST_WAITING {
+            return self.rest();
+        }
+        let (new, continues) = self.waiting()?;
+        let complete = new.trim_end_matches(char::REPLACEMENT_CHARACTER);
+        if complete.len() == new.len() {
+            self.end_window()?;
+        } else if continues {
+            self.shown += complete;
+        } else {
             return Ok(String::new());
         }
-        self.end_returned();
-        Ok(new)
+        Ok(complete.to_owned())
     }
 
     /// Returns the text of the tokens that wait for the rest of a character, with U+FFFD for what cannot be decoded;
@@ -55,28 +67,30 @@ impl<'a> Continued<'a> {
     /// # Errors
     /// Returns [`TokenError`] if the encoding cannot decode the tokens.
     pub fn rest(&mut self) -> Result<String, TokenError> {
-        let text = self.waiting()?;
-        self.end_returned();
+        let (text, _) = self.waiting()?;
+        self.end_window()?;
         Ok(text)
     }
 
-    /// Returns the text that the waiting tokens add to that of the tokens before them.
-    fn waiting(&self) -> Result<String, TokenError> {
-        let (returned, waiting) = self.window.split_at(self.returned);
-        let (before, text) = (self.encoding.decode(returned)?, self.encoding.decode(&self.window)?);
-        match text.strip_prefix(&before) {
-            Some(new) => Ok(new.to_owned()),
+    /// Returns the text of the window that was not returned yet, and whether the text before it is still the one that
+    /// was returned.
+    fn waiting(&self) -> Result<(String, bool), TokenError> {
+        let text = self.encoding.decode(&self.window)?;
+        match text.strip_prefix(&self.shown) {
+            Some(new) => Ok((new.to_owned(), true)),
             // An invalid byte can change how an encoding shows the bytes before it.
-            None => self.encoding.decode(waiting),
+            None => Ok((self.encoding.decode(&self.window[self.returned..])?, false)),
         }
     }
 
-    /// Counts the waiting tokens as returned, and drops those before them.
-    fn end_returned(&mut self) {
+    /// Counts all tokens of the window as returned, and drops those before the ones that waited.
+    fn end_window(&mut self) -> Result<(), TokenError> {
         if self.window.len() > self.returned {
             self.window.drain(..self.returned);
         }
         self.returned = self.window.len();
+        self.shown = self.encoding.decode(&self.window)?;
+        Ok(())
     }
 }
 
@@ -103,7 +117,9 @@ mod tests {
     fn bytes_that_are_no_text_neither_hide_nor_lose_what_follows() {
         assert_eq!(parts(b"\xffab"), ["", "\u{fffd}a", "b", ""]);
         assert_eq!(parts("a€".as_bytes()[..3].as_ref()), ["a", "", "", "\u{fffd}"]);
-        assert_eq!(parts(&[0xff; 9]).concat(), "\u{fffd}".repeat(9));
+        assert_eq!(parts(&[0xff; 40]).concat(), "\u{fffd}".repeat(40));
+        // An invalid byte does not hide the character after it.
+        assert_eq!(parts(b"\xff\xf0\x9f\x98\x80").concat(), "\u{fffd}😀");
     }
 
     /// An encoding that counts the tokens that it decodes.
@@ -137,8 +153,7 @@ mod tests {
             continued.push(120).unwrap();
             encoding.0.load(Ordering::Relaxed) - before
         };
-        let first = cost_of_next();
-        let later: Vec<_> = (0..100).map(|_| cost_of_next()).collect();
-        assert!(first > 1000 && later.iter().all(|cost| *cost == 3), "{first}, {later:?}");
+        let costs: Vec<_> = (0..100).map(|_| cost_of_next()).collect();
+        assert!(costs.iter().all(|cost| *cost <= 2 * CONTEXT), "{costs:?}");
     }
 }

@@ -21,8 +21,8 @@ pub struct Sum {
     /// The float type to which gradients are cast before they are added to the sum; `None` adds gradients in their own
     /// type.
     pub dtype: Option<FloatDType>,
-    /// The squared norm of every gradient that was added so far, each of shape `[1]` and on the gradient's device;
-    /// `None` if they are not measured.
+    /// The sum of the squared norms of all gradients that were added so far, as one tensor of shape `[1]` on their
+    /// device, or no tensor before the first gradient; `None` if it is not measured.
     pub squared_norms: Option<Vec<Tensor<1>>>,
 }
 
@@ -35,13 +35,15 @@ impl Sum {
 
     /// Adds a gradient of the parameter `id` to this parameter's sum, in place if nothing else uses the sum's tensor.
     pub fn add<const D: usize>(&mut self, id: ParamId, gradient: Tensor<D>) {
-        if let Some(squared_norms) = &mut self.squared_norms {
-            squared_norms.push(sum_of_squares(gradient.clone()));
-        }
         let gradient = match self.dtype {
             Some(dtype) => gradient.cast(dtype),
             None => gradient,
         };
+        if let Some(squared_norms) = &mut self.squared_norms {
+            let squared_norm = sum_of_squares(gradient.clone());
+            let sum = squared_norms.pop().map_or_else(|| squared_norm.clone(), |sum| sum + squared_norm.clone());
+            squared_norms.push(sum);
+        }
         let sum = match self.gradients.remove::<D>(id) {
             Some(sum) => sum.add(gradient),
             None => gradient,

@@ -138,12 +138,13 @@ fn thinned<'a>(steps: &[&'a Step]) -> impl Iterator<Item = &'a Step> {
 /// noise. Adds nothing if no step measured it.
 fn noise(page: &mut Page, log: &RunLog) {
     let measured: Vec<_> = log.steps.iter().filter(|step| step.noise.is_some()).collect();
-    let Some(scale) = log.noise_scale() else { return };
-    let about = format!(
-        "At the noise scale, the gradient of a batch has as much noise as signal; smaller batches need more steps, and larger ones more          tokens to the same loss. At the end of the run it is {} tokens.",
-        number(scale)
-    );
-    page.section("Gradient noise", &about);
+    if measured.is_empty() {
+        return;
+    }
+    let about = "At the noise scale, the gradient of a batch has as much noise as signal; smaller batches need more steps, and larger \
+                 ones more tokens to the same loss.";
+    let end = log.noise_scale().map(|scale| format!(" At the end of the run it is {} tokens.", number(scale)));
+    page.section("Gradient noise", &(about.to_owned() + &end.unwrap_or_default()));
     let of_step = |step: &Step| step.noise.as_ref().and_then(|noise| noise.scale);
     let smoothed = |step: &Step| step.noise.as_ref().and_then(|noise| noise.smoothed_scale);
     let scales = over_steps(

@@ -32,11 +32,23 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         scaler.stepped();
         let behind = |context| {
             let context = Arc::into_inner(context).expect("a new context has one owner");
-            let step = self.done.steps + 1;
-            let measures_noise = self.stepping.flush.measures_noise(step);
-            Arc::new(Context { step, loss_scale: scaler.scale(), measures_noise, ..context })
+            Arc::new(Context { step: self.done.steps + 1, loss_scale: scaler.scale(), ..context })
         };
-        self.contexts(weights, &weights.total).into_iter().map(behind).collect()
+        let contexts = self.contexts(weights, &weights.total).into_iter().map(behind).collect::<Vec<_>>();
+        self.measuring_noise(contexts, weights)
+    }
+
+    /// Returns the contexts of a training step, in which the stages measure the gradient noise if the settings select
+    /// the step, and if at least two micro-batches have a loss weight. `weights` has the loss weights of the batch.
+    pub(crate) fn measuring_noise(&self, contexts: Vec<Arc<Context>>, weights: &Weights) -> Vec<Arc<Context>> {
+        let weighted = weights.each.iter().filter(|weight| weight.terms().first().is_some_and(|term| *term > 0.0));
+        let can = weighted.count() > 1;
+        let measuring = |context: Arc<Context>| {
+            let context = Arc::into_inner(context).expect("a new context has one owner");
+            let measures_noise = can && self.stepping.flush.measures_noise(context.step);
+            Arc::new(Context { measures_noise, ..context })
+        };
+        contexts.into_iter().map(measuring).collect()
     }
 
     /// Returns the context of the current step (step number, loss weights, loss scale and others) for each replica.
@@ -51,8 +63,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         let context = |(weights, turns): (Weights, &Arc<Turns>)| {
             let (loss_scale, recompute) = (self.stepping.scaler.scale(), Arc::clone(&self.stepping.recompute));
             let (divisor, turns) = (divisor.clone(), Arc::clone(turns));
-            let step = self.done.steps;
-            let measures_noise = self.stepping.flush.measures_noise(step);
+            let (step, measures_noise) = (self.done.steps, false);
             Arc::new(Context { step, weights, divisor, loss_scale, recompute, measures_noise, turns })
         };
         parts.into_iter().zip(turns).map(context).collect()

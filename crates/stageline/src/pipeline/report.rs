@@ -46,7 +46,8 @@ pub struct StepReport {
     /// The health report of every parameter that has a gradient, in layer order; empty unless
     /// [`health_every`](crate::PipelineBuilder::health_every) selects this step.
     pub health: Vec<ParameterHealth>,
-    /// The gradient's squared norm and noise, estimated from the micro-batches of the step; `None` unless
+    /// The gradient's squared norm and noise, estimated from the micro-batches of all replicas in the step, before
+    /// clipping and without the loss scale. The weight of a micro-batch is that of the first loss term. `None` unless
     /// [`noise_every`](crate::PipelineBuilder::noise_every) selects this step, at least two micro-batches of it have a
     /// loss weight, and all gradients are finite.
     pub noise: Option<NoiseReport>,

@@ -114,6 +114,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     pub(crate) fn launch(&mut self, batch: MicroBatches<In, Target>, flush: Flush) -> Result<Begun<In, Target>, Ended> {
         self.warn_of_change(batch.weights.all_samples());
         let contexts = self.contexts(&batch.weights, &batch.weights.total);
+        let contexts = self.measuring_noise(contexts, &batch.weights);
         self.start_on(Begun { batch, contexts, flush, began: self.workers.began(), behind: false })
     }
 

@@ -40,7 +40,7 @@ pub(crate) struct Context {
     /// The part of its forward that each stage recomputes in its backward (activation checkpointing), by stage.
     pub(crate) recompute: Arc<[Recompute]>,
     /// Whether the stages measure the squared norm of every micro-batch's gradients, from which the gradient noise is
-    /// estimated. Only a training pass heeds it.
+    /// estimated. True only in training steps that the settings select.
     pub(crate) measures_noise: bool,
     /// The order in which the workers of the replica issue transfers between GPUs during the pass, so that NCCL cannot
     /// deadlock.

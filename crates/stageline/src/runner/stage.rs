@@ -219,9 +219,9 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
 
     fn finish(&mut self, waits: &Waits) -> Result<Outcome, Stopped> {
         let mode = std::mem::replace(&mut self.mode, Mode::Idle);
-        let squared_norm_of_each = match &mode {
-            Mode::Training { context, .. } => self.gradients.squared_norm_of_each(context.loss_scale),
-            Mode::Evaluating(_) | Mode::Idle => None,
+        let loss_scale = match &mode {
+            Mode::Training { context, .. } => context.loss_scale,
+            Mode::Evaluating(_) | Mode::Idle => 1.0,
         };
         let (squares, culprits) = match mode {
             Mode::Training { inspection: None, context } if self.collective.is_root() => {
@@ -234,8 +234,12 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
         };
         let Results { losses, metrics } = self.sink.finish(waits)?;
         let count = losses.len();
-        let sums: Vec<_> = losses.into_values().chain(metrics.into_values()).collect();
+        let mut sums: Vec<_> = losses.into_values().chain(metrics.into_values()).collect();
+        let (of_each, without) = (self.gradients.take_squared_norm_of_each(), sums.len());
+        sums.extend(of_each.iter().flatten().cloned());
         let (squared_norms, mut losses) = squares.unwrap_or_default().read_with(&sums);
+        let read = losses.split_off(without);
+        let squared_norm_of_each = of_each.map(|_| read.iter().flatten().sum::<f64>() / (loss_scale * loss_scale));
         let metrics = losses.split_off(count);
         Ok(Outcome {
             replica: self.replica,

@@ -11,7 +11,7 @@ use crate::update::ledger::{Ledger, LedgerError, agree};
 use crate::update::noise::{self, NoiseReport};
 
 /// The settings of the flush at the end of every step: gradient clipping, the reaction to non-finite results, and the
-/// interval of health reports.
+/// intervals of health reports and of measurements of the gradient noise.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FlushConfig {
     pub(crate) clip: Option<Clip>,

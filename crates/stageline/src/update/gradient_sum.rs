@@ -12,7 +12,6 @@ use crate::update::clip::Scaling;
 use crate::update::ledger::Ledger;
 use crate::update::norm::SquaredNorms;
 use stageline_nn::autograd::split_backward::{Deferred, Sum};
-use stageline_nn::params::read_many::read;
 
 /// The running sum of a stage's gradients over the micro-batches of a step. Gradients are added in ascending
 /// micro-batch order, whatever the order in which they arrive, and group by group: each group is summed before it is
@@ -117,12 +116,11 @@ impl GradientSum {
         self.group.squared_norms = Some(Vec::new());
     }
 
-    /// Returns the squared norms of the gradients of the step's micro-batches, added up over the micro-batches and the
-    /// parameters of the stage; `None` unless the step measures them. `loss_scale` is the factor of the loss in the
-    /// step, which the result does not have.
-    pub(crate) fn squared_norm_of_each(&mut self, loss_scale: f64) -> Option<f64> {
-        let squared_norms = self.group.squared_norms.take()?;
-        Some(read(&squared_norms).flatten().sum::<f64>() / (loss_scale * loss_scale))
+    /// Takes the squared norms of the gradients of the step's micro-batches, added up over the micro-batches and the
+    /// parameters of the stage, as one tensor of shape `[1]` on the stage's device; no tensor if the stage has no
+    /// gradients, and `None` unless the step measures them. They contain the square of the loss scale.
+    pub(crate) fn take_squared_norm_of_each(&mut self) -> Option<Vec<Tensor<1>>> {
+        self.group.squared_norms.take()
     }
 
     /// Returns the ledger of the gradient sum: the number of micro-batches in it, and the sum of their loss weights

@@ -21,11 +21,12 @@ pub struct NoiseReport {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct GradientNoise {
     /// The estimate of the squared norm of the gradient that a batch of infinite size would have. Its expectation is
-    /// exact.
+    /// exact if the micro-batches are independent, and their noise is in proportion to their loss weights in the first
+    /// term of the loss.
     pub squared_norm: f64,
     /// The estimate of the trace of the covariance of one target's gradient: the sum over all elements of the gradient
-    /// of the variance that a batch of loss weight 1 (usually one unmasked target) has. Its expectation is exact if
-    /// gradients of different targets are independent.
+    /// of the variance that a batch of loss weight 1 (usually one unmasked target) has. Its expectation is exact under
+    /// the same conditions.
     pub variance: f64,
 }
 

@@ -133,27 +133,14 @@ impl Kernels for Flex {
     }
 
     /// Returns the sum of the squares of all elements, in f64. One thread adds the squares, because burn's own sum on
-    /// the CPU is parallel and its order depends on the number of cores. Eight sums at once are several times as fast
-    /// as one, in which each addition waits for the one before it.
+    /// the CPU is parallel and its order depends on the number of cores.
     fn sum_of_squares(tensor: &FloatTensor<Flex>) -> FloatTensor<Flex> {
-        fn sum<T: Copy + Into<f64>>(values: &[T]) -> f64 {
-            let (chunks, rest) = values.as_chunks::<8>();
-            let mut sums = [0.0; 8];
-            let mut add = |values: &[T]| {
-                for (sum, value) in sums.iter_mut().zip(values) {
-                    let value: f64 = (*value).into();
-                    *sum += value * value;
-                }
-            };
-            chunks.iter().for_each(|chunk| add(chunk));
-            add(rest);
-            sums.iter().sum()
-        }
-        let sum = match tensor.dtype() {
-            DType::F32 => sum(numbers(&tensor.to_contiguous())),
+        let square = |value: f64| value * value;
+        let sum: f64 = match tensor.dtype() {
+            DType::F32 => numbers(&tensor.to_contiguous()).iter().map(|&value| square(value.into())).sum(),
             _ => {
                 let wide = Flex::float_cast(tensor.clone(), FloatDType::F64).to_contiguous();
-                sum(wide.as_slice::<f64>().expect("the cast is contiguous f64"))
+                wide.as_slice::<f64>().expect("the cast is contiguous f64").iter().copied().map(square).sum()
             }
         };
         FloatTensor::<Flex>::from_data(TensorData::new(vec![sum], [1]))

@@ -127,8 +127,8 @@ pub struct Noise {
     /// The noise scale by the estimates of this step alone, which is rough; `None` if the estimated squared norm of the
     /// gradient is not above 0.
     pub scale: Option<f64>,
-    /// The noise scale by the running averages of both estimates over the steps of the run; `None` if the averaged
-    /// squared norm is not above 0.
+    /// The noise scale by the running averages of both estimates over the steps of the run, which a resumed run begins
+    /// anew; `None` if the averaged squared norm is not above 0.
     pub smoothed_scale: Option<f64>,
     /// The estimates over all parameters of the model.
     pub total: SignalAndNoise,
