@@ -10,19 +10,12 @@ use stageline::{
     Recompute, Stage, StageConfig, Weight,
 };
 
-use crate::mlp::{Mlp, bits, device};
+use crate::mlp::{Mlp, bits, device, noise};
 use crate::model::{Bytes, Logits, Shape, costs, gpt};
 
-/// Numbers that look random, uniform between -1 and 1.
+/// Returns `count` numbers that look random, uniform between -1 and 1.
 fn uniform(count: usize, seed: u64) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 40) as f32 / (1 << 23) as f32 - 1.0
-    };
-    (0..count).map(|_| next()).collect()
+    (0..count as u64).map(|index| noise(seed, index)).collect()
 }
 
 /// A point whose loss is half the squared distance to each target.
@@ -151,14 +144,14 @@ fn close(one: GradientNoise, other: GradientNoise) -> bool {
 #[test]
 fn cuts_schedules_replicas_and_loss_scales_have_the_same_noise() {
     let (inputs, targets) = text(24);
-    let noise = |builder: PipelineBuilder<Bytes, Logits, Bytes>| -> NoiseReport {
+    let measured = |builder: PipelineBuilder<Bytes, Logits, Bytes>| -> NoiseReport {
         let mut pipeline = builder.noise_every(2).build().unwrap();
         let mut step = || pipeline.step(Batch::new(inputs.clone(), targets.clone())).unwrap().noise;
         let [first, second, third] = [(); 3].map(|()| step());
         assert!(second.is_none() && third.is_some(), "every second step measures");
         first.unwrap()
     };
-    let whole = noise(gpt_builder(1, 4, &OneFOneB));
+    let whole = measured(gpt_builder(1, 4, &OneFOneB));
     let clipped = gpt_builder(2, 4, &GPipe).clip(Clip::GlobalNorm(1e-3));
     let scaled = gpt_builder(2, 4, &OneFOneB).loss_scale(LossScale::Fixed(1024.0));
     let replicas = gpt_builder(2, 2, &OneFOneB).replica(vec![device(); 2]);
@@ -170,7 +163,7 @@ fn cuts_schedules_replicas_and_loss_scales_have_the_same_noise() {
         ("loss scale", scaled),
         ("two replicas", replicas),
     ] {
-        let found = noise(builder);
+        let found = measured(builder);
         assert!(close(found.total, whole.total), "{name}: {found:?} and {whole:?}");
         let add = |sum: GradientNoise, stage: &GradientNoise| GradientNoise {
             squared_norm: sum.squared_norm + stage.squared_norm,

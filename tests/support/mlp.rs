@@ -310,7 +310,7 @@ pub fn pieces(rows: usize, count: usize) -> Vec<std::ops::Range<usize>> {
 }
 
 /// Returns a number in [-1, 1) from a hash (SplitMix64), so that concurrent tests do not share a random generator.
-fn noise(seed: u64, index: u64) -> f32 {
+pub fn noise(seed: u64, index: u64) -> f32 {
     let mut value = seed.wrapping_add(index.wrapping_mul(0x9E37_79B9_7F4A_7C15)).wrapping_add(0x9E37_79B9_7F4A_7C15);
     value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     value = (value ^ (value >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);

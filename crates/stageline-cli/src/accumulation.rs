@@ -30,7 +30,7 @@ pub(crate) fn accumulation(measured: &Measured, log: &RunLog, target: &Target) -
                    longer run, or one with a larger M\n"
             .to_owned());
     };
-    let trainings = measured.accumulations(log, target, choices)?.unwrap_or_default();
+    let trainings = measured.accumulations(log, noise, target, choices)?;
     let Some(shortest) = trainings.iter().min_by(|a, b| a.seconds().total_cmp(&b.seconds())) else {
         return Ok(format!(
             "the schedule has no plan for M up to {MOST}, so no M is recommended by the gradient noise\n"

@@ -20,12 +20,14 @@
 //! plans or channels.
 //!
 //! - `layers`: the layers and the functions without parameters.
+//! - `autograd`: split backwards, recomputation, and the start of a backward from a given gradient.
 //! - `kernels`: the operations of these layers, computed in one piece on a backend.
-//! - `autograd`: split backwards, recomputation and our operations in burn's graphs.
+//! - `engine`: the backends of this build, and the recording of our own operations in their graphs.
 //! - `forward`: facts about the running forward, kept for each thread.
 //! - `params`: the parameters of a module, found, read and replaced.
 
 pub mod autograd;
+pub mod engine;
 pub mod forward;
 pub mod kernels;
 pub mod layers;

@@ -16,10 +16,6 @@ pub trait Model {
     /// The targets with which the last stage computes the loss.
     type Target: Payload;
 
-    /// Returns the largest number of stages into which the model can be cut: the number of its layers, or the only
-    /// number of stages of a model that the user has cut by hand.
-    fn most_stages(&self) -> usize;
-
     /// Returns the total number of elements of the model's parameters, without initialising them; `None` for a model
     /// that the user has cut into stages by hand.
     fn parameters(&self) -> Option<u64>;
@@ -57,10 +53,6 @@ where
     type Input = F::Input;
     type Output = L::Output;
     type Target = L::Target;
-
-    fn most_stages(&self) -> usize {
-        self.layers()
-    }
 
     fn parameters(&self) -> Option<u64> {
         Some(Row::parameters(self))
@@ -105,10 +97,6 @@ where
     type Input = In;
     type Output = Out;
     type Target = Target;
-
-    fn most_stages(&self) -> usize {
-        self.stages
-    }
 
     fn parameters(&self) -> Option<u64> {
         None

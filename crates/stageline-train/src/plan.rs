@@ -22,14 +22,13 @@ pub struct Planned {
 }
 
 /// Chooses the schedule, the number of stages and the cut of a training from its settings. `costs` has the costs of the
-/// model's layers, and is `None` for a model that is cut by hand; `most_stages` is the largest number of stages into
-/// which the model can be cut.
+/// model's layers, and is `None` for a model that is cut by hand.
 ///
 /// # Errors
 /// Returns an error if the schedule does not allow the number of chunks (stages per worker), a plan file is invalid or
 /// made for other numbers of workers or micro-batches, the search finds no plan, or the cut does not fit the number of
 /// stages.
-pub fn choose(running: &Running, training: &Training, costs: Option<&Costs>, most_stages: usize) -> Result<Planned> {
+pub fn choose(running: &Running, training: &Training, costs: Option<&Costs>) -> Result<Planned> {
     let (workers, micro_batches) = (running.workers, training.micro_batches);
     let (schedule, stages): (Arc<dyn Schedule + Send + Sync>, usize) = match (&running.schedule, running.chunks) {
         (ScheduleBy::Name(named), Some(chunks)) if chunks != named.chunks() => {
@@ -54,8 +53,8 @@ pub fn choose(running: &Running, training: &Training, costs: Option<&Costs>, mos
             (Arc::new(plan), stages)
         }
         (ScheduleBy::Search, None) => {
-            // A model that is cut by hand has one number of stages, so the search chooses no other than the workers'.
-            let most_chunks = if costs.is_some() { most_stages / workers } else { 1 };
+            // A stage needs a layer of its own.
+            let most_chunks = costs.map_or(1, |costs| costs.layers().len() / workers);
             let costs = stage_costs(costs, workers)?;
             let found =
                 best(micro_batches, &costs, &Memory::unlimited(workers), most_chunks).context("--schedule search")?;

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Args, Command, Parser};
+use clap::{Args, Parser};
 use stageline::StepError;
 use tracing::Level;
 use tracing_subscriber::filter::Targets;
@@ -15,7 +15,7 @@ use tracing_subscriber::prelude::*;
 use crate::outputs::progress::Progress;
 use crate::settings::flags::TrainingFlags;
 use crate::settings::job::Job;
-use crate::settings::resume::command_line;
+use crate::settings::resume::{CommandLine, command_line};
 use crate::training::Run;
 
 /// The exit status of the process after a stall, in which a stage made no progress until the watchdog ended the
@@ -93,8 +93,8 @@ impl<F: Parser> Program<F> {
     }
 
     /// Returns the run that `settings` describe, for a program that starts trainings from its own code. Each setting is
-    /// the name of a flag, with `_` or `-` between its words and without leading dashes, and its value. The command line is not read, warnings are not
-    /// shown, and no error ends the process.
+    /// the name of a flag, with `_` or `-` between its words and without leading dashes, and its value. The command line
+    /// is not read, warnings are not shown, and no error ends the process.
     ///
     /// ```no_run
     /// # use stageline::{LossStage, Row, Stage};
@@ -121,30 +121,31 @@ impl<F: Parser> Program<F> {
         let flag = |(name, value): (&str, &str)| format!("--{}={value}", name.replace('_', "-")).into();
         let program = OsString::from("settings given in code");
         let arguments: Vec<_> = [program].into_iter().chain(settings.into_iter().map(flag)).collect();
-        let (command, not_inherited) = self.command();
-        let line = command_line(&command, &arguments, &not_inherited)?;
-        let flags = F::from_arg_matches(&line.matches)?;
-        Ok(Run::new(flags, Job::of(line.flags, line.settings)?, line.saved, Progress::default()))
+        Self::described(self.read(&arguments)?, Progress::default())
     }
 
     fn run(self, train: impl FnOnce(Run<F>) -> Result<()>) -> Result<()> {
         let progress = Progress::default();
         show_warnings(&progress);
-        let (command, not_inherited) = self.command();
-        let line = command_line(&command, &std::env::args_os().collect::<Vec<_>>(), &not_inherited)
+        let line = self
+            .read(&std::env::args_os().collect::<Vec<_>>())
             // As usual with the parser clap, `--help` and wrong flags end the process.
             .map_err(|error| error.downcast::<clap::Error>().map_or_else(|other| other, |error| error.exit()))?;
         if line.flags.print_config {
             print!("{}", line.settings.to_toml()?);
             return Ok(());
         }
-        let flags = F::from_arg_matches(&line.matches)?;
-        train(Run::new(flags, Job::of(line.flags, line.settings)?, line.saved, progress))
+        train(Self::described(line, progress)?)
     }
 
-    /// Returns the description of all flags, with the program's own defaults, and the names of the flags that a resumed
-    /// run does not take from its checkpoint.
-    fn command(self) -> (Command, Vec<&'static str>) {
+    /// Returns the run that a resolved command line describes. Warnings of the run are shown above the bar `progress`.
+    fn described(line: CommandLine, progress: Progress) -> Result<Run<F>> {
+        let flags = F::from_arg_matches(&line.matches)?;
+        Ok(Run::new(flags, Job::of(line.flags, line.settings)?, line.saved, progress))
+    }
+
+    /// Resolves the arguments of the program, with the program's own flags and defaults.
+    fn read(self, arguments: &[OsString]) -> Result<CommandLine> {
         let own = F::command();
         // Adding the flags of a training replaces the description of the program.
         let [short, long] = [own.get_about(), own.get_long_about()].map(Option::<&_>::cloned);
@@ -156,7 +157,7 @@ impl<F: Parser> Program<F> {
         for (flag, value) in self.defaults {
             command = command.mut_arg(flag, |argument| argument.default_value(value));
         }
-        (command, self.not_inherited)
+        command_line(&command, arguments, &self.not_inherited)
     }
 }
 

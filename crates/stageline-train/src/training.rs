@@ -118,7 +118,7 @@ impl<F> Run<F> {
     pub fn pipeline<M: Model>(self, model: &M, sample: M::Input) -> Result<PipelineOf<M>> {
         let Self { job, saved, .. } = self;
         let costs = costs(model, sample, &job);
-        let planned = plan::choose(&job.running, &job.training, costs.as_ref(), model.most_stages())?;
+        let planned = plan::choose(&job.running, &job.training, costs.as_ref())?;
         let recipe = Recipe::of(&job, model, &planned, self.optimizer, self.learning_rate);
         recipe.print_cut(costs.as_ref())?;
         let checkpoint = saved.as_ref().map(Saved::read).transpose().context("--resume")?;
@@ -147,7 +147,7 @@ impl<F> Run<F> {
             memory::refuse_too_many_parameters(&job, parameters, saved.is_some(), smaller)?;
         }
         let costs = costs(model, sample(data)?, &job);
-        let planned = plan::choose(&job.running, &job.training, costs.as_ref(), model.most_stages())?;
+        let planned = plan::choose(&job.running, &job.training, costs.as_ref())?;
         let recipe = Recipe::of(&job, model, &planned, self.optimizer, self.learning_rate);
         recipe.print_cut(costs.as_ref())?;
         if let Some(steps) = job.verify {
@@ -161,7 +161,7 @@ impl<F> Run<F> {
         checkpoint.iter().try_for_each(|checkpoint| identity.check(checkpoint, training.steps))?;
         let start = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.progress.steps as usize);
         let (mut pipeline, devices) = recipe.build(checkpoint)?;
-        let most_stages = model.most_stages();
+        let most_stages = costs.as_ref().map_or(planned.stages, |costs| costs.layers().len());
         let demand = Demand { job: &job, planned: &planned, most_stages, step: start, resumed: saved.is_some() };
         let estimate = memory::estimate(&mut pipeline, data, &demand)?;
         let keeper = Keeper::new(&job.keeping, place, identity, saved.as_ref())?;

@@ -8,9 +8,7 @@
 //! - `recompute`: marked parts of a model are recomputed in the backward instead of kept (`Recompute`, `block`,
 //!   `selective`, `sequence`).
 //! - `seed_gradient`: the start of a backward from a given gradient of the output (`root`).
-//! - `engine`: the backends of this build (`Engine`), and the recording of our own operations in their graphs.
 
-pub mod engine;
 pub mod recompute;
 pub mod seed_gradient;
 pub mod split_backward;

@@ -9,7 +9,7 @@ use burn::backend::autodiff::ops::{Backward, Ops};
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::Tensor;
 
-use crate::autograd::engine::{Engine, of_their_backend, recorded};
+use crate::engine::{Engine, of_their_backend, recorded};
 
 /// Returns a scalar whose gradient with respect to `output` is `gradient`, bit for bit. A backward that starts from
 /// this scalar computes a vector-Jacobian product. Returns `None` if `output` is not in an autodiff graph.

@@ -12,7 +12,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::{FloatDType, Tensor};
 
 use crate::forward::thread_scope::collecting;
-use crate::params::sum_of_squares::sum_of_squares;
+use crate::kernels::sum_of_squares::sum_of_squares;
 
 /// A running sum of the gradients of a stage's parameters, kept separately for each parameter.
 pub struct Sum {
@@ -41,7 +41,10 @@ impl Sum {
         };
         if let Some(squared_norms) = &mut self.squared_norms {
             let squared_norm = sum_of_squares(gradient.clone());
-            let sum = squared_norms.pop().map_or_else(|| squared_norm.clone(), |sum| sum + squared_norm.clone());
+            let sum = match squared_norms.pop() {
+                Some(sum) => sum + squared_norm,
+                None => squared_norm,
+            };
             squared_norms.push(sum);
         }
         let sum = match self.gradients.remove::<D>(id) {

@@ -6,7 +6,7 @@ use burn::backend::tensor::{Device, FloatTensor, IntTensor};
 use burn::backend::{Cube, TensorMetadata};
 use burn::tensor::{DType, Int, Shape, Tensor};
 
-use crate::autograd::engine::Engine;
+use crate::engine::Engine;
 use crate::kernels::Kernels;
 use crate::kernels::attention_blocks::AttentionHeads;
 use crate::kernels::fused::causal_attention::{self, Attended};

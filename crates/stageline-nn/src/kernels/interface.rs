@@ -2,14 +2,13 @@
 //! a tensor.
 
 use std::fmt::Debug;
-use std::marker::PhantomData;
 
 use burn::backend::TensorMetadata;
 use burn::backend::autodiff::ops::Backward;
 use burn::backend::tensor::{Device, FloatTensor, IntTensor};
 use burn::tensor::{DType, Tensor};
 
-use crate::autograd::engine::{of_their_backend, recorded};
+use crate::engine::recorded;
 use crate::kernels::attention_blocks::AttentionHeads;
 use crate::kernels::products::Products;
 use crate::kernels::variants::{GeluForm, Norm};
@@ -123,7 +122,7 @@ pub trait Kernels: Products {
 }
 
 /// Whether a tensor has no elements, which burn's kernels for GPUs reject.
-fn is_empty<const D: usize>(tensor: &Tensor<D>) -> bool {
+pub(crate) fn is_empty<const D: usize>(tensor: &Tensor<D>) -> bool {
     tensor.shape().num_elements() == 0
 }
 
@@ -151,17 +150,4 @@ pub fn operation<B: Kernels, O: Backward<B, 1>, const D: usize, const E: usize>(
     }
     let (output, state) = forward(input);
     Some(recorded::<B, O, 1, E>(backward, [node], state, output))
-}
-
-/// Returns the sum of the squares of all elements of a tensor outside autodiff, in f64, `[1]`. Returns `None` if the
-/// tensor is empty or its device has no kernels.
-pub fn sum_of_squares<const D: usize>(tensor: &Tensor<D>) -> Option<Tensor<1>> {
-    fn on_backend<B: Kernels, const D: usize>(_: PhantomData<B>, tensor: &Tensor<D>) -> Option<Tensor<1>> {
-        let tensor = B::plain(tensor.clone()).filter(|tensor| B::are_there(&tensor.device()))?;
-        Some(B::of_plain(B::sum_of_squares(&tensor)))
-    }
-    if is_empty(tensor) {
-        return None;
-    }
-    of_their_backend!(on_backend, tensor)
 }

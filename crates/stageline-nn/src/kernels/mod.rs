@@ -11,6 +11,7 @@
 //! - `rotation`: the rotation of queries and keys by their positions, on every backend.
 //! - `variants`: the variants of operations that share a kernel.
 //! - `products`: the products of a linear layer and the gradient of an embedding, on every backend (`Products`).
+//! - `sum_of_squares`: the sum of squares of a tensor's elements, on every backend.
 //! - `cpu`: kernels for the cores of this host.
 //! - `fused`: the same operations, composed of burn's in an order that burn fuses for GPUs.
 //! - `gpu`: the operations of `fused` as the kernels of NVIDIA devices.
@@ -30,6 +31,7 @@ pub mod products;
 #[cfg(feature = "remote")]
 pub mod remote;
 pub mod rotation;
+pub mod sum_of_squares;
 pub mod variants;
 
 #[cfg(feature = "flex")]

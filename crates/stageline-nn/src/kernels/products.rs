@@ -5,7 +5,7 @@ use burn::backend::TensorMetadata;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::tensor::{DType, FloatDType};
 
-use crate::autograd::engine::Engine;
+use crate::engine::Engine;
 
 /// A backend that computes the matrix products of linear layers and of their gradients, and the gradient of an
 /// embedding's table.

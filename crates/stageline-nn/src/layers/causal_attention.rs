@@ -5,7 +5,7 @@ use burn::tensor::activation::softmax;
 use burn::tensor::{Int, Tensor};
 
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
-use crate::autograd::engine::of_their_backend;
+use crate::engine::of_their_backend;
 use crate::forward::flops::report_flops;
 use crate::kernels::attention_blocks::{AttentionHeads, scale};
 use crate::kernels::attention_mask::{before_document, hidden};

@@ -4,7 +4,7 @@ use burn::tensor::activation::log_softmax;
 use burn::tensor::{DType, FloatDType, Int, Tensor};
 
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
-use crate::autograd::engine::of_their_backend;
+use crate::engine::of_their_backend;
 
 /// Returns the cross-entropy of logits `[rows, classes]` with the target class of each row, `[rows]`: the sum over all
 /// rows in nats, `[1]`.

@@ -11,8 +11,8 @@ use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param, Param
 use burn::tensor::module::embedding;
 use burn::tensor::{Int, Tensor};
 
-use crate::autograd::engine::{of_their_backend, recorded};
 use crate::autograd::split_backward::{Sum, may_put_off, put_off_any};
+use crate::engine::{of_their_backend, recorded};
 use crate::kernels::products::Products;
 
 /// An embedding layer like [burn's](burn::nn::Embedding), which returns a row of its table for every index. The layer's

@@ -5,7 +5,7 @@ use burn::tensor::Tensor;
 use burn::tensor::activation;
 
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
-use crate::autograd::engine::of_their_backend;
+use crate::engine::of_their_backend;
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::kernels::variants::GeluForm;
 

@@ -11,8 +11,8 @@ use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param, Param
 use burn::tensor::module::linear;
 use burn::tensor::{Shape, Tensor};
 
-use crate::autograd::engine::{of_their_backend, recorded};
 use crate::autograd::split_backward::{Sum, may_put_off, put_off_any};
+use crate::engine::{of_their_backend, recorded};
 use crate::forward::flops::report_flops;
 use crate::kernels::products::Products;
 

@@ -10,8 +10,8 @@ use burn::backend::tensor::FloatTensor;
 use burn::module::{Param, ParamId};
 use burn::tensor::Tensor;
 
-use crate::autograd::engine::recorded;
 use crate::autograd::split_backward::{Sum, may_put_off, put_off_any};
+use crate::engine::recorded;
 use crate::kernels::Kernels;
 use crate::kernels::variants::Norm;
 

@@ -5,7 +5,7 @@ use burn::nn::RmsNormConfig;
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
-use crate::autograd::engine::of_their_backend;
+use crate::engine::of_their_backend;
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::kernels::variants::Norm;
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]

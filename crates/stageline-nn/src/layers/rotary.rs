@@ -7,7 +7,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use parking_lot::Mutex;
 
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
-use crate::autograd::engine::of_their_backend;
+use crate::engine::of_their_backend;
 use crate::kernels::rotation;
 
 /// The angles of a rotary position embedding (Su et al., 2021, [arXiv:2104.09864](https://arxiv.org/abs/2104.09864)):

@@ -4,7 +4,7 @@ use burn::tensor::Tensor;
 use burn::tensor::activation::silu;
 
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
-use crate::autograd::engine::of_their_backend;
+use crate::engine::of_their_backend;
 
 /// Returns `gate x sigmoid(gate) x up` for every element of two tensors of one shape (Shazeer, 2020,
 /// [arXiv:2002.05202](https://arxiv.org/abs/2002.05202)).
@@ -33,7 +33,7 @@ mod one {
     use burn::backend::tensor::FloatTensor;
     use burn::tensor::Tensor;
 
-    use crate::autograd::engine::recorded;
+    use crate::engine::recorded;
     use crate::kernels::Kernels;
 
     /// SwiGLU as one operation of burn's autodiff graph.

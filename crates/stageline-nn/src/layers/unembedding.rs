@@ -10,8 +10,8 @@ use burn::backend::tensor::FloatTensor;
 use burn::module::{Param, ParamId};
 use burn::tensor::Tensor;
 
-use crate::autograd::engine::{of_their_backend, recorded};
 use crate::autograd::split_backward::{Sum, may_put_off, put_off_any};
+use crate::engine::{of_their_backend, recorded};
 use crate::forward::flops::report_flops;
 use crate::kernels::products::Products;
 use crate::layers::Embedding;

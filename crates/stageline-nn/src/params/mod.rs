@@ -10,7 +10,6 @@
 //! - `fork`: moves a module to another device without dequantizing its parameters.
 //! - `hollow`: a module's constants without the memory of its tensors.
 //! - `read_many`: reads several small tensors from a device at once.
-//! - `sum_of_squares`: the sum of squares of a tensor's elements, from which norms are computed.
 //! - `any_tensor`: a float tensor without its rank in the type (`AnyTensor`).
 
 pub mod any_tensor;
@@ -20,5 +19,4 @@ pub mod named;
 pub mod read_many;
 pub mod seed;
 pub mod shared;
-pub mod sum_of_squares;
 pub mod visit;

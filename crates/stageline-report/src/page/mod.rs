@@ -7,12 +7,16 @@
 //! must escape all text that it is given.
 //!
 //! - `run_page`: the sections of a run's page: training curves, bubble, timeline, memory, parameters, settings.
+//! - `gradients`: its sections about the noise of the gradient and the health of the parameters.
+//! - `over_steps`: charts of figures over the training steps.
 //! - `timeline`: the computes and transfers of one step as SVG, with a row for every stage.
 //! - `chart`: line charts and stacked bars as SVG. `html`: the page, its sections and tables. `escape`: escaped text.
 
 mod chart;
 mod escape;
+mod gradients;
 mod html;
+mod over_steps;
 mod run_page;
 mod timeline;
 

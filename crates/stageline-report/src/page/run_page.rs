@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use super::chart::{Line, LineChart, Scale, Series, StackedBars, number};
+use super::gradients;
 use super::html::Page;
+use super::over_steps::{Figure, over_steps, thinned};
 use super::timeline::timeline;
-use crate::log::record::{Account, Event, Health, Step};
+use crate::log::record::{Account, Event, Step};
 use crate::log::{RunLog, median};
 
 /// Returns the text of the HTML page that shows a run, from the run's log.
@@ -53,8 +55,8 @@ pub fn run_page(log: &RunLog) -> String {
         page.pictures([timeline(&step.timeline, step.step_seconds)]);
     }
     memory(&mut page, log);
-    noise(&mut page, log);
-    health(&mut page, log);
+    gradients::noise(&mut page, log);
+    gradients::health(&mut page, log);
     page.section("Settings", "The version, the machine and the settings of the run.");
     let settings = log.run.configuration.iter().map(|(name, value)| vec![name.clone(), value.to_string()]);
     let version = vec!["stageline".to_owned(), log.run.stageline.clone()];
@@ -116,52 +118,6 @@ fn summary(log: &RunLog) -> String {
         let _ = write!(text, " Validation loss {} after {} steps.", number(last.validation_loss), last.after_steps);
     }
     text
-}
-
-type Figure<'a> = (&'a str, Line, fn(&Step) -> Option<f64>);
-
-fn over_steps(steps: &[&Step], title: &str, y: &str, figures: &[Figure], more: Option<Series>) -> String {
-    let series = figures.iter().enumerate().map(|(colour, (name, line, figure))| {
-        let points = thinned(steps).map(|step| (step.step as f64, figure(step).unwrap_or(f64::NAN)));
-        Series { name: (*name).to_owned(), points: points.collect(), line: *line, colour }
-    });
-    LineChart { title, x: "step", y, scale: Scale::Linear, series: series.chain(more).collect() }.svg()
-}
-
-/// Returns at most 2,000 of the given training steps, evenly spaced, so that charts stay small.
-fn thinned<'a>(steps: &[&'a Step]) -> impl Iterator<Item = &'a Step> {
-    const MOST: usize = 2_000;
-    steps.iter().copied().step_by(steps.len().div_ceil(MOST).max(1))
-}
-
-/// Adds a section to the page with a chart of the noise scale over the steps that measured it, and one of each stage's
-/// noise. Adds nothing if no step measured it.
-fn noise(page: &mut Page, log: &RunLog) {
-    let measured: Vec<_> = log.steps.iter().filter(|step| step.noise.is_some()).collect();
-    if measured.is_empty() {
-        return;
-    }
-    let about = "At the noise scale, the gradient of a batch has as much noise as signal; smaller batches need more steps, and larger \
-                 ones more tokens to the same loss.";
-    let end = log.noise_scale().map(|scale| format!(" At the end of the run it is {} tokens.", number(scale)));
-    page.section("Gradient noise", &(about.to_owned() + &end.unwrap_or_default()));
-    let of_step = |step: &Step| step.noise.as_ref().and_then(|noise| noise.scale);
-    let smoothed = |step: &Step| step.noise.as_ref().and_then(|noise| noise.smoothed_scale);
-    let scales = over_steps(
-        &measured,
-        "Noise scale",
-        "tokens",
-        &[("averaged", Line::Solid, smoothed), ("of the step", Line::Dashed, of_step)],
-        None,
-    );
-    let stages = (0..log.plan.stages()).map(|stage| {
-        let variance = |step: &Step| step.noise.as_ref()?.stages.get(stage).map(|noise| noise.variance);
-        let points = thinned(&measured).filter_map(|step| Some((step.step as f64, variance(step)?))).collect();
-        Series { name: format!("stage {stage}"), points, line: Line::Solid, colour: stage }
-    });
-    let series = stages.collect();
-    let (title, y) = ("Noise of each stage", "variance of a token's gradient");
-    page.pictures([scales, LineChart { title, x: "step", y, scale: Scale::Linear, series }.svg()]);
 }
 
 fn validations(log: &RunLog) -> Option<Series> {
@@ -306,54 +262,4 @@ fn memory_over_step(log: &RunLog) -> Option<String> {
 
 fn megabytes(bytes: u64) -> f64 {
     bytes as f64 / 1e6
-}
-
-fn health(page: &mut Page, log: &RunLog) {
-    let examined: Vec<_> = log.steps.iter().filter(|step| !step.health.is_empty()).collect();
-    let Some(last) = examined.last() else { return };
-    let about =
-        format!("The table and the histogram are of step {}; {} steps were examined.", last.step, examined.len());
-    page.section("Health of the parameters", &about);
-    let mean = |step: &Step, figure: fn(&Health) -> Option<f64>| {
-        let figures: Vec<_> = step.health.iter().filter_map(figure).collect();
-        figures.iter().sum::<f64>() / figures.len() as f64
-    };
-    let over = |title, figure: fn(&Health) -> Option<f64>| {
-        let points = examined.iter().map(|step| (step.step as f64, mean(step, figure))).collect();
-        let series = vec![Series { name: "mean of the parameters".to_owned(), points, line: Line::Solid, colour: 0 }];
-        LineChart { title, x: "step", y: "", scale: Scale::Linear, series }.svg()
-    };
-    page.pictures([
-        over("Update as a share of the parameter's norm", |health| Some(health.update_ratio)),
-        over("Second moment", |health| health.second_moment),
-        histogram(last),
-    ]);
-    let row = |health: &Health| {
-        vec![
-            format!("{}: {}", health.stage, health.parameter),
-            number(health.gradient_norm),
-            number(health.parameter_norm),
-            number(health.update_ratio),
-            health.second_moment.map_or_else(String::new, number),
-            format!("{:.1}%", 100.0 * health.zeros),
-        ]
-    };
-    let columns = ["stage: parameter", "gradient norm", "norm", "update / norm", "second moment", "zeros"];
-    page.table(&columns, last.health.iter().map(row));
-}
-
-/// Returns a histogram (SVG) of the gradient elements of all parameters in a step by their absolute value.
-fn histogram(step: &Step) -> String {
-    let mut bins: Vec<(f64, u64)> = Vec::new();
-    for (from, count) in step.health.iter().flat_map(|health| &health.histogram) {
-        match bins.iter_mut().find(|bin| bin.0 == *from) {
-            Some(bin) => bin.1 += count,
-            None => bins.push((*from, *count)),
-        }
-    }
-    bins.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let label = |from: f64| if from > 0.0 { format!("{}", from.log2().round()) } else { "less".to_owned() };
-    let categories = bins.iter().map(|bin| label(bin.0)).collect();
-    let parts = vec![("elements", bins.iter().map(|bin| bin.1 as f64).collect())];
-    StackedBars { title: "Sizes of gradient elements", x: "power of two", y: "elements", categories, parts }.svg()
 }

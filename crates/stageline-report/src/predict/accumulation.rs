@@ -32,37 +32,33 @@ impl Accumulation {
 
 impl Measured {
     /// Predicts the trainings that reach the loss of the logged run `log` with other numbers of micro-batches: one for
-    /// each number in `choices` for which the schedule has a plan. `target` has the other properties of the plan.
-    /// Returns `None` if the run did not measure its gradient noise.
+    /// each number in `choices` for which the schedule has a plan. `target` has the other properties of the plan, and
+    /// `noise` is the [noise scale](RunLog::noise_scale) of the run.
     ///
     /// A training with batches of weight B takes a number of steps in proportion to 1 + N / B, where N is the noise
     /// scale (McCandlish et al., 2018, [arXiv:1812.06162](https://arxiv.org/abs/1812.06162), equation 2.11, with the
-    /// best learning rate for each batch). N is that of the end of the run.
+    /// best learning rate for each batch).
     ///
     /// # Errors
-    /// Returns the errors of [`predict`](Self::predict), except for a number of micro-batches that the schedule lacks.
+    /// Returns the errors of [`predict`](Self::predict), except for a number of micro-batches that the schedule lacks,
+    /// and [`PredictError::NoSteps`] if no step of the run updated parameters.
     pub fn accumulations(
         &self,
         log: &RunLog,
+        noise: f64,
         target: &Target,
         choices: impl IntoIterator<Item = usize>,
-    ) -> Result<Option<Vec<Accumulation>>, PredictError> {
-        let (Some(noise), Some(weight)) = (log.noise_scale(), median(log.warm_steps().map(|step| step.weight))) else {
-            return Ok(None);
-        };
+    ) -> Result<Vec<Accumulation>, PredictError> {
+        let weight = median(log.warm_steps().map(|step| step.weight)).ok_or(PredictError::NoSteps)?;
         let steps = log.steps.iter().filter(|step| step.gradient_norm.is_some()).count() as f64;
         let of_micro_batch = weight / log.plan.micro_batches() as f64;
         let mut found = Vec::new();
         for micro_batches in choices {
-            let prediction = match self.predict(&Target { micro_batches, cut: target.cut.clone(), ..*target }) {
-                Ok(prediction) => prediction,
-                Err(error) if error.is_number_of_micro_batches() => continue,
-                Err(error) => return Err(error),
-            };
+            let Some(prediction) = self.predict_with(target, micro_batches)? else { continue };
             let batch = of_micro_batch * micro_batches as f64;
             let steps = steps * (1.0 + noise / batch) / (1.0 + noise / weight);
             found.push(Accumulation { micro_batches, batch, prediction, steps });
         }
-        Ok(Some(found))
+        Ok(found)
     }
 }

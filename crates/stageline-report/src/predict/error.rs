@@ -107,10 +107,3 @@ pub enum PredictError {
     #[error(transparent)]
     Check(#[from] CheckError),
 }
-
-impl PredictError {
-    /// Whether the schedule has no plan for this number of micro-batches, but may have one for others.
-    pub(crate) fn is_number_of_micro_batches(&self) -> bool {
-        matches!(self, Self::Schedule(ScheduleError::MicroBatches { .. }))
-    }
-}

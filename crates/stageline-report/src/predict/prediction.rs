@@ -14,7 +14,7 @@
 
 use std::ops::Range;
 
-use stageline_schedule::{Checked, Costs, Placement, Schedule, StageCost, check, simulate};
+use stageline_schedule::{Checked, Costs, Placement, Schedule, ScheduleError, StageCost, check, simulate};
 
 use super::error::PredictError;
 use super::measured::{LayerCost, Measured};
@@ -191,14 +191,26 @@ impl Measured {
         most: usize,
     ) -> Result<Option<(usize, Prediction)>, PredictError> {
         for micro_batches in 1..=most {
-            match self.predict(&Target { micro_batches, cut: target.cut.clone(), ..*target }) {
-                Ok(prediction) if prediction.bubble <= bubble => return Ok(Some((micro_batches, prediction))),
-                Ok(_) => {}
-                Err(error) if error.is_number_of_micro_batches() => {}
-                Err(error) => return Err(error),
+            let prediction = self.predict_with(target, micro_batches)?;
+            if let Some(prediction) = prediction.filter(|prediction| prediction.bubble <= bubble) {
+                return Ok(Some((micro_batches, prediction)));
             }
         }
         Ok(None)
+    }
+
+    /// Predicts as [`predict`](Self::predict) with another number of micro-batches than that of `target`; returns `None`
+    /// if the schedule has no plan for this number.
+    pub(super) fn predict_with(
+        &self,
+        target: &Target,
+        micro_batches: usize,
+    ) -> Result<Option<Prediction>, PredictError> {
+        match self.predict(&Target { micro_batches, cut: target.cut.clone(), ..*target }) {
+            Ok(prediction) => Ok(Some(prediction)),
+            Err(PredictError::Schedule(ScheduleError::MicroBatches { .. })) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -17,6 +17,11 @@ impl Weight {
         &self.0
     }
 
+    /// Returns the loss weight of the first term of the loss; 0 if there are no terms.
+    pub(crate) fn first(&self) -> f64 {
+        self.0.first().copied().unwrap_or_default()
+    }
+
     /// Adds another micro-batch's loss weight to this one, term by term; missing terms count as 0.
     pub(crate) fn add(&mut self, other: &Self) {
         self.0.resize(self.0.len().max(other.0.len()), 0.0);

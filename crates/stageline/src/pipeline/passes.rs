@@ -15,6 +15,7 @@ use crate::runner::pass::{Context, Pass};
 use crate::transfer::order::Turns;
 use crate::update::finite::{self, Culprit};
 use crate::update::flush::{Flush, Sums, Verdict};
+use crate::update::loss_scale::Scaler;
 use crate::worker::messages::Asked;
 
 impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
@@ -25,30 +26,30 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.contexts_in_turns(weights.divided(self.plan().micro_batches()), divisor, &self.transfers.turns)
     }
 
+    /// Returns the context (step number, loss weights, loss scale and others) of the training step that begins now, for
+    /// each replica. `weights` has the loss weights of the batch.
+    pub(crate) fn contexts_of_step(&self, weights: &Weights) -> Vec<Arc<Context>> {
+        self.contexts_in_training(weights, self.done.steps, self.stepping.scaler)
+    }
+
     /// Returns the context (step number, loss weights, loss scale and others) of the step that begins before the
     /// running step has ended, for each replica. The running step is assumed not to be skipped.
     pub(crate) fn contexts_behind(&self, weights: &Weights) -> Vec<Arc<Context>> {
         let mut scaler = self.stepping.scaler;
         scaler.stepped();
-        let behind = |context| {
-            let context = Arc::into_inner(context).expect("a new context has one owner");
-            Arc::new(Context { step: self.done.steps + 1, loss_scale: scaler.scale(), ..context })
-        };
-        let contexts = self.contexts(weights, &weights.total).into_iter().map(behind).collect::<Vec<_>>();
-        self.measuring_noise(contexts, weights)
+        self.contexts_in_training(weights, self.done.steps + 1, scaler)
     }
 
-    /// Returns the contexts of a training step, in which the stages measure the gradient noise if the settings select
-    /// the step, and if at least two micro-batches have a loss weight. `weights` has the loss weights of the batch.
-    pub(crate) fn measuring_noise(&self, contexts: Vec<Arc<Context>>, weights: &Weights) -> Vec<Arc<Context>> {
-        let weighted = weights.each.iter().filter(|weight| weight.terms().first().is_some_and(|term| *term > 0.0));
-        let can = weighted.count() > 1;
-        let measuring = |context: Arc<Context>| {
+    /// Returns the context of the training step `step` for each replica. The stages measure the gradient noise in it if
+    /// the settings select the step, and if at least two micro-batches have a loss weight.
+    fn contexts_in_training(&self, weights: &Weights, step: usize, scaler: Scaler) -> Vec<Arc<Context>> {
+        let weighted = weights.each.iter().filter(|weight| weight.first() > 0.0).count();
+        let measures_noise = weighted > 1 && self.stepping.flush.measures_noise(step);
+        let in_training = |context| {
             let context = Arc::into_inner(context).expect("a new context has one owner");
-            let measures_noise = can && self.stepping.flush.measures_noise(context.step);
-            Arc::new(Context { measures_noise, ..context })
+            Arc::new(Context { step, loss_scale: scaler.scale(), measures_noise, ..context })
         };
-        contexts.into_iter().map(measuring).collect()
+        self.contexts(weights, &weights.total).into_iter().map(in_training).collect()
     }
 
     /// Returns the context of the current step (step number, loss weights, loss scale and others) for each replica.

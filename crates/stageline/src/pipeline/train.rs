@@ -113,8 +113,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// whether its stages step their optimizers before or after the common verdict (step, or skip the step) is known.
     pub(crate) fn launch(&mut self, batch: MicroBatches<In, Target>, flush: Flush) -> Result<Begun<In, Target>, Ended> {
         self.warn_of_change(batch.weights.all_samples());
-        let contexts = self.contexts(&batch.weights, &batch.weights.total);
-        let contexts = self.measuring_noise(contexts, &batch.weights);
+        let contexts = self.contexts_of_step(&batch.weights);
         self.start_on(Begun { batch, contexts, flush, began: self.workers.began(), behind: false })
     }
 

@@ -8,7 +8,7 @@ use crate::model::replica::Replica;
 use crate::update::clip::{Clip, Scaling};
 use crate::update::finite::{Culprit, OnNonFinite};
 use crate::update::ledger::{Ledger, LedgerError, agree};
-use crate::update::noise::{self, NoiseReport};
+use crate::update::noise::{GradientNoise, NoiseReport};
 
 /// The settings of the flush at the end of every step: gradient clipping, the reaction to non-finite results, and the
 /// intervals of health reports and of measurements of the gradient noise.
@@ -155,7 +155,7 @@ impl Sums {
         let squares = outcomes.iter().flat_map(|outcome| &outcome.squared_norms);
         let gradient_norm = squares.sum::<f64>().sqrt();
         let reductions = outcomes.iter().map(|outcome| outcome.reductions).sum();
-        let noise = noise::of_step(outcomes, weights);
+        let noise = noise(outcomes, weights);
         Ok(Self { losses: losses(outcomes), metrics: metrics(outcomes), gradient_norm, reductions, noise })
     }
 
@@ -182,6 +182,25 @@ pub(crate) fn losses(outcomes: &[Outcome]) -> Vec<f64> {
 /// Returns each metric of a pass, summed over the micro-batches in the order of the batch.
 pub(crate) fn metrics(outcomes: &[Outcome]) -> Vec<f64> {
     summed(outcomes.iter().flat_map(|outcome| outcome.metrics.iter().cloned()))
+}
+
+/// Estimates the noise of a step from the reports of all stages of all replicas. `weights` has the loss weights of all
+/// micro-batches, in the first term of the loss. Returns `None` if the step did not measure the micro-batches'
+/// gradients, if fewer than two of them have a weight, or if a gradient is not finite.
+fn noise(outcomes: &[Outcome], weights: &[f64]) -> Option<NoiseReport> {
+    let stages = outcomes.iter().filter(|outcome| outcome.replica.is_first()).count();
+    let mut sums = vec![(0.0, 0.0); stages];
+    for outcome in outcomes {
+        let (of_sum, of_each) = &mut sums[outcome.stage];
+        *of_sum += outcome.squared_norms.iter().sum::<f64>();
+        *of_each += outcome.squared_norm_of_each?;
+    }
+    let estimate = |(of_sum, of_each): (f64, f64)| {
+        GradientNoise::of_micro_batches(weights, of_sum, of_each)
+            .filter(|noise| noise.squared_norm.is_finite() && noise.variance.is_finite())
+    };
+    let total = sums.iter().fold((0.0, 0.0), |total, stage| (total.0 + stage.0, total.1 + stage.1));
+    Some(NoiseReport { total: estimate(total)?, stages: sums.into_iter().map(estimate).collect::<Option<_>>()? })
 }
 
 /// Returns the sum of the lists of numbers in `each`, element by element. The lists have equal lengths; without any

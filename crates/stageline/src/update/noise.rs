@@ -1,8 +1,6 @@
 //! The gradient noise scale: how much the gradients of single targets scatter around their mean, from the gradients of
 //! the micro-batches of one step.
 
-use crate::update::flush::Outcome;
-
 /// The size of the gradient and its noise, estimated from the micro-batches of one training step, for the whole model
 /// and for each stage.
 #[derive(Clone, Debug, PartialEq)]
@@ -86,25 +84,6 @@ impl NoiseAverage {
         self.weight = mix(self.weight, 1.0);
         GradientNoise { squared_norm: self.sum.squared_norm / self.weight, variance: self.sum.variance / self.weight }
     }
-}
-
-/// Estimates the noise of a step from the reports of all stages of all replicas. `weights` has the loss weights of all
-/// micro-batches, in the first term of the loss. Returns `None` if the step did not measure the micro-batches'
-/// gradients, if fewer than two of them have a weight, or if a gradient is not finite.
-pub(crate) fn of_step(outcomes: &[Outcome], weights: &[f64]) -> Option<NoiseReport> {
-    let stages = outcomes.iter().filter(|outcome| outcome.replica.is_first()).count();
-    let mut sums = vec![(0.0, 0.0); stages];
-    for outcome in outcomes {
-        let (of_sum, of_each) = &mut sums[outcome.stage];
-        *of_sum += outcome.squared_norms.iter().sum::<f64>();
-        *of_each += outcome.squared_norm_of_each?;
-    }
-    let estimate = |(of_sum, of_each): (f64, f64)| {
-        GradientNoise::of_micro_batches(weights, of_sum, of_each)
-            .filter(|noise| noise.squared_norm.is_finite() && noise.variance.is_finite())
-    };
-    let total = sums.iter().fold((0.0, 0.0), |total, stage| (total.0 + stage.0, total.1 + stage.1));
-    Some(NoiseReport { total: estimate(total)?, stages: sums.into_iter().map(estimate).collect::<Option<_>>()? })
 }
 
 #[cfg(test)]

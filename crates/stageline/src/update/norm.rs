@@ -6,8 +6,8 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 
+use stageline_nn::kernels::sum_of_squares::sum_of_squares;
 use stageline_nn::params::read_many::read;
-use stageline_nn::params::sum_of_squares::sum_of_squares;
 
 /// The squared norm of each parameter's gradient in a stage's module, in f64 on the stage's device, in the order of the
 /// module's parameters.

@@ -26,9 +26,9 @@ use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 use parking_lot::Mutex;
 
-use crate::autograd::engine::{Engine, of_their_backend, recorded};
 use crate::autograd::seed_gradient;
 use crate::autograd::split_backward::Sum;
+use crate::engine::{Engine, of_their_backend, recorded};
 use crate::forward::recomputation::as_recomputation;
 use crate::forward::samples::Samples;
 use crate::forward::thread_scope::collecting;

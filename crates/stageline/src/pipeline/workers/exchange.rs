@@ -162,8 +162,7 @@ impl Finished {
         let ledger =
             |Context { weights, .. }: &Context| Ledger { backwards: weights.each.len(), weight: weights.total.clone() };
         let expected: Vec<_> = contexts.iter().map(|context| ledger(context)).collect();
-        let first_term = |weight: &Weight| weight.terms().first().copied().unwrap_or_default();
-        let weights: Vec<_> = contexts.iter().flat_map(|context| &context.weights.each).map(first_term).collect();
+        let weights: Vec<_> = contexts.iter().flat_map(|context| &context.weights.each).map(Weight::first).collect();
         Sums::of(&self.0, &expected, &weights).map_err(|error| Ended::ByCaller(error.into()))
     }
 
@@ -194,8 +193,7 @@ pub(crate) fn terms(sums: &[f64], weight: &Weight) -> Vec<LossTerm> {
 /// Returns the metrics of a batch, given their names and their sums over the targets. The value of a metric is its sum
 /// divided by the loss weight of the first term.
 pub(crate) fn metrics(names: &[&'static str], sums: &[f64], weight: &Weight) -> Vec<Metric> {
-    let weight = weight.terms().first().copied().unwrap_or_default();
-    names.iter().zip(sums).map(|(name, sum)| Metric { name, value: mean(*sum, weight) }).collect()
+    names.iter().zip(sums).map(|(name, sum)| Metric { name, value: mean(*sum, weight.first()) }).collect()
 }
 
 /// Returns the total loss of a batch: the sum of the means of its loss terms.

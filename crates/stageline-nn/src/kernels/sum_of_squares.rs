@@ -1,0 +1,34 @@
+//! The sum of squares of a tensor's elements, from which norms are computed.
+
+use burn::tensor::{FloatDType, Tensor};
+
+/// Returns the sum of squares of all elements of a tensor, in f64, with shape `[1]`, on the tensor's device. Outside
+/// autodiff, the order of the additions does not depend on the number of cores.
+pub fn sum_of_squares<const D: usize>(tensor: Tensor<D>) -> Tensor<1> {
+    #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
+    if let Some(sum) = by_kernel(&tensor) {
+        return sum;
+    }
+    tensor.cast(FloatDType::F64).square().sum()
+}
+
+/// Returns the sum as a kernel of the tensor's backend computes it. Returns `None` if the tensor is empty or recorded by
+/// autodiff, or if its device has no kernels.
+#[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
+fn by_kernel<const D: usize>(tensor: &Tensor<D>) -> Option<Tensor<1>> {
+    use std::marker::PhantomData;
+
+    use burn::backend::TensorMetadata;
+
+    use crate::engine::of_their_backend;
+    use crate::kernels::interface::{Kernels, is_empty};
+
+    fn on_backend<B: Kernels, const D: usize>(_: PhantomData<B>, tensor: &Tensor<D>) -> Option<Tensor<1>> {
+        let tensor = B::plain(tensor.clone()).filter(|tensor| B::are_there(&tensor.device()))?;
+        Some(B::of_plain(B::sum_of_squares(&tensor)))
+    }
+    if is_empty(tensor) {
+        return None;
+    }
+    of_their_backend!(on_backend, tensor)
+}

@@ -1,0 +1,22 @@
+//! Charts of figures over the training steps of a run.
+
+use super::chart::{Line, LineChart, Scale, Series};
+use crate::log::record::Step;
+
+/// A figure of a training step: its name, the line that shows it, and the function that returns it.
+pub(super) type Figure<'a> = (&'a str, Line, fn(&Step) -> Option<f64>);
+
+/// Returns a line chart (SVG) with one line for each of `figures` over the training steps, and the line `more`.
+pub(super) fn over_steps(steps: &[&Step], title: &str, y: &str, figures: &[Figure], more: Option<Series>) -> String {
+    let series = figures.iter().enumerate().map(|(colour, (name, line, figure))| {
+        let points = thinned(steps).map(|step| (step.step as f64, figure(step).unwrap_or(f64::NAN)));
+        Series { name: (*name).to_owned(), points: points.collect(), line: *line, colour }
+    });
+    LineChart { title, x: "step", y, scale: Scale::Linear, series: series.chain(more).collect() }.svg()
+}
+
+/// Returns at most 2,000 of the given training steps, evenly spaced, so that charts stay small.
+pub(super) fn thinned<'a>(steps: &[&'a Step]) -> impl Iterator<Item = &'a Step> {
+    const MOST: usize = 2_000;
+    steps.iter().copied().step_by(steps.len().div_ceil(MOST).max(1))
+}
