@@ -1,14 +1,14 @@
-//! Measures the bubble and the throughput against M, for several P and schedules, beside theory and simulation. Prints
-//! one line per measurement and writes CSV, JSON or an HTML page where flags ask for them.
+//! Measures the bubble and the throughput against M, for several P and schedules, beside theory, simulation and
+//! prediction. Prints one line per measurement, and with `--output` writes tables and pictures into a folder.
 //!
 //! ```text
-//! cargo bench --bench bubble -- --kind paced --stages 4,8 --schedules 1f1b,gpipe --html bubble.html
+//! cargo bench --bench bubble -- --kind paced --stages 4,8 --schedules 1f1b,gpipe --output bubble
 //! ```
 
 use anyhow::Result;
 use clap::Parser;
 use stageline::CountingAllocator;
-use stageline_workspace::bubble::{flags, measure, point, report};
+use stageline_workspace::bubble::{files, flags, measure, point};
 
 use crate::flags::Flags;
 use crate::point::Point;
@@ -19,16 +19,19 @@ static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 fn main() -> Result<()> {
     let flags = Flags::parse();
-    println!("{}", report::HEADER);
+    println!("{}", files::HEADER);
+    let cases = flags.cases()?;
     let mut points: Vec<Point> = Vec::new();
-    for case in flags.cases()? {
-        match measure::measure(&flags, &case) {
-            Ok(point) => {
-                println!("{point}");
-                points.push(point);
+    for group in cases.chunk_by(|a, b| a.workers == b.workers) {
+        for (case, measured) in group.iter().zip(measure::measure(&flags, group)) {
+            match measured {
+                Ok(point) => {
+                    println!("{point}");
+                    points.push(point);
+                }
+                Err(error) => println!("{case}: left out: {error:#}"),
             }
-            Err(error) => println!("{case}: left out: {error:#}"),
         }
     }
-    report::write(&flags, &points)
+    files::write(&flags, &points)
 }

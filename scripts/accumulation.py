@@ -56,10 +56,27 @@ def train(program, m, rate, target, log):
     return reached, sum(seconds)
 
 
+def table(results, advice):
+    """The sweep beside the predictions of `stageline advise`, as a Markdown table."""
+    rows = [
+        "| M | seconds | steps | tokens | learning rate | predicted seconds | predicted steps |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for m, found in results.items():
+        predicted = re.search(rf"^ *{m} +\d.* (\d+) +\d+ +([\d.]+) s$", advice, re.M)
+        steps, seconds = predicted.groups() if predicted else ("", "")
+        if found:
+            rows.append(f"| {m} | {found[0]:.1f} | {found[1]} | {found[1] * m * TOKENS:,} | {found[2]:.4f} | {seconds} | {steps} |")
+        else:
+            rows.append(f"| {m} | not in {LIMIT:.0f} | | | | {seconds} | {steps} |")
+    return "\n".join(rows) + "\n"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--target-loss", type=float, default=2.8)
     parser.add_argument("--most", type=int, default=64)
+    parser.add_argument("--table", type=pathlib.Path, help="writes the sweep as a Markdown table to this file")
     parser.add_argument("--release", type=pathlib.Path, default=ROOT / "target/release")
     arguments = parser.parse_args()
     if arguments.most < 8:
@@ -85,6 +102,8 @@ def main():
         logged = folder / f"8-{results[8][2]}.jsonl"
         advice = subprocess.run([tool, "advise", "--from", logged], capture_output=True, text=True, check=True).stdout
     print(advice)
+    if arguments.table:
+        arguments.table.write_text(table(results, advice))
     advised = int(re.search(r"^M = (\d+) is the largest whose training", advice, re.M).group(1))
     fastest = min((found[0], m) for m, found in results.items() if found)[1]
     ratio = max(advised / fastest, fastest / advised)

@@ -1,12 +1,14 @@
-//! Tests of the bubble bench: its CSV, JSON and HTML files agree with each other and with theory, on small pipelines.
+//! Tests of the bubble bench: its files agree with each other and with theory, on small pipelines.
 
 use std::fs;
+use std::path::Path;
 
 use clap::Parser;
 use serde_json::Value;
-use stageline_workspace::bubble::{flags, measure, report};
+use stageline_workspace::bubble::{files, flags, measure, point};
 
 use crate::flags::Flags;
+use crate::point::Point;
 
 /// Counts allocated bytes, for the peak memory of each worker.
 #[global_allocator]
@@ -15,27 +17,53 @@ static ALLOCATOR: stageline::CountingAllocator = stageline::CountingAllocator::n
 /// The number of workers in every case.
 const P: usize = 2;
 
-/// Measures with these flags, and returns the CSV file's lines, the JSON file's points and the HTML page.
-fn files(flags: &str) -> (Vec<Vec<String>>, Vec<Value>, String) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name);
-    let mut arguments = vec!["bubble".to_owned()];
-    arguments.extend(flags.split_whitespace().map(str::to_owned));
-    for name in ["csv", "json", "html"] {
-        arguments.push(format!("--{name}={}", path(name).display()));
-    }
-    let flags = Flags::parse_from(arguments);
-    let points: Vec<_> = flags.cases().unwrap().iter().map(|case| measure::measure(&flags, case).unwrap()).collect();
-    report::write(&flags, &points).unwrap();
-    let [csv, json, html] = ["csv", "json", "html"].map(|name| fs::read_to_string(path(name)).unwrap());
-    let lines = csv.lines().map(|line| line.split(',').map(str::to_owned).collect()).collect();
-    (lines, serde_json::from_str(&json).unwrap(), html)
+/// The files of a bench: the CSV file's lines, the JSON file's points, the HTML page, the Markdown table, and the names
+/// of the pictures.
+struct Files {
+    lines: Vec<Vec<String>>,
+    points: Vec<Value>,
+    html: String,
+    markdown: String,
+    pictures: Vec<String>,
 }
 
-/// Runs the bench under 1F1B and GPipe with M = 1 and 4, and asserts its figures against theory and its three files
+fn measured(flags: &str, output: Option<&Path>) -> (Flags, Vec<Point>) {
+    let arguments = ["bubble".to_owned()].into_iter().chain(flags.split_whitespace().map(str::to_owned));
+    let output = output.map(|folder| format!("--output={}", folder.display()));
+    let flags = Flags::parse_from(arguments.chain(output));
+    let points = measure::measure(&flags, &flags.cases().unwrap()).into_iter().collect::<Result<_, _>>().unwrap();
+    (flags, points)
+}
+
+/// Measures with these flags, and reads the files that are written.
+fn written(flags: &str) -> Files {
+    let folder = tempfile::tempdir().unwrap();
+    // The folder is created, also inside another that does not exist.
+    let folder = folder.path().join("a/b");
+    let (flags, points) = measured(flags, Some(&folder));
+    files::write(&flags, &points).unwrap();
+    let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap();
+    let names = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut pictures: Vec<_> = names.filter(|name| name.ends_with(".svg")).collect();
+    pictures.sort();
+    for picture in &pictures {
+        let svg = read(picture);
+        assert!(svg.starts_with("<svg xmlns=") && svg.trim_end().ends_with("</svg>") && !svg.contains("NaN"), "{svg}");
+    }
+    let lines = read("bubble.csv").lines().map(|line| line.split(',').map(str::to_owned).collect()).collect();
+    Files {
+        lines,
+        points: serde_json::from_str(&read("bubble.json")).unwrap(),
+        html: read("bubble.html"),
+        markdown: read("bubble.md"),
+        pictures,
+    }
+}
+
+/// Runs the bench under 1F1B and GPipe with M = 1 and 4, and asserts its figures against theory and its files
 /// against each other.
 fn check(flags: &str, samples_per_micro_batch: f64) {
-    let (lines, points, html) = files(flags);
+    let Files { lines, points, html, markdown, pictures } = written(flags);
     let cases: Vec<_> = ["1f1b", "gpipe"].into_iter().flat_map(|name| [1, 4].map(|m| (name, m))).collect();
     assert_eq!((points.len(), lines.len()), (cases.len(), 1 + cases.len()));
     for ((point, line), (schedule, micro_batches)) in points.iter().zip(&lines[1..]).zip(cases) {
@@ -56,6 +84,12 @@ fn check(flags: &str, samples_per_micro_batch: f64) {
         assert_eq!(point["clock"], "host clock");
         // The CSV file and the page have the same figures.
         for (column, text) in lines[0].iter().zip(line) {
+            if let Some(cause) = column.strip_prefix("idle_") {
+                let at = names.iter().position(|name| *name == cause).unwrap_or_else(|| panic!("{cause}"));
+                let (found, expected): (f64, _) = (text.parse().unwrap(), causes[at][1].as_f64().unwrap());
+                assert!((found - expected).abs() <= 1e-12, "{column}: {found}, {expected}");
+                continue;
+            }
             match point[column].as_str() {
                 Some(expected) => assert_eq!(text, expected, "{column}"),
                 None if point[column].is_null() => panic!("{column} is not in the JSON file"),
@@ -68,6 +102,9 @@ fn check(flags: &str, samples_per_micro_batch: f64) {
         }
         let cells = [format!("{:.4}", figure("bubble")), format!("{:.2}", 1e3 * figure("step_seconds"))];
         assert!(cells.iter().all(|cell| html.contains(&format!(">{cell}</td>"))), "{cells:?}");
+        assert!(cells.iter().all(|cell| markdown.contains(&format!("| {cell} |"))), "{cells:?}");
+        let away = figure("throughput_predicted") * figure("step_predicted_seconds") / (m * samples_per_micro_batch);
+        assert!((away - 1.0).abs() < 1e-9, "{point}");
     }
     // With one measured step, the idle time by cause and the bubble belong to the same step, so the causes add up to
     // it.
@@ -76,14 +113,24 @@ fn check(flags: &str, samples_per_micro_batch: f64) {
             point["idle_by_cause"].as_array().unwrap().iter().map(|cause| cause[1].as_f64().unwrap()).sum();
         assert!((causes - point["bubble"].as_f64().unwrap()).abs() < 1e-6, "{causes} in {point}");
     }
-    for title in ["Bubble", "Throughput", "Live micro-batches", "Memory", "Idle time by cause, P = 2"] {
-        assert_eq!(html.matches(&format!(">{title}</text>")).count(), 2, "{title}: one for each schedule");
+    for title in ["Bubble", "Throughput", "Step time", "Live micro-batches", "Memory"] {
+        assert_eq!(html.matches(&format!(">{title}, P = 2</text>")).count(), 1, "{title}: one for all schedules");
     }
+    let expected = [
+        "bubble-p2.svg",
+        "idle-p2-1f1b.svg",
+        "idle-p2-gpipe.svg",
+        "live-p2.svg",
+        "memory-p2.svg",
+        "step-p2.svg",
+        "throughput-p2.svg",
+    ];
+    assert_eq!(pictures, expected);
     assert!(html.contains("share of the total stage time, host clock"));
 }
 
 #[test]
-fn paced_stages_write_csv_json_and_html() {
+fn paced_stages_write_tables_and_pictures() {
     check(
         "--kind paced --stages 2 --micro-batches 1,4 --schedules 1f1b,gpipe --rounds 1 --forward-ms 1 --backward-ms 2",
         1.0,
@@ -91,7 +138,7 @@ fn paced_stages_write_csv_json_and_html() {
 }
 
 #[test]
-fn a_gpt_on_the_cpu_writes_csv_json_and_html() {
+fn a_gpt_on_the_cpu_writes_tables_and_pictures() {
     let size = "--layers 2 --width 16 --context 8 --micro-batch-size 3";
     check(&format!("--kind cpu --stages 2 --micro-batches 1,4 --schedules 1f1b,gpipe --rounds 1 {size}"), 3.0 * 8.0);
 }
@@ -102,6 +149,8 @@ fn flags_out_of_range_are_errors_that_name_the_flag() {
         ("--rounds 0", "--rounds 0: measure at least 1 step"),
         ("--forward-ms -1", "--forward-ms -1: give 0 to 60000"),
         ("--schedules nothing", "nothing"),
+        ("--batch 12 --micro-batches 4,8", "--batch 12: it cannot be divided into 8 equal micro-batches"),
+        ("--batch 8 --micro-batch-size 2", "--batch"),
     ] {
         let arguments = ["bubble".to_owned()].into_iter().chain(flags.split(' ').map(str::to_owned));
         let error = match Flags::try_parse_from(arguments)
@@ -113,4 +162,28 @@ fn flags_out_of_range_are_errors_that_name_the_flag() {
         };
         assert!(error.contains(expected), "{flags}: {error}");
     }
+}
+
+/// A sleep is never shorter than asked for, so no prediction from a case of paced stages is below the ideal time of
+/// another.
+#[test]
+fn predictions_are_made_for_every_schedule_and_size() {
+    let flags = "--kind paced --stages 2 --schedules 1f1b,interleaved --rounds 1 --forward-ms 2 --backward-ms 4";
+    for (sizes, of_batch) in [("--micro-batches 2,4,8", false), ("--micro-batches 2,4,8 --batch 8", true)] {
+        let (_, points) = measured(&format!("{flags} {sizes}"), None);
+        assert_eq!(points.len(), 6);
+        for point in points {
+            assert_eq!(point.micro_batch_size, if of_batch { 8 / point.micro_batches } else { 1 });
+            let (predicted, ideal) = (point.step_predicted_seconds.unwrap(), point.step_ideal_seconds.unwrap());
+            assert!(predicted > 0.99 * ideal, "{point}: {predicted}, {ideal}");
+        }
+    }
+}
+
+#[test]
+fn overlapping_steps_have_no_prediction() {
+    let flags =
+        "--kind paced --stages 2 --micro-batches 2,4 --schedules zb-h2 --rounds 1 --forward-ms 1 --backward-ms 2";
+    let (_, points) = measured(&format!("{flags} --overlap"), None);
+    assert!(points.iter().all(|point| point.step_predicted_seconds.is_none() && point.throughput > 0.0));
 }

@@ -23,14 +23,19 @@ fn norms_match_the_closed_form_of_gradient_descent() {
     assert!(reports[1].health.is_empty(), "every second step");
     let model = Mlp::join(pipeline.into_modules());
     for report in [&reports[0], &reports[2]] {
-        let places: Vec<_> = report.health.iter().map(|health| (health.stage, health.path.as_str())).collect();
-        let ends = [(0, "0.linear.weight"), (0, "0.linear.bias"), (1, "0.linear.weight"), (1, "0.linear.bias")];
-        assert_eq!(places, [&ends[..], &[(2, "1.linear.weight"), (2, "1.linear.bias")]].concat());
+        let places: Vec<_> = report.health.iter().map(|health| (health.stage, health.name.as_str())).collect();
+        let ends = [
+            (0, "stage0.0.linear.weight"),
+            (0, "stage0.0.linear.bias"),
+            (1, "stage1.0.linear.weight"),
+            (1, "stage1.0.linear.bias"),
+        ];
+        assert_eq!(places, [&ends[..], &[(2, "stage2.1.linear.weight"), (2, "stage2.1.linear.bias")]].concat());
         for health in &report.health {
             assert!((health.update_norm - RATE * health.gradient_norm).abs() < 1e-6, "{health:?}");
             assert!((health.update_ratio() - health.update_norm / health.parameter_norm).abs() < 1e-12);
             let counted: u64 = health.histogram.bins().map(|(_, count)| count).sum();
-            let elements = if health.path.ends_with("weight") { WIDTH * WIDTH } else { WIDTH };
+            let elements = if health.name.ends_with("weight") { WIDTH * WIDTH } else { WIDTH };
             assert_eq!(counted as f64, (1.0 - health.zeros) * elements as f64);
             assert_eq!(health.histogram.bins().count(), Histogram::BINS);
         }
@@ -117,14 +122,14 @@ fn second_moments_match_the_closed_form() {
     for group in [false, true] {
         let [first, second] = health(AdamWConfig::new().with_beta_2(BETA_2).init(), group);
         for (first, second) in first.iter().zip(&second) {
-            let elements = if first.path.ends_with("weight") { WIDTH * WIDTH } else { WIDTH } as f64;
+            let elements = if first.name.ends_with("weight") { WIDTH * WIDTH } else { WIDTH } as f64;
             let share = |health: &stageline::ParameterHealth| {
                 (1.0 - f64::from(BETA_2)) * health.gradient_norm.powi(2) / elements
             };
             let expected = [share(first), f64::from(BETA_2) * share(first) + share(second)];
             for (health, expected) in [first, second].into_iter().zip(expected) {
                 let found = health.second_moment.unwrap();
-                assert!((found - expected).abs() < 1e-5 * expected, "{}: {found} against {expected}", health.path);
+                assert!((found - expected).abs() < 1e-5 * expected, "{}: {found} against {expected}", health.name);
             }
         }
     }

@@ -308,3 +308,29 @@ fn a_run_without_steps_has_a_page() {
     let page = run_page(&log(&[1.0; 2], 2, 2, 0.0));
     assert!(page.contains("layer 0") && page.contains("made up") && !page.contains("NaN"));
 }
+
+/// Tests costs that are linear in the size of a micro-batch, a + b x size: two runs give those of any third size.
+#[test]
+fn two_runs_with_micro_batches_of_other_sizes_give_linear_costs() {
+    let of_size = |tokens: f64| {
+        let mut log = log(&[0.5 + 0.01 * tokens; 4], 2, 4, 0.0);
+        log.run.tokens_per_micro_batch = tokens;
+        log
+    };
+    let measured = |tokens: f64| Measured::of(&of_size(tokens)).unwrap();
+    let target = || Target { workers: 2, micro_batches: 8, schedule: &OneFOneB, cut: Cut::OfTheRun };
+    let (small, large) = (measured(100.0), measured(300.0));
+    for tokens in [100.0, 150.0, 200.0, 300.0, 600.0] {
+        let predicted = small.with_size(&large, tokens).unwrap().predict(&target()).unwrap();
+        // A forward and a backward of two layers take 3 x 2 x (0.5 + 0.01 x tokens), M + P - 1 of them a step; the flush
+        // was measured in runs whose mean size is 200.
+        let step = 9.0 * 6.0 * (0.5 + 0.01 * tokens) + 0.5 * 2.0 * (0.5 + 0.01 * 200.0);
+        assert!((predicted.step / step - 1.0).abs() < 1e-9, "{tokens}: {} for {step}", predicted.step);
+        assert!((predicted.tokens_per_s / (8.0 * tokens / predicted.step) - 1.0).abs() < 1e-9);
+        assert_eq!(predicted.peak_bytes, None);
+    }
+    for (other, tokens) in [(&small, 100.0), (&large, 0.0), (&large, f64::NAN)] {
+        let error = small.with_size(other, tokens).unwrap_err();
+        assert!(matches!(error, PredictError::Size { .. }), "{error}");
+    }
+}

@@ -45,6 +45,7 @@
 //! - `memory`: estimates the memory of a training, and refuses one that does not fit, with proposals for other flags
 //!   (`Demand`).
 //! - `steps`: the loop over the steps, which decides when to evaluate, save, log and stop (`Loop`).
+//! - `watch`: warnings about gradients and updates that are a sign of a bad training (`Watch`).
 //! - `prefetch`: reads batches ahead of the steps on threads of its own (`Batches`).
 //! - `evaluation`: evaluates held-out samples, and warns if the loss is a mean instead of a sum.
 //! - `checkpoints`: writes checkpoints in the background (`Keeper`), checks whether a run may resume a checkpoint
@@ -71,6 +72,7 @@ mod settings;
 mod steps;
 mod tokens;
 mod training;
+mod watch;
 
 pub use data::Data;
 pub use fingerprint::fingerprint;

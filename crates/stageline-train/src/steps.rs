@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
-use stageline::{Account, Payload, Pipeline, StepReport};
+use stageline::{Account, Payload, Pipeline, StepReport, Update};
 
 use crate::checkpoints::Keeper;
 use crate::data::Data;
@@ -15,6 +15,7 @@ use crate::outputs::record;
 use crate::prefetch::Batches;
 use crate::settings::job::Job;
 use crate::settings::values::FlushName;
+use crate::watch::Watch;
 
 /// A function that is called after every step with the step's report and its metrics. The function may add values to
 /// the metrics, which are written to the log afterwards.
@@ -90,7 +91,7 @@ impl Loop<'_> {
     ) -> Result<Stopped> {
         let (steps, validate_every) = (self.job.training.steps, self.job.training.validate_every);
         self.progress.begin(self.start, steps)?;
-        let mut done = self.start;
+        let (mut done, mut watch) = (self.start, Watch::default());
         self.keeper.step(pipeline, done)?;
         while done < steps && !self.keeper.stops(done) {
             let until = match self.job.running.flush {
@@ -101,10 +102,12 @@ impl Loop<'_> {
             let keeper = &self.keeper;
             let ahead = (first..until).take_while(|step| *step == first || !keeper.stops(*step));
             let read = |_| batches.next().map_err(|error| read_error = Some(error)).ok();
-            let (job, progress, utilisation, on_step) = (self.job, &self.progress, self.utilisation, &mut self.on_step);
+            let (job, progress, utilisation) = (self.job, &self.progress, self.utilisation);
+            let on_step = &mut self.on_step;
             for report in pipeline.steps(ahead.map_while(read)) {
                 let report = report?;
                 note(&report, job, progress, log, utilisation, on_step)?;
+                warn(&report, &mut watch);
                 done += 1;
                 // The accounts of a step are computed only for the step that is shown.
                 if done == steps {
@@ -164,4 +167,13 @@ fn note(
     let mut metrics = record::metrics(&report.metrics);
     on_step(report, &mut metrics);
     log.step(report, utilisation, metrics)
+}
+
+/// Warns if the gradients or updates of a step are a sign of a bad training.
+fn warn(report: &StepReport, watch: &mut Watch) {
+    let Update::Stepped { gradient_norm, .. } = report.update else { return };
+    let health: Vec<_> = report.health.iter().map(record::health).collect();
+    let warnings = watch.jump(report.step, gradient_norm, &report.gradient_norms).into_iter();
+    let warnings = warnings.chain(watch.dead(report.step, &report.gradient_norms));
+    warnings.chain(watch.ratios(report.step, &health)).for_each(|warning| tracing::warn!("{warning}"));
 }

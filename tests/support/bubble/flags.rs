@@ -26,13 +26,15 @@ pub struct Flags {
     /// The kind of stages
     #[arg(long, value_enum, default_value_t = Kind::Paced)]
     pub kind: Kind,
-    /// Milliseconds that a paced worker spends on the forwards of one micro-batch, all its chunks together
+    /// Milliseconds that a paced worker spends on the forwards of one micro-batch (with --batch: of one sample), all its chunks
+    /// together
     #[arg(long, allow_negative_numbers = true, default_value_t = 5.0)]
     pub forward_ms: f64,
-    /// Milliseconds that a paced worker spends on the backwards of one micro-batch, half of it for input gradients
+    /// Milliseconds that a paced worker spends on the backwards of one micro-batch (with --batch: of one sample), half of it
+    /// for input gradients
     #[arg(long, allow_negative_numbers = true, default_value_t = 10.0)]
     pub backward_ms: f64,
-    /// Measured steps of each case, after one step of warm-up
+    /// Measured steps of each case, after the warm-up
     #[arg(long, default_value_t = 3)]
     pub rounds: usize,
     /// Overlaps steps: a stage begins the next step before the others have finished this one
@@ -47,21 +49,20 @@ pub struct Flags {
     /// The length of the GPT's samples, in bytes
     #[arg(long, default_value_t = 128)]
     pub context: usize,
-    /// Samples of a micro-batch of the GPT
+    /// Samples of a micro-batch of the GPT, the same for every M
     #[arg(long, default_value_t = 2)]
     pub micro_batch_size: usize,
+    /// Samples of a batch, the same for every M: a micro-batch has this number divided by M. Without it, micro-batches have
+    /// the same size for every M
+    #[arg(long, conflicts_with = "micro_batch_size", value_name = "SAMPLES")]
+    pub batch: Option<usize>,
     /// Devices of the stages for `cuda`, in turn
     #[arg(long, default_value = "cuda:0")]
     pub device: String,
-    /// Writes a CSV file with one line per measurement
-    #[arg(long, value_name = "FILE")]
-    pub csv: Option<PathBuf>,
-    /// Writes a JSON file with one object per measurement
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-    /// Writes an HTML page with plots
-    #[arg(long, value_name = "FILE")]
-    pub html: Option<PathBuf>,
+    /// Writes the measurements into this folder: bubble.csv and bubble.json with the idle time by cause, bubble.md, the page
+    /// bubble.html, and its pictures as SVG files
+    #[arg(long, value_name = "FOLDER")]
+    pub output: Option<PathBuf>,
     /// Ignored: `cargo bench` passes it
     #[arg(long, hide = true)]
     bench: bool,
@@ -89,10 +90,13 @@ impl fmt::Display for Kind {
 }
 
 /// One combination of schedule, P and M to measure.
+#[derive(Clone, Copy)]
 pub struct Case {
     pub schedule: &'static (dyn Schedule + Sync),
     pub workers: usize,
     pub micro_batches: usize,
+    /// The samples of a micro-batch; 1 if the stages are paced and the batch is not given.
+    pub micro_batch_size: usize,
 }
 
 impl fmt::Display for Case {
@@ -101,48 +105,69 @@ impl fmt::Display for Case {
     }
 }
 
+impl Case {
+    /// Returns the number of stages: P times the chunks of a worker.
+    pub fn stages(&self) -> usize {
+        self.workers * self.schedule.chunks()
+    }
+}
+
 impl Flags {
-    /// Returns every combination of schedule, P and M.
+    /// Returns every combination of schedule, P and M: for each P those of every schedule, with M rising.
     ///
     /// # Errors
     ///
-    /// A flag is out of its range, or a schedule's name is unknown.
+    /// A flag is out of its range, the batch cannot be divided by an M, or a schedule's name is unknown.
     pub fn cases(&self) -> Result<Vec<Case>> {
         ensure!(self.rounds > 0, "--rounds 0: measure at least 1 step");
         for (flag, value) in [("--forward-ms", self.forward_ms), ("--backward-ms", self.backward_ms)] {
             ensure!((0.0..=60_000.0).contains(&value), "{flag} {value}: give 0 to 60000");
         }
         let mut cases = Vec::new();
-        for name in &self.schedules {
-            let schedule = schedule_named(name)?;
-            for &workers in &self.stages {
+        for &workers in &self.stages {
+            for name in &self.schedules {
+                let schedule = schedule_named(name)?;
                 for &micro_batches in &self.micro_batches {
-                    cases.push(Case { schedule, workers, micro_batches });
+                    let micro_batch_size = self.micro_batch_size(micro_batches)?;
+                    cases.push(Case { schedule, workers, micro_batches, micro_batch_size });
                 }
             }
         }
         Ok(cases)
     }
 
-    /// Returns the times of one stage, where a worker has `chunks` of them.
-    pub fn pace(&self, chunks: usize) -> Pace {
-        let part = |milliseconds: f64| Duration::from_secs_f64(milliseconds / 1e3 / chunks as f64);
+    /// Returns the samples of each of M micro-batches.
+    fn micro_batch_size(&self, micro_batches: usize) -> Result<usize> {
+        let Some(batch) = self.batch else {
+            return Ok(if self.kind == Kind::Paced { 1 } else { self.micro_batch_size });
+        };
+        ensure!(
+            batch > 0 && micro_batches > 0 && batch % micro_batches == 0,
+            "--batch {batch}: it cannot be divided into {micro_batches} equal micro-batches; give a multiple of every M"
+        );
+        Ok(batch / micro_batches)
+    }
+
+    /// Returns the times of one paced stage of a case.
+    pub fn pace(&self, case: &Case) -> Pace {
+        let share = case.micro_batch_size as f64 / case.schedule.chunks() as f64;
+        let part = |milliseconds: f64| Duration::from_secs_f64(milliseconds / 1e3 * share);
         let half = part(self.backward_ms / 2.0);
         Pace { forward: part(self.forward_ms), input_gradient: half, weight_gradient: half }
     }
 
     /// Returns the costs of an ideal pipeline: equal stages and free transfers. For a GPT a forward and each half of a
     /// backward cost 1.
-    pub fn ideal(&self, chunks: usize, stages: usize) -> Costs {
+    pub fn ideal(&self, case: &Case) -> Costs {
         let seconds = |time: Duration| time.as_secs_f64();
         let cost = match self.kind {
             Kind::Paced => {
-                let Pace { forward, input_gradient, weight_gradient } = self.pace(chunks);
+                let Pace { forward, input_gradient, weight_gradient } = self.pace(case);
                 StageCost::new(seconds(forward), seconds(input_gradient), seconds(weight_gradient))
             }
             Kind::Cpu | Kind::Cuda => StageCost::new(1.0, 1.0, 1.0),
         };
-        Costs::equal(stages, cost)
+        Costs::equal(case.stages(), cost)
     }
 
     /// Opens the devices of the stages, which they take in turn.

@@ -1,6 +1,6 @@
-//! Builds the pipeline of one case, times its steps, and returns the medians as a [`Point`].
+//! Builds the pipelines of cases, times their steps in turn, and returns the medians as [`Point`]s.
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use burn::optim::{AdamWConfig, SgdConfig};
 use burn::tensor::{Device, Tensor};
 use stageline::schedule::{Timeline, simulate};
@@ -8,98 +8,212 @@ use stageline::{Account, Batch, Payload, Pipeline, PipelineBuilder, StageConfig,
 
 use crate::bubble::flags::{Case, Flags, Kind};
 use crate::bubble::point::Point;
+use crate::bubble::predict::predict;
 use crate::gpt::{LEARNING_RATE, Load};
 use crate::model::{Shape, costs, gpt};
-use crate::paced::{Pace, Paced};
+use crate::paced::Paced;
 use crate::side_by_side::median;
 
-/// Measures one case.
-///
-/// # Errors
-///
-/// The pipeline cannot be built for this case, or a step fails.
-pub fn measure(flags: &Flags, case: &Case) -> Result<Point> {
+/// The most steps of a warm-up.
+const LONGEST_WARM_UP: usize = 100;
+
+/// Measures cases and returns one [`Point`] each, or the error for which a case is left out. Cases with the same P take
+/// turns, step by step, so that a drift of the machine affects all of them; on a GPU each case runs alone, because
+/// together they might not fit its memory.
+pub fn measure(flags: &Flags, cases: &[Case]) -> Vec<Result<Point>> {
+    let together = |a: &Case, b: &Case| flags.kind != Kind::Cuda && a.workers == b.workers;
+    cases.chunk_by(together).flat_map(|group| of_group(flags, group)).collect()
+}
+
+fn of_group(flags: &Flags, cases: &[Case]) -> Vec<Result<Point>> {
+    let mut runs: Vec<_> = cases.iter().map(|case| Measurement::new(flags, *case)).collect();
+    // Overlapping steps follow each other, so each case makes all of its steps at once.
+    let (turns, steps) = if flags.overlap { (1, flags.rounds) } else { (flags.rounds, 1) };
+    for _ in 0..turns {
+        for run in &mut runs {
+            if let Ok(measurement) = run
+                && let Err(error) = measurement.steps(steps)
+            {
+                *run = Err(error);
+            }
+        }
+    }
+    let measured: Vec<_> = runs.iter().filter_map(|run| run.as_ref().ok()).collect();
+    let predictions = predict(flags, &measured);
+    let mut predictions = predictions.into_iter();
+    runs.iter()
+        .map(|run| match run {
+            Ok(measurement) => measurement.point(flags, predictions.next().flatten()),
+            Err(error) => Err(anyhow!("{error:#}")),
+        })
+        .collect()
+}
+
+/// A case under measurement: its pipelines, and the reports of their steps.
+pub struct Measurement {
+    pub case: Case,
+    /// The samples (for a GPT the tokens) of a step.
+    pub samples: usize,
+    /// The pipeline whose step time is measured.
+    timed: Box<dyn Steps>,
+    /// On a GPU, the pipeline that waits for its device after every action. The bubble is measured there, because this
+    /// slows steps down.
+    synchronised: Option<Box<dyn Steps>>,
+    step_times: Vec<f64>,
+    /// The reports of the steps whose bubble is measured, after those of the warm-up.
+    pub reports: Vec<StepReport>,
+    /// The number of reports from the warm-up.
+    warm_up: usize,
+}
+
+/// A pipeline with its batch.
+trait Steps {
+    fn steps(&mut self, count: usize) -> Result<Vec<StepReport>>;
+    fn peak_live(&self) -> usize;
+}
+
+struct Running<In: Payload, Out: Payload, Target: Payload, F> {
+    pipeline: Pipeline<In, Out, Target>,
+    batch: F,
+    overlap: bool,
+}
+
+impl<In: Payload, Out: Payload, Target: Payload, F: Fn() -> Batch<In, Target>> Steps for Running<In, Out, Target, F> {
+    fn steps(&mut self, count: usize) -> Result<Vec<StepReport>> {
+        if !self.overlap {
+            return (0..count).map(|_| Ok(self.pipeline.step((self.batch)())?)).collect();
+        }
+        // The first and the last step overlap with one neighbour only, so they are not measured.
+        let steps = self.pipeline.steps((0..count + 2).map(|_| (self.batch)()));
+        Ok(steps.skip(1).take(count).collect::<Result<_, _>>()?)
+    }
+
+    fn peak_live(&self) -> usize {
+        self.pipeline.plan().peak_live().into_iter().max().unwrap_or(0)
+    }
+}
+
+/// Builds the pipeline of a case, and returns it with the samples (for a GPT the tokens) of a step. Its workers wait for
+/// their devices after every action in each `synchronise_every`-th step, or never if this is 0.
+fn pipeline(flags: &Flags, case: &Case, synchronise_every: usize) -> Result<(Box<dyn Steps>, usize)> {
+    fn start<In: Payload, Out: Payload, Target: Payload>(
+        flags: &Flags,
+        case: &Case,
+        synchronise_every: usize,
+        builder: PipelineBuilder<In, Out, Target>,
+        batch: impl Fn() -> Batch<In, Target> + 'static,
+    ) -> Result<Box<dyn Steps>> {
+        let builder = builder.schedule(case.schedule).micro_batches(case.micro_batches).cores_per_stage(1);
+        let pipeline = builder.synchronise_every(synchronise_every).build()?;
+        Ok(Box::new(Running { pipeline, batch, overlap: flags.overlap }))
+    }
+    let samples = case.micro_batches * case.micro_batch_size;
     match flags.kind {
         Kind::Paced => {
-            let pace = flags.pace(case.schedule.chunks());
-            let rows = Tensor::<2>::ones([case.micro_batches, 1], &Device::flex());
-            point(flags, case, || Ok(paced(pace, case)), || Batch::new(rows.clone(), ()), case.micro_batches)
+            let rows = Tensor::<2>::ones([samples, 1], &Device::flex());
+            let batch = move || Batch::new(rows.clone(), ());
+            Ok((start(flags, case, synchronise_every, paced(flags, case), batch)?, samples))
         }
         Kind::Cpu | Kind::Cuda => {
             let load = Load {
-                shape: Shape { layers: flags.layers, width: flags.width, context: flags.context },
+                shape: shape(flags),
                 micro_batches: case.micro_batches,
-                micro_batch_size: flags.micro_batch_size,
+                micro_batch_size: case.micro_batch_size,
             };
-            let stages = case.workers * case.schedule.chunks();
-            let (cut, devices) = (costs(load.shape).cut(stages)?, flags.devices()?);
-            let row = gpt(load.shape, 0);
+            let (cut, devices) = (costs(load.shape).cut(case.stages())?, flags.devices()?);
             // All chunks of a worker are on the worker's device.
-            let placement = case.schedule.plan(stages, case.micro_batches)?.placement();
+            let placement = case.schedule.plan(case.stages(), case.micro_batches)?.placement();
             let device = |stage: usize| devices[placement.worker(stage) % devices.len()].clone();
             let config = |stage| StageConfig::new(device(stage), AdamWConfig::new().init(), LEARNING_RATE);
-            let build = || Ok(row.pipeline(&cut, (0..stages).map(config))?.cores_per_stage(1));
-            let tokens = case.micro_batches * load.micro_batch_size * load.shape.context;
-            point(flags, case, build, || load.batch(), tokens)
+            let builder = gpt(load.shape, 0).pipeline(&cut, (0..case.stages()).map(config))?;
+            let batch = move || load.batch();
+            Ok((start(flags, case, synchronise_every, builder, batch)?, samples * load.shape.context))
         }
     }
 }
 
-fn paced(pace: Pace, case: &Case) -> PipelineBuilder<Tensor<2>, Tensor<2>, ()> {
-    let config = || StageConfig::new(Device::flex(), SgdConfig::new().init(), 0.0);
-    let mut chain = Pipeline::builder();
-    for _ in 1..case.workers * case.schedule.chunks() {
-        chain = chain.stage(Paced::new(pace), config());
-    }
-    chain.loss(Paced::new(pace), config()).cores_per_stage(1)
+/// Returns the shape of the GPT that the flags describe.
+pub fn shape(flags: &Flags) -> Shape {
+    Shape { layers: flags.layers, width: flags.width, context: flags.context }
 }
 
-fn point<In: Payload, Out: Payload, Target: Payload>(
-    flags: &Flags,
-    case: &Case,
-    build: impl Fn() -> Result<PipelineBuilder<In, Out, Target>>,
-    batch: impl Fn() -> Batch<In, Target>,
-    samples: usize,
-) -> Result<Point> {
-    let run = |synchronise_every: usize| -> Result<_> {
-        let builder =
-            build()?.schedule(case.schedule).micro_batches(case.micro_batches).synchronise_every(synchronise_every);
-        let mut pipeline = builder.build()?;
-        pipeline.step(batch())?;
-        let reports = if flags.overlap {
-            // The first and the last step overlap with one neighbour only, so they are not measured.
-            let steps = pipeline.steps((0..flags.rounds + 2).map(|_| batch()));
-            steps.skip(1).take(flags.rounds).collect::<Result<Vec<_>, _>>()?
-        } else {
-            (0..flags.rounds).map(|_| pipeline.step(batch())).collect::<Result<Vec<_>, _>>()?
-        };
-        Ok((reports, pipeline.plan().peak_live().into_iter().max().unwrap_or(0)))
-    };
-    let median_of = |reports: &[StepReport], figure: fn(&StepReport) -> f64| median(reports.iter().map(figure));
-    let (unsynchronised, peak_live) = run(0)?;
-    let step_seconds = median_of(&unsynchronised, |report| report.step_time.as_secs_f64());
-    // On a GPU the bubble is measured in separate steps, because waiting for the device after every action slows them
-    // down.
-    let reports = if flags.kind == Kind::Cuda { run(1)?.0 } else { unsynchronised };
-    let last = &reports[flags.rounds - 1];
-    let ideal = simulate(last.recording.plan(), &flags.ideal(case.schedule.chunks(), last.stages.len()));
-    Ok(Point {
-        schedule: case.schedule.name(),
-        stages: case.workers,
-        micro_batches: case.micro_batches,
-        r#virtual: case.schedule.chunks(),
-        kind: flags.kind.to_string(),
-        step_seconds,
-        bubble: median_of(&reports, StepReport::bubble),
-        clock: last.recording.clock().to_string(),
-        step_ideal_seconds: (flags.kind == Kind::Paced).then(|| step(flags, &ideal)),
-        bubble_ideal: bubble(flags, &ideal),
-        bubble_simulated: median(reports.iter().map(|report| simulated_bubble(flags, report))),
-        throughput: samples as f64 / step_seconds,
-        peak_live,
-        peak_bytes: last.recording.memory().and_then(|workers| workers.iter().map(|worker| worker.peak).max()),
-        causes: Account::shares(&last.recording.accounts(), last.recording.took().as_secs_f64()),
-    })
+fn paced(flags: &Flags, case: &Case) -> PipelineBuilder<Tensor<2>, Tensor<2>, ()> {
+    let pace = flags.pace(case);
+    let config = || StageConfig::new(Device::flex(), SgdConfig::new().init(), 0.0);
+    let mut chain = Pipeline::builder();
+    for _ in 1..case.stages() {
+        chain = chain.stage(Paced::new(pace), config());
+    }
+    chain.loss(Paced::new(pace), config())
+}
+
+/// Makes steps until they no longer become faster, which on a GPU is when its kernels are compiled and tuned, and
+/// returns their reports: at least two.
+fn warm_up(pipeline: &mut dyn Steps) -> Result<Vec<StepReport>> {
+    let mut reports = pipeline.steps(2)?;
+    let seconds = |report: &StepReport| report.step_time.as_secs_f64();
+    while let [.., before, last] = &reports[..]
+        && seconds(last) < 0.9 * seconds(before)
+        && reports.len() < LONGEST_WARM_UP
+    {
+        reports.extend(pipeline.steps(1)?);
+    }
+    Ok(reports)
+}
+
+impl Measurement {
+    fn new(flags: &Flags, case: Case) -> Result<Self> {
+        let (mut timed, samples) = pipeline(flags, &case, 0)?;
+        let mut reports = warm_up(&mut *timed)?;
+        let mut synchronised = None;
+        if flags.kind == Kind::Cuda {
+            let mut pipeline = pipeline(flags, &case, 1)?.0;
+            reports = warm_up(&mut *pipeline)?;
+            synchronised = Some(pipeline);
+        }
+        let warm_up = reports.len();
+        Ok(Self { case, samples, timed, synchronised, step_times: Vec::new(), reports, warm_up })
+    }
+
+    fn steps(&mut self, count: usize) -> Result<()> {
+        let reports = self.timed.steps(count)?;
+        self.step_times.extend(reports.iter().map(|report| report.step_time.as_secs_f64()));
+        self.reports.extend(match &mut self.synchronised {
+            Some(pipeline) => pipeline.steps(count)?,
+            None => reports,
+        });
+        Ok(())
+    }
+
+    /// Returns the figures of the case. `predicted` is the predicted time of a step in seconds.
+    fn point(&self, flags: &Flags, predicted: Option<f64>) -> Result<Point> {
+        let Self { case, samples, timed, step_times, reports, warm_up, .. } = self;
+        let reports = &reports[*warm_up..];
+        let median_of = |figure: fn(&StepReport) -> f64| median(reports.iter().map(figure));
+        let last = reports.last().ok_or_else(|| anyhow!("{case}: no step was measured"))?;
+        let ideal = simulate(last.recording.plan(), &flags.ideal(case));
+        let step_seconds = median(step_times.iter().copied());
+        Ok(Point {
+            schedule: case.schedule.name(),
+            stages: case.workers,
+            micro_batches: case.micro_batches,
+            micro_batch_size: case.micro_batch_size,
+            r#virtual: case.schedule.chunks(),
+            kind: flags.kind.to_string(),
+            step_seconds,
+            bubble: median_of(StepReport::bubble),
+            clock: last.recording.clock().to_string(),
+            step_ideal_seconds: (flags.kind == Kind::Paced).then(|| step(flags, &ideal)),
+            step_predicted_seconds: predicted,
+            bubble_ideal: bubble(flags, &ideal),
+            bubble_simulated: median(reports.iter().map(|report| simulated_bubble(flags, report))),
+            throughput: *samples as f64 / step_seconds,
+            throughput_predicted: predicted.map(|seconds| *samples as f64 / seconds),
+            peak_live: timed.peak_live(),
+            peak_bytes: last.recording.memory().and_then(|workers| workers.iter().map(|worker| worker.peak).max()),
+            causes: Account::shares(&last.recording.accounts(), last.recording.took().as_secs_f64()),
+        })
+    }
 }
 
 /// Returns the seconds from the start of one simulated step to the start of the next.

@@ -1,6 +1,8 @@
-//! The bubble bench: its flags, measurements and outputs.
+//! The bubble bench: its flags, measurements, predictions and outputs.
 
+pub mod files;
 pub mod flags;
 pub mod measure;
+pub mod pictures;
 pub mod point;
-pub mod report;
+pub mod predict;

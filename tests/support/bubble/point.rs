@@ -13,6 +13,8 @@ pub struct Point {
     pub stages: usize,
     /// M, the number of micro-batches.
     pub micro_batches: usize,
+    /// The samples of a micro-batch; 1 for paced stages without a fixed batch.
+    pub micro_batch_size: usize,
     /// V, the chunks of a worker.
     pub r#virtual: usize,
     /// The kind of stages: `paced`, `cpu` or `cuda`.
@@ -21,6 +23,8 @@ pub struct Point {
     pub step_seconds: f64,
     /// The time of a step in theory; none unless the stages are paced.
     pub step_ideal_seconds: Option<f64>,
+    /// The time of a step as predicted from the reference cases, by [`predict`](crate::bubble::predict::predict).
+    pub step_predicted_seconds: Option<f64>,
     /// The measured bubble, by the clock in `clock`.
     pub bubble: f64,
     /// The clock of `bubble`, `bubble_simulated` and `causes`: `host clock`, or `device clock` if workers waited for
@@ -32,6 +36,8 @@ pub struct Point {
     pub bubble_simulated: f64,
     /// Samples a second, or tokens a second for the GPT.
     pub throughput: f64,
+    /// The throughput that follows from the predicted time of a step.
+    pub throughput_predicted: Option<f64>,
     /// The most live micro-batches of a worker, all its chunks together.
     pub peak_live: usize,
     /// The most bytes that a worker held on the CPU, in the last measured step.
@@ -41,14 +47,22 @@ pub struct Point {
     pub causes: [(&'static str, f64); 7],
 }
 
+impl Point {
+    /// Returns by how much the measured throughput is above the predicted one, as a share of the predicted one.
+    pub fn away(&self) -> Option<f64> {
+        self.throughput_predicted.map(|predicted| self.throughput / predicted - 1.0)
+    }
+}
+
 impl fmt::Display for Point {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { schedule, stages, micro_batches, bubble, bubble_ideal, bubble_simulated, .. } = self;
-        let away = bubble - bubble_ideal;
+        let Self { schedule, stages, micro_batches, micro_batch_size, bubble, bubble_ideal, bubble_simulated, .. } =
+            self;
+        let away = self.away().map_or_else(String::new, |away| format!("{:+.1}%", 1e2 * away));
         write!(
             f,
-            "{schedule:<21} {stages:>3} {micro_batches:>4} {:>9.2} {bubble:>8.4} {bubble_ideal:>8.4} {away:>+8.4} \
-             {bubble_simulated:>9.4} {:>11.1} {:>5}  {}",
+            "{schedule:<21} {stages:>3} {micro_batches:>4} {micro_batch_size:>4} {:>9.2} {bubble:>8.4} {bubble_ideal:>8.4} \
+             {bubble_simulated:>9.4} {:>11.1} {away:>9} {:>5}  {}",
             1e3 * self.step_seconds,
             self.throughput,
             self.peak_live,

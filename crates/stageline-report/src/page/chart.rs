@@ -3,39 +3,16 @@
 
 use std::fmt::Write;
 
+use super::drawing::{Drawing, Entry, HEIGHT, Line, WIDTH};
 use super::escape::escaped;
+use super::style::COLOURS;
 
-const WIDTH: f64 = 640.0;
-const HEIGHT: f64 = 320.0;
 const LEFT: f64 = 76.0;
 const RIGHT: f64 = 16.0;
 const TOP: f64 = 32.0;
 const BOTTOM: f64 = 48.0;
 /// The most category labels that fit below the horizontal axis of a bar chart.
 const MOST_LABELS: usize = 20;
-/// The number of colours for lines and bars that the style of a page defines.
-const COLOURS: usize = 8;
-
-/// The style of a line in a chart, which shows the source of its points.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Line {
-    /// The line is solid, for measured points.
-    Solid,
-    /// The line is dashed, for simulated points.
-    Dashed,
-    /// The line is dotted, for points of a formula.
-    Dotted,
-}
-
-impl Line {
-    fn dashes(self) -> &'static str {
-        match self {
-            Self::Solid => "",
-            Self::Dashed => " stroke-dasharray='6 4'",
-            Self::Dotted => " stroke-dasharray='1 5' stroke-linecap='round'",
-        }
-    }
-}
 
 /// A line of a line chart: its name, points, line style and colour.
 #[derive(Clone, Debug, PartialEq)]
@@ -91,13 +68,23 @@ pub struct StackedBars<'a> {
 }
 
 impl LineChart<'_> {
-    /// Returns the line chart as SVG, with its legend. If no point is finite, returns an HTML paragraph that says that
-    /// nothing was measured.
+    /// Returns the line chart as SVG for a [`Page`](crate::Page), with its legend. If no point is finite, returns an HTML
+    /// paragraph that says that nothing was measured.
     pub fn svg(&self) -> String {
+        self.drawing().map_or_else(|| nothing(self.title), Drawing::element)
+    }
+
+    /// Returns the line chart as the text of an SVG file of its own, with its legend, its style, and colours for light
+    /// and dark pages; `None` if no point is finite.
+    pub fn file(&self) -> Option<String> {
+        self.drawing().map(Drawing::file)
+    }
+
+    fn drawing(&self) -> Option<Drawing> {
         let finite = |point: &&(f64, f64)| point.0.is_finite() && point.1.is_finite();
         let points: Vec<_> = self.series.iter().flat_map(|series| series.points.iter().filter(finite)).collect();
         if points.is_empty() {
-            return format!("<p>{}: nothing was measured</p>", escaped(self.title));
+            return None;
         }
         let place = |x: f64| if self.scale == Scale::Doubling { x.max(f64::MIN_POSITIVE).log2() } else { x };
         let xs = Span::of(points.iter().map(|point| place(point.0)));
@@ -131,18 +118,28 @@ impl LineChart<'_> {
                 }
             }
         }
-        let legend = self.series.iter().map(|series| (series.name.as_str(), series.colour, series.line));
-        svg + "</svg>" + &legend_of(legend.collect())
+        let legend = self.series.iter().map(|series| Entry::new(&series.name, series.colour, series.line));
+        Some(Drawing { title: self.title.to_owned(), body: svg, legend: legend.collect() })
     }
 }
 
 impl StackedBars<'_> {
-    /// Returns the stacked bars as SVG, with their legend. If there is no category, returns an HTML paragraph that says
-    /// that nothing was measured.
+    /// Returns the stacked bars as SVG for a [`Page`](crate::Page), with their legend. If there is no category, returns
+    /// an HTML paragraph that says that nothing was measured.
     pub fn svg(&self) -> String {
+        self.drawing().map_or_else(|| nothing(self.title), Drawing::element)
+    }
+
+    /// Returns the stacked bars as the text of an SVG file of its own, with their legend, their style, and colours for
+    /// light and dark pages; `None` if there is no category.
+    pub fn file(&self) -> Option<String> {
+        self.drawing().map(Drawing::file)
+    }
+
+    fn drawing(&self) -> Option<Drawing> {
         let total = |at: usize| self.parts.iter().map(|(_, values)| values[at].max(0.0)).sum::<f64>();
         if self.categories.is_empty() {
-            return format!("<p>{}: nothing was measured</p>", escaped(self.title));
+            return None;
         }
         let ys = Span::of((0..self.categories.len()).map(total).chain([0.0]));
         let mut svg = frame(self.title, self.x, self.y);
@@ -169,17 +166,21 @@ impl StackedBars<'_> {
                 below += value;
             }
         }
-        let legend = self.parts.iter().enumerate().map(|(colour, (name, _))| (*name, colour, Line::Solid));
-        svg + "</svg>" + &legend_of(legend.collect())
+        let legend = self.parts.iter().enumerate().map(|(colour, (name, _))| Entry::new(name, colour, Line::Solid));
+        Some(Drawing { title: self.title.to_owned(), body: svg, legend: legend.collect() })
     }
+}
+
+/// Returns the paragraph that a page shows in place of a chart without points.
+fn nothing(title: &str) -> String {
+    format!("<p>{}: nothing was measured</p>", escaped(title))
 }
 
 fn frame(title: &str, x: &str, y: &str) -> String {
     let (title, x, y) = (escaped(title), escaped(x), escaped(y));
     let (middle, bottom, up) = ((LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 8.0, (TOP + HEIGHT - BOTTOM) / 2.0);
     format!(
-        "<svg class='chart' viewBox='0 0 {WIDTH} {HEIGHT}' role='img' aria-label='{title}'>\
-         <text class='title' x='{LEFT}' y='18'>{title}</text>\
+        "<text class='title' x='{LEFT}' y='18'>{title}</text>\
          <text class='axis' x='{middle}' y='{bottom}' text-anchor='middle'>{x}</text>\
          <text class='axis' transform='translate(14 {up}) rotate(-90)' text-anchor='middle'>{y}</text>"
     )
@@ -201,20 +202,6 @@ fn ticks_y(svg: &mut String, ys: Span) {
             number(tick)
         );
     }
-}
-
-fn legend_of(entries: Vec<(&str, usize, Line)>) -> String {
-    let mut legend = String::from("<ul class='legend'>");
-    for (name, colour, line) in entries {
-        let _ = write!(
-            legend,
-            "<li><svg viewBox='0 0 24 8'><line class='line c{}'{} x1='1' x2='23' y1='4' y2='4'/></svg>{}</li>",
-            colour % COLOURS,
-            line.dashes(),
-            escaped(name)
-        );
-    }
-    legend + "</ul>"
 }
 
 /// Returns the ticks of a logarithmic axis, which are the powers of two within the range of the points: the base-2

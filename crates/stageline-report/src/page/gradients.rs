@@ -1,10 +1,14 @@
 //! The sections of a run's page about its gradients: their noise, and the health of each parameter.
 
-use super::chart::{Line, LineChart, Scale, Series, StackedBars, number};
+use super::chart::{LineChart, Scale, Series, StackedBars, number};
+use super::drawing::Line;
 use super::html::Page;
 use super::over_steps::{over_steps, thinned};
 use crate::log::RunLog;
 use crate::log::record::{Health, Step};
+
+/// The most layers in a chart, which is the number of colours.
+const MOST_LAYERS: usize = 8;
 
 /// Adds a section to the page with a chart of the noise scale over the steps that measured it, and one of each stage's
 /// noise. Adds nothing if no step measured it.
@@ -39,21 +43,25 @@ pub(super) fn noise(page: &mut Page, log: &RunLog) {
 pub(super) fn health(page: &mut Page, log: &RunLog) {
     let examined: Vec<_> = log.steps.iter().filter(|step| !step.health.is_empty()).collect();
     let Some(last) = examined.last() else { return };
-    let about =
-        format!("The table and the histogram are of step {}; {} steps were examined.", last.step, examined.len());
-    page.section("Health of the parameters", &about);
-    let mean = |step: &Step, figure: fn(&Health) -> Option<f64>| {
-        let figures: Vec<_> = step.health.iter().filter_map(figure).collect();
-        figures.iter().sum::<f64>() / figures.len() as f64
+    let (step, steps, layers) = (last.step, examined.len(), last.layers().len());
+    let some = if layers > MOST_LAYERS {
+        format!(" The curves show {MOST_LAYERS} of {layers} layers.")
+    } else {
+        String::new()
     };
-    let over = |title, figure: fn(&Health) -> Option<f64>| {
-        let points = examined.iter().map(|step| (step.step as f64, mean(step, figure))).collect();
-        let series = vec![Series { name: "mean of the parameters".to_owned(), points, line: Line::Solid, colour: 0 }];
-        LineChart { title, x: "step", y: "", scale: Scale::Linear, series }.svg()
+    let about = format!("The table and the histogram are of step {step}; {steps} steps were examined.{some}");
+    page.section("Health of the parameters", &about);
+    let shown = shown(&last.layers());
+    let over = |title, y, figure: fn(&[&Health]) -> f64| {
+        let series = shown.iter().enumerate().map(|(colour, layer)| {
+            let points = examined.iter().map(|step| (step.step as f64, figure(&step.health_of(layer)))).collect();
+            Series { name: (*layer).to_owned(), points, line: Line::Solid, colour }
+        });
+        LineChart { title, x: "step", y, scale: Scale::Linear, series: series.collect() }.svg()
     };
     page.pictures([
-        over("Update as a share of the parameter's norm", |health| Some(health.update_ratio)),
-        over("Second moment", |health| health.second_moment),
+        over("Update of each layer", "share of the norm of its parameters", Health::update_ratio_of),
+        over("Second moment of each layer", "mean over its parameters", Health::second_moment_of),
         histogram(last),
     ]);
     let row = |health: &Health| {
@@ -68,6 +76,12 @@ pub(super) fn health(page: &mut Page, log: &RunLog) {
     };
     let columns = ["stage: parameter", "gradient norm", "norm", "update / norm", "second moment", "zeros"];
     page.table(&columns, last.health.iter().map(row));
+}
+
+/// Returns at most [`MOST_LAYERS`] of the layers, evenly spaced, with the first and the last.
+fn shown<'a>(layers: &[&'a str]) -> Vec<&'a str> {
+    let shown = layers.len().min(MOST_LAYERS);
+    (0..shown).map(|at| layers[at * (layers.len() - 1) / (shown - 1).max(1)]).collect()
 }
 
 /// Returns a histogram (SVG) of the gradient elements of all parameters in a step by their absolute value.

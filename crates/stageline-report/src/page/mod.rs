@@ -2,7 +2,7 @@
 //! [`StackedBars`] build other pages.
 //!
 //! Input: a [`RunLog`](crate::RunLog), or the points and rows that a caller wants to show. Output: one HTML file that
-//! needs no network, no scripts and no other file. This module owns everything about HTML and SVG: tags, styles, axes,
+//! needs no network, no scripts and no other file, or a chart as an SVG file. This module owns everything about HTML and SVG: tags, styles, axes,
 //! ticks, legends, colours and escaped text. It shows figures of the log and medians of them; it must not predict, and
 //! must escape all text that it is given.
 //!
@@ -10,16 +10,20 @@
 //! - `gradients`: its sections about the noise of the gradient and the health of the parameters.
 //! - `over_steps`: charts of figures over the training steps.
 //! - `timeline`: the computes and transfers of one step as SVG, with a row for every stage.
-//! - `chart`: line charts and stacked bars as SVG. `html`: the page, its sections and tables. `escape`: escaped text.
+//! - `chart`: line charts and stacked bars. `drawing`: a drawn chart as an element of a page, or as an SVG file.
+//! - `html`: the page, its sections and tables. `style`: the CSS of pages and charts. `escape`: escaped text.
 
 mod chart;
+mod drawing;
 mod escape;
 mod gradients;
 mod html;
 mod over_steps;
 mod run_page;
+mod style;
 mod timeline;
 
-pub use chart::{Line, LineChart, Scale, Series, StackedBars};
+pub use chart::{LineChart, Scale, Series, StackedBars};
+pub use drawing::Line;
 pub use html::Page;
 pub use run_page::run_page;

@@ -1,6 +1,7 @@
 //! Charts of figures over the training steps of a run.
 
-use super::chart::{Line, LineChart, Scale, Series};
+use super::chart::{LineChart, Scale, Series};
+use super::drawing::Line;
 use crate::log::record::Step;
 
 /// A figure of a training step: its name, the line that shows it, and the function that returns it.

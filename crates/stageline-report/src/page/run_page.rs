@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use super::chart::{Line, LineChart, Scale, Series, StackedBars, number};
+use super::chart::{LineChart, Scale, Series, StackedBars, number};
+use super::drawing::Line;
 use super::gradients;
 use super::html::Page;
 use super::over_steps::{Figure, over_steps, thinned};

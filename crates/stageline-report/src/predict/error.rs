@@ -19,6 +19,21 @@ pub enum PredictError {
         /// The number of stages of the logged run.
         stages: usize,
     },
+    /// The costs of a micro-batch size cannot be computed from two runs: their micro-batches have the same size, their
+    /// models have different numbers of layers, or the size is not above 0.
+    #[error(
+        "no costs for micro-batches of {tokens} targets follow from runs of {} and {} layers with micro-batches of {} and {}: give \
+         runs of one model with two different sizes, and a size above 0",
+        .layers[0], .layers[1], .of_runs[0], .of_runs[1]
+    )]
+    Size {
+        /// The number of targets of the micro-batches whose costs are asked for.
+        tokens: f64,
+        /// The number of targets in the micro-batches of each run.
+        of_runs: [f64; 2],
+        /// The number of layers of the model in each run.
+        layers: [usize; 2],
+    },
     /// The log does not state how many bytes the stages send to each other.
     #[error(
         "the log does not say how many bytes cross between stages; write a new log with `--log`, of 2 stages or more"

@@ -8,6 +8,7 @@
 //!
 //! - `measured`: the costs of a run by layer, with the overheads of a step and an action ([`Measured`]).
 //! - `prediction`: the simulation of another plan with these costs. `footprint`: its peak memory by worker.
+//! - `size`: the costs of micro-batches of another size, from two runs.
 //! - `accumulation`: trainings to the same loss with other numbers of micro-batches ([`Accumulation`]).
 //! - `network`: the network links between workers, and the workers of each host. `host_cuts`: partitions over hosts.
 //! - `error`: the reasons why there is no prediction ([`PredictError`]).
@@ -19,6 +20,7 @@ mod host_cuts;
 mod measured;
 mod network;
 mod prediction;
+mod size;
 
 pub use accumulation::Accumulation;
 pub use error::PredictError;

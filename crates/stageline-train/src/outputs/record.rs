@@ -116,10 +116,11 @@ fn noise(report: &NoiseReport) -> Noise {
     }
 }
 
-fn health(health: &ParameterHealth) -> Health {
+/// Returns the health of one parameter for the log.
+pub fn health(health: &ParameterHealth) -> Health {
     Health {
         stage: health.stage,
-        parameter: health.path.clone(),
+        parameter: health.name.clone(),
         gradient_norm: health.gradient_norm,
         parameter_norm: health.parameter_norm,
         update_ratio: health.update_ratio(),

@@ -67,6 +67,8 @@ struct Concluded {
     metrics: Vec<Metric>,
     stages: Vec<StageReport>,
     reductions: usize,
+    /// The name of each parameter with a gradient, and the norm of this gradient.
+    gradient_norms: Vec<(Arc<str>, f64)>,
     health: Vec<ParameterHealth>,
     noise: Option<NoiseReport>,
     update: Update,
@@ -90,18 +92,18 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     pub(crate) fn pass_over(&mut self) -> Result<StepReport, Ended> {
         let (plan, loss_scale) = (self.plan(), self.stepping.scaler.scale());
         let (stages, events) = (vec![StageReport::default(); plan.stages()], vec![Vec::new(); self.workers.running()]);
-        let (terms, metrics, reductions, health, step, took) =
-            (Vec::new(), Vec::new(), 0, Vec::new(), self.done.steps, self.workers.began().elapsed());
+        let (step, took) = (self.done.steps, self.workers.began().elapsed());
         let update = Update::NoWeight;
         self.commit_step(step, update)?;
         Ok(self.report(Concluded {
             step,
             loss_scale,
-            terms,
-            metrics,
+            terms: Vec::new(),
+            metrics: Vec::new(),
             stages,
-            reductions,
-            health,
+            reductions: 0,
+            gradient_norms: Vec::new(),
+            health: Vec::new(),
             noise: None,
             update,
             events,
@@ -171,6 +173,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
             busy: busy(events.iter().flatten().filter(|event| event.stage == stage.stage)),
             learning_rate: stage.conclusion.learning_rate,
         };
+        let named = |(id, health)| ParameterHealth { name: self.layout.name(id).to_string(), ..health };
         let report = self.report(Concluded {
             step: context.step,
             loss_scale: context.loss_scale,
@@ -178,7 +181,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
             metrics: metrics(self.scoring.metrics, &sums.metrics, &begun.batch.weights.total),
             stages: stepped.iter().filter(|stage| stage.replica.is_first()).map(report).collect(),
             reductions: sums.reductions,
-            health: stepped.into_iter().flat_map(|stage| stage.conclusion.health).collect(),
+            gradient_norms: sums.gradient_norms.iter().map(|(id, norm)| (self.layout.name(*id), *norm)).collect(),
+            health: stepped.into_iter().flat_map(|stage| stage.conclusion.health).map(named).collect(),
             noise: sums.noise,
             update,
             events,
@@ -238,8 +242,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// Makes the report of a training step from its results, and tells the watchdog the duration of the step's longest
     /// action.
     fn report(&mut self, concluded: Concluded) -> StepReport {
-        let Concluded { step, loss_scale, terms, metrics, stages, reductions, health, noise, update, events, took } =
-            concluded;
+        let Concluded { step, loss_scale, terms, metrics, stages, reductions, update, events, took, .. } = concluded;
         let longest = events.iter().flatten().map(Event::worked).max();
         self.workers.note_action(longest.unwrap_or_default());
         StepReport {
@@ -255,8 +258,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
             reductions,
             recording: Recording::new(Arc::clone(&self.plan), took, events, self.stepping.clock(step)),
             update,
-            health,
-            noise,
+            gradient_norms: concluded.gradient_norms,
+            health: concluded.health,
+            noise: concluded.noise,
         }
     }
 

@@ -28,6 +28,7 @@ pub(crate) mod stage;
 
 use std::any::{Any, type_name};
 
+use burn::module::ParamId;
 use burn::tensor::Device;
 use stageline_schedule::Instruction;
 
@@ -64,9 +65,9 @@ impl From<Stopped> for Interrupt {
 pub(crate) struct Conclusion {
     /// The learning rate of the stage's optimizer step; `None` if the optimizer did not step.
     pub(crate) learning_rate: Option<f64>,
-    /// The health report of each parameter of the stage (statistics of its gradient and update); empty in steps that do
-    /// not report it.
-    pub(crate) health: Vec<ParameterHealth>,
+    /// The health report of each parameter of the stage (statistics of its gradient and update), without the parameter's
+    /// name; empty in steps that do not report it.
+    pub(crate) health: Vec<(ParamId, ParameterHealth)>,
     /// The gradient of each trained parameter of the stage; empty unless the step returns its gradients to the caller
     /// instead of stepping the optimizer.
     pub(crate) gradients: Vec<ParameterGradient>,

@@ -2,6 +2,7 @@
 //! that has it), and the conversion of stage states to a checkpoint and back.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 
 use burn::module::ParamId;
 use burn::tensor::TensorData;
@@ -52,7 +53,7 @@ struct Entry {
 /// stage that has it).
 pub(crate) struct Layout {
     entries: BTreeMap<String, Entry>,
-    names: HashMap<ParamId, String>,
+    names: HashMap<ParamId, Arc<str>>,
     /// The tensors of each stage, as parameter ids with the paths in the stage's module. A tied parameter is listed for
     /// every stage that has it.
     paths: Vec<Vec<(ParamId, String)>>,
@@ -80,7 +81,7 @@ impl Layout {
                     Some(Some(name)) => name.to_owned(),
                     Some(None) => return Err(NameError::Unnamed { stage, path: description.path }),
                 };
-                layout.names.insert(description.id, name.clone());
+                layout.names.insert(description.id, name.as_str().into());
                 if let Some(other) = layout.entries.insert(name.clone(), Entry { stage, description }) {
                     return Err(NameError::Repeated { name, stages: (other.stage, stage) });
                 }
@@ -89,22 +90,27 @@ impl Layout {
         Ok(layout)
     }
 
+    /// Returns the name of a tensor of the model.
+    pub(crate) fn name(&self, id: ParamId) -> Arc<str> {
+        Arc::clone(&self.names[&id])
+    }
+
     /// Builds a checkpoint from the training's progress and the states of all stages; a tied parameter is taken from
     /// the stage that owns it (the first stage that has it).
     pub(crate) fn checkpoint(&self, progress: Progress, states: Vec<StageState>) -> Checkpoint {
         let (mut parameters, mut optimizer) = (BTreeMap::new(), BTreeMap::new());
         for StageState { stage, tensors, optimizer: optimizer_fields } in states {
-            let own = |id: &ParamId| self.names.get(id).filter(|name| self.entries[*name].stage == stage);
+            let own = |id: &ParamId| self.names.get(id).filter(|name| self.entries[&***name].stage == stage);
             let with_state: HashSet<_> = optimizer_fields.iter().map(|field| field.id).collect();
             for (id, data) in tensors {
-                let is_stateless = |name: &&String| {
-                    let Description { trained, .. } = self.entries[*name].description;
+                let is_stateless = |name: &&Arc<str>| {
+                    let Description { trained, .. } = self.entries[&***name].description;
                     trained && progress.optimizer_steps > 0 && !with_state.contains(&id)
                 };
                 if let Some(name) = own(&id).filter(is_stateless) {
                     optimizer.insert(format!("{name}{SEPARATOR}{STATELESS}"), Value::Scalar(Scalar::Bool(true)).into());
                 }
-                own(&id).map(|name| parameters.insert(name.clone(), tensor_of(data)));
+                own(&id).map(|name| parameters.insert(name.to_string(), tensor_of(data)));
             }
             for Field { id, name: field, value } in optimizer_fields {
                 own(&id).map(|name| optimizer.insert(format!("{name}{SEPARATOR}{field}"), value.into()));
@@ -124,7 +130,7 @@ impl Layout {
             tensors: HashMap::new(),
             optimizer: Vec::new(),
             stateless: HashSet::new(),
-            own: paths.iter().filter(|(id, _)| self.entries[&self.names[id]].stage == stage).cloned().collect(),
+            own: paths.iter().filter(|(id, _)| self.entries[&*self.names[id]].stage == stage).cloned().collect(),
             optimizer_steps: checkpoint.progress.optimizer_steps,
         };
         let mut stages: Vec<_> = self.paths.iter().enumerate().map(restored).collect();
@@ -150,8 +156,8 @@ impl Layout {
         for (stage, paths) in stages.iter_mut().zip(&self.paths) {
             let tensor = |(id, _): &(ParamId, String)| {
                 let name = &self.names[id];
-                let Description { dtype, shape, .. } = &self.entries[name].description;
-                Some((*id, data_of_parameter(checkpoint.parameters.get(name)?, *dtype, shape)?))
+                let Description { dtype, shape, .. } = &self.entries[&**name].description;
+                Some((*id, data_of_parameter(checkpoint.parameters.get(&**name)?, *dtype, shape)?))
             };
             stage.tensors = paths.iter().filter_map(tensor).collect();
         }

@@ -4,6 +4,8 @@
 //! The order of a flush is: sum, unscale, find non-finite results, global norm, clip, step. The step itself is in
 //! `optimizer_step`.
 
+use burn::module::ParamId;
+
 use crate::model::replica::Replica;
 use crate::update::clip::{Clip, Scaling};
 use crate::update::finite::{Culprit, OnNonFinite};
@@ -98,9 +100,9 @@ impl Verdict {
 pub(crate) struct Outcome {
     pub(crate) replica: Replica,
     pub(crate) stage: usize,
-    /// The squared norm of the gradient sum of each of the stage's parameters, in layer order; empty in replicas other
-    /// than replica 0, which has the sums over all replicas.
-    pub(crate) squared_norms: Vec<f64>,
+    /// The squared norm of the gradient sum of each of the stage's parameters that has one, in layer order; empty in
+    /// replicas other than replica 0, which has the sums over all replicas.
+    pub(crate) squared_norms: Vec<(ParamId, f64)>,
     /// The squared norms of the gradients of the micro-batches, added up over the micro-batches and the stage's
     /// parameters; `None` unless the step measures the gradient noise.
     pub(crate) squared_norm_of_each: Option<f64>,
@@ -123,7 +125,7 @@ impl Outcome {
     /// Whether all losses and gradient norms in this stage's report are finite.
     pub(crate) fn is_finite(&self) -> bool {
         let losses = self.losses.iter().flatten();
-        self.squared_norms.iter().chain(losses).all(|number| number.is_finite())
+        self.squared_norms.iter().map(|(_, square)| square).chain(losses).all(|number| number.is_finite())
     }
 }
 
@@ -136,6 +138,8 @@ pub(crate) struct Sums {
     pub(crate) metrics: Vec<f64>,
     /// The global norm: the Euclidean norm of all gradients of all stages together, before clipping.
     pub(crate) gradient_norm: f64,
+    /// The Euclidean norm of each parameter's gradient, in layer order, before clipping.
+    pub(crate) gradient_norms: Vec<(ParamId, f64)>,
     /// The number of gradient reductions over the replicas, summed over all stages.
     pub(crate) reductions: usize,
     /// The gradient's squared norm and noise; `None` unless the step measures them.
@@ -152,11 +156,13 @@ impl Sums {
     /// Returns [`LedgerError`] if a stage's gradient sum does not contain exactly its replica's part of the batch.
     pub(crate) fn of(outcomes: &[Outcome], expected: &[Ledger], weights: &[f64]) -> Result<Self, LedgerError> {
         agree(outcomes.iter().map(|outcome| (outcome.replica, outcome.stage, outcome.ledger.clone())), expected)?;
-        let squares = outcomes.iter().flat_map(|outcome| &outcome.squared_norms);
-        let gradient_norm = squares.sum::<f64>().sqrt();
+        let squares = || outcomes.iter().flat_map(|outcome| &outcome.squared_norms);
+        let gradient_norm = squares().map(|(_, square)| square).sum::<f64>().sqrt();
+        let gradient_norms = squares().map(|(id, square)| (*id, square.sqrt())).collect();
         let reductions = outcomes.iter().map(|outcome| outcome.reductions).sum();
         let noise = noise(outcomes, weights);
-        Ok(Self { losses: losses(outcomes), metrics: metrics(outcomes), gradient_norm, reductions, noise })
+        let (losses, metrics) = (losses(outcomes), metrics(outcomes));
+        Ok(Self { losses, metrics, gradient_norm, gradient_norms, reductions, noise })
     }
 
     /// Returns the verdict on the step for all stages: either to step their optimizers, with gradients clipped as
@@ -192,7 +198,7 @@ fn noise(outcomes: &[Outcome], weights: &[f64]) -> Option<NoiseReport> {
     let mut sums = vec![(0.0, 0.0); stages];
     for outcome in outcomes {
         let (of_sum, of_each) = &mut sums[outcome.stage];
-        *of_sum += outcome.squared_norms.iter().sum::<f64>();
+        *of_sum += outcome.squared_norms.iter().map(|(_, square)| square).sum::<f64>();
         *of_each += outcome.squared_norm_of_each?;
     }
     let estimate = |(of_sum, of_each): (f64, f64)| {
@@ -217,7 +223,7 @@ mod tests {
         Outcome {
             replica: Replica::default(),
             stage,
-            squared_norms: vec![9.0, 16.0],
+            squared_norms: vec![(ParamId::new(), 9.0), (ParamId::new(), 16.0)],
             squared_norm_of_each: None,
             reductions: 0,
             culprits: Vec::new(),

@@ -14,8 +14,8 @@ use stageline_nn::params::named::{self, Named};
 pub struct ParameterHealth {
     /// The index of the stage that trains the parameter whose health is reported.
     pub stage: usize,
-    /// The path of the parameter in the stage's module, such as `0.linear.weight`.
-    pub path: String,
+    /// The name of the parameter, as in checkpoints, such as `blocks.3.linear.weight`.
+    pub name: String,
     /// The norm of the parameter's gradient, which is summed over the micro-batches and not yet clipped.
     pub gradient_norm: f64,
     /// The norm of the parameter after the optimizer step.
@@ -84,21 +84,22 @@ impl Examination {
     }
 
     /// Compares the values of a stage's parameters before and after its optimizer step, and returns the health (such as
-    /// gradient norm and update size) of every parameter that has a gradient.
+    /// gradient norm and update size) of every parameter that has a gradient, without its name, which a stage does not
+    /// know.
     pub(crate) fn after<M: Module>(
         self,
         stage: usize,
         module: &M,
         second_moments: &HashMap<ParamId, f64>,
-    ) -> Vec<ParameterHealth> {
+    ) -> Vec<(ParamId, ParameterHealth)> {
         let after = named::values(module);
-        let health = |Named { id, path, gradient, .. }: Named| {
+        let health = |Named { id, gradient, .. }: Named| {
             let gradient = gradient?;
             let elements = || gradient.iter().copied().map(f64::from);
             let (before, after) = (&self.values[&id], &after[&id]);
-            Some(ParameterHealth {
+            let health = ParameterHealth {
                 stage,
-                path,
+                name: String::new(),
                 gradient_norm: norm(elements()),
                 parameter_norm: norm(after.iter().copied().map(f64::from)),
                 update_norm: norm(
@@ -107,7 +108,8 @@ impl Examination {
                 second_moment: second_moments.get(&id).copied(),
                 zeros: elements().filter(|element| *element == 0.0).count() as f64 / gradient.len().max(1) as f64,
                 histogram: Histogram::of(elements()),
-            })
+            };
+            Some((id, health))
         };
         self.gradients.into_iter().filter_map(health).collect()
     }

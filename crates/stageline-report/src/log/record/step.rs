@@ -86,6 +86,22 @@ impl Step {
         clock(self.synchronised)
     }
 
+    /// Returns the layers that have a health report in this step, in the order of the model.
+    pub fn layers(&self) -> Vec<&str> {
+        let mut layers: Vec<&str> = Vec::new();
+        for layer in self.health.iter().map(|health| layer_of(&health.parameter)) {
+            if !layers.contains(&layer) {
+                layers.push(layer);
+            }
+        }
+        layers
+    }
+
+    /// Returns the health reports of all parameters of a layer in this step.
+    pub fn health_of(&self, layer: &str) -> Vec<&Health> {
+        self.health.iter().filter(|health| layer_of(&health.parameter) == layer).collect()
+    }
+
     /// Returns the step time in seconds, without the time that only the measurement costs: in a synchronised step,
     /// workers wait after every action until their device has finished it.
     pub(crate) fn seconds_without_asking(&self) -> f64 {
@@ -151,7 +167,7 @@ pub struct SignalAndNoise {
 pub struct Health {
     /// The number of the stage that trains the parameter.
     pub stage: usize,
-    /// The path of the parameter in the module of its stage, such as `0.linear.weight`.
+    /// The name of the parameter, as in checkpoints, such as `blocks.3.linear.weight`.
     pub parameter: String,
     /// The Euclidean norm of the parameter's gradient, before clipping.
     #[serde(deserialize_with = "or_nan")]
@@ -171,4 +187,30 @@ pub struct Health {
     /// The histogram of the parameter's gradient elements by absolute value: for each bin, its lower end and the number
     /// of elements in it. There is a bin for each power of two; zeros are not counted, and empty bins are left out.
     pub histogram: Vec<(f64, u64)>,
+}
+
+impl Health {
+    /// Returns the norm of the update of several parameters together, divided by the norm of their values after the step;
+    /// NaN if there is no parameter.
+    pub fn update_ratio_of(parameters: &[&Self]) -> f64 {
+        let norm = |of: fn(&Self) -> f64| parameters.iter().map(|health| of(health).powi(2)).sum::<f64>().sqrt();
+        norm(|health| health.update_ratio * health.parameter_norm) / norm(|health| health.parameter_norm)
+    }
+
+    /// Returns the mean of the second moments of several parameters; NaN if the optimizer keeps none.
+    pub fn second_moment_of(parameters: &[&Self]) -> f64 {
+        let moments: Vec<_> = parameters.iter().filter_map(|health| health.second_moment).collect();
+        moments.iter().sum::<f64>() / moments.len() as f64
+    }
+}
+
+/// Returns the name of the layer that a parameter belongs to, from the parameter's name: the first part of the name, and
+/// the second if it is a number. The layer of `blocks.3.linear.weight` is `blocks.3`, and that of `head.weight` is
+/// `head`.
+pub fn layer_of(parameter: &str) -> &str {
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let mut ends = parameter.match_indices('.').map(|(at, _)| at);
+    let Some(first) = ends.next() else { return parameter };
+    let second = ends.next().unwrap_or(parameter.len());
+    &parameter[..if is_number(&parameter[first + 1..second]) { second } else { first }]
 }

@@ -1,0 +1,44 @@
+//! The costs of micro-batches of another size, from two runs.
+
+use super::error::PredictError;
+use super::measured::{LayerCost, Measured};
+
+impl Measured {
+    /// Returns the costs of micro-batches of `tokens` targets (in most models, tokens), from this run and the run
+    /// `other` of the same model, whose micro-batches have another size. Each time is taken as a linear function of the
+    /// size. The result predicts no memory.
+    ///
+    /// # Errors
+    /// Returns [`PredictError::Size`] if the micro-batches of both runs have the same size, if the models differ in their
+    /// number of layers, or if `tokens` is not above 0.
+    pub fn with_size(&self, other: &Self, tokens: f64) -> Result<Self, PredictError> {
+        let distance = other.tokens - self.tokens;
+        if distance == 0.0 || self.layers.len() != other.layers.len() || tokens.is_nan() || tokens <= 0.0 {
+            return Err(PredictError::Size {
+                tokens,
+                of_runs: [self.tokens, other.tokens],
+                layers: [self.layers.len(), other.layers.len()],
+            });
+        }
+        let share = (tokens - self.tokens) / distance;
+        // Beyond the two sizes a line may fall below 0, which no time does.
+        let mix = |one: f64, other: f64| (one + share * (other - one)).max(0.0);
+        let layer = |(one, other): (&LayerCost, &LayerCost)| LayerCost {
+            forward: mix(one.forward, other.forward),
+            backward: mix(one.backward, other.backward),
+            flush: f64::midpoint(one.flush, other.flush),
+        };
+        let bytes = self.boundary_bytes.iter().zip(&other.boundary_bytes).find(|(one, other)| one.len() == other.len());
+        Ok(Self {
+            layers: self.layers.iter().zip(&other.layers).map(layer).collect(),
+            footprint: None,
+            tokens,
+            step_overhead: f64::midpoint(self.step_overhead, other.step_overhead),
+            action_overhead: mix(self.action_overhead, other.action_overhead),
+            send_seconds: mix(self.send_seconds, other.send_seconds),
+            boundary_bytes: bytes
+                .map(|(one, other)| one.iter().zip(other).map(|(one, other)| mix(*one, *other)).collect()),
+            ..self.clone()
+        })
+    }
+}

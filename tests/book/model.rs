@@ -1,0 +1,65 @@
+//! The model of the listings: a line `y = w x + b`, its blocks, and its squared error.
+
+use burn::module::Module;
+use burn::nn::{Initializer, LinearConfig};
+use burn::optim::SgdConfig;
+use burn::tensor::{Device, Tensor, TensorData};
+use stageline::nn::Linear;
+use stageline::{LossStage, PipelineBuilder, Row, Stage, StageConfig, Weight};
+
+// ANCHOR: model
+/// A linear layer `[rows, 1]` to `[rows, 1]`, which starts as the identity.
+#[derive(Module, Debug)]
+pub struct Line {
+    linear: Linear,
+}
+
+impl Stage for Line {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        self.linear.forward(input)
+    }
+}
+
+impl LossStage for Line {
+    /// The wanted outputs `[rows, 1]`, and a mask `[rows, 1]`: rows with a 0 do not count.
+    type Target = (Tensor<2>, Tensor<2>);
+
+    /// Returns the sum of the squared errors: a sum, never a mean.
+    fn loss(&self, output: Tensor<2>, (wanted, mask): Self::Target) -> Tensor<1> {
+        ((output - wanted) * mask).square().sum()
+    }
+
+    /// Returns the number of rows that count.
+    fn weight(&self, (_, mask): &Self::Target) -> Weight {
+        mask.clone().sum().into_scalar::<f64>().into()
+    }
+}
+
+impl Line {
+    /// Makes a line on the CPU.
+    pub fn new() -> Self {
+        line(&Device::flex().autodiff())
+    }
+}
+
+/// Returns a pipeline of two stages that trains three lines in a row by gradient descent with the rate 0.01.
+pub fn pipeline() -> PipelineBuilder<Tensor<2>, Tensor<2>, (Tensor<2>, Tensor<2>)> {
+    let row = Row::new(line, 1, |_, device| line(device), line);
+    let stage = || StageConfig::new(Device::flex(), SgdConfig::new().init(), 0.01);
+    row.pipeline(&"0,2".parse().expect("a cut"), [stage(), stage()]).expect("two stages of three layers")
+}
+
+fn line(device: &Device) -> Line {
+    let mut linear = LinearConfig::new(1, 1).with_initializer(Initializer::Ones).init(device);
+    linear.bias = Some(Initializer::Zeros.init([1], device));
+    Line { linear: linear.into() }
+}
+
+/// Returns numbers as a column `[rows, 1]`.
+pub fn column<const ROWS: usize>(numbers: [f32; ROWS]) -> Tensor<2> {
+    Tensor::from_data(TensorData::new(numbers.to_vec(), [ROWS, 1]), &Device::flex())
+}
+// ANCHOR_END: model

@@ -1,0 +1,102 @@
+//! Predicts the step times of all cases from the steps of one or two of them, as `stageline predict` does from a log.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use anyhow::{Context, Result};
+use stageline_report::record::{Layer, Run};
+use stageline_report::{Cut, Measured, RunLog, Target};
+use stageline_train::record_of_step;
+
+use crate::bubble::flags::{Case, Flags, Kind};
+use crate::bubble::measure::{Measurement, shape};
+use crate::model::costs;
+
+/// The most chunks of a worker in any schedule.
+const MOST_CHUNKS: usize = 2;
+
+/// Returns the predicted step time of each case in seconds, or nothing where there is no prediction: when steps overlap,
+/// and for a case whose plan cannot be predicted.
+///
+/// The reference is the case of the first schedule with the M in the middle. With a fixed batch, micro-batches differ in
+/// size, so there are two references: those of the least and of the greatest M.
+pub fn predict(flags: &Flags, measured: &[&Measurement]) -> Vec<Option<f64>> {
+    let of_first = |run: &&&Measurement| run.case.schedule.name() == measured[0].case.schedule.name();
+    let references: Vec<_> = measured.iter().filter(of_first).collect();
+    let (Some(first), Some(last), false) = (references.first(), references.last(), flags.overlap) else {
+        return vec![None; measured.len()];
+    };
+    let costs = |case: &Case| -> Result<Measured> {
+        if flags.batch.is_none() || first.case.micro_batch_size == last.case.micro_batch_size {
+            return of_run(flags, references[references.len() / 2]);
+        }
+        let (one, other) = (of_run(flags, first)?, of_run(flags, last)?);
+        Ok(one.with_size(&other, case.micro_batch_size as f64)?)
+    };
+    let step = |case: &Case| -> Result<f64> {
+        let target = Target {
+            workers: case.workers,
+            micro_batches: case.micro_batches,
+            schedule: case.schedule,
+            cut: Cut::Given(cut(&layers(flags, case)?, case.stages())),
+        };
+        Ok(costs(case)?.predict(&target)?.step)
+    };
+    measured.iter().map(|run| step(&run.case).ok()).collect()
+}
+
+/// Returns the costs of the layers, as a log of the case would give them.
+fn of_run(flags: &Flags, run: &Measurement) -> Result<Measured> {
+    let last = run.reports.last().context("the case made no step")?;
+    let plan = last.recording.plan().plan();
+    let log = RunLog {
+        run: Run {
+            stageline: env!("CARGO_PKG_VERSION").to_owned(),
+            schedule: run.case.schedule.name().to_owned(),
+            plan: plan.to_csv(),
+            replicas: 1,
+            channel_capacity: run.case.micro_batches,
+            layers: layers(flags, &run.case)?,
+            links: Vec::new(),
+            memory: Vec::new(),
+            tokens_per_micro_batch: run.case.micro_batch_size as f64,
+            machine: BTreeMap::new(),
+            configuration: BTreeMap::new(),
+        },
+        plan: plan.clone(),
+        // The events of one step tell how long a step takes outside its actions.
+        steps: run
+            .reports
+            .iter()
+            .enumerate()
+            .map(|(at, report)| record_of_step(report, at + 1 == run.reports.len()))
+            .collect(),
+        validations: Vec::new(),
+    };
+    Ok(Measured::of(&log)?)
+}
+
+/// Returns the layers of the model, each with its stage in this case. Paced stages count as equal layers, as many as the
+/// chunks of the schedule that cuts finest.
+fn layers(flags: &Flags, case: &Case) -> Result<Vec<Layer>> {
+    if flags.kind == Kind::Paced {
+        let count = case.workers * MOST_CHUNKS;
+        let layer =
+            |at| Layer { name: format!("paced {at}"), stage: at * case.stages() / count, weight: 1.0, parameters: 0 };
+        return Ok((0..count).map(layer).collect());
+    }
+    let costs = costs(shape(flags));
+    let ranges = costs.cut(case.stages())?.ranges(costs.layers().len())?;
+    let layer = |at: usize| {
+        let cost = &costs.layers()[at];
+        let stage = ranges.iter().position(|range| range.contains(&at)).expect("a cut has every layer");
+        Layer { name: cost.name.clone(), stage, weight: cost.flops, parameters: cost.parameters }
+    };
+    Ok((0..costs.layers().len()).map(layer).collect())
+}
+
+/// Returns the indices of the layers of each stage.
+fn cut(layers: &[Layer], stages: usize) -> Vec<Range<usize>> {
+    let start = |stage: usize| layers.partition_point(|layer| layer.stage < stage);
+    (0..stages).map(|stage| start(stage)..start(stage + 1)).collect()
+}
