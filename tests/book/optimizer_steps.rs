@@ -10,16 +10,16 @@ use crate::model::{Line, column};
 #[test]
 fn a_warm_up_counts_optimizer_steps() -> Result<(), BoxError> {
     for micro_batches in [1, 4] {
-        // Ten steps of warm-up, then a cosine: the rate of step 5 is half the peak, whatever M is.
+        // Ten steps of warm-up, then a cosine: the eleventh step has the peak, whatever M is.
         let rate = WarmupCosine::new(1e-3, 10, 100)?;
         let stage = StageConfig::new(Device::flex(), SgdConfig::new().init(), rate);
         let mut pipeline = Pipeline::builder().loss(Line::new(), stage).micro_batches(micro_batches).build()?;
         let mut rates = Vec::new();
-        for _ in 0..10 {
+        for _ in 0..11 {
             let batch = Batch::new(column([1.0; 4]), (column([2.0; 4]), column([1.0; 4])));
             rates.extend(pipeline.step(batch)?.stages[0].learning_rate);
         }
-        assert!((rates[4] - 0.5e-3).abs() < 1e-9 && (rates[9] - 1e-3).abs() < 1e-9, "{rates:?}");
+        assert!((rates[4] - 5e-3 / 11.0).abs() < 1e-9 && (rates[10] - 1e-3).abs() < 1e-9, "{rates:?}");
     }
     Ok(())
 }
