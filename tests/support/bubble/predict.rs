@@ -26,13 +26,10 @@ pub fn predict(flags: &Flags, measured: &[&Measurement]) -> Vec<Option<f64>> {
     let (Some(first), Some(last), false) = (references.first(), references.last(), flags.overlap) else {
         return vec![None; measured.len()];
     };
-    let costs = |case: &Case| -> Result<Measured> {
-        if flags.batch.is_none() || first.case.micro_batch_size == last.case.micro_batch_size {
-            return of_run(flags, references[references.len() / 2]);
-        }
-        let (one, other) = (of_run(flags, first)?, of_run(flags, last)?);
-        Ok(one.with_size(&other, case.micro_batch_size as f64)?)
-    };
+    let one_size = flags.batch.is_none() || first.case.micro_batch_size == last.case.micro_batch_size;
+    let reference = if one_size { references[references.len() / 2] } else { first };
+    let other = (!one_size).then(|| of_run(flags, last)).transpose();
+    let (Ok(costs), Ok(other)) = (of_run(flags, reference), other) else { return vec![None; measured.len()] };
     let step = |case: &Case| -> Result<f64> {
         let target = Target {
             workers: case.workers,
@@ -40,7 +37,11 @@ pub fn predict(flags: &Flags, measured: &[&Measurement]) -> Vec<Option<f64>> {
             schedule: case.schedule,
             cut: Cut::Given(cut(&layers(flags, case)?, case.stages())),
         };
-        Ok(costs(case)?.predict(&target)?.step)
+        let prediction = match &other {
+            Some(other) => costs.with_size(other, case.micro_batch_size as f64)?.predict(&target)?,
+            None => costs.predict(&target)?,
+        };
+        Ok(prediction.step)
     };
     measured.iter().map(|run| step(&run.case).ok()).collect()
 }
