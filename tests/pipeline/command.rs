@@ -249,9 +249,9 @@ fn a_run_writes_a_trace_a_report_page_and_tensorboard_events() {
         assert!(html.contains(part), "{part}");
     }
     if let Some(dom) = rendered(&page) {
-        // The charts are loss, throughput, learning rate, norm, bubble, causes, timeline, two of memory, and three of
+        // The charts are loss, throughput, learning rate, norm, bubble, causes, timeline, two of memory, and five of
         // health.
-        assert_eq!(dom.matches("class=\"chart\"").count(), 12, "{dom}");
+        assert_eq!(dom.matches("class=\"chart\"").count(), 14, "{dom}");
         assert!(dom.contains("<title>0F2: ") && dom.contains("<td>0: 0.bytes.weight</td>"));
     }
 }
