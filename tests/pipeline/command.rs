@@ -252,7 +252,7 @@ fn a_run_writes_a_trace_a_report_page_and_tensorboard_events() {
         // The charts are loss, throughput, learning rate, norm, bubble, causes, timeline, two of memory, and five of
         // health.
         assert_eq!(dom.matches("class=\"chart\"").count(), 14, "{dom}");
-        assert!(dom.contains("<title>0F2: ") && dom.contains("<td>0: 0.bytes.weight</td>"));
+        assert!(dom.contains("<title>0F2: ") && dom.contains("<td>0: embeddings.bytes.weight</td>"));
     }
 }
 
