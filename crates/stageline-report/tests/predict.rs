@@ -10,7 +10,7 @@ use stageline_report::{
 };
 use stageline_schedule::{GPipe, Interleaved, OneFOneB, Schedule, ZbH1, ZbV};
 
-use synthetic::log;
+use synthetic::{log, simulated};
 
 /// Tests that a link costs its latency and transfer time twice with one micro-batch, which crosses every boundary
 /// forward and back.
@@ -87,7 +87,32 @@ fn transfer_time_is_counted_once() {
     }
     // Without a link, the whole send occupies its worker.
     log.run.links.clear();
+    for step in &mut log.steps {
+        step.stages[..3].iter_mut().for_each(|stage| stage.send_activation = 2.375);
+        step.stages[1..].iter_mut().for_each(|stage| stage.send_gradient = 2.375);
+        step.step_seconds = simulated(&log.plan, &step.stages);
+    }
     assert!((step(&log) - (without_sends - 2.0 * 2.25) - 6.0 * 2.375).abs() < 1e-9, "{}", step(&log));
+}
+
+/// Tests that a run whose steps take 1.25 times as long as they are simulated has predictions that are as much longer.
+/// A run over links has none of this, because its links may be the reason.
+#[test]
+fn steps_that_vary_take_longer_than_simulated_in_predictions_too() {
+    let log = log(&[1.0; 4], 2, 4, 0.5);
+    let mut varied = log.clone();
+    varied.steps.iter_mut().for_each(|step| step.step_seconds *= 1.25);
+    for (workers, micro_batches) in [(1, 3), (2, 4), (4, 8)] {
+        let target = Target { workers, micro_batches, schedule: &GPipe, cut: Cut::OfTheRun };
+        let [plain, longer] = [&log, &varied].map(|log| Measured::of(log).unwrap().predict(&target).unwrap());
+        assert!((longer.step / plain.step - 1.25).abs() < 1e-12, "{} of {}", longer.step, plain.step);
+        assert!(((1.0 - plain.bubble) / (1.0 - longer.bubble) - 1.25).abs() < 1e-12);
+    }
+    varied.run.links = vec![Some(Link { latency: 0.0, bandwidth: 1e6 })];
+    let target = Target { workers: 2, micro_batches: 1, schedule: &OneFOneB, cut: Cut::OfTheRun };
+    // A step is 2 x (2 + 4) s of compute, 1 s of flush, 0.5 s of overhead, and 2 x 1 s on the link.
+    let linked = Measured::of(&varied).unwrap().predict(&target).unwrap().step;
+    assert!((linked - (12.0 + 1.0 + 0.5 / 4.0 + 2.0)).abs() < 1e-9, "{linked}");
 }
 
 /// Tests the bubble that a plan has with only one of its links. With one micro-batch, every link adds the transfer time
@@ -268,10 +293,13 @@ fn the_least_m_for_a_bubble_is_found() {
 #[test]
 fn the_main_cause_of_idle_time_is_the_one_with_the_largest_share() {
     for (other, expected, share) in [(0.0, Cause::Imbalance, 0.1), (0.3, Cause::Other, 0.3)] {
-        let (cause, found) = log(&[1.0; 2], 2, 4, other).main_cause().unwrap();
-        assert!(cause == expected && (found - share).abs() < 1e-12, "{cause:?}: {found}");
+        let log = log(&[1.0; 2], 2, 4, other);
+        let (step, bubble) = log.typical().unwrap();
+        // Forward and backward of 4 micro-batches and of the one that fills and drains, the flush, and the overhead.
+        assert!((step - (5.0 * 3.0 + 0.5 + other)).abs() < 1e-12 && (bubble - 0.25).abs() < 1e-12, "{step}: {bubble}");
+        let (cause, found) = log.main_cause().unwrap();
+        assert!(cause == expected && (found - share / step).abs() < 1e-12, "{cause:?}: {found}");
     }
-    assert_eq!(log(&[1.0; 2], 2, 4, 0.3).typical(), Some((1.0, 0.25)));
 }
 
 #[test]

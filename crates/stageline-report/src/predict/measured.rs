@@ -32,6 +32,10 @@ pub struct Measured {
     /// The seconds for which the send of one tensor keeps the sending worker busy, without the transfer time of the
     /// network link.
     pub(super) send_seconds: f64,
+    /// The run's measured step time over the one that is simulated for the run's own plan. In the simulation all
+    /// micro-batches of a stage take the same time; in a run they vary, and the stages wait for the slower ones. It is
+    /// 1 for a run over network links, whose transfers may be the reason.
+    pub(super) variation: f64,
     /// The number of micro-batches that a channel between two stages can hold; `None` if it can hold all micro-batches
     /// of a step.
     pub(super) capacity: Option<usize>,
@@ -74,7 +78,7 @@ impl Measured {
         let other = other.unwrap_or(0.0).max(0.0);
         let step_overhead = outside_actions(log).min(other);
         let actions = (2 * micro_batches * stages / log.plan.workers().max(1)).max(1) as f64;
-        Ok(Self {
+        let measured = Self {
             layers,
             footprint: Footprint::of(log, &cut),
             cut,
@@ -82,10 +86,17 @@ impl Measured {
             step_overhead,
             action_overhead: (other - step_overhead) / actions,
             send_seconds: send_seconds(log, &costs),
+            variation: 1.0,
             capacity: Some(log.run.channel_capacity).filter(|capacity| *capacity < micro_batches),
             boundary_bytes: costs[..stages - 1].iter().map(|cost| cost.output_bytes).collect(),
             network: Network::of(log)?,
-        })
+        };
+        if measured.network != Network::Memory {
+            return Ok(measured);
+        }
+        let simulated = measured.predict_plan(log.plan.clone(), measured.cut.clone())?.step;
+        let step = median(log.warm_steps().map(|step| step.step_seconds)).ok_or(PredictError::NoSteps)?;
+        Ok(Self { variation: step / simulated, ..measured })
     }
 
     /// Returns the measured costs of a run for predictions in which the network link `link` (a latency and a bandwidth)

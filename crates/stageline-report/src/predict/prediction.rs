@@ -4,7 +4,8 @@
 //! - *Stages.* With as many stages as the run had, the prediction uses the stages of the run. Otherwise each stage is a
 //!   sum of layers, and each layer has its share of the stage to which it belonged in the run.
 //! - *Step time.* The predicted step is the simulated step plus the overheads of the run: the overhead of a step once,
-//!   and the overhead of an action for each action.
+//!   and the overhead of an action for each action. It is multiplied by the variation of the run: the factor by which
+//!   the run's own steps took longer than they are simulated in this way.
 //! - *Transfers.* Worker n of the prediction has the network links of worker n of the run. A transfer over a link takes
 //!   its latency plus bytes / bandwidth, and keeps no worker busy. To count a transfer only once, a send of the run
 //!   counts only as far as it took longer than this transfer time. The cause `other` of the log is assumed to contain
@@ -14,7 +15,7 @@
 
 use std::ops::Range;
 
-use stageline_schedule::{Checked, Costs, Placement, Schedule, ScheduleError, StageCost, check, simulate};
+use stageline_schedule::{Checked, Costs, Placement, Plan, Schedule, ScheduleError, StageCost, check, simulate};
 
 use super::error::PredictError;
 use super::measured::{LayerCost, Measured};
@@ -117,8 +118,19 @@ impl Measured {
             Cut::OfTheRun if stages == self.cut.len() => self.cut.clone(),
             Cut::OfTheRun | Cut::Balanced => self.balanced(stages)?,
         };
-        let plan = target.schedule.plan(stages, target.micro_batches)?;
-        let capacity = self.capacity.unwrap_or(target.micro_batches).min(target.micro_batches);
+        self.place_plan(target.schedule.plan(stages, target.micro_batches)?, cut)
+    }
+
+    /// Predicts the step time, bubble, throughput and memory of a plan with the partition `cut` of the layers.
+    pub(super) fn predict_plan(&self, plan: Plan, cut: Vec<Range<usize>>) -> Result<Prediction, PredictError> {
+        let placed = self.place_plan(plan, cut)?;
+        Ok(self.predict_over(&placed, &placed.crossings))
+    }
+
+    /// Checks that a plan is complete and does not deadlock, and returns it with the partition `cut` of the layers and
+    /// the network links between its stages.
+    fn place_plan(&self, plan: Plan, cut: Vec<Range<usize>>) -> Result<Placed, PredictError> {
+        let capacity = self.capacity.unwrap_or(plan.micro_batches()).min(plan.micro_batches());
         let checked = check(plan, capacity)?;
         let placement = checked.placement();
         let mut crossings = Vec::new();
@@ -139,7 +151,7 @@ impl Measured {
         let (costs, sends) = self.costs(placed, crossings);
         let timeline = simulate(checked, &costs);
         let actions = (2 * micro_batches * cut.len() / workers) as f64;
-        let step = timeline.step() + self.step_overhead + self.action_overhead * actions;
+        let step = self.variation * (timeline.step() + self.step_overhead + self.action_overhead * actions);
         let busy = timeline.busy().iter().sum::<f64>() - sends * micro_batches as f64;
         Prediction {
             step,

@@ -36,6 +36,7 @@ impl Measured {
             step_overhead: f64::midpoint(self.step_overhead, other.step_overhead),
             action_overhead: mix(self.action_overhead, other.action_overhead),
             send_seconds: mix(self.send_seconds, other.send_seconds),
+            variation: f64::midpoint(self.variation, other.variation),
             boundary_bytes: bytes
                 .map(|(one, other)| one.iter().zip(other).map(|(one, other)| mix(*one, *other)).collect()),
             ..self.clone()

@@ -4,15 +4,26 @@ use std::collections::BTreeMap;
 
 use stageline_report::RunLog;
 use stageline_report::record::{Account, Layer, Line, Run, StageCosts, Step, WorkerMemory};
-use stageline_schedule::{OneFOneB, Schedule};
+use stageline_schedule::{Costs, OneFOneB, Plan, Schedule, StageCost, check, simulate};
 
 fn costs_of(forward: f64) -> StageCosts {
     let activation_bytes = Some(1000.0 * forward);
     StageCosts { forward, backward: 2.0 * forward, flush: 0.5 * forward, activation_bytes, ..StageCosts::default() }
 }
 
+/// Returns the seconds of a step of the plan, whose stages have these costs.
+pub fn simulated(plan: &Plan, stages: &[StageCosts]) -> f64 {
+    let cost = |stage: &StageCosts| {
+        let half = stage.backward / 2.0;
+        StageCost::new(stage.forward + stage.send_activation, half + stage.send_gradient, half)
+    };
+    let flush = stages.iter().map(|stage| stage.flush).collect();
+    let costs = Costs::by_stage(stages.iter().map(cost).collect()).with_optimizer(flush);
+    simulate(&check(plan.clone(), plan.micro_batches()).unwrap(), &costs).step()
+}
+
 /// Makes the log of a run under 1F1B. A layer takes the given seconds for a forward, twice that for a backward, and
-/// half of it for the flush; `other` is the overhead of a step in seconds. The boundaries between stages carry 1 MB, 2
+/// half of it for the flush; `other` is the overhead of a step in seconds. Steps take as long as their plan is simulated. The boundaries between stages carry 1 MB, 2
 /// MB and so on for each micro-batch.
 pub fn log(layers: &[f64], stages: usize, micro_batches: usize, other: f64) -> RunLog {
     let plan = OneFOneB.plan(stages, micro_batches).unwrap();
@@ -44,6 +55,7 @@ pub fn log(layers: &[f64], stages: usize, micro_batches: usize, other: f64) -> R
         machine: BTreeMap::new(),
         configuration: BTreeMap::from([("data".to_owned(), "made up".into())]),
     };
+    let step_seconds = simulated(&plan, &(0..stages).map(stage_costs).collect::<Vec<_>>()) + other;
     let step = |step| Step {
         step,
         loss: Some(1.0),
@@ -51,7 +63,7 @@ pub fn log(layers: &[f64], stages: usize, micro_batches: usize, other: f64) -> R
         weight: 1.0,
         tokens_per_s: 1.0,
         model_flop_utilisation: None,
-        step_seconds: 1.0,
+        step_seconds,
         synchronised: false,
         bubble: 0.25,
         bubble_ideal: 0.2,
