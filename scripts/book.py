@@ -64,19 +64,19 @@ def bubble():
     )
 
 
-MODEL = ["--kind", "cpu", "--stages", "2", "--width", "128", "--layers", "4", "--rounds", "9"]
+MODEL = ["--kind", "cpu", "--stages", "2", "--width", "128", "--layers", "4"]
 
 
 def throughput():
     bench(
-        "throughput", ["throughput-p2", "step-p2"], *MODEL, "--schedules", "1f1b,gpipe,interleaved,zb-h1",
+        "throughput", ["throughput-p2", "step-p2"], *MODEL, "--rounds", "21", "--schedules", "1f1b,gpipe,interleaved,zb-h1",
         "--micro-batches", "1,2,3,4,6,8,12,16",
     )
 
 
 def batch():
     bench(
-        "batch", ["throughput-p2", "step-p2"], *MODEL, "--schedules", "1f1b,gpipe,interleaved,zb-h1",
+        "batch", ["throughput-p2", "step-p2"], *MODEL, "--rounds", "9", "--schedules", "1f1b,gpipe,interleaved,zb-h1",
         "--micro-batches", "2,4,8,16,32,64", "--batch", "64",
     )
 
