@@ -97,8 +97,8 @@ struct Predicted<'a> {
     peak_bytes: Option<&'a [f64]>,
     /// The names of the layers of each stage in the predicted plan.
     layers: Vec<Vec<&'a str>>,
-    /// The relative error of the predicted step time when the measured run itself is predicted: |predicted / measured -
-    /// 1|.
+    /// The relative error of the simulated step time of the measured run itself: |simulated / measured - 1|. If the run
+    /// has no network links, the prediction is corrected by it.
     own_step_error: f64,
     /// The error, without sign, of the predicted bubble (the idle share of workers x step time) when the measured run
     /// itself is predicted: |predicted - measured|.
@@ -148,7 +148,7 @@ fn text(predicted: &Predicted) -> String {
          peak live      {peak_live:?} micro-batches a worker\n\
          {memory}\
          {layers}\
-         for the run itself, the same prediction is {:.1}% off in the step time, and {:.4} in the bubble\n",
+         the run itself is simulated {:.1}% off in the step time, and predicted {:.4} off in the bubble\n",
         1e3 * step_seconds,
         100.0 * bubble,
         100.0 * predicted.own_step_error,
@@ -156,8 +156,8 @@ fn text(predicted: &Predicted) -> String {
     )
 }
 
-/// The errors of the prediction for the measured run itself: |predicted / measured - 1| for the step time, and
-/// |predicted - measured| for the bubble (the idle share of workers x step time).
+/// The errors for the measured run itself: |simulated / measured - 1| for the step time, and |predicted - measured| for
+/// the bubble (the idle share of workers x step time).
 struct OwnError {
     step: f64,
     bubble: f64,
@@ -168,7 +168,7 @@ fn own_error(log: &RunLog, measured: &Measured) -> Result<OwnError> {
     let target = Target { workers, micro_batches, schedule: &log.plan, cut: Cut::OfTheRun };
     let own = measured.predict(&target)?;
     let (step, bubble) = log.typical().ok_or_else(|| anyhow!("the log has no steps"))?;
-    Ok(OwnError { step: (own.step / step - 1.0).abs(), bubble: (own.bubble - bubble).abs() })
+    Ok(OwnError { step: (own.step / measured.variation() / step - 1.0).abs(), bubble: (own.bubble - bubble).abs() })
 }
 
 pub(crate) fn page(flags: &PageFlags) -> Result<()> {

@@ -231,7 +231,7 @@ fn predict_advise_and_page_read_the_log_of_a_run() {
     assert_eq!((predicted["step_seconds"].as_f64(), predicted["own_step_error"].as_f64()), (Some(27.0), Some(0.0)));
     assert!((predicted["bubble"].as_f64().unwrap() - 1.0 / 9.0).abs() < 1e-12);
     assert_eq!(predicted["layers"], serde_json::json!([["front"], ["back"]]));
-    assert!(text(&format!("predict --from {log}")).contains("for the run itself, the same prediction is 0.0% off"));
+    assert!(text(&format!("predict --from {log}")).contains("the run itself is simulated 0.0% off"));
 
     let advice = text(&format!("advise --from {log} --bubble 0.2"));
     assert!(advice.starts_with("M = 4 is the smallest with a bubble of at most 20.0% under 1f1b at P = 2"), "{advice}");

@@ -10,6 +10,7 @@ use stageline_schedule::{Costs, StageCost, balance};
 use super::error::PredictError;
 use super::footprint::Footprint;
 use super::network::{Hosts, Network, checked};
+use super::prediction::{Cut, Target};
 use crate::log::record::{Layer, Link, StageCosts, Step};
 use crate::log::{RunLog, median};
 
@@ -94,9 +95,16 @@ impl Measured {
         if measured.network != Network::Memory {
             return Ok(measured);
         }
-        let simulated = measured.predict_plan(log.plan.clone(), measured.cut.clone())?.step;
+        let (workers, schedule) = (log.plan.workers(), &log.plan);
+        let simulated = measured.predict(&Target { workers, micro_batches, schedule, cut: Cut::OfTheRun })?.step;
         let step = median(log.warm_steps().map(|step| step.step_seconds)).ok_or(PredictError::NoSteps)?;
         Ok(Self { variation: step / simulated, ..measured })
+    }
+
+    /// Returns the factor by which predicted steps are longer than simulated ones: the run's measured step time over the
+    /// simulated one of its own plan; 1 for a run over network links.
+    pub fn variation(&self) -> f64 {
+        self.variation
     }
 
     /// Returns the measured costs of a run for predictions in which the network link `link` (a latency and a bandwidth)

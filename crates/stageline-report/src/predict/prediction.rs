@@ -15,7 +15,7 @@
 
 use std::ops::Range;
 
-use stageline_schedule::{Checked, Costs, Placement, Plan, Schedule, ScheduleError, StageCost, check, simulate};
+use stageline_schedule::{Checked, Costs, Placement, Schedule, ScheduleError, StageCost, check, simulate};
 
 use super::error::PredictError;
 use super::measured::{LayerCost, Measured};
@@ -118,19 +118,8 @@ impl Measured {
             Cut::OfTheRun if stages == self.cut.len() => self.cut.clone(),
             Cut::OfTheRun | Cut::Balanced => self.balanced(stages)?,
         };
-        self.place_plan(target.schedule.plan(stages, target.micro_batches)?, cut)
-    }
-
-    /// Predicts the step time, bubble, throughput and memory of a plan with the partition `cut` of the layers.
-    pub(super) fn predict_plan(&self, plan: Plan, cut: Vec<Range<usize>>) -> Result<Prediction, PredictError> {
-        let placed = self.place_plan(plan, cut)?;
-        Ok(self.predict_over(&placed, &placed.crossings))
-    }
-
-    /// Checks that a plan is complete and does not deadlock, and returns it with the partition `cut` of the layers and
-    /// the network links between its stages.
-    fn place_plan(&self, plan: Plan, cut: Vec<Range<usize>>) -> Result<Placed, PredictError> {
-        let capacity = self.capacity.unwrap_or(plan.micro_batches()).min(plan.micro_batches());
+        let plan = target.schedule.plan(stages, target.micro_batches)?;
+        let capacity = self.capacity.unwrap_or(target.micro_batches).min(target.micro_batches);
         let checked = check(plan, capacity)?;
         let placement = checked.placement();
         let mut crossings = Vec::new();
