@@ -115,7 +115,7 @@ def updates():
                 *"--warm-up 0 --clip 0 --weight-decay 0 --health-every 10 --noise-every 0".split(),
                 "--optimizer", optimizer, "--learning-rate", rate, "--micro-batches", str(m),
             )
-            health = [step["health"] for step in steps if step["health"]][1:]
+            health = [step["health"] for step in steps if step.get("health")][1:]
             gradient = statistics.mean(norm(p["gradient_norm"] for p in step) for step in health)
             update = statistics.mean(norm(p["update_ratio"] * p["parameter_norm"] for p in step) for step in health)
             parameters = statistics.mean(norm(p["parameter_norm"] for p in step) for step in health)
