@@ -35,6 +35,7 @@ mod recording;
 mod replicas;
 mod resume;
 mod row;
+mod seeds;
 mod shared_input;
 mod steps;
 mod terms;

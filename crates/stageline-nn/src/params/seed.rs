@@ -22,7 +22,8 @@ static DRAWING: ReentrantMutex<()> = ReentrantMutex::new(());
 ///
 /// Give every *layer* its own seed, so that its parameters do not depend on the layers that are created before it. Two
 /// things disturb the result: another thread that draws random numbers outside this function at the same time, and a
-/// nested call within `init`, which seeds the device again for everything that `init` draws after it.
+/// nested call within `init`, which seeds the device again for everything that `init` draws after it. A builder of a
+/// pipeline, which initialises the layers that are not seeded, waits until this function has returned.
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::Device};

@@ -17,7 +17,7 @@ use crate::transfer::ties::Ties;
 use crate::update::optimizer_step::{Rollback, Trained};
 use crate::update::precision::Precision;
 use stageline_nn::params::fork::fork;
-use stageline_nn::params::seed::materialize;
+use stageline_nn::params::seed::{materialize, unseeded};
 use stageline_nn::params::shared::unify;
 
 /// A stage's module, optimizer and learning rate before they are copied to a device. Every data-parallel replica gets a
@@ -32,13 +32,14 @@ pub(crate) struct Unplaced<M> {
 impl<M: Module> Unplaced<M> {
     /// Creates a stage whose module is not yet copied to a device, from the stage's number, module, optimizer and
     /// learning rate. Initialises all parameters now, on the caller's thread: burn would initialise them lazily, and
-    /// the order of random numbers must not depend on threads.
+    /// the order of random numbers must not depend on threads. Waits while another thread initialises a seeded module,
+    /// whose numbers these draws would change.
     pub(crate) fn new(
         stage: usize,
         module: M,
         (optimizer, learning_rate): (ModuleOptimizer, ModuleLrScheduler),
     ) -> Self {
-        materialize(&module);
+        unseeded(|| materialize(&module));
         // The way through `valid` drops burn's gradient checkpointing, whose graphs the stage's inputs could not join.
         let module = module.valid().train();
         Self { stage, module, optimizer, learning_rate }

@@ -1,0 +1,39 @@
+//! A test that the parameters of a seeded module depend on its seed only.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use burn::nn::LinearConfig;
+use burn::optim::SgdConfig;
+use stageline::nn::Linear;
+use stageline::{Pipeline, StageConfig, seeded};
+
+use crate::mlp::{Error, Layer, bits, device};
+
+const WIDTH: usize = 4;
+
+fn linear() -> Linear {
+    LinearConfig::new(WIDTH, WIDTH).init(&device().autodiff()).into()
+}
+
+/// Burn's CPU backend has one random number generator in a process. A pipeline of layers without seeds, which another
+/// thread builds at the same time, must not draw from it between the seed and the draws of a seeded layer.
+#[test]
+fn a_pipeline_without_seeds_does_not_change_a_seeded_layer() {
+    let expected = bits(&seeded(&device(), 7, linear));
+    let (built, wait) = mpsc::channel();
+    let interrupted = seeded(&device(), 7, || {
+        thread::spawn(move || {
+            let config = || StageConfig::new(device(), SgdConfig::new().init(), 0.1);
+            let chain = Pipeline::builder().stage(Layer { linear: linear() }, config());
+            let pipeline = chain.loss(Error { linear: linear() }, config()).micro_batches(2).build();
+            built.send(pipeline.map(drop)).unwrap();
+        });
+        // The other thread can build its pipeline only after this function has returned.
+        wait.recv_timeout(Duration::from_millis(500)).unwrap_err();
+        linear()
+    });
+    assert!(bits(&interrupted) == expected);
+    wait.recv().unwrap().unwrap();
+}
