@@ -136,7 +136,7 @@ fn without_rollback_the_flush_holds_less() {
     assert!(without + 3 * parameters / 2 < with, "{without} without rollback, {with} with it");
 }
 
-/// A worker that runs ahead of the others also holds the state before the previous step, until that step is committed.
+/// A worker that runs ahead of the others also holds the state before the previous step, until the verdict on that step.
 #[test]
 fn overlapping_steps_hold_the_estimated_memory() {
     if ran_in_a_process_of_its_own() {
@@ -155,8 +155,8 @@ fn overlapping_steps_hold_the_estimated_memory() {
         for (worker, estimated) in estimate.workers().iter().enumerate() {
             let measured = steps[2..].iter().map(|workers| workers[worker].peak);
             println!("{what}: {} of {:?}; {estimated:?}", estimated.peak(), measured.clone().collect::<Vec<_>>());
-            // How long a worker keeps the state before the previous step depends on when the verdict arrives, so the
-            // estimate may be too high by that state, and not too low.
+            // The estimate is for a verdict that arrives at the end of the step. It usually arrives earlier, so the
+            // estimate may be too high by the state before the previous step, and not too low.
             let most = measured.max().unwrap() as f64;
             let ratios = [estimated.peak(), estimated.peak() - estimated.kept].map(|bytes| bytes as f64 / most);
             assert!(ratios[0] > 0.9 && ratios[1] < 1.1, "{what}: {ratios:?}");

@@ -14,7 +14,7 @@
 //! - `worker_estimate`: the memory figures of one worker (`WorkerEstimate`).
 //! - `whatever_rows`: the part of a stage's memory that does not depend on the rows of a micro-batch (`WhateverRows`).
 //! - `worker_peaks`: the peak memory of each worker, by walks over the plan's actions and simulated spans that add up
-//!   the held activations and the tensors in flight of its stages (`Pace`, `Row`).
+//!   the held activations and the tensors in flight of its stages (`in_flight`, `Row`).
 //! - `what_if`: the estimate under other settings, such as another plan, micro-batch size or number of stages.
 //! - `fit`: the check against the devices' memory (`DoesNotFit`), and the changes that would help (`WayOut`, `Lever`).
 //! - `choose_recompute`: the least recomputation of each stage with which a pipeline fits its memory (`Level`).

@@ -32,7 +32,8 @@ pub struct WorkerEstimate {
     pub transfers: u64,
     /// With overlapping steps, the bytes of the state that the worker keeps until the verdict on the previous step
     /// (whether its optimizer steps are kept or rolled back): the parameters and optimizer states before that step, and
-    /// the gradient sums of that step. The value is 0 if steps do not overlap.
+    /// the gradient sums of that step. The verdict may arrive as late as the worker's next flush, so these bytes count
+    /// during the whole step. The value is 0 if steps do not overlap.
     pub kept: u64,
     /// The worker's peak memory in bytes during its forwards and backwards, before the flush: parameters, optimizer
     /// states, gradient sums, activations, tensors in flight and working memory together.

@@ -1,8 +1,8 @@
 //! The peak memory of each worker, from the figures of its stages and the order of its actions.
 //!
 //! The order of a worker's actions alone determines which micro-batches are live on it (between forward and backward).
-//! The tensors in flight between workers, and how far one worker is ahead of the others, depend on time: they are taken
-//! from a simulation in which every stage takes equally long.
+//! The tensors in flight between workers depend on time: they are taken from a simulation in which every stage takes
+//! equally long.
 
 use std::collections::HashMap;
 
@@ -43,11 +43,11 @@ impl MemoryEstimate {
     /// estimate of this replica alone. `buffers` is the size in bytes of the matrix-product buffers that each worker on
     /// a CPU has in addition.
     fn workers_of(&self, replica: Replica, buffers: u64) -> Vec<(Device, WorkerEstimate)> {
-        let rows = self.plan.rows().iter().zip(&self.other).zip(Pace::of_workers(self));
-        let worker = |((row, &other), pace): ((&Vec<Action>, &u64), Pace)| {
+        let rows = self.plan.rows().iter().zip(&self.other).zip(in_flight(self));
+        let worker = |((row, &other), transfers): ((&Vec<Action>, &u64), u64)| {
             let device = self.stages[row.first()?.stage].device.clone();
             let buffers = if is_host(&device) { buffers } else { 0 };
-            Some((device, Row { estimate: self, row, pace }.held(replica, other + buffers)))
+            Some((device, Row { estimate: self, row, transfers }.held(replica, other + buffers)))
         };
         rows.filter_map(worker).collect()
     }
@@ -65,47 +65,22 @@ impl MemoryEstimate {
     }
 }
 
-/// The two results of a simulated step on which a worker's memory depends: the peak of the tensors in flight in its
-/// memory, and the number of actions by which it runs ahead into the next step.
-#[derive(Clone, Copy, Default)]
-struct Pace {
-    /// The largest number of bytes that tensors in flight between stages take in the worker's memory during any one of
-    /// its actions.
-    transfers: u64,
-    /// The number of actions of the next step that the worker may have begun when it learns whether the optimizer steps
-    /// of the simulated step are kept or rolled back.
-    ahead: usize,
-}
-
-impl Pace {
-    fn of_workers(estimate: &MemoryEstimate) -> Vec<Self> {
-        let micro_batches = estimate.plan.micro_batches().min(SIMULATED * estimate.plan.stages());
-        // For a plan that cannot run there is nothing to simulate.
-        let Ok(plan) = check(estimate.plan.first(micro_batches), micro_batches) else {
-            return vec![Self::default(); estimate.plan.workers()];
-        };
-        let costs = Costs::uniform(estimate.plan.stages(), FORWARD, BACKWARD);
-        let timeline = match estimate.steps {
-            Steps::Apart => simulate(&plan, &costs),
-            Steps::Overlapping => simulate(&plan.twice(), &costs),
-        };
-        let is_of_first = |span: &&Span| span.action.micro_batch < micro_batches;
-        let of_first = timeline.rows().iter().flatten().filter(is_of_first);
-        let first_step = of_first.map(|span| span.end).fold(0.0, f64::max);
-        let on_their_way = Transfers::of(&timeline).held(&estimate.stages, timeline.rows().len());
-        let pace = |(row, on_their_way): (&Vec<Span>, Held)| {
-            Self {
-                transfers: row.iter().map(|span| on_their_way.during(span)).max().unwrap_or(0),
-                // A worker learns the verdict only after its current action, and the verdict may be late by a
-                // micro-batch, as a receiver may be.
-                ahead: row
-                    .iter()
-                    .filter(|span| !is_of_first(span) && span.start <= first_step + FORWARD + BACKWARD)
-                    .count(),
-            }
-        };
-        timeline.rows().iter().zip(on_their_way).map(pace).collect()
-    }
+/// Returns for each worker the largest number of bytes that tensors in flight between stages take in its memory during
+/// any one of its actions.
+fn in_flight(estimate: &MemoryEstimate) -> Vec<u64> {
+    let micro_batches = estimate.plan.micro_batches().min(SIMULATED * estimate.plan.stages());
+    // For a plan that cannot run there is nothing to simulate.
+    let Ok(plan) = check(estimate.plan.first(micro_batches), micro_batches) else {
+        return vec![0; estimate.plan.workers()];
+    };
+    let costs = Costs::uniform(estimate.plan.stages(), FORWARD, BACKWARD);
+    let timeline = match estimate.steps {
+        Steps::Apart => simulate(&plan, &costs),
+        Steps::Overlapping => simulate(&plan.twice(), &costs),
+    };
+    let held = Transfers::of(&timeline).held(&estimate.stages, timeline.rows().len());
+    let most = |(row, held): (&Vec<Span>, Held)| row.iter().map(|span| held.during(span)).max().unwrap_or(0);
+    timeline.rows().iter().zip(held).map(most).collect()
 }
 
 /// The bytes of tensors in flight in one worker's memory over simulated time, stored as two running totals: of the
@@ -199,7 +174,8 @@ impl Transfers {
 struct Row<'a> {
     estimate: &'a MemoryEstimate,
     row: &'a [Action],
-    pace: Pace,
+    /// The largest number of bytes of tensors in flight in the worker's memory during any one of its actions.
+    transfers: u64,
 }
 
 impl Row<'_> {
@@ -214,10 +190,11 @@ impl Row<'_> {
         let copies = if self.estimate.copies == Copies::ForACheckpoint { parameters + optimizer } else { 0 };
         let other = other + copies;
         let resident = other + parameters + optimizer;
-        // The optimizer states before the step, the parameters before the step (as large as the gradients), and the
-        // sums.
-        let kept = if self.pace.ahead > 0 { optimizer + 2 * gradients } else { 0 };
-        let [activations, compute_peak] = self.compute(resident, kept);
+        // With overlapping steps: the optimizer states before the previous step, the parameters before it (as large as
+        // the gradients), and its sums. When the verdict arrives depends on the operating system; a worker waits for it
+        // only before its own flush.
+        let kept = if self.estimate.steps == Steps::Overlapping { optimizer + 2 * gradients } else { 0 };
+        let [activations, compute_peak] = self.compute(resident + kept);
         WorkerEstimate {
             replica,
             other,
@@ -225,7 +202,7 @@ impl Row<'_> {
             optimizer,
             gradients: if self.estimate.groups > 1 { 2 * gradients } else { gradients },
             activations,
-            transfers: self.pace.transfers,
+            transfers: self.transfers,
             kept,
             compute_peak,
             flush_peak: self.flush(&stages, resident + gradients),
@@ -234,13 +211,12 @@ impl Row<'_> {
     }
 
     /// Returns two peaks of the worker's memory before the flush, in bytes: that of its activations, and that of all
-    /// its memory. `resident` bytes are in use all the time. `kept` bytes of the previous step are in use during the
-    /// first actions, until the verdict on that step (whether its optimizer steps are kept or rolled back).
-    fn compute(&self, resident: u64, kept: u64) -> [u64; 2] {
+    /// its memory. `resident` bytes are in use all the time.
+    fn compute(&self, resident: u64) -> [u64; 2] {
         let (mut activations, mut sums, mut summed) = (0.0, 0, vec![0_u64; self.estimate.stages.len()]);
         let per_group = self.estimate.plan.micro_batches() / self.estimate.groups;
         let (mut most_activations, mut peak) = (0.0_f64, resident);
-        for (index, Action { stage, compute, micro_batch }) in self.row.iter().enumerate() {
+        for Action { stage, compute, micro_batch } in self.row {
             let estimate = &self.estimate.stages[*stage];
             let [start, end] = estimate.activations.changes(*compute);
             activations += start;
@@ -252,8 +228,7 @@ impl Row<'_> {
                 Compute::Backward => estimate.backward + estimate.left_by_input_gradient(),
                 Compute::InputGradient | Compute::WeightGradient => estimate.backward,
             };
-            let kept = if index < self.pace.ahead { kept } else { 0 };
-            peak = peak.max(resident + activations as u64 + sums + work + kept + self.pace.transfers);
+            peak = peak.max(resident + activations as u64 + sums + work + self.transfers);
             activations += end;
             // From the second group on there are two sums: of the current group, and of the groups before it.
             let needed = if *micro_batch < per_group { 1 } else { 2 };
