@@ -4,7 +4,7 @@
     cargo build --release --example gpt --example product
     python scripts/pytorch-speed.py [--rounds 5] [--steps 8]
 
-Needs torch. Both train in f32 with AdamW, on blocks of pre-LN attention and GELU, with the same number of tokens a step and
+Needs torch and numpy. Both train in f32 with AdamW, on blocks of pre-LN attention and GELU, with the same number of tokens a step and
 one core (one thread) a stage. PyTorch runs plain accumulation for one stage, and for two stages Schedule1F1B of
 `torch.distributed.pipelining` in two processes over gloo. Prints the processor's model, the speed of our matrix products on one core, the share of it that a step reaches, and seconds a step, optimizer included, as the median of every
 run, and the median ratio of all rounds.
