@@ -233,11 +233,15 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_stranger_is_hung_up_on_and_may_have_few_connections() {
-        let (server, _, address) = server(3).await;
+        let (server, peers, address) = server(3).await;
         let client = endpoint(4).await;
         let mut connections = Vec::new();
         for _ in 0..limits::CONNECTIONS {
             connections.push(client.connect(address.clone(), ALPN).await.unwrap());
+        }
+        // The server registers each connection in a task of its own, in any order and after the client is connected.
+        while peers.0.lock().connections.get(&client.id()).map_or(0, Vec::len) < limits::CONNECTIONS {
+            sleep(Duration::from_millis(1)).await;
         }
         let one_more = client.connect(address.clone(), ALPN).await.unwrap();
         assert_eq!(reason(&one_more).await, "too many connections are without a session");
