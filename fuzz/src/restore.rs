@@ -7,9 +7,9 @@ use burn::module::Module;
 use burn::nn::LinearConfig;
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor};
-use stageline::checkpoint::{Checkpoint, Dtype};
+use stageline::checkpoint::{Checkpoint, Dtype, LossScale};
 use stageline::nn::Linear;
-use stageline::{Batch, LossStage, Pipeline, PipelineBuilder, Stage, StageConfig, Weight};
+use stageline::{Batch, DynamicLossScale, LossStage, Pipeline, PipelineBuilder, Stage, StageConfig, Weight};
 
 const WIDTH: usize = 4;
 
@@ -20,6 +20,8 @@ const LONGEST: usize = 4_096;
 const NAMES: [&str; 8] = ["\u{1b}[2J", "a\nb", "\u{202e}txt", "\u{9b}31m", "", "/", "a/b/c", "stateless"];
 
 const NUMBERS: [u64; 8] = [0, 1, 2, 3, 1 << 31, 1 << 53, u64::MAX - 1, u64::MAX];
+
+const SCALES: [f64; 8] = [65536.0, 0.0, -1.0, f64::NAN, f64::INFINITY, 1e-300, 1e300, 0.5];
 
 const DTYPES: [Dtype; 5] = [Dtype::F64, Dtype::I64, Dtype::BOOL, Dtype::F8_E4M3, Dtype::U64];
 
@@ -70,7 +72,8 @@ fn builder() -> PipelineBuilder<Tensor<2>, Tensor<2>, Tensor<1>> {
     let linear = || Linear::from(LinearConfig::new(WIDTH, WIDTH).init(&device.clone().autodiff()));
     let config = || StageConfig::new(device.clone(), AdamWConfig::new().init(), 0.01);
     let chain = Pipeline::builder().stage(Layer { linear: linear() }, config());
-    chain.loss(Last { linear: linear() }, config()).micro_batches(2).cores_per_stage(1)
+    let scale = stageline::LossScale::Dynamic(DynamicLossScale::default());
+    chain.loss(Last { linear: linear() }, config()).micro_batches(2).cores_per_stage(1).loss_scale(scale)
 }
 
 fn batch() -> Batch<Tensor<2>, Tensor<1>> {
@@ -95,7 +98,7 @@ fn change(checkpoint: &mut Checkpoint, bytes: &mut impl Iterator<Item = u8>) -> 
     let tensors = if next(3)? == 0 { &mut checkpoint.parameters } else { &mut checkpoint.optimizer };
     let name = tensors.keys().nth(next(tensors.len())?)?.clone();
     let tensor = tensors.get_mut(&name)?;
-    match next(9)? {
+    match next(10)? {
         0 => drop(tensors.remove(&name)),
         1 => tensor.dtype = DTYPES[next(DTYPES.len())?],
         2 => tensor.shape = [vec![], vec![0], vec![4, 4], vec![usize::MAX, 2], vec![1; 300]][next(5)?].clone(),
@@ -112,6 +115,10 @@ fn change(checkpoint: &mut Checkpoint, bytes: &mut impl Iterator<Item = u8>) -> 
             tensors.insert(format!("{name}/{}", NAMES[next(NAMES.len())?]), tensor);
         }
         7 => checkpoint.progress.steps = NUMBERS[next(NUMBERS.len())?],
+        8 => {
+            let scale = SCALES[next(SCALES.len())?];
+            checkpoint.progress.loss_scale = Some(LossScale { scale, good_steps: NUMBERS[next(NUMBERS.len())?] });
+        }
         _ => checkpoint.progress.optimizer_steps = NUMBERS[next(NUMBERS.len())?],
     }
     Some(())

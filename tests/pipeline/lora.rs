@@ -1,6 +1,7 @@
 //! Tests of fine-tuning with adapters (LoRA: Hu et al., 2021, arXiv:2106.09685): the adapters train to the bits of a
 //! plain loop, and the base weights keep their bits.
 
+use std::any::Any;
 use std::num::NonZero;
 use std::ops::Range;
 
@@ -12,9 +13,11 @@ use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
 use burn::tensor::quantization::{Calibration, QuantValue};
 use burn::tensor::{DType, FloatDType, Int, Tensor, TensorData};
 use stageline::checkpoint::{Saved, Store};
-use stageline::nn::{Embedding, LayerNorm, Linear, block, selective};
+use stageline::nn::{Embedding, LayerNorm, Linear, block, feed_forward, selective, sequence};
 use stageline::schedule::{OneFOneB, SCHEDULES, Schedule, ZbH1};
-use stageline::{Batch, LossStage, Modules, Pipeline, Precision, Recompute, Stage, StageConfig, Weight, seeded};
+use stageline::{
+    Batch, BlockSet, LossStage, Modules, Pipeline, Precision, Recompute, Stage, StageConfig, Weight, seeded,
+};
 
 use crate::mlp::{LEARNING_RATE, device, pieces};
 
@@ -59,9 +62,11 @@ impl Stage for Block {
     }
 }
 
-/// The last stage: a linear layer and half the squared difference to targets `[rows x length, width]`.
+/// The last stage: a sequence of linear blocks, which segments recompute, a linear layer, and half the squared
+/// difference to targets `[rows x length, width]`.
 #[derive(Module, Debug)]
 struct Head {
+    blocks: Vec<Linear>,
     linear: Linear,
 }
 
@@ -70,7 +75,8 @@ impl Stage for Head {
     type Output = Tensor<2>;
 
     fn forward(&self, input: Tensor<2>) -> Tensor<2> {
-        self.linear.forward(input)
+        let hidden = sequence(&self.blocks, input, |block, input| block.forward(input).tanh());
+        feed_forward(&self.linear, hidden, |linear, hidden| linear.forward(hidden))
     }
 }
 
@@ -104,7 +110,7 @@ impl Model {
             Self {
                 front: Front { table: EmbeddingConfig::new(WORDS, WIDTH).init(&device).into() },
                 blocks: (0..2).map(|_| Block { norm: norm(), up: linear(), down: linear() }).collect(),
-                head: Head { linear: linear() },
+                head: Head { blocks: (0..3).map(|_| linear()).collect(), linear: linear() },
             }
         })
     }
@@ -253,7 +259,18 @@ fn same_bits(found: &Model, expected: &Model, what: &str) {
 /// Asserts that every schedule and recomputation gives the bits of the plain loop, for each combination of a precision
 /// and a number of replicas. Returns the model that the plain loop trained in full precision.
 fn check(model: &Model, what: &str, combinations: &[(Precision, usize)]) -> Model {
-    let everything = [Recompute::Nothing, Recompute::Selective, Recompute::Blocks(1), Recompute::Full];
+    let two = NonZero::new(2).expect("2 is not 0");
+    let everything = [
+        Recompute::Nothing,
+        Recompute::Selective,
+        Recompute::FeedForward,
+        Recompute::Blocks(1),
+        Recompute::EveryNth(two),
+        Recompute::Only(BlockSet::new([0]).expect("a small number")),
+        Recompute::Segments(two),
+        Recompute::SquareRoot,
+        Recompute::Full,
+    ];
     for &(precision, replicas) in combinations {
         let expected = train_plainly(model.clone(), precision, replicas);
         for schedule in SCHEDULES {
@@ -295,7 +312,11 @@ fn quantized_model() -> Model {
         let scheme = device.settings().quantization.scheme.with_value(QuantValue::Q8S);
         Quantizer::new(Calibration::MinMax, scheme)
     };
-    let quantized = |head: Head| Head { linear: head.linear.apply_qlora(QLora::new(Lora::new(2, 4.0), quantizer())) };
+    let adapted = |linear: Linear| linear.apply_qlora(QLora::new(Lora::new(2, 4.0), quantizer()));
+    let quantized = |Head { blocks, linear }: Head| Head {
+        blocks: blocks.into_iter().map(adapted).collect(),
+        linear: adapted(linear),
+    };
     let model = Model::new(true).adapted(|model| Model {
         blocks: model
             .blocks
@@ -358,7 +379,7 @@ impl ModuleMapper for Negated {
 #[test]
 fn adapters_on_quantized_weights_train_to_the_bits_of_a_plain_loop() {
     let model = quantized_model();
-    let trained = check(&model, "QLoRA", &[(Precision::Full, 1), (Precision::Bf16, 2)]);
+    let trained = check(&model, "QLoRA", &ALL);
     assert_only_adapters_changed(&model, &trained);
 }
 
@@ -418,4 +439,49 @@ fn frozen_weights_keep_their_bits_and_the_rest_trains() {
     }
     let cut = train_cut(model, &OneFOneB, Recompute::Nothing, Precision::Full, 1);
     same_bits(&cut, &trained, "1f1b");
+}
+
+/// A reparameterisation that uses a trained matrix in the place of a parameter.
+#[derive(Debug, Module)]
+struct Replaced {
+    matrix: Param<Tensor<2>>,
+}
+
+impl Reparameterization for Replaced {
+    const NAME: &'static str = "replaced";
+
+    fn apply<const D: usize>(&self, _: Tensor<D>) -> Tensor<D> {
+        let matrix: Box<dyn Any> = Box::new(self.matrix.val());
+        *matrix.downcast().expect("only matrices are replaced")
+    }
+}
+
+/// Applies [`Replaced`] to every matrix.
+struct Replace;
+
+impl Reparameterizer for Replace {
+    type Reparam = Replaced;
+
+    fn reparameterize<const D: usize>(
+        &mut self,
+        _: &str,
+        param: Param<Tensor<D>>,
+    ) -> (Param<Tensor<D>>, Option<Replaced>) {
+        let value: Box<dyn Any> = Box::new(param.val().inner().autodiff());
+        let matrix = value.downcast::<Tensor<2>>().ok();
+        (param, matrix.map(|matrix| Replaced { matrix: Param::from_tensor(*matrix * 0.5) }))
+    }
+}
+
+/// A tensor in the place of a parameter is trained, and the parameter keeps its bits: its gradient must not be taken
+/// for that of the tensor, which is a leaf of the graph as well.
+#[test]
+fn a_tensor_in_the_place_of_a_parameter_trains_instead_of_it() {
+    let model = Model::new(false).adapted(|model| model.apply_reparameterization(Replace));
+    let trained = check(&model, "replaced", &[(Precision::Full, 1), (Precision::Bf16, 1)]);
+    let changes = parameters(&model).into_iter().zip(parameters(&trained));
+    let changed: Vec<_> = changes.filter(|(before, after)| before.2 != after.2).map(|(before, _)| before.0).collect();
+    let replaced = changed.iter().filter(|path| path.ends_with(".matrix")).count();
+    assert_eq!(replaced, 1 + 2 * 2 + 4, "{changed:?}");
+    assert!(changed.iter().all(|path| path.ends_with(".matrix") || !path.ends_with(".weight")), "{changed:?}");
 }

@@ -458,6 +458,13 @@ fn an_optimizer_state_that_is_missing_without_a_record_is_refused() {
         let is_of_it = |difference: &Difference| matches!(difference, Difference::OtherOptimizer { name } if name.starts_with(prefix));
         assert!(!differences.is_empty() && differences.iter().all(is_of_it), "{prefix}: {differences:?}");
     }
+    // A record beside the state that it denies.
+    let mut both = checkpoint.clone();
+    let record = both.optimizer["stage0.spare.linear.bias/stateless"].clone();
+    both.optimizer.insert("stage0.used.linear.bias/stateless".to_owned(), record);
+    let differences = refused(both, build(adam()));
+    let is_it = |difference: &Difference| matches!(difference, Difference::Value { name, .. } if name == "stage0.used.linear.bias/stateless");
+    assert!(differences.len() == 1 && differences.iter().all(is_it), "{differences:?}");
     // Before the first step no parameter has a state or a record.
     let fresh = build(adam()).build().unwrap().checkpoint().unwrap();
     assert!(fresh.optimizer.is_empty());
@@ -475,6 +482,22 @@ fn impossible_step_counts_are_refused_at_once() {
         let error = builder(1, 2, 2).restore(checkpoint).build().map(drop).unwrap_err();
         assert!(matches!(error, BuildError::Steps { .. }), "{error}");
     }
+}
+
+/// A loss scale of NaN would make every step fail, and a tiny one would round every gradient to 0.
+#[test]
+fn impossible_loss_scales_are_refused() {
+    let scaled = || builder(1, 2, 2).loss_scale(LossScale::Dynamic(DynamicLossScale::default()));
+    let sound = scaled().build().unwrap().checkpoint().unwrap();
+    for scale in [f64::NAN, 0.0, -1.0, 0.5, 1e-300, 1e300, f64::INFINITY] {
+        let mut checkpoint = sound.clone();
+        checkpoint.progress.loss_scale.as_mut().unwrap().scale = scale;
+        let error = scaled().restore(checkpoint.clone()).build().map(drop).unwrap_err();
+        assert!(matches!(error, BuildError::RestoredLossScale { .. }), "{error}");
+        // A training with a fixed loss scale does not use that of the checkpoint.
+        builder(1, 2, 2).restore(checkpoint).build().unwrap();
+    }
+    scaled().restore(sound).build().unwrap();
 }
 
 /// Restoring a manipulated checkpoint neither panics nor hangs, and its messages are short and printable.

@@ -136,7 +136,9 @@ fn a_channel_capacity_that_is_too_small_names_one_that_works() {
 #[test]
 fn the_flags_that_a_memory_error_suggests_make_the_run_fit() {
     let place = Place::new();
-    let flags = "--steps 1 --layers 4 --width 32 --context 64 --stages 2 --micro-batches 8 --micro-batch-size 4";
+    // One core a stage: every kernel thread has a buffer as large as an L2 cache, and the limits below leave room for
+    // few.
+    let flags = "--steps 1 --layers 4 --width 32 --context 64 --stages 2 --micro-batches 8 --micro-batch-size 4 --cores-per-stage 1";
     let (mut taken, mut refused) = (0, 0);
     for (schedule, memory) in [("gpipe", 0.02), ("gpipe", 0.01), ("1f1b", 0.006), ("1f1b", 0.0035)] {
         let said = place.refused(&format!("{flags} --schedule {schedule} --memory {memory}"));
@@ -167,7 +169,8 @@ fn the_flags_that_a_memory_error_suggests_make_the_run_fit() {
         "Error: 404930560 parameters and their optimizer states need at least 9718.3 MB, and there are 1000.0 MB: lower \
          --width or --layers, or try --optimizer adafactor"
     );
-    let said = place.refused("--steps 1 --micro-batch-size 60000 --micro-batches 1 --context 64 --memory 0.05");
+    let said = place
+        .refused("--steps 1 --micro-batch-size 60000 --micro-batches 1 --context 64 --memory 0.05 --cores-per-stage 1");
     let fits = |line: &str| line.starts_with("  --micro-batch-size ") && line.ends_with(", fits");
     assert!(said.lines().any(fits), "{said}");
 }
@@ -226,7 +229,8 @@ fn suggested_flags_need_the_memory_that_their_message_says() {
     } else {
         println!("with this machine's caches only: this user may not mount files");
     }
-    let base = "--steps 1 --layers 4 --width 32 --context 64 --micro-batches 8 --micro-batch-size 4";
+    let base =
+        "--steps 1 --layers 4 --width 32 --context 64 --micro-batches 8 --micro-batch-size 4 --cores-per-stage 1";
     let mut compared = 0;
     for machine in &machines {
         let run = |flags: &str| {

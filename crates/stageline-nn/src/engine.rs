@@ -3,6 +3,8 @@
 //! burn's tensors have no backend in their type. An operation of our own needs the primitive tensor of one backend, so
 //! every backend of the build is tried in turn.
 
+use std::marker::PhantomData;
+
 use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
 use burn::backend::autodiff::ops::{Backward, NodeGuard, OpsKind};
 use burn::backend::tensor::{FloatTensor, IntTensor};
@@ -80,6 +82,15 @@ macro_rules! of_their_backend {
 }
 
 pub(crate) use of_their_backend;
+
+/// Whether two tensors are the same node of an autodiff graph, as a parameter and its value are unless the value is
+/// computed from other tensors.
+pub fn are_one_node<const D: usize>(one: &Tensor<D>, other: &Tensor<D>) -> bool {
+    fn compared<B: Engine, const D: usize>(_: PhantomData<B>, one: &Tensor<D>, other: &Tensor<D>) -> Option<bool> {
+        Some(B::tracked(one.clone())?.id() == B::tracked(other.clone())?.id())
+    }
+    of_their_backend!(compared, one, other).unwrap_or(false)
+}
 
 /// Records one of this crate's own operations in the autodiff graph of its inputs, and returns the operation's output
 /// as a tensor of that graph.

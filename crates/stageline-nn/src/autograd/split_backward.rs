@@ -11,6 +11,7 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{FloatDType, Tensor};
 
+use crate::engine::are_one_node;
 use crate::forward::thread_scope::collecting;
 use crate::kernels::sum_of_squares::sum_of_squares;
 
@@ -112,10 +113,10 @@ pub fn put_off_any<const N: usize, F: FnOnce(&mut Sum) + Send + 'static>(
 /// Returns the id of a parameter if a layer may defer its gradient. `value` is the tensor that the layer's forward used
 /// as the value of the parameter.
 ///
-/// Returns `None` if the parameter is frozen, or if its value is computed from other tensors (LoRA and other
-/// reparameterisations), because only the autodiff graph can derive the gradients of those tensors.
+/// Returns `None` if the parameter is frozen, or if its value is another tensor than the parameter's own (LoRA and other
+/// reparameterisations), because only the autodiff graph can derive the gradients of the tensors behind that value.
 pub fn may_put_off<const D: usize>(param: &Param<Tensor<D>>, value: &Tensor<D>) -> Option<ParamId> {
-    value.is_require_grad().then_some(param.id)
+    (value.is_require_grad() && are_one_node(value, &param.base())).then_some(param.id)
 }
 
 /// The deferred weight gradients that a running backward collects, and the parameters whose weight gradients it must

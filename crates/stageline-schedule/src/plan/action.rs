@@ -88,15 +88,26 @@ impl ParseActionError {
 
 impl fmt::Display for ParseActionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = shown(&self.text);
         if self.transfer {
             return write!(
                 f,
-                "`{}` is not a transfer: stage 0 has no stage before it, and numbers are plain digits",
-                self.text
+                "`{shown}` is not a transfer: stage 0 has no stage before it, and numbers are plain digits"
             );
         }
-        write!(f, "`{}` is not an action; write the stage, one of F B I W, and the micro-batch, as in `2F0`", self.text)
+        write!(f, "`{shown}` is not an action; write the stage, one of F B I W, and the micro-batch, as in `2F0`")
     }
+}
+
+/// Returns a text from a plan's file as an error message shows it: its first characters, with everything but visible
+/// ASCII escaped, because the file may come from anywhere.
+fn shown(text: &str) -> String {
+    const MOST: usize = 40;
+    let mut letters = text.chars();
+    let escape =
+        |letter: char| if matches!(letter, ' '..='~') { letter.into() } else { letter.escape_unicode().to_string() };
+    let first: String = letters.by_ref().take(MOST).map(escape).collect();
+    if letters.next().is_some() { first + "..." } else { first }
 }
 
 impl std::error::Error for ParseActionError {}
@@ -126,6 +137,16 @@ pub(crate) fn number(digits: &str) -> Option<usize> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn errors_show_hostile_text_escaped_and_short() {
+        let hostile = format!("\u{1b}[2J\n\u{202e}1F{}", "x".repeat(1 << 20));
+        for error in [ParseActionError::of(&hostile), ParseActionError::of_transfer(&hostile)] {
+            let message = error.to_string();
+            assert!(message.starts_with(r"`\u{1b}[2J\u{a}\u{202e}1Fx"), "{message}");
+            assert!(message.is_ascii() && message.len() < 200, "{message}");
+        }
+    }
 
     #[test]
     fn pytorchs_text_form_is_read() {

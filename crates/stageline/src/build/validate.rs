@@ -36,10 +36,18 @@ pub(super) const MOST_STEPS: u64 = 10_000_000;
 pub(super) const SYNCHRONISE_EVERY: usize = 20;
 
 /// Returns an error if the progress recorded in a checkpoint is impossible (more optimizer steps than training steps)
-/// or too large to resume from (more than 10 million optimizer steps, or more than 2^53 training steps).
-pub(super) fn validate_progress(Progress { steps, optimizer_steps, .. }: Progress) -> Result<(), BuildError> {
+/// or too large to resume from (more than 10 million optimizer steps, or more than 2^53 training steps), or if its loss
+/// scale is not one that the dynamic loss scale of this training can have.
+pub(super) fn validate_progress(progress: Progress, config: LossScale) -> Result<(), BuildError> {
+    let Progress { steps, optimizer_steps, loss_scale } = progress;
     if optimizer_steps > MOST_STEPS || optimizer_steps > steps || steps > 1 << 53 {
         return Err(BuildError::Steps { steps, optimizer_steps, most: MOST_STEPS });
+    }
+    if let (LossScale::Dynamic(config), Some(state)) = (config, loss_scale)
+        && !config.range().contains(&state.scale)
+    {
+        let (lowest, highest) = config.range().into_inner();
+        return Err(BuildError::RestoredLossScale { scale: state.scale, lowest, highest });
     }
     Ok(())
 }
@@ -64,7 +72,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
             devices.iter().any(|devices| devices.windows(2).any(|pair| between_cuda(&pair[0], &pair[1])));
         let parameters: Vec<_> = Parameters::by_replica(&self.stages.owners.tensors, &devices, self.precision);
         let layout = Layout::new(std::mem::take(&mut self.stages.owners.tensors), self.names.as_ref())?;
-        self.restore.as_ref().map_or(Ok(()), |checkpoint| validate_progress(checkpoint.progress))?;
+        self.restore.as_ref().map_or(Ok(()), |checkpoint| validate_progress(checkpoint.progress, loss_scale))?;
         let restored = self.restore.as_ref().map(|checkpoint| layout.restore(checkpoint)).transpose();
         let restored = restored.map_err(BuildError::Checkpoint)?.unwrap_or_default();
         let all_on_host = self.stages.devices.iter().chain(self.replica_devices.iter().flatten()).all(is_host);

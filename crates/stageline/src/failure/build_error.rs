@@ -42,6 +42,19 @@ pub enum BuildError {
         /// The largest number of optimizer steps from which training can resume.
         most: u64,
     },
+    /// The checkpoint's loss scale is outside the range of the training's dynamic loss scale.
+    #[error(
+        "the checkpoint has the loss scale {scale:e}, which must be between {lowest:e} and {highest:e}: take another checkpoint, or \
+         lower `lowest` of the dynamic loss scale"
+    )]
+    RestoredLossScale {
+        /// The loss scale in the checkpoint.
+        scale: f64,
+        /// The lowest loss scale that the training's settings permit.
+        lowest: f64,
+        /// The highest loss scale with which a loss can be finite in f32.
+        highest: f64,
+    },
     /// Two stages have the same (tied) parameter, but in different shapes.
     #[error(
         "stages {} and {} have a parameter of the same id in different shapes; give one of them a parameter id of its own, or \

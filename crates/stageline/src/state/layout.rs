@@ -13,15 +13,11 @@ use crate::state::convert::{data_of_parameter, kind_of, tensor_of};
 use crate::state::mismatch::{Difference, Kind, Mismatch};
 use crate::state::names::{NameError, Names};
 use crate::state::optimizer_check::{Reason, Unfit};
-use crate::state::optimizer_state::{Field, Value};
+use crate::state::optimizer_state::{Field, STATELESS, Value};
 use stageline_nn::params::visit::Description;
 
 /// The character that separates a parameter's name from the name of a field of the parameter's optimizer state.
 const SEPARATOR: char = '/';
-
-/// The name of the checkpoint field that marks a trained parameter as having no optimizer state, because the parameter
-/// has had no gradient so far. A state that is missing without this mark is an error.
-const STATELESS: &str = "stateless";
 
 /// The state of one stage for a checkpoint: the tensors of its module, and the fields of its optimizer's state.
 pub(crate) struct StageState {

@@ -8,7 +8,7 @@ use burn::optim::ModuleOptimizer;
 use burn::tensor::DType;
 use burn_pack::Scalar;
 
-use crate::state::optimizer_state::{Field, Value, read};
+use crate::state::optimizer_state::{Field, STATELESS, Value, read};
 
 /// The properties of a field of an optimizer's state that are the same in every step: a tensor's type and shape, a
 /// number's type, or the parameter's rank.
@@ -98,7 +98,15 @@ pub(crate) fn unfit(after_a_step: &ModuleOptimizer, given: &Given) -> Vec<Unfit>
         let smaller = found.get(&(key.0, bound.of.to_owned()))?;
         Some(unfit_field(key, bound.broken(value, smaller)?))
     });
-    missing.chain(wrong).chain(unbound).collect()
+    let contradicted = remembered.iter().filter(|id| given.stateless.contains(&ParamId::from(**id))).map(|id| Unfit {
+        id: (*id).into(),
+        field: STATELESS.to_owned(),
+        reason: Reason::Value {
+            found: "true".to_owned(),
+            expected: "absent, because the parameter has a state".to_owned(),
+        },
+    });
+    missing.chain(wrong).chain(unbound).chain(contradicted).collect()
 }
 
 /// A lower bound that one tensor of a parameter's optimizer state sets for another: each element of the tensor `field`

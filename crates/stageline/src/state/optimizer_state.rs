@@ -10,6 +10,10 @@ use burn::optim::ModuleOptimizer;
 use burn::tensor::TensorData;
 use burn_pack::{Error, Reader, Scalar, Tensor, Writer};
 
+/// The name of the checkpoint field that marks a trained parameter as having no optimizer state, because the parameter
+/// has had no gradient so far. A state that is missing without this mark is an error.
+pub(crate) const STATELESS: &str = "stateless";
+
 /// One field of the state that an optimizer keeps for a parameter, such as Adam's first moment.
 #[derive(Clone, Debug)]
 pub(crate) struct Field {

@@ -1,5 +1,7 @@
 //! Loss scaling: the factor that keeps small gradients within the range of f16.
 
+use std::ops::RangeInclusive;
+
 use stageline_checkpoint::LossScale as State;
 
 use crate::update::precision::Precision;
@@ -42,6 +44,14 @@ impl Default for DynamicLossScale {
     }
 }
 
+impl DynamicLossScale {
+    /// Returns the values that this loss scale can have: from its lowest value to the largest number in f32, the type
+    /// in which losses are scaled.
+    pub(crate) fn range(self) -> RangeInclusive<f64> {
+        self.lowest..=f64::from(f32::MAX)
+    }
+}
+
 impl LossScale {
     /// Returns the default loss scale of a precision: dynamic for f16, and 1 for all others.
     pub(crate) fn of(precision: Precision) -> Self {
@@ -56,9 +66,10 @@ impl LossScale {
         let positive = |value: f64| value.is_finite() && value > 0.0;
         match self {
             Self::Fixed(scale) => positive(scale),
-            Self::Dynamic(DynamicLossScale { initial, growth, back_off, growth_interval, lowest }) => {
+            Self::Dynamic(config) => {
+                let DynamicLossScale { initial, growth, back_off, growth_interval, lowest } = config;
                 let moves = growth > 1.0 && growth.is_finite() && (0.0..1.0).contains(&back_off) && back_off > 0.0;
-                positive(initial) && positive(lowest) && lowest <= initial && moves && growth_interval > 0
+                positive(lowest) && config.range().contains(&initial) && moves && growth_interval > 0
             }
         }
     }
@@ -105,10 +116,11 @@ impl Scaler {
 
     /// Counts a step without an overflow; a dynamic loss scale rises after enough such steps.
     pub(crate) fn stepped(&mut self) {
-        let LossScale::Dynamic(DynamicLossScale { growth, growth_interval, .. }) = self.config else { return };
+        let LossScale::Dynamic(config) = self.config else { return };
+        let DynamicLossScale { growth, growth_interval, .. } = config;
         self.calm = self.calm.saturating_add(1);
         if self.calm >= growth_interval {
-            *self = Self { scale: self.scale * growth, calm: 0, ..*self };
+            *self = Self { scale: (self.scale * growth).min(*config.range().end()), calm: 0, ..*self };
         }
     }
 

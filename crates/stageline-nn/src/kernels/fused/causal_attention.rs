@@ -246,6 +246,7 @@ mod tests {
             (1500, 0.0, 0.0, 100.0, 1.2e-4),
             (1500, 0.0, 0.0, 17.0, 1.0),
             (1500, 0.0, 8.0, 17.0, 3e-4),
+            (4096, 0.0, 8.0, 17.0, 1.2e-4),
             (1500, 0.0, 2.0, 1.0, 3e-4),
             (300, 0.0, 8.0, 200.0, 1.0),
             (300, 100.0, 0.0, 1.0, 1.0),
@@ -278,6 +279,38 @@ mod tests {
                 println!("  part {at}: off by {:.1e} of {size:.1e}", off / size);
                 assert!(off < 5e-3 * size, "{length} {scores} {value} {gradient}: part {at} is off by {off} of {size}");
             }
+        }
+    }
+
+    /// With equal scores an output is the mean of the values up to its position, and the gradient of a value is the sum
+    /// of its later outputs' gradients, each divided by the number of values in its mean.
+    #[test]
+    fn equal_scores_over_8192_positions_give_means_in_f16() {
+        use burn::tensor::FloatDType;
+
+        const LENGTH: usize = 8192;
+        let value = |at: usize| 17.0 + ((at * 7) % 16) as f32 / 16.0;
+        let upstream = |at: usize| 1e-4 * (1.0 + ((at * 5) % 8) as f32 / 8.0);
+        let column = |number: &dyn Fn(usize) -> f32| {
+            let numbers: Vec<f32> = (0..LENGTH).map(number).collect();
+            Tensor::<1>::from_floats(numbers.as_slice(), &Device::flex()).reshape([1, LENGTH, 1]).cast(FloatDType::F16)
+        };
+        let zeros = column(&|_| 0.0);
+        let input = Tensor::cat(vec![zeros.clone(), zeros, column(&value)], 2);
+        let (output, kept) = attended(input, 1.into(), None);
+        let gradient = to_input(kept, 1.into(), column(&upstream));
+        let numbers = |tensor: Tensor<3>| tensor.cast(FloatDType::F64).into_data().iter::<f64>().collect::<Vec<_>>();
+        let (output, gradient) = (numbers(output), numbers(gradient.slice_dim(2, 2..3)));
+        let (mut sum, mut rest) = (0.0, 0.0);
+        for at in 0..LENGTH {
+            sum += f64::from(value(at));
+            let mean = sum / (at + 1) as f64;
+            assert!((output[at] - mean).abs() < 2e-3 * mean, "output {at} is {}, not {mean}", output[at]);
+            let last = LENGTH - 1 - at;
+            rest += f64::from(upstream(last)) / (last + 1) as f64;
+            let off = (gradient[last] - rest).abs();
+            // Numbers below 6e-8 are 0 in f16, and those below 6e-5 have fewer bits.
+            assert!(off < 5e-3 * rest + 6e-8, "the gradient of value {last} is {}, not {rest}", gradient[last]);
         }
     }
 
