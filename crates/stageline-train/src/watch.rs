@@ -25,7 +25,7 @@ const HARDLY: f64 = 1e-3;
 pub struct Watch {
     /// The gradient norms of the last steps.
     norms: VecDeque<f64>,
-    /// No jump is reported before this step, because the norms around a jump would each be one.
+    /// The step before which no further jump is reported, so that several large norms in a row give one warning.
     quiet_until: usize,
     /// The number of steps in a row in which the gradient of a parameter was exactly 0.
     without_gradient: HashMap<Arc<str>, usize>,

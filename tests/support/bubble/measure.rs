@@ -56,8 +56,8 @@ pub struct Measurement {
     pub samples: usize,
     /// The pipeline whose step time is measured.
     timed: Box<dyn Steps>,
-    /// On a GPU, the pipeline that waits for its device after every action. The bubble is measured there, because this
-    /// slows steps down.
+    /// The pipeline whose bubble is measured if the device is a GPU. Its workers wait for the device after every
+    /// action, which makes steps slower, so its step times are not used. `None` on a CPU.
     synchronised: Option<Box<dyn Steps>>,
     step_times: Vec<f64>,
     /// The reports of the steps whose bubble is measured, after those of the warm-up.

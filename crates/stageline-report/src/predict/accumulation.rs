@@ -19,7 +19,8 @@ pub struct Accumulation {
 }
 
 impl Accumulation {
-    /// Returns the predicted weight of all targets that the training uses; in most models, their number of tokens.
+    /// Returns the predicted number of tokens that the training uses; for models with other loss weights, the sum of
+    /// these weights.
     pub fn tokens(&self) -> f64 {
         self.steps * self.batch
     }
