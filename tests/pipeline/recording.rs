@@ -157,7 +157,7 @@ struct Front {
     slow: usize,
 }
 
-/// The second stage of the test's pipeline, whose forward and backward take long if `slow` is set.
+/// The second stage of the test's pipeline, whose forward takes long if `slow` is set.
 #[derive(Module, Debug)]
 struct Middle {
     layer: Layer,
