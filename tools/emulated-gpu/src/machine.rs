@@ -169,12 +169,12 @@ impl Machine {
         self.events.get(&event).is_none_or(|event| event.done == event.queued)
     }
 
-    /// Notes that the host has seen a stream idle, so that the host knows of all operations on that stream.
+    /// Records that the host has seen a stream idle, so that the host knows of all operations on that stream.
     pub fn saw_idle(&mut self, stream: StreamId) {
         self.streams.get(&stream).iter().for_each(|stream| self.host.join(&stream.clock));
     }
 
-    /// Notes that the host has seen an event done, so that the host knows of all operations before that event.
+    /// Records that the host has seen an event done, so that the host knows of all operations before that event.
     pub fn saw_done(&mut self, event: EventId) {
         let last = self.events.get(&event).and_then(|event| event.clocks.get(&event.done));
         last.iter().for_each(|clock| self.host.join(clock));
@@ -357,8 +357,8 @@ mod tests {
         assert!(machine.is_idle(other) && !machine.is_done(event));
     }
 
-    /// In this test a kernel writes memory that is then sent, and another kernel writes the same memory again, after a
-    /// wait for the send or without one.
+    /// Tests a kernel that writes memory while the memory is still being sent: it is a race unless the kernel waits for
+    /// the send.
     #[test]
     fn a_write_to_memory_that_is_still_being_sent_is_a_race() {
         for (waits, races) in [(true, 0), (false, 1)] {
