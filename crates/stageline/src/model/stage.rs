@@ -195,8 +195,8 @@ where
     }
 }
 
-/// Implements [`Stage`] for a tuple of stages. The arguments name the type parameters of the stages: the first one,
-/// each further one with the one `after` which it runs, and, behind a semicolon, the last one again.
+/// Implements [`Stage`] for a tuple of stages. The arguments of the macro are the type parameters of the stages in
+/// order, each but the first with its predecessor (`B after A`), and after a semicolon the last type parameter again.
 macro_rules! tuple_stage {
     ($first:ident $(, $next:ident after $before:ident)*; $last:ident) => {
         impl<$first: Stage $(, $next: Stage<Input = $before::Output>)*> Stage for ($first, $($next),*) {
@@ -222,8 +222,8 @@ macro_rules! tuple_stage {
     };
 }
 
-/// Implements [`LossStage`] for a tuple of stages. The arguments name the type parameters of the stages: those before
-/// the last one, and, behind a semicolon, the last one, which has the loss.
+/// Implements [`LossStage`] for a tuple of stages. The arguments of the macro are the type parameters of all stages
+/// except the last, and after a semicolon that of the last stage, which has the loss.
 macro_rules! tuple_loss_stage {
     ($($before:ident),*; $last:ident) => {
         impl<$($before: Stage,)* $last: LossStage> LossStage for ($($before,)* $last)
