@@ -110,8 +110,8 @@ impl FromStr for LossScaleBy {
     }
 }
 
-/// The values of the flag `--flush`: at the end of a step, a stage that has finished its part waits for the other
-/// stages (`Together`) or begins the next step (`Ahead`).
+/// The values of the flag `--flush`: whether a stage that has finished its part of a step waits for the other stages
+/// (`Together`) or begins the next step (`Ahead`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FlushName {
     Together,
