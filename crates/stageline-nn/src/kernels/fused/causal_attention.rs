@@ -225,7 +225,7 @@ mod tests {
     use super::super::checks::{derived, in_all, near, random};
     use super::*;
 
-    /// Compares attention over long sequences in f16 with attention in f64. The inputs test the range of f16: values
+    /// Tests attention over long sequences in f16 against attention in f64. The inputs test the range of f16: values
     /// whose sum over the keys exceeds 65504, small gradients, and scores that are all equal or far apart.
     #[test]
     fn long_sequences_stay_in_the_range_of_f16() {
