@@ -83,7 +83,7 @@ pub struct RaceDetector {
     uses: BTreeMap<u64, Uses>,
     /// The last accesses to device memory whose length is known.
     extents: VecDeque<Seen>,
-    /// The races that were found, each as a message.
+    /// The races that were found so far, each as a message for the user.
     pub races: Vec<String>,
 }
 

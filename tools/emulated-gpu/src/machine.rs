@@ -20,18 +20,18 @@ pub type Effect = Box<dyn FnOnce() -> Result<(), String> + Send>;
 /// An operation in the queue of a CUDA stream: a launch, a copy, a record, a wait, a send or a receive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// The launch of a kernel by its number, with the kernel's accesses to memory; it advances the time of the stream
-    /// by one.
+    /// The launch of a kernel, given by its number, with the kernel's accesses to memory. A launch advances the time of
+    /// the stream by one.
     Launch(usize, Vec<Access>),
-    /// A copy of memory, with its accesses to device memory, which takes no time.
+    /// A copy of memory, with its accesses to device memory; it takes no time.
     Copy(Vec<Access>),
-    /// The record of an event in its stream, with the number of this record.
+    /// The record of an event in the stream, with the number of this record among the records of the event.
     Record(EventId, u64),
-    /// A wait of the stream until this record of the event is done.
+    /// A wait of the stream for an event, until the event's record with this number is done.
     Wait(EventId, u64),
-    /// A send from an address, which completes together with the receive that has the same ends.
+    /// A send from an address in memory, which completes together with the receive that has the same two ends.
     Send(Ends, u64),
-    /// A receive to an address, which completes together with the send that has the same ends.
+    /// A receive to an address in memory, which completes together with the send that has the same two ends.
     Receive(Ends, u64),
 }
 

@@ -70,7 +70,7 @@ pub enum Shuffle {
     Down,
 }
 
-/// The operation of a decoded instruction.
+/// The operation of a decoded instruction, which a warp executes in its active lanes.
 pub enum Operation {
     Compute {
         function: Function,
@@ -143,7 +143,7 @@ pub struct Step {
     pub operation: Operation,
     /// The index of the step at which lanes reconverge that a branch in this instruction separates.
     pub reconverges: usize,
-    /// The PTX text of the instruction, for error messages.
+    /// The text of the instruction in PTX, which error messages quote.
     pub text: String,
 }
 

@@ -33,7 +33,7 @@ pub struct Warp {
     is_waiting: bool,
 }
 
-/// Returns the numbers of the lanes in a mask.
+/// Returns the numbers (0 to 31) of the lanes that a mask of a warp selects.
 fn each(lanes: u32) -> impl Iterator<Item = usize> {
     (0..32).filter(move |lane| lanes >> lane & 1 == 1)
 }
@@ -321,7 +321,7 @@ impl Warp {
         Ok(())
     }
 
-    /// Returns the address of each element of a matrix in memory, row by row.
+    /// Returns the memory address of each element of a matrix that a warp loads or stores, row by row.
     fn addresses(&self, tile: &Tile) -> Result<Vec<u64>, String> {
         let (rows, columns) = (tile.fragment.rows, tile.fragment.columns);
         let bytes = u64::from(tile.fragment.of.bits()) / 8;

@@ -146,13 +146,14 @@ pub struct Noise {
     /// The noise scale by the running averages of both estimates over the steps of the run, which a resumed run begins
     /// anew; `None` if the averaged squared norm is not above 0.
     pub smoothed_scale: Option<f64>,
-    /// The estimates over all parameters of the model.
+    /// The estimates of the gradient's squared norm and noise over all parameters of the model.
     pub total: SignalAndNoise,
-    /// The estimates over the parameters of each stage.
+    /// The estimates of the gradient's squared norm and noise over the parameters of each stage.
     pub stages: Vec<SignalAndNoise>,
 }
 
-/// The estimates of a step of the squared norm of the gradient, and of the variance of the gradient of one target.
+/// The estimates of the squared norm of the gradient, and of the variance of the gradient of one target, from one
+/// training step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SignalAndNoise {
     /// The estimate of the squared norm of the gradient that a batch of infinite size would have; it can be negative.
