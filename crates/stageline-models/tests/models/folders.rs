@@ -106,8 +106,8 @@ fn folders_without_the_root_with_buffers_and_with_copies_of_the_table_are_read()
     assert_eq!(logits(&mut plain(&LanguageModel::open(&bare).unwrap())), expected);
 }
 
-/// Tests a rule of the Transformers library: a head whose values differ from the table is not tied, whatever the configuration
-/// says.
+/// Tests a rule of the Transformers library: a head whose values differ from the table is not tied, whatever the
+/// configuration says.
 #[test]
 fn a_head_with_values_of_its_own_is_not_tied() {
     let folder = tempfile::tempdir().unwrap();

@@ -132,8 +132,8 @@ pub trait LossStage: Stage {
     /// `[terms]`.
     ///
     /// If the stages compute in bf16 or f16 ([`Precision`](crate::Precision)), the loss must still be in f32, or the
-    /// step ends with an error. [`cross_entropy`](fn@crate::nn::cross_entropy) casts its logits. A loss of one's own casts
-    /// the output first, with `.cast(FloatDType::F32)`. Targets are not rounded.
+    /// step ends with an error. [`cross_entropy`](fn@crate::nn::cross_entropy) casts its logits. A loss of one's own
+    /// casts the output first, with `.cast(FloatDType::F32)`. Targets are not rounded.
     fn loss(&self, output: Self::Output, target: Self::Target) -> Tensor<1>;
 
     /// Computes the loss sums of one micro-batch, as [`loss`](Self::loss) does, or returns an error that stops the

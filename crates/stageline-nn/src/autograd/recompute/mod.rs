@@ -55,7 +55,8 @@ pub fn gather<R>(backward: impl FnOnce() -> R) -> (R, GradientsParams) {
 }
 
 /// Runs a block of a model, such as a transformer layer, and returns its output. The block is marked as a part that
-/// [`Recompute::Full`], [`Recompute::Blocks`], [`Recompute::EveryNth`] and [`Recompute::Only`] recompute in the backward.
+/// [`Recompute::Full`], [`Recompute::Blocks`], [`Recompute::EveryNth`] and [`Recompute::Only`] recompute in the
+/// backward.
 ///
 /// `forward` computes the block from `module` and `input`. It must use no parameters other than the module's, because
 /// gradients of other parameters are lost if the block is recomputed.
