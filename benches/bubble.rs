@@ -1,5 +1,6 @@
-//! Measures the bubble and the throughput against M, for several P and schedules, beside theory, simulation and
-//! prediction. Prints one line per measurement, and with `--output` writes tables and pictures into a folder.
+//! Measures the bubble and the throughput of pipelines against M, for several P and schedules, and prints them beside
+//! theory, simulation and prediction. Each measurement is one line, and `--output` writes tables and pictures into a
+//! folder.
 //!
 //! ```text
 //! cargo bench --bench bubble -- --kind paced --stages 4,8 --schedules 1f1b,gpipe --output bubble
@@ -13,7 +14,7 @@ use stageline_workspace::bubble::{files, flags, measure, point};
 use crate::flags::Flags;
 use crate::point::Point;
 
-/// Counts allocated bytes, for the peak memory of each worker.
+/// The global allocator of the bench, which counts allocated bytes for the peak memory of each worker.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 

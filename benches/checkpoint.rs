@@ -1,5 +1,5 @@
-//! Measures the cost of a checkpoint: the pause of the pipeline beside a plain copy of the same bytes, and a step's
-//! slowdown while a checkpoint is written in the background.
+//! Measures the cost of a checkpoint: the pause of the pipeline compared with a plain copy of the same bytes, and the
+//! slowdown of a step while a checkpoint is written in the background.
 //!
 //! ```text
 //! cargo bench --bench checkpoint
@@ -18,21 +18,21 @@ use crate::gpt::Load;
 use crate::model::Shape;
 use crate::side_by_side::side_by_side;
 
-/// Measures the cost of a checkpoint
+/// Measures the cost of a checkpoint: the pause, and the slowdown of steps
 #[derive(Parser)]
 struct Flags {
-    /// P, the number of stages
+    /// Number of stages P
     #[arg(long, default_value_t = 2)]
     stages: usize,
-    /// Timed checkpoints
+    /// Number of timed checkpoints
     #[arg(long, default_value_t = 15)]
     rounds: usize,
-    /// Ignored: `cargo bench` passes it
+    /// Has no effect; `cargo bench` passes this flag
     #[arg(long, hide = true)]
     bench: bool,
 }
 
-/// Returns the parameters and the optimizer state.
+/// Returns the tensors of a checkpoint: the parameters and the optimizer state.
 fn tensors(checkpoint: &Checkpoint) -> impl Iterator<Item = &Tensor> {
     checkpoint.parameters.values().chain(checkpoint.optimizer.values())
 }

@@ -1,5 +1,5 @@
-//! Measures the pipeline's own cost: a step beside a plain accumulation loop, and the time per action of stages that
-//! compute next to nothing.
+//! Measures the pipeline's own cost: a step compared with a plain accumulation loop, and the time per action of stages
+//! that compute next to nothing.
 //!
 //! ```text
 //! cargo bench --bench dispatch
@@ -19,20 +19,21 @@ use crate::gpt::{LEARNING_RATE, Load};
 use crate::model::{Bytes, Layers, Shape, gpt};
 use crate::side_by_side::{median, side_by_side, time};
 
-/// Counts allocated bytes, so that times include the cost of counting.
+/// The global allocator of the bench, which counts allocated bytes as in a training, so that times include the cost of
+/// counting.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
-/// Measures the pipeline's own cost
+/// Measures the pipeline's own cost, beside the computation of its stages
 #[derive(Parser)]
 struct Flags {
-    /// M, the number of micro-batches in the comparison with the plain loop
+    /// Number of micro-batches M in the comparison with the plain loop
     #[arg(long, default_value_t = 8)]
     micro_batches: usize,
-    /// Seconds of timed steps, for each shape of the comparison with the plain loop
+    /// Seconds of timed steps for each shape of the GPT in the comparison with the plain loop
     #[arg(long, default_value_t = 20.0)]
     seconds: f64,
-    /// Ignored: `cargo bench` passes it
+    /// Has no effect; `cargo bench` passes this flag
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -46,7 +47,8 @@ fn main() {
     dispatch();
 }
 
-/// Times a pipeline of one stage beside a loop without the library, for three shapes of the GPT.
+/// Times a pipeline of one stage and a training loop without Stageline in turn, for three shapes of the GPT, and prints
+/// the ratios.
 fn overhead(flags: &Flags) {
     for (width, micro_batch_size) in [(64, 1), (128, 4), (256, 4)] {
         let load = Load {
@@ -66,7 +68,7 @@ fn overhead(flags: &Flags) {
     }
 }
 
-/// A training loop with gradient accumulation, written in burn without the library.
+/// A training loop with gradient accumulation in burn without Stageline, with which the pipeline is compared.
 struct Plain {
     model: Option<Layers>,
     optimizer: ModuleOptimizer,
@@ -97,7 +99,7 @@ impl Plain {
     }
 }
 
-/// A stage with one parameter, which multiplies its input by it.
+/// A stage for the bench that multiplies its input by its only parameter.
 #[derive(Module, Debug)]
 struct Tiny {
     scale: Param<Tensor<1>>,
@@ -130,8 +132,8 @@ impl LossStage for Tiny {
     }
 }
 
-/// Prints the time per action of stages that compute next to nothing: a step of M micro-batches has 2M actions a stage,
-/// and their time is the step's divided by 2M.
+/// Prints the time per action of stages that compute next to nothing. A step of M micro-batches has 2M actions on each
+/// stage, so the time per action is the step time divided by 2M.
 fn dispatch() {
     println!("microseconds an action, 1F1B, step time / 2M, median of steps; batch cut and flush included");
     println!("{:>3} {:>4} {:>10} {:>10}", "P", "M", "no tensors", "x * w");
@@ -161,7 +163,8 @@ fn dispatch() {
     }
 }
 
-/// Returns the median time per action of `step`, in microseconds.
+/// Returns the time per action in microseconds: the median time of a call of `step`, which makes a step, divided by 2 x
+/// `micro_batches`.
 fn action_time(micro_batches: usize, mut step: impl FnMut()) -> f64 {
     let steps = 3000 / micro_batches;
     let seconds = median((0..steps).map(|_| time(&mut step).as_secs_f64()));

@@ -1,4 +1,5 @@
-//! Measures how much faster a step is on P stages of one core each than on one stage of one core.
+//! Measures the speedup of a pipeline: how much faster a step is on P stages of one core each than on one stage of one
+//! core.
 //!
 //! ```text
 //! cargo bench --bench speedup -- --stages 2 --micro-batches 8
@@ -16,34 +17,34 @@ use crate::gpt::Load;
 use crate::model::{Bytes, Logits, Shape};
 use crate::side_by_side::{Pairs, median, side_by_side};
 
-/// Times steps of the same model cut into P stages and into one, in turn
+/// Times steps of the same model cut into P stages and into one stage, in turn
 #[derive(Parser)]
 struct Flags {
-    /// P, the number of stages
+    /// Number of stages P
     #[arg(long, default_value_t = 2)]
     stages: usize,
-    /// The schedule of the P stages
+    /// Schedule of the pipeline with P stages
     #[arg(long, default_value = "1f1b", value_parser = schedule_named)]
     schedule: &'static (dyn Schedule + Sync),
-    /// M, the number of micro-batches
+    /// Number of micro-batches M in a step
     #[arg(long, default_value_t = 8)]
     micro_batches: usize,
-    /// Samples of a micro-batch
+    /// Number of samples in a micro-batch
     #[arg(long, default_value_t = 2)]
     micro_batch_size: usize,
-    /// Transformer blocks of the GPT
+    /// Number of transformer blocks of the GPT
     #[arg(long, default_value_t = 8)]
     layers: usize,
-    /// The width of an activation
+    /// Width of the GPT's activations
     #[arg(long, default_value_t = 256)]
     width: usize,
-    /// The length of a sample, in bytes
+    /// Length of a sample, in bytes
     #[arg(long, default_value_t = 128)]
     context: usize,
-    /// Timed steps of each of the two pipelines
+    /// Number of timed steps of each of the two pipelines
     #[arg(long, default_value_t = 15)]
     rounds: usize,
-    /// Ignored: `cargo bench` passes it
+    /// Has no effect; `cargo bench` passes this flag
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -81,8 +82,8 @@ fn main() {
     println!("the machine: {} such P=1 pipelines at once take {} times as long as one", p, crowding(&load, &flags));
 }
 
-/// Times P independent pipelines of one stage at once against one alone. The ratio is what busy cores lose to each
-/// other through shared caches, memory and clocks, without any pipelining.
+/// Times P independent pipelines of one stage that run at once, and one that runs alone. The ratio shows how much busy
+/// cores slow each other down through shared caches, memory and clocks, without any pipelining.
 fn crowding(load: &Load, flags: &Flags) -> Pairs {
     let mut pipelines: Vec<_> = (0..flags.stages).map(|_| load.pipeline(1)).collect();
     let mut alone = load.pipeline(1);

@@ -15,15 +15,16 @@ use burn::tensor::activation::{log_softmax, relu};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use stageline::{Batch, LossStage, Pipeline, Stage, StageConfig, Weight, seeded};
 
-/// The number of digits, and of possible sums modulo ten.
+/// The number of different digits, and of possible sums modulo ten.
 const DIGITS: usize = 10;
 /// The width of the model: the number of values in the embedding of a digit.
 const WIDTH: usize = 32;
 
-/// The tensors that cross both boundaries: the activation, and the embedding that skips the middle stage.
+/// The payload between two stages of the example: the activation, and the embedding that skips the middle stage.
 type Hidden = (Tensor<2>, Tensor<2>);
 
-/// Stage 0, which maps two digits `[batch, 2]` to an activation and a skip connection, `[batch, 2 x width]` each.
+/// Stage 0 of the example, which maps two digits `[batch, 2]` to an activation and a skip connection, `[batch, 2 x
+/// width]` each.
 #[derive(Module, Debug)]
 struct Encoder {
     digits: Embedding,
@@ -40,7 +41,7 @@ impl Stage for Encoder {
     }
 }
 
-/// Stage 1, which transforms the activation and passes the skip connection on.
+/// Stage 1 of the example, which transforms the activation and passes the skip connection on.
 #[derive(Module, Debug)]
 struct Middle {
     layer: Linear,
@@ -55,7 +56,8 @@ impl Stage for Middle {
     }
 }
 
-/// Stage 2, which adds both tensors and compares the logits with the sums `[batch]`.
+/// Stage 2 of the example, which adds the activation and the skip connection, and compares the logits with the sums of
+/// digits `[batch]`.
 #[derive(Module, Debug)]
 struct Classifier {
     logits: Linear,
@@ -73,8 +75,8 @@ impl Stage for Classifier {
 impl LossStage for Classifier {
     type Target = Tensor<1, Int>;
 
-    /// Returns the loss as a sum over the batch, never a mean: the pipeline divides this sum once, by the weight of the
-    /// whole step.
+    /// Returns the loss of a micro-batch as a sum over its rows, never a mean: the pipeline divides this sum once, by
+    /// the weight of the whole step.
     fn loss(&self, logits: Tensor<2>, target: Tensor<1, Int>) -> Tensor<1> {
         -log_softmax(logits, 1).gather(1, target.unsqueeze_dim(1)).sum()
     }
@@ -125,7 +127,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Returns every pair of digits, `[100, 2]`, and their sums modulo ten, `[100]`.
+/// Returns the training data of the example: every pair of digits, `[100, 2]`, and their sums modulo ten, `[100]`.
 fn all_sums(device: &Device) -> (Tensor<2, Int>, Tensor<1, Int>) {
     let digits = 0..DIGITS as i32;
     let pairs = || digits.clone().flat_map(|a| (0..DIGITS as i32).map(move |b| (a, b)));

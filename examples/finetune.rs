@@ -4,7 +4,8 @@
 //! cargo run --release --features models --example finetune -- --model SmolLM-135M --data notes.txt --export tuned
 //! ```
 //!
-//! It trains if there is `--data`, and then computes logits, writes the model and continues a prompt, as the flags say.
+//! The program trains if `--data` is given. Then it computes logits, writes the model and continues a prompt, as the
+//! flags say.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -27,47 +28,48 @@ static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 /// Fine-tunes a language model from a folder of the Hugging Face hub, cut into pipeline stages.
 #[derive(Clone, Parser)]
 struct Flags {
-    /// Folder of the model: config.json, model.safetensors or its shards, and tokenizer.json
+    /// Folder of the model in the format of the hub: config.json, model.safetensors or its shards, and tokenizer.json
     #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
-    /// Configuration of a new model, like config.json, whose parameters are drawn from --seed
+    /// Configuration file of a new model, in the format of config.json; its parameters are drawn from --seed
     #[arg(long, value_name = "CONFIG.json")]
     init: Option<PathBuf>,
-    /// Text to train on: a text file, a folder of them, JSON lines with the field `text`, or a .json file with rows of
-    /// tokens, which are taken in their order. Without tokenizer.json each byte is a token
+    /// Text to train on: a text file, a folder of text files, JSON lines with the field `text`, or a .json file with
+    /// rows of tokens, which are taken in their order. If the model has no tokenizer.json, each byte is a token
     #[arg(long)]
     data: Option<PathBuf>,
     /// Length of a sample, in tokens [default: 256, or less if the model has fewer positions]
     #[arg(long, value_name = "TOKENS")]
     context: Option<usize>,
-    /// Share of the text that is evaluated and not trained on
+    /// Share of the text that is held out for evaluation and not trained on
     #[arg(long, value_name = "SHARE", default_value_t = 0.05)]
     held_out: f64,
-    /// Parameters that stay as they are: a regular expression for the names of their tensors
+    /// Parameters to freeze (they are not trained): a regular expression for the names of their tensors
     #[arg(long, value_name = "REGEX")]
     freeze: Option<String>,
-    /// Folder for the trained model, which transformers' from_pretrained reads
+    /// Folder to which the trained model is written, in the format that transformers' from_pretrained reads
     #[arg(long, value_name = "DIR")]
     export: Option<PathBuf>,
-    /// JSON file with an array of equally long arrays of tokens, whose logits go to --out
+    /// JSON file with an array of equally long arrays of tokens, for which logits are computed and written to --out
     #[arg(long, value_name = "TOKENS.json", requires = "out")]
     logits: Option<PathBuf>,
-    /// File for the tensor `logits` [rows, length, vocabulary] in f32
+    /// File for the logits of --logits: the tensor `logits` [rows, length, vocabulary] in f32
     #[arg(long, value_name = "FILE.safetensors")]
     out: Option<PathBuf>,
-    /// Text that the model continues
+    /// Text that the model continues after the training
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
     /// Number of tokens with which the model continues --prompt
     #[arg(long, value_name = "TOKENS", default_value_t = 100)]
     new_tokens: usize,
-    /// Temperature of the continuation; 0 always takes the likeliest token
+    /// Temperature with which the continuation is sampled; 0 always takes the likeliest token
     #[arg(long, default_value_t = 0.8)]
     temperature: f64,
-    /// Number of likeliest tokens that the continuation draws from [default: all]
+    /// Number of likeliest tokens from which each token of the continuation is drawn [default: all]
     #[arg(long)]
     top_k: Option<usize>,
-    /// Probability of the likeliest tokens that the continuation draws from [default: 1]
+    /// Nucleus sampling: each token of the continuation is drawn from the smallest set of likeliest tokens with this
+    /// total probability [default: 1]
     #[arg(long)]
     top_p: Option<f64>,
 }
@@ -111,7 +113,7 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     Ok(())
 }
 
-/// Opens the model, with the parameters frozen that `--freeze` names.
+/// Opens the model that the flags name, or creates a new one, with the parameters frozen that `--freeze` selects.
 fn open(flags: &Flags, seed: u64) -> Result<LanguageModel> {
     let model = match (&flags.model, &flags.init) {
         (Some(folder), None) => LanguageModel::open(folder).context("--model")?,
@@ -130,7 +132,7 @@ fn open(flags: &Flags, seed: u64) -> Result<LanguageModel> {
     Ok(model)
 }
 
-/// Returns the encoding of text: that of tokenizer.json if there is one, else bytes.
+/// Returns the encoding of the model's folder: that of `tokenizer.json` if there is one, and otherwise bytes as tokens.
 fn encoding(home: &Path) -> Result<Box<dyn Encode>> {
     let path = home.join("tokenizer.json");
     if path.exists() {
@@ -140,7 +142,7 @@ fn encoding(home: &Path) -> Result<Box<dyn Encode>> {
     Ok(Box::new(Bytes))
 }
 
-/// Opens the text to train on, with the tokens and lengths of the model.
+/// Opens the text of `--data` as training data for the model; returns `None` if the flag is unset.
 fn open_data(flags: &Flags, model: &LanguageModel, encoding: &dyn Encode, seed: u64) -> Result<Option<TokenData>> {
     let Some(path) = &flags.data else { return Ok(None) };
     let settings = TokenSettings {
@@ -159,7 +161,8 @@ fn open_data(flags: &Flags, model: &LanguageModel, encoding: &dyn Encode, seed: 
     Ok(Some(data))
 }
 
-/// Returns an input of one token, by whose costs the model is cut if it is not trained.
+/// Returns a model input of one token. If the model is not trained, the costs of its layers are counted for this input,
+/// and the model is cut into stages by them.
 fn one_token() -> Tokens {
     Tokens::zeros([1, 1], &burn::tensor::Device::flex())
 }
@@ -172,7 +175,7 @@ fn write_logits(pipeline: &mut Pipeline<Tokens, Logits, Tokens>, rows: &TokenRow
     safetensors::serialize_to_file([("logits", tensor)], None, out).with_context(|| out.display().to_string())
 }
 
-/// Prints the text with which the model continues a prompt, as it comes.
+/// Prints the text with which the model continues the prompt of `--prompt`, token by token as it is generated.
 fn continue_text(
     model: &LanguageModel,
     pipeline: &mut Pipeline<Tokens, Logits, Tokens>,

@@ -21,7 +21,7 @@ use example_gpt::text::Source;
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
-/// The largest number of blocks, width and context.
+/// The largest allowed value of the flags for blocks, width and context.
 const LARGEST: usize = 65_536;
 
 /// Trains a byte-level GPT, cut into pipeline stages, on text.
@@ -30,7 +30,7 @@ struct Flags {
     /// Text file to train on, or a folder of them [default: the Rust sources in the cargo registry]
     #[arg(long)]
     data: Option<PathBuf>,
-    /// Number of transformer blocks
+    /// Number of transformer blocks of the model
     #[arg(long, default_value_t = 4)]
     layers: usize,
     /// Width of the model: the number of values in the activation of one byte
@@ -39,7 +39,7 @@ struct Flags {
     /// Length of a sample, in bytes
     #[arg(long, default_value_t = 128)]
     context: usize,
-    /// Number of bytes that the trained model writes at the end
+    /// Number of bytes of text that the trained model generates at the end
     #[arg(long, value_name = "BYTES", default_value_t = 256)]
     sample: usize,
 }

@@ -1,4 +1,6 @@
-//! A model of one's own: a small network tells two spirals apart, with its accuracy as a metric. Run it with `--config examples/own_model.toml --report page.html --checkpoint kept`, and then with `--resume kept`.
+//! Trains a model of one's own: a small network that tells the points of two spirals apart, with its accuracy as a
+//! metric. Run the example with `--config examples/own_model.toml --report page.html --checkpoint kept`, and then with
+//! `--resume kept`.
 
 use std::process::ExitCode;
 
@@ -14,7 +16,8 @@ use stageline_train::{Data, NoFlags, Program};
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new(); // it counts memory for estimates and the log
 
-/// A linear layer `[rows, from]` to `[rows, to]`, with a ReLU and a residual connection if both widths are equal.
+/// A layer of the example's network: a linear layer from `[rows, from]` to `[rows, to]` with a ReLU, and with a
+/// residual connection if both widths are equal.
 #[derive(Module, Debug)]
 struct Layer {
     linear: Linear,
@@ -47,7 +50,8 @@ impl LossStage for Layer {
     }
 }
 
-/// Points of two spirals, and the spiral of each; another part of the spirals at every step.
+/// The training data of the example: points of two spirals, with the spiral of each point as its target. Every step has
+/// other points.
 struct Spirals;
 
 impl Data for Spirals {

@@ -1,5 +1,5 @@
-//! Measures how many floating-point operations a second one core reaches in matrix products, of the sizes that the GPT
-//! example has.
+//! Measures how many floating-point operations a second one core reaches in matrix products, with the matrix sizes of
+//! the GPT example.
 //!
 //! ```text
 //! cargo run --release --example product
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, Distribution, Tensor};
 
-/// The rows of a micro-batch in tokens, and the width of the model.
+/// The number of rows of the measured matrices: the tokens of a micro-batch.
 const ROWS: usize = 512;
 const WIDTH: usize = 256;
 

@@ -1,5 +1,6 @@
-//! Measures how many actions a second one controller drives on server processes of this host, beside local threads, and
-//! the CPU time that this takes. `scripts/remote-latency.py` measures the cost of a network with latency.
+//! Measures how many actions a second one training drives on server processes of this host, compared with stages on
+//! local threads, and the CPU time that it takes for that. `scripts/remote-latency.py` measures the cost of a network
+//! with latency.
 //!
 //! ```text
 //! cargo bench --bench remote
@@ -21,35 +22,37 @@ use crate::gpt::Load;
 use crate::model::{Bytes, Logits, Shape};
 use crate::servers::{Servers, Transport};
 
-/// Counts allocated bytes, so that times include the cost of counting.
+/// The global allocator of the bench, which counts allocated bytes as in a training, so that times include the cost of
+/// counting.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
-/// Measures actions a second of stages on servers and on local threads
+/// Measures how many actions a second stages on servers and on local threads make
 #[derive(Parser)]
 struct Flags {
-    /// Seconds of timed steps in each row
+    /// Seconds of timed steps in each row of the table
     #[arg(long, default_value_t = 4.0)]
     seconds: f64,
-    /// Ignored: `cargo bench` passes it
+    /// Has no effect; `cargo bench` passes this flag
     #[arg(long, hide = true)]
     bench: bool,
     #[command(subcommand)]
     part: Option<Part>,
 }
 
-/// The parts that run in a process of their own, because burn keeps a session and its thread for the life of a process.
+/// The parts of the bench that run in a process of their own, because burn keeps a connection to a server and its
+/// thread as long as the process runs.
 #[derive(Clone, Copy, Subcommand)]
 enum Part {
-    /// Serves one device of this host
+    /// Serves one device of this host to the bench
     #[command(hide = true)]
     Serve { transport: Transport },
-    /// Measures and prints one row
+    /// Measures and prints one row of the table
     #[command(hide = true)]
     Drive { place: Place, width: usize, stages: usize },
 }
 
-/// The place of the stages: threads of this process, or servers reached over a transport.
+/// The place of the measured stages: threads of this process, or servers that are reached over a transport.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Place {
     Threads,
@@ -80,7 +83,7 @@ fn main() {
     }
 }
 
-/// Runs this program in a new process with these arguments.
+/// Runs this program in a new process with the given arguments, and waits for its end.
 fn alone(arguments: &[&str]) {
     let program = std::env::current_exe().expect("this program");
     let ended = Command::new(program).args(arguments).status().expect("this program");
@@ -89,7 +92,8 @@ fn alone(arguments: &[&str]) {
 
 const MICRO_BATCHES: usize = 32;
 
-/// Measures one row: `stages` stages of a small GPT (one block a stage on average), so that driving them dominates.
+/// Measures and prints one row of the table. A small GPT with one block per stage on average runs on `stages` stages,
+/// so that driving the stages takes more time than their computation.
 fn drive(place: Place, width: usize, stages: usize, seconds: f64) {
     let shape = Shape { layers: stages, width, context: width.min(64) };
     let load = Load { shape, micro_batches: MICRO_BATCHES, micro_batch_size: 1 };
@@ -117,15 +121,15 @@ fn drive(place: Place, width: usize, stages: usize, seconds: f64) {
     println!(" {:>10.1} {:>16.1}", 1e6 * cpu / actions, 100.0 * idle / idle_for);
 }
 
-/// Runs a closure and returns the seconds that it took and this process' CPU seconds meanwhile, NaN where the system
-/// does not report them.
+/// Runs a closure. Returns its duration in seconds, and the CPU time of this process meanwhile in seconds, which is NaN
+/// on systems that do not report it.
 fn used(run: impl FnOnce()) -> (f64, f64) {
     let (start, before) = (Instant::now(), cpu_seconds());
     run();
     (start.elapsed().as_secs_f64(), cpu_seconds() - before)
 }
 
-/// Returns the CPU seconds of this process so far, which Linux counts in hundredths, or NaN on other systems.
+/// Returns the CPU time of this process so far in seconds, in hundredths; NaN on systems other than Linux.
 fn cpu_seconds() -> f64 {
     let Ok(text) = std::fs::read_to_string("/proc/self/stat") else { return f64::NAN };
     let behind_the_name = text.rsplit_once(')').map_or("", |(_, rest)| rest);
@@ -133,7 +137,7 @@ fn cpu_seconds() -> f64 {
     ticks(11).zip(ticks(12)).map_or(f64::NAN, |(user, system)| (user + system) / 100.0)
 }
 
-/// Opens the devices of servers that ask for no token.
+/// Opens the devices of servers that require no token, given their names.
 fn open(names: &[String]) -> Vec<Device> {
     let names: Vec<_> = names.iter().map(|name| name.parse::<DeviceName>().expect("a name")).collect();
     DeviceName::open_all(&names, None).expect("servers that answer")

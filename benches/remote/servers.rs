@@ -1,4 +1,4 @@
-//! Server processes for the remote bench, each one a new process of the bench itself.
+//! Starts the server processes of the remote bench; each is a new process of the bench's own program.
 
 use std::io::{BufRead, BufReader};
 use std::net::Ipv4Addr;
@@ -10,27 +10,27 @@ use stageline::remote::{Admission, Listen, Relays, Server};
 
 use crate::open;
 
-/// The transport by which the servers are reached.
+/// The transport over which the bench reaches its servers.
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 pub enum Transport {
     Websocket,
     Iroh,
 }
 
-/// Running server processes. Dropping this value kills them.
+/// The running server processes of the bench, with the names of their devices. Dropping this value kills the processes.
 pub struct Servers {
     processes: Vec<Child>,
     names: Vec<String>,
 }
 
 impl Servers {
-    /// Starts this many servers and waits until each has printed its name.
+    /// Starts `count` server processes, and waits until each has printed the name of its device.
     pub fn start(count: usize, transport: Transport) -> Self {
         let (processes, names) = (0..count).map(|_| start(transport)).unzip();
         Self { processes, names }
     }
 
-    /// Opens the device of each server.
+    /// Opens the device of each server process.
     pub fn devices(&self) -> Vec<Device> {
         open(&self.names)
     }
@@ -44,7 +44,7 @@ impl Drop for Servers {
     }
 }
 
-/// Starts a server process and returns it with the name of its device.
+/// Starts a server process, and returns it with the name of its device.
 fn start(transport: Transport) -> (Child, String) {
     let program = std::env::current_exe().expect("this program");
     let arguments = ["serve", transport.to_possible_value().expect("shown").get_name()].map(str::to_owned);
@@ -56,7 +56,8 @@ fn start(transport: Transport) -> (Child, String) {
     (process, format!("{}/0", name.trim()))
 }
 
-/// Serves one CPU device on one core, as a local stage has. A server process runs this.
+/// Serves one CPU device that uses one core, as a stage on a local thread does. A server process of the bench calls
+/// this function.
 pub fn serve(transport: Transport) {
     rayon::ThreadPoolBuilder::new().num_threads(1).build_global().expect("the first pool");
     let keys = tempfile::tempdir().expect("a folder");

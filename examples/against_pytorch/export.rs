@@ -9,12 +9,13 @@ use safetensors::tensor::{Dtype, TensorView, serialize_to_file};
 
 use crate::task::Task;
 
-/// The model's parameters to write as a safetensors file, each under its path, such as `blocks.0.up.weight`.
+/// A visitor that collects the model's parameters for a safetensors file, each under its path, such as
+/// `blocks.0.up.weight`.
 #[derive(Default)]
 pub struct Parameters {
-    /// The names of the modules that are being visited, the outermost first.
+    /// The names of the modules in which the visitor is at the moment, the outermost first.
     path: Vec<String>,
-    /// The path, shape and f32 values, as little-endian bytes, of each parameter.
+    /// The path, the shape and the values (f32, as little-endian bytes) of each collected parameter.
     tensors: Vec<(String, Vec<usize>, Vec<u8>)>,
 }
 
@@ -26,7 +27,7 @@ impl Parameters {
         self.path.pop();
     }
 
-    /// Writes all parameters into one safetensors file.
+    /// Writes all collected parameters into one safetensors file.
     pub fn write(&self, path: &Path) -> Result<()> {
         let views = self
             .tensors

@@ -10,7 +10,7 @@ use crate::model::Shape;
 /// Trains a small GPT with masked targets and writes all that PyTorch needs to do the same.
 #[derive(Parser)]
 pub struct Flags {
-    /// Folder for all files; it is created if it does not exist
+    /// Folder for all files that PyTorch needs; it is created if it does not exist
     #[arg(long)]
     pub folder: PathBuf,
     /// Number of pipeline stages into which the model is cut
@@ -28,7 +28,7 @@ pub struct Flags {
     /// Number of optimizer steps
     #[arg(long, default_value_t = 50)]
     pub steps: usize,
-    /// Number of transformer blocks
+    /// Number of transformer blocks of the GPT
     #[arg(long, default_value_t = 2)]
     pub layers: usize,
     /// Width of the model: the number of values in the activation of one byte

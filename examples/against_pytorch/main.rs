@@ -1,5 +1,6 @@
 //! Trains a small GPT and writes all that PyTorch needs to repeat it: parameters, batches with masks, settings, and the
-//! loss and gradient norm of every step. `compare.py`, beside this file, repeats the training and compares.
+//! loss and gradient norm of every step. `compare.py`, beside this file, repeats the training in PyTorch and compares
+//! the losses and norms.
 //!
 //! ```text
 //! cargo run --release --example against_pytorch -- --folder /tmp/against

@@ -1,4 +1,5 @@
-//! The model: a pre-LN, byte-level GPT with learned positions, whose layers can be stages of a pipeline.
+//! The model of the GPT example: a pre-LN, byte-level GPT with learned positions, as a row of layers that can be cut
+//! into stages.
 //!
 //! Activations cross boundaries as `[batch, context, width]`; inside, layers compute on `[batch x context, width]`.
 
@@ -38,14 +39,16 @@ impl Shape {
     }
 }
 
-/// The sum of byte and position embeddings, a map from `[batch, context]` to `[batch, context, width]`.
+/// The first layer of the GPT, from bytes `[batch, context]` to activations `[batch, context, width]`: the sum of byte
+/// and position embeddings.
 #[derive(Module, Debug)]
 pub struct Embeddings {
     bytes: Embedding,
     positions: Param<Tensor<2>>,
 }
 
-/// A transformer block: attention and an MLP, each with a layer norm before it and a residual connection around it.
+/// A transformer block of the GPT: attention and an MLP, each with a layer norm before it and a residual connection
+/// around it.
 #[derive(Module, Debug)]
 pub struct Block {
     attention_norm: LayerNorm,
@@ -55,7 +58,7 @@ pub struct Block {
     down: Linear,
 }
 
-/// The causal self-attention of a transformer block, over several heads.
+/// The causal self-attention of a transformer block, with several heads.
 #[derive(Module, Debug)]
 pub struct Attention {
     query_key_value: Linear,
@@ -63,25 +66,26 @@ pub struct Attention {
     heads: usize,
 }
 
-/// The head of the model: the final layer norm, the projection to logits, and the loss.
+/// The last layer of the GPT: the final layer norm, the projection to logits, and the loss.
 #[derive(Module, Debug)]
 pub struct Head {
     norm: LayerNorm,
     logits: Linear,
 }
 
-/// The model as a row of layers, which can be cut into any number of stages.
+/// The type of the GPT as a row of layers, which can be cut into any number of stages.
 pub type Gpt = Row<Embeddings, Block, Head>;
 
-/// The layers of the whole model.
+/// The type of the whole GPT in one piece: its first layer, its blocks and its head.
 pub type Layers = (Embeddings, Vec<Block>, Head);
 
-/// Returns a GPT as a row of layers, whose parameters are drawn from the seed.
+/// Returns a GPT of the given shape as a row of layers, whose parameters are drawn from the seed.
 pub fn gpt(shape: Shape, seed: u64) -> Gpt {
     gpt_with(shape, seed, |head| head)
 }
 
-/// Returns a GPT whose head `wrap` changes.
+/// Returns a GPT of the given shape as a row of layers. The function `wrap` replaces its head, for example by one with
+/// another loss.
 pub fn gpt_with<H>(shape: Shape, seed: u64, wrap: impl Fn(Head) -> H + 'static) -> Row<Embeddings, Block, H>
 where
     H: LossStage<Input = Tensor<3>>,
@@ -92,19 +96,20 @@ where
     Row::new(embeddings, shape.layers, block, head).seed(seed).names("embeddings", "blocks", "head")
 }
 
-/// Returns the costs of the model's layers for one sample.
+/// Returns the costs of the GPT's layers for a sample of full length: parameters and FLOPs, without times.
 pub fn costs(shape: Shape) -> Costs {
     gpt(shape, 0).count(Tensor::zeros([1, shape.context], &Device::flex()))
 }
 
-/// The standard deviation of GPT-2's normal initialisation; residual projections have it divided by sqrt(2 x layers).
+/// The standard deviation of initial weights, as in GPT-2; in residual projections it is divided by sqrt(2 x layers).
 const DEVIATION: f64 = 0.02;
 
 fn normal(std: f64) -> Initializer {
     Initializer::Normal { mean: 0.0, std }
 }
 
-/// Returns a linear layer whose weights are drawn from a normal distribution and whose biases are zero.
+/// Returns a linear layer whose weights are drawn from a normal distribution with the standard deviation `std`, and
+/// whose biases are zero.
 fn linear(from: usize, to: usize, std: f64, device: &Device) -> Linear {
     let mut linear = LinearConfig::new(from, to).with_initializer(normal(std)).init(device);
     linear.bias = Some(Initializer::Zeros.init([to], device));
@@ -209,7 +214,7 @@ impl Stage for Head {
 impl LossStage for Head {
     type Target = Bytes;
 
-    /// Returns the summed cross-entropy of the next bytes, in nats.
+    /// Returns the cross-entropy of the next bytes, summed over all targets, in nats.
     fn loss(&self, logits: Logits, target: Bytes) -> Tensor<1> {
         cross_entropy(rows(logits), target.flatten(0, 1))
     }

@@ -1,4 +1,4 @@
-//! Samples text from the trained model: continues a prompt byte by byte.
+//! Generates text with the trained model: continues a prompt byte by byte.
 
 use anyhow::Result;
 use burn::tensor::activation::softmax;
@@ -14,7 +14,8 @@ const TEMPERATURE: f64 = 0.7;
 
 /// Returns `bytes` bytes with which the pipeline's model continues `prompt`.
 ///
-/// The prompt must not be longer than the model's context. Each byte is predicted from as many bytes before it.
+/// The prompt must not be longer than the model's context. Each new byte is predicted from as many of the last bytes as
+/// the prompt has.
 ///
 /// # Errors
 /// Returns an error if a stage fails.

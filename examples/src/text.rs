@@ -12,18 +12,18 @@ use stageline_train::Data;
 
 use crate::model::Bytes;
 
-/// The number of windows of held-out text in an evaluation.
+/// The number of windows of held-out text that an evaluation reads.
 const VALIDATION_WINDOWS: usize = 256;
 
-/// The source of all batches: the corpus, the sampler of training windows, and the held-out windows.
+/// The source of the GPT example's batches: the text, the sampler of training windows, and the held-out windows.
 pub struct Source {
     corpus: Corpus,
     sampler: Sampler,
-    /// The offsets of the evaluated windows in the held-out text.
+    /// The offsets in bytes of the evaluated windows in the held-out text.
     validation: Vec<u64>,
     /// The length of the model's input, in bytes; a window of text has one byte more, for the last target.
     context: usize,
-    /// The device on which the tensors of batches are made.
+    /// The device on which the tensors of batches are created.
     device: Device,
 }
 
@@ -62,21 +62,21 @@ impl Source {
         Ok(Self { corpus, sampler, validation, context, device })
     }
 
-    /// Returns the entropy of single bytes in the held-out text, in bits. The loss of a model that ignores the context
-    /// cannot go below it.
+    /// Returns the entropy of single bytes in the held-out text, in bits: the lowest loss that a model can have that
+    /// ignores the context.
     pub fn unigram_entropy(&self) -> Result<f64> {
         Ok(self.corpus.validation().unigram_entropy()?)
     }
 
-    /// Returns the first window of the held-out text, as a prompt for the model.
+    /// Returns the beginning of the held-out text's first window, as a prompt for the trained model.
     pub fn prompt(&self) -> Result<Vec<u8>> {
         let mut prompt = vec![0; self.context];
         self.corpus.validation().read(self.validation[0], &mut prompt)?;
         Ok(prompt)
     }
 
-    /// Reads the windows at these offsets of a text as a batch: inputs and targets `[windows, context]`, one byte
-    /// apart.
+    /// Reads the windows of a text at the given offsets (in bytes) as a batch: inputs and targets `[windows, context]`,
+    /// where each target is the byte after its input.
     fn windows(&self, text: &Text, offsets: &[u64]) -> Result<Batch<Bytes, Bytes>> {
         let mut window = vec![0; self.context + 1];
         let (mut inputs, mut targets) = (Vec::new(), Vec::new());
@@ -97,7 +97,8 @@ impl Data for Source {
     type Input = Bytes;
     type Target = Bytes;
 
-    /// Returns windows of text, in which each byte is the target of the bytes before it.
+    /// Returns the batch of a training step: windows of the training text, in which each byte is the target of the
+    /// bytes before it.
     fn batch(&self, step: usize, samples: usize) -> Result<Batch<Bytes, Bytes>> {
         self.windows(self.corpus.train(), &self.sampler.offsets(step as u64, samples))
     }

@@ -17,19 +17,20 @@ use config::{Merged, Settings};
 #[path = "../../crates/stageline-train/src/settings/merge.rs"]
 mod config;
 
-/// The longest input in bytes: longer ones reach no other code.
+/// The largest length in bytes of an input; longer inputs are skipped, because they reach no other code.
 const LIMIT: usize = 4_096;
 
-/// The byte between the parts of an input.
+/// The byte that separates the three parts of an input: command line, settings file and settings of a resumed run.
 const BORDER: u8 = b'|';
 
-/// The parsed flags of a run, and the same values as settings.
+/// The result of merging all sources of settings: the parsed flags of a run, and the same values as settings.
 struct Resolved {
     flags: Flags,
     settings: Settings,
 }
 
-/// Flags that stand in for those of a training: one of every type that it has, under some of its names.
+/// The flags of the fuzzed program, which replace those of a training: one of every type that a training has, under
+/// some of its names.
 #[derive(Debug, Parser)]
 struct Flags {
     #[command(flatten)]
@@ -46,7 +47,7 @@ struct Flags {
     print_config: bool,
 }
 
-/// The flags that are also settings, in files, in `--set` and in checkpoints.
+/// The flags of the fuzzed program that are also settings, so that files, `--set` and checkpoints can set them.
 #[derive(Args, Debug)]
 struct RunFlags {
     #[arg(long)]
@@ -81,7 +82,7 @@ struct RunFlags {
     log: Option<PathBuf>,
 }
 
-/// The settings that a resumed run does not take from its checkpoint.
+/// The names of the settings that a resumed run does not take from its checkpoint.
 const NOT_INHERITED: [&str; 3] = ["verify", "log", "device"];
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -95,7 +96,8 @@ fn schedule(name: &str) -> Result<&'static str, String> {
     ["gpipe", "1f1b"].into_iter().find(|known| *known == name).ok_or(format!("there is no schedule `{name}`"))
 }
 
-/// Merges the three parts of an input, and asserts that the result is right or that the error says something.
+/// Merges the three parts of an input to settings, and asserts that the result is right, or that the error message is
+/// not empty.
 ///
 /// The parts are the command line with one flag per line, the settings file, and the settings of the resumed run as
 /// JSON.
@@ -144,12 +146,12 @@ fn merge(arguments: &[OsString], resumed: Option<&Settings>, file: Option<&str>)
     Ok(Resolved { flags: Flags::from_arg_matches(&matches)?, settings })
 }
 
-/// Merges a settings file alone, without other flags.
+/// Merges a settings file with the defaults only, without other flags.
 fn merge_file(file: &str) -> Result<Resolved> {
     merge(&["gpt".into(), "--config=file".into()], None, Some(file))
 }
 
-/// Returns the default of every setting.
+/// Returns the default value of every setting.
 fn default() -> &'static Settings {
     static DEFAULT: OnceLock<Settings> = OnceLock::new();
     DEFAULT.get_or_init(|| merge(&["gpt".into()], None, None).expect("nothing is wrong").settings)
@@ -162,8 +164,8 @@ fn names() -> &'static BTreeSet<String> {
     NAMES.get_or_init(|| command().get_arguments().map(|flag| flag.get_id().to_string()).collect())
 }
 
-/// Asserts that one setting of a file, by itself, changes only the setting of its name, and that the error for an
-/// unknown name contains that name.
+/// Asserts that a single setting in a settings file changes only the setting of that name, and that the error for an
+/// unknown name contains the name.
 fn assert_file_setting(name: &str, value: &toml::Value) {
     let text = toml::to_string(&BTreeMap::from([(name, value)])).expect("it was read");
     let unknown = format!("there is no setting `{name}`");
@@ -184,8 +186,8 @@ fn assert_file_setting(name: &str, value: &toml::Value) {
     }
 }
 
-/// Asserts that the settings of a resumed run, by themselves, change only the settings of their names, and no other
-/// flag.
+/// Asserts that the settings of a resumed run, merged without other sources, change only the settings of their names,
+/// and no other flag.
 fn assert_inherited(before: &Settings) {
     let Ok(resolved) = merge(&["gpt".into()], Some(before), None) else { return };
     // A command line may lack even the program's name.
@@ -205,7 +207,7 @@ fn assert_inherited(before: &Settings) {
     assert_eq!((config, set.len(), resume, stop_after, print_config), (None, 0, None, None, false));
 }
 
-/// Asserts that every setting outside `names` has its default.
+/// Asserts that every setting whose name is not in `names` has its default value.
 fn assert_changes_only(resolved: &Resolved, names: &BTreeSet<&str>) {
     let default = &default().0;
     let now = &resolved.settings.0;
@@ -214,8 +216,8 @@ fn assert_changes_only(resolved: &Resolved, names: &BTreeSet<&str>) {
     }
 }
 
-/// Asserts that printed settings, read as a file, give the same settings and flags, and that a resumed run inherits
-/// them.
+/// Asserts that settings which are printed as a settings file and read again are the same settings and flags, and that
+/// a resumed run inherits them.
 fn assert_round_trips(resolved: &Resolved) {
     let text = resolved.settings.to_toml().expect("settings are numbers and texts");
     let printed = merge_file(&text).expect("it was taken before");
@@ -231,8 +233,8 @@ fn assert_round_trips(resolved: &Resolved) {
     }
 }
 
-/// Asserts that each setting comes from the strongest source that sets it: flags and `--set`, then the file, then the
-/// resumed run.
+/// Asserts that each setting has the value of the strongest source that sets it: flags and `--set` first, then the
+/// settings file, then the resumed run.
 fn assert_precedence(resolved: &Resolved, arguments: &[OsString], resumed: Option<&Settings>, file: Option<&str>) {
     let given = Flags::command().args_override_self(true).get_matches_from(arguments);
     let file = file.filter(|_| resolved.flags.config.is_some()).unwrap_or_default();

@@ -1,17 +1,17 @@
-//! Fuzzes the corpus: reads bytes as a folder of small files with options, opens it, samples windows, and then changes
-//! a file.
+//! Fuzzes the corpus of training text: reads bytes as a folder of small files with options, opens the folder as a
+//! corpus, samples windows, and then changes a file.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use stageline_data::{Corpus, CorpusError, CorpusOptions, Sampler, Text};
 
-/// The longest input in bytes: longer ones reach no other code.
+/// The largest length in bytes of an input; longer inputs are skipped, because they reach no other code.
 const LIMIT: usize = 1_024;
-/// The most files of an input.
+/// The largest number of files that an input describes.
 const FILES: usize = 8;
 
-/// The byte between the contents of two files.
+/// The byte that separates the contents of two files in an input.
 const BORDER: u8 = b'|';
 
 const MAX_BYTES: [u64; 6] = [32 << 20, 0, 1, 7, 100, u64::MAX];
@@ -19,10 +19,10 @@ const MAX_FILES: [usize; 6] = [16_384, 0, 1, 2, 3, usize::MAX];
 const FRACTIONS: [f64; 8] = [0.1, 0.0, 0.5, 0.999_999, 1.0, -0.1, f64::NAN, f64::MIN_POSITIVE];
 const WINDOWS: [usize; 6] = [4, 0, 1, 2, 65, usize::MAX];
 
-/// Opens the corpus that an input describes, and asserts that its texts, windows and errors are right.
+/// Opens the corpus that the input `bytes` describes, and asserts that its texts, windows and errors are right.
 ///
-/// The first six bytes choose, in this order: the seed, the cap on bytes, the cap on files, the share that is held out,
-/// the window and the change. The rest are the contents of the files.
+/// The first six bytes choose, in this order: the seed, the limit on bytes, the limit on files, the share that is held
+/// out, the length of a window, and the change of a file. The rest is the contents of the files.
 pub fn corpus(bytes: &[u8]) {
     let Some((&[seed, max_bytes, max_files, fraction, window, change], contents)) = bytes.split_first_chunk() else {
         return;
@@ -64,12 +64,13 @@ pub fn corpus(bytes: &[u8]) {
     }
 }
 
-/// Returns the element of `list` that a digit chooses. Other bytes wrap around.
+/// Returns the element of `list` with the index that the digit `byte` gives, modulo the length of the list; other bytes
+/// than digits are accepted.
 fn digit<T>(list: &[T], byte: u8) -> &T {
     &list[usize::from(byte.wrapping_sub(b'0')) % list.len()]
 }
 
-/// Returns the path of file `i`: with and without an extension, and in nested folders.
+/// Returns the path of the file with the index `i`: some have an extension, and some are in nested folders.
 fn path(root: &Path, i: usize) -> PathBuf {
     root.join(match i % 4 {
         0 => format!("{i}"),
@@ -79,7 +80,8 @@ fn path(root: &Path, i: usize) -> PathBuf {
     })
 }
 
-/// Opens the corpus and asserts that it opens exactly if the options are in range and there is a byte to read.
+/// Opens the corpus, and asserts that it opens exactly if the options are in range and there is a byte to read. Returns
+/// `None` if it does not open.
 fn opened(root: &Path, contents: &[&[u8]], options: &CorpusOptions) -> Option<Corpus> {
     let in_range = options.max_bytes > 0 && options.max_files > 0 && (0.0..1.0).contains(&options.validation_fraction);
     let empty = contents.iter().all(|contents| contents.is_empty());
@@ -94,14 +96,14 @@ fn opened(root: &Path, contents: &[&[u8]], options: &CorpusOptions) -> Option<Co
     }
 }
 
-/// Reads a whole text.
+/// Reads all bytes of a text.
 fn whole(text: &Text) -> Result<Vec<u8>, CorpusError> {
     let mut bytes = vec![0; text.len() as usize];
     text.read(0, &mut bytes)?;
     Ok(bytes)
 }
 
-/// Reads a whole text, or returns `None` if one of its files has changed.
+/// Reads all bytes of a text; returns `None` if one of its files has changed since the corpus was opened.
 fn whole_or_changed(text: &Text) -> Option<Vec<u8>> {
     match whole(text) {
         Ok(bytes) => Some(bytes),
@@ -110,7 +112,8 @@ fn whole_or_changed(text: &Text) -> Option<Vec<u8>> {
     }
 }
 
-/// Asserts that the training and the validation text together hold the bytes of the files, up to the caps.
+/// Asserts that the training text and the validation text together have the bytes of the files, up to the limits of the
+/// options.
 fn assert_complete(texts: &[&Text; 2], wholes: &[Vec<u8>; 2], contents: &[&[u8]], options: &CorpusOptions) {
     let [train, validation] = texts;
     assert!(!train.is_empty());
@@ -135,7 +138,7 @@ fn assert_complete(texts: &[&Text; 2], wholes: &[Vec<u8>; 2], contents: &[&[u8]]
     assert!((0.0..=8.0).contains(&entropy));
 }
 
-/// Asserts that sampled windows lie inside the text and have its bytes.
+/// Asserts that the windows which a sampler chooses lie inside the text, and that reading them gives the text's bytes.
 fn assert_windows(text: &Text, whole: &[u8], window: usize, step: u64) {
     let sampler = match Sampler::new(text.len(), window, step) {
         Ok(sampler) => sampler,
@@ -153,7 +156,7 @@ fn assert_windows(text: &Text, whole: &[u8], window: usize, step: u64) {
     }
 }
 
-/// Changes a file in the chosen way, and returns whether bytes of the corpus changed.
+/// Changes a file in the way that `change` selects, and returns whether bytes of the corpus changed.
 fn changed(path: &Path, change: u8) -> bool {
     let length = fs::metadata(path).expect("it is there").len();
     let file = File::options().write(true).open(path).expect("it is there");

@@ -1,5 +1,5 @@
-//! The bodies of the fuzz targets, one per file: each reads bytes as some input and asserts what must hold for every
-//! input.
+//! The functions of the fuzz targets, one per file: each reads arbitrary bytes as the input of one part of Stageline,
+//! and asserts what must hold for every input.
 //!
 //! libFuzzer runs them from the root of the project, after `cargo install cargo-fuzz`:
 //!

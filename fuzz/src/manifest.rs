@@ -1,5 +1,5 @@
-//! Fuzzes the reading of checkpoints: bytes replace one file of a sound checkpoint (its manifest with or without a
-//! valid seal, its tensors or its index), which is then opened and read.
+//! Fuzzes the reading of checkpoints: the input replaces one file of an undamaged checkpoint (its manifest with or
+//! without a valid seal, its tensors or its index), which is then opened and read.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,37 +13,38 @@ use stageline_checkpoint::{
 };
 use tempfile::TempDir;
 
-/// The longest input in bytes: longer ones reach no other code.
+/// The largest length in bytes of an input; longer inputs are skipped, because they reach no other code.
 const LIMIT: usize = 4_096;
 
 const MANIFEST: &str = "manifest.json";
 const INDEX: &str = "model.safetensors.index.json";
-/// The file of tensors that is replaced. It has optimizer state, because a file of parameters would have to agree with
-/// the index.
+/// The name of the tensor file that an input replaces. It has optimizer state, because a file of parameters would have
+/// to agree with the index.
 const TENSORS: &str = "optimizer/head.safetensors";
 const OLDER: &str = "000001-step-1";
 const LATEST: &str = "000002-step-7";
 
-/// The byte between a manifest and its tensors, and between the header and the data of tensors.
+/// The byte that separates a manifest from its tensors in an input, and the header from the data of a tensor file.
 const BORDER: u8 = b'|';
-/// The placeholder in a manifest for the size of the tensors' file.
+/// The placeholder in a manifest of an input for the size of the tensor file.
 const BYTES: &str = "?bytes";
-/// The placeholder in a manifest for the hash of the tensors' file.
+/// The placeholder in a manifest of an input for the hash of the tensor file.
 const SHA256: &str = "?sha256";
 
-/// The text of a manifest's seal before its digits.
+/// The text of a manifest's seal (a SHA-256) before its digits.
 const BEFORE: &str = ",\n  \"sha256\": \"";
-/// The text of a manifest's seal after its digits.
+/// The text of a manifest's seal (a SHA-256) after its digits.
 const AFTER: &str = "\"\n}\n";
 
-/// The contents of a checkpoint's files by their names.
+/// The files of a checkpoint: the contents of each, by its name.
 type Files = BTreeMap<String, Vec<u8>>;
 
-/// Opens and reads the checkpoint that an input describes, and asserts that it is right or that the error is true.
+/// Opens and reads the checkpoint that an input describes, and asserts that what is read is right, or that the error
+/// names the damaged file.
 ///
 /// The first byte chooses the meaning of the rest: 0 for a manifest as it is, 1 for a manifest that gets a valid seal,
 /// with or without tensors after it, 2 for tensors, or 3 for an index. For the last two the manifest has the right size
-/// and hash. All other files are sound.
+/// and hash. All other files are undamaged.
 pub fn manifest(bytes: &[u8]) {
     let Some((&part, contents)) = bytes.split_first().filter(|_| bytes.len() <= LIMIT) else { return };
     let mut files = sound().clone();
@@ -81,7 +82,7 @@ fn folder() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("temporary folders can be made")
 }
 
-/// Returns the files of a sound checkpoint whose tensors have many types and shapes.
+/// Returns the files of an undamaged checkpoint whose tensors have many types and shapes.
 fn sound() -> &'static Files {
     static FILES: OnceLock<Files> = OnceLock::new();
     FILES.get_or_init(|| {
@@ -126,21 +127,21 @@ fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Returns a JSON object with a valid seal in place of its last brace.
+/// Returns the text of a JSON object with a valid seal (its SHA-256) added as the last field.
 fn sealed(object: &[u8]) -> Vec<u8> {
     let object = object.trim_ascii_end();
     let body = object.strip_suffix(b"}").unwrap_or(object).trim_ascii_end();
     [body, BEFORE.as_bytes(), sha256(body).as_bytes(), AFTER.as_bytes()].concat()
 }
 
-/// Whether a manifest ends with a valid seal.
+/// Whether the text of a manifest ends with a valid seal (its SHA-256).
 fn is_sealed(manifest: &[u8]) -> bool {
     let body = manifest.len().checked_sub(BEFORE.len() + 64 + AFTER.len()).map(|length| &manifest[..length]);
     body.is_some_and(|body| [body, BEFORE.as_bytes(), sha256(body).as_bytes(), AFTER.as_bytes()].concat() == manifest)
 }
 
-/// Returns a file of tensors with the right header length, where a border divides header and data. Contents without a
-/// border are returned unchanged.
+/// Returns a tensor file with the right length of its header, where a border byte in the input divides header and data.
+/// Contents without a border byte are returned unchanged.
 fn tensors(contents: &[u8]) -> Vec<u8> {
     match contents.iter().position(|&byte| byte == BORDER) {
         Some(length) => [&(length as u64).to_le_bytes(), &contents[..length], &contents[length + 1..]].concat(),
@@ -148,7 +149,7 @@ fn tensors(contents: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Puts a sealed manifest into the files, and the tensors that may follow it in `contents`.
+/// Replaces the manifest in `files` by a sealed one, and also the tensor file if `contents` has one after the manifest.
 fn seal(files: &mut Files, contents: &[u8]) {
     let mut parts = contents.splitn(2, |&byte| byte == BORDER);
     let object = parts.next().unwrap_or_default();
@@ -163,7 +164,7 @@ fn seal(files: &mut Files, contents: &[u8]) {
     files.insert(MANIFEST.to_owned(), sealed(&object));
 }
 
-/// Replaces a file, and its size and hash in the manifest.
+/// Replaces a file of the checkpoint, and the file's size and hash in the manifest.
 fn replace(files: &mut Files, name: &str, contents: &[u8]) {
     let entry = |file: &[u8]| format!("\"bytes\": {},\n      \"sha256\": \"{}\"", file.len(), sha256(file));
     let manifest = str::from_utf8(&files[MANIFEST]).expect("it is JSON");
@@ -174,7 +175,8 @@ fn replace(files: &mut Files, name: &str, contents: &[u8]) {
     files.insert(name.to_owned(), contents.to_vec());
 }
 
-/// Asserts that an error is true: it is about a file of the latest checkpoint, and damage names the older checkpoint.
+/// Asserts that an error is right: it names a file of the latest checkpoint, and an error about damage also names the
+/// older checkpoint.
 fn assert_error(error: &CheckpointError, root: &Path, files: &Files) {
     let latest = root.join(LATEST);
     match error {
@@ -194,7 +196,8 @@ fn assert_error(error: &CheckpointError, root: &Path, files: &Files) {
     }
 }
 
-/// Asserts that an accepted manifest is sealed, and that the files it lists exist and have room for their tensors.
+/// Asserts that an accepted manifest is sealed, and that the files that it lists exist and are large enough for their
+/// tensors.
 fn assert_manifest(manifest: &Manifest, files: &Files) {
     assert!(is_sealed(&files[MANIFEST]));
     assert_eq!(manifest.version, 1);
@@ -214,7 +217,7 @@ fn assert_manifest(manifest: &Manifest, files: &Files) {
     }
 }
 
-/// Asserts that a checkpoint has every tensor that the manifest lists, and every byte of the files.
+/// Asserts that a checkpoint that was read has every tensor that the manifest lists, and every byte of its files.
 fn assert_read(checkpoint: &Checkpoint, manifest: &Manifest, files: &Files) {
     assert!(manifest.files.iter().all(|file| sha256(&files[&file.name]) == file.sha256));
     assert_eq!((checkpoint.progress, &checkpoint.run), (manifest.progress, &manifest.run));
@@ -238,7 +241,7 @@ fn assert_read(checkpoint: &Checkpoint, manifest: &Manifest, files: &Files) {
     }
 }
 
-/// Asserts that a checkpoint which was read can be written, and reads back equal.
+/// Asserts that a checkpoint which was read can be written again, and is then read back equal.
 fn assert_round_trips(checkpoint: &Checkpoint, root: &Path) {
     let mut store = Store::open(root, NonZero::<usize>::MIN).expect("folders can be made");
     let path: PathBuf = match store.save(checkpoint) {

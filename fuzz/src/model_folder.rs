@@ -1,5 +1,5 @@
-//! Fuzzes the reading of model folders: bytes replace one file of a valid folder (its configuration, its index or its
-//! weights), which is then opened, read and written again.
+//! Fuzzes the reading of model folders: the input replaces one file of a valid folder (its configuration, its index or
+//! its weights), which is then opened, read and written again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
@@ -11,16 +11,16 @@ use serde_json::Value;
 use stageline_hub::{Dtype, FolderError, ModelFolder, TensorView, Values};
 use tempfile::TempDir;
 
-/// The longest input in bytes: longer ones reach no other code.
+/// The largest length in bytes of an input; longer inputs are skipped, because they reach no other code.
 const LIMIT: usize = 4_096;
 
 const CONFIG: &str = "config.json";
 const INDEX: &str = "model.safetensors.index.json";
-/// The weights file of a folder without an index.
+/// The name of the weights file in a folder without an index.
 const SINGLE: &str = "model.safetensors";
 const SHARDS: [&str; 2] = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
 
-/// The byte between the header and the data of a weights file.
+/// The byte in an input that separates the header from the data of a weights file.
 const BORDER: u8 = b'|';
 
 const CONFIG_TEXT: &str = r#"{"model_type": "llama", "hidden_size": 2}"#;
@@ -37,18 +37,19 @@ const HEADERS: [&str; 2] = [
     r#"{"positions":{"dtype":"I64","shape":[2],"data_offsets":[0,16]},
 "lm_head.weight":{"dtype":"BF16","shape":[1,2],"data_offsets":[16,20]}}"#,
 ];
-/// The data of the two weights files. Their bytes are those of finite values.
+/// The data of the two weights files of the valid folder; all their values are finite.
 const DATA: [&[u8]; 2] = [b"\0\0\xc0\x3f\0\0\0\xc0\0\x3c\0\xc0", b"\0\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x80\x3f\x40\xc0"];
 
-/// The contents of a folder's files by their names.
+/// The files of a model folder: the contents of each, by its name.
 type Files = BTreeMap<&'static str, Vec<u8>>;
 
-/// Opens and reads the folder that an input describes, and asserts that it is right or that the error is true.
+/// Opens and reads the folder that an input describes, and asserts that what is read is right, or that the error names
+/// the faulty file.
 ///
-/// The first byte chooses the file that the rest replaces: 0 for the configuration, 1 for the index, 2 and 3 for the two
-/// weights files, or 4 for the weights file of a folder without an index. The rest is the header and the data of a
-/// weights file, divided by a border, so that the length before the header is right. With 5, 6 and 7 the rest is a whole
-/// weights file, its length included. All other files are valid.
+/// The first byte chooses the file that the rest replaces: 0 for the configuration, 1 for the index, 2 and 3 for the
+/// two weights files, or 4 for the weights file of a folder without an index. The rest is the header and the data of a
+/// weights file, divided by a border byte, so that the length before the header is right. With 5, 6 and 7 the rest is a
+/// whole weights file, its length included. All other files are valid.
 pub fn model_folder(bytes: &[u8]) {
     let Some((&part, contents)) = bytes.split_first().filter(|_| bytes.len() <= LIMIT) else { return };
     let mut files = valid().clone();
@@ -89,7 +90,7 @@ fn valid() -> &'static Files {
     })
 }
 
-/// Writes files into a temporary folder, in memory if the system has `/dev/shm`.
+/// Writes the given files into a temporary folder, which is in memory if the system has `/dev/shm`.
 fn folder(files: &Files) -> TempDir {
     let root = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
     let root = root.expect("temporary folders can be made");
@@ -99,18 +100,19 @@ fn folder(files: &Files) -> TempDir {
     root
 }
 
-/// Returns a weights file with this header, the right length before it, and this data.
+/// Returns a weights file with the given header and data, and with the right length of the header before them.
 fn file(header: &[u8], data: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes(), header, data].concat()
 }
 
-/// Returns a weights file of a header and data, which the first border divides. Without a border there is no data.
+/// Returns a weights file whose header and data are the parts of `contents` before and after the first border byte.
+/// Without a border byte there is no data.
 fn weights(contents: &[u8]) -> Vec<u8> {
     let mut parts = contents.splitn(2, |&byte| byte == BORDER);
     file(parts.next().unwrap_or_default(), parts.next().unwrap_or_default())
 }
 
-/// Asserts that the texts of an error and of its causes are short, and have no characters that a terminal executes.
+/// Asserts that the messages of an error and of its causes are short, and have no characters that a terminal executes.
 fn assert_shown(error: &FolderError) {
     let mut texts = vec![error.to_string(), format!("{error:?}")];
     let mut cause = error.source();
@@ -124,8 +126,8 @@ fn assert_shown(error: &FolderError) {
     }
 }
 
-/// Asserts that the error of a refused folder is true: it is about the replaced file, or about a file that the replaced
-/// index names.
+/// Asserts that the error of a rejected folder is right: it names the replaced file, or a file that the replaced index
+/// names.
 fn assert_refused(error: &FolderError, root: &Path, replaced: &str) {
     let is_index = replaced == INDEX;
     match error {
@@ -147,7 +149,8 @@ fn assert_refused(error: &FolderError, root: &Path, replaced: &str) {
     }
 }
 
-/// Asserts that an open folder has its configuration, all tensors of its index, and every byte of its weights files.
+/// Asserts that a folder that was opened has its configuration, all tensors of its index, and every byte of its weights
+/// files.
 fn assert_read(folder: &ModelFolder, files: &Files) {
     let json = |name| serde_json::from_slice::<Value>(&files[name]).expect("it was read");
     assert_eq!(folder.config(), &json(CONFIG));
@@ -178,8 +181,8 @@ fn assert_read(folder: &ModelFolder, files: &Files) {
     assert!(left.values().all(|&bytes| bytes == 0), "{left:?}");
 }
 
-/// Asserts that a tensor has the bytes of its shape, and that it is converted to f32 exactly if it is a float of 16 or 32
-/// bits.
+/// Asserts that a tensor has as many bytes as its shape and type need, and that it is converted to f32 exactly if it is
+/// a float of 16 or 32 bits.
 fn assert_converted(tensor: &TensorView) {
     let elements = tensor.shape.iter().map(|&length| length as u128);
     let elements = if tensor.shape.contains(&0) { 0 } else { elements.product() };
@@ -198,7 +201,8 @@ fn assert_converted(tensor: &TensorView) {
     }
 }
 
-/// Asserts that a folder can be written by its layout, and has the same tensors when it is read again.
+/// Asserts that a folder that was read can be written with its own layout, and has the same tensors when it is read
+/// again.
 fn assert_round_trips(folder: &ModelFolder, files: &Files) {
     let copy = self::folder(&Files::from([(CONFIG, files[CONFIG].clone())]));
     let layout = folder.layout().expect("the folder exists");

@@ -1,11 +1,12 @@
-//! Fuzzes plans in PyTorch's CSV form, and the check that accepts or refuses them.
+//! Fuzzes the parser of plans in PyTorch's CSV form, and the check that accepts or rejects plans.
 
 use stageline_schedule::{Checked, Plan, check};
 
-/// The longest input in bytes: longer ones reach no other code.
+/// The largest length in bytes of an input; longer inputs are skipped, because they reach no other code.
 const LIMIT: usize = 4_096;
 
-/// Parses the text, and checks the plan at several channel capacities: the least, the most, and some in between.
+/// Parses an input as a plan in CSV, and checks the plan at several channel capacities: the least, the greatest, and
+/// some in between.
 pub fn plan_csv(bytes: &[u8]) {
     if bytes.len() > LIMIT {
         return;
@@ -36,7 +37,8 @@ pub fn plan_csv(bytes: &[u8]) {
     }
 }
 
-/// Asserts what must hold for every accepted plan: its least capacity, its lowered form and its transfers.
+/// Asserts what must hold for every accepted plan about its least channel capacity, its lowered form (with sends and
+/// receives) and its transfers.
 fn assert_checked(checked: &Checked) {
     let (plan, least) = (checked.plan(), checked.least_capacity());
     assert!(least <= checked.capacity());

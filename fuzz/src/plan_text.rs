@@ -1,8 +1,9 @@
-//! Fuzzes the text form of actions and instructions, and plans that are made of them.
+//! Fuzzes the parsers of the text forms of actions and instructions, and plans that are made of parsed actions.
 
 use stageline_schedule::{Action, Instruction, Plan};
 
-/// Parses every word as an action and as an instruction, and builds a plan with a worker for each line.
+/// Parses every word of an input as an action and as an instruction, and makes a plan whose workers are the lines of
+/// the input.
 pub fn plan_text(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let rows: Vec<Vec<Action>> = text.lines().map(|line| line.split(' ').filter_map(word).collect()).collect();
@@ -20,7 +21,8 @@ pub fn plan_text(bytes: &[u8]) {
     }
 }
 
-/// Parses one word. Asserts that a parsed instruction is written the same way, and that an error names the word.
+/// Parses one word as an action. Asserts that an instruction that was parsed is written as the same word, and that an
+/// error contains the word.
 fn word(word: &str) -> Option<Action> {
     match word.parse::<Instruction>() {
         Ok(instruction) => {

@@ -1,5 +1,6 @@
-//! Fuzzes the restoring of a pipeline from a checkpoint: bytes change a sound checkpoint, and `restore` must refuse it
-//! in a short, printable message, or the pipeline must make a step or return an error.
+//! Fuzzes the restoring of a pipeline from a checkpoint: the input describes changes to an undamaged checkpoint.
+//! `restore` must reject the changed checkpoint with a short, printable message, or the pipeline must make a step or
+//! return an error.
 
 use std::sync::OnceLock;
 
@@ -13,10 +14,10 @@ use stageline::{Batch, DynamicLossScale, LossStage, Pipeline, PipelineBuilder, S
 
 const WIDTH: usize = 4;
 
-/// The length in bytes below which every message of a refusal must be.
+/// The length in bytes below which the message of every rejected checkpoint must be.
 const LONGEST: usize = 4_096;
 
-/// Names that no model has; some have characters that must not reach a terminal.
+/// Names for tensors that no model has; some have characters that must not reach a terminal.
 const NAMES: [&str; 8] = ["\u{1b}[2J", "a\nb", "\u{202e}txt", "\u{9b}31m", "", "/", "a/b/c", "stateless"];
 
 const NUMBERS: [u64; 8] = [0, 1, 2, 3, 1 << 31, 1 << 53, u64::MAX - 1, u64::MAX];
@@ -25,7 +26,7 @@ const SCALES: [f64; 8] = [65536.0, 0.0, -1.0, f64::NAN, f64::INFINITY, 1e-300, 1
 
 const DTYPES: [Dtype; 5] = [Dtype::F64, Dtype::I64, Dtype::BOOL, Dtype::F8_E4M3, Dtype::U64];
 
-/// The first stage: a linear layer and its tanh, `[rows, WIDTH]` to the same shape.
+/// The first stage of the restored model: a linear layer followed by tanh, `[rows, WIDTH]` to the same shape.
 #[derive(Module, Debug)]
 struct Layer {
     linear: Linear,
@@ -40,7 +41,7 @@ impl Stage for Layer {
     }
 }
 
-/// The last stage: a linear layer whose loss is the sum of its squared outputs.
+/// The last stage of the restored model: a linear layer whose loss is the sum of its squared outputs.
 #[derive(Module, Debug)]
 struct Last {
     linear: Linear,
@@ -81,7 +82,7 @@ fn batch() -> Batch<Tensor<2>, Tensor<1>> {
     Batch::new(Tensor::ones([4, WIDTH], &device), Tensor::ones([4], &device))
 }
 
-/// Returns a sound checkpoint, taken after two steps.
+/// Returns an undamaged checkpoint of the model, taken after two steps.
 fn sound() -> &'static Checkpoint {
     static CHECKPOINT: OnceLock<Checkpoint> = OnceLock::new();
     CHECKPOINT.get_or_init(|| {
@@ -91,8 +92,8 @@ fn sound() -> &'static Checkpoint {
     })
 }
 
-/// Makes one change to the checkpoint, which the next few bytes choose. Returns `None` if no change was made, because
-/// the bytes or the tensors ran out.
+/// Makes one change to the checkpoint, which the next few bytes of the input select. Returns `None` if no change was
+/// made, because no bytes or no tensors are left.
 fn change(checkpoint: &mut Checkpoint, bytes: &mut impl Iterator<Item = u8>) -> Option<()> {
     let mut next = |bound: usize| bytes.next().map(|byte| usize::from(byte) % bound.max(1));
     let tensors = if next(3)? == 0 { &mut checkpoint.parameters } else { &mut checkpoint.optimizer };
@@ -124,7 +125,8 @@ fn change(checkpoint: &mut Checkpoint, bytes: &mut impl Iterator<Item = u8>) -> 
     Some(())
 }
 
-/// Restores a pipeline from a checkpoint with the changes that the bytes describe, and returns whether it was accepted.
+/// Restores a pipeline from a checkpoint with the changes that the input `bytes` describes, and returns whether the
+/// checkpoint was accepted.
 pub fn restore(bytes: &[u8]) -> bool {
     let mut checkpoint = sound().clone();
     let mut bytes = bytes.iter().copied();

@@ -1,5 +1,5 @@
-//! Fuzzes the reading of token files: bytes are a file, or describe one with a right checksum, which is then opened and
-//! read.
+//! Fuzzes the reading of token files: the input is a whole file, or describes a file that gets a right checksum. The
+//! file is then opened and read.
 
 use std::fs;
 use std::ops::Range;
@@ -8,42 +8,43 @@ use sha2::{Digest, Sha256};
 use stageline_data::{TokenError, TokenFile};
 use tempfile::TempDir;
 
-/// The longest input in bytes: longer ones reach no other code.
+/// The largest length in bytes of an input; longer inputs are skipped, because they reach no other code.
 const LIMIT: usize = 4_096;
 
-/// The byte between the header, the tokens and the ends of the documents in a description.
+/// The byte that separates the header, the tokens and the ends of the documents in a description of a token file.
 const BORDER: u8 = b'|';
 
 const MAGIC: &[u8; 8] = b"stagetok";
-/// The length of a header in bytes.
+/// The length of a token file's header in bytes.
 const HEADER: usize = 104;
-/// The length of a checksum in bytes.
+/// The length of a token file's checksum (a SHA-256) in bytes.
 const HASH: usize = 32;
-/// The number of documents from which on whole documents are held out.
+/// The smallest number of documents in a token file of which whole documents are held out.
 const DOCUMENTS: usize = 20;
 
-/// The length in bytes below which every error message must be. The path of the file takes some of them.
+/// The length in bytes below which every error message must be; the path of the file is part of the message.
 const LONGEST: usize = 1_000;
 
-/// Shares of the tokens that are held out: within the range, and at and beyond its ends.
+/// The shares of the tokens that the fuzz target asks to hold out: within the allowed range, and at and beyond its
+/// ends.
 const SHARES: [f64; 9] = [0.1, 0.5, f64::MIN_POSITIVE, 0.999_999, 0.0, 1.0, -0.1, f64::NAN, f64::INFINITY];
 
-/// The contents of a valid token file.
+/// The contents of a valid token file, which reading must give.
 struct Expected {
     vocabulary: u64,
     tokens: Vec<u32>,
-    /// The number of tokens up to and with each document.
+    /// The end of each document: the number of tokens in the file up to and with the document.
     ends: Vec<u64>,
-    /// The hash of the contents, as the header has it.
+    /// The SHA-256 of the tokens and document ends, as the header of the file has it, in hexadecimal digits.
     contents: String,
 }
 
 /// Opens and reads the token file that an input describes, and asserts that it is accepted exactly if it is valid.
 ///
 /// The first byte chooses the meaning of the rest: 0 for a whole file, 1 for a description, which is the header, the
-/// tokens and the ends of the documents. Borders divide these parts, and commas their numbers. The numbers of the header
-/// are the version, the width of a token, the size of the vocabulary, the number of tokens and the number of documents.
-/// What is no number there gets the right value. The hash and the checksum are right.
+/// tokens and the ends of the documents. Border bytes separate these parts, and commas their numbers. The numbers of
+/// the header are the version, the width of a token, the size of the vocabulary, the number of tokens and the number of
+/// documents. A place without a number gets the right value. The hash and the checksum are always right.
 pub fn token_file(bytes: &[u8]) {
     let Some((&form, contents)) = bytes.split_first().filter(|_| bytes.len() <= LIMIT) else { return };
     let file = match form.wrapping_sub(b'0') % 2 {
@@ -73,12 +74,12 @@ fn folder() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("temporary folders can be made")
 }
 
-/// Returns the width in bytes of a token of a vocabulary.
+/// Returns the number of bytes that a token takes in the file, given the size of the vocabulary.
 fn width(vocabulary: u64) -> usize {
     if vocabulary <= 65_536 { 2 } else { 4 }
 }
 
-/// Returns the token file of a description.
+/// Returns the bytes of the token file that a description stands for.
 fn described(description: &[u8]) -> Vec<u8> {
     let description = String::from_utf8_lossy(description);
     let mut parts = description.split(char::from(BORDER));
@@ -109,8 +110,8 @@ fn described(description: &[u8]) -> Vec<u8> {
     [file, tokens_bytes, ends_bytes, checksum.to_vec()].concat()
 }
 
-/// Returns the contents of a file, or `None` if it is not valid. Lengths are computed in 128 bits, so that none
-/// overflows.
+/// Returns the contents of a token file, or `None` if the file is not valid. Lengths are computed in 128 bits, so that
+/// none overflows.
 fn expected(file: &[u8]) -> Option<Expected> {
     let header = file.get(..HEADER)?;
     let small = |at: usize| u32::from_le_bytes(*header[at..].first_chunk().expect("it is in the header"));
@@ -136,7 +137,7 @@ fn expected(file: &[u8]) -> Option<Expected> {
     is_complete.then_some(Expected { vocabulary, tokens: tokens_read, ends, contents })
 }
 
-/// Asserts that the text of an error is short and free of control characters.
+/// Asserts that the message of an error is short and free of control characters.
 fn assert_shown(error: &TokenError) {
     for text in [error.to_string(), format!("{error:?}")] {
         assert!(!text.is_empty() && text.len() < LONGEST, "{} bytes: {text}", text.len());
@@ -144,7 +145,7 @@ fn assert_shown(error: &TokenError) {
     }
 }
 
-/// Asserts that an open file has the expected header, tokens and documents.
+/// Asserts that a token file that was opened has the expected header, tokens and documents.
 fn assert_read(file: &TokenFile, expected: &Expected) {
     let (tokens, ends) = (&expected.tokens, &expected.ends);
     assert_eq!((file.len(), file.documents()), (tokens.len() as u64, ends.len() as u64));
@@ -159,7 +160,8 @@ fn assert_read(file: &TokenFile, expected: &Expected) {
     assert_range(file, expected, file.len()..file.len());
 }
 
-/// Asserts that a range of tokens is read as expected, or is damaged exactly if a token is not in the vocabulary.
+/// Asserts that the tokens in a range of positions are read as expected, or that the file counts as damaged exactly if
+/// one of them is not in the vocabulary.
 fn assert_range(file: &TokenFile, expected: &Expected, range: Range<u64>) {
     let tokens = &expected.tokens[range.start as usize..range.end as usize];
     let is_known = tokens.iter().all(|&token| u64::from(token) < expected.vocabulary);
@@ -173,7 +175,8 @@ fn assert_range(file: &TokenFile, expected: &Expected, range: Range<u64>) {
     }
 }
 
-/// Asserts that a split covers all tokens, leaves tokens on both sides and does not divide documents if there are many.
+/// Asserts that a split into training and held-out tokens covers all tokens, that neither side is empty, and that no
+/// document is divided if there are many.
 fn assert_split(file: &TokenFile, expected: &Expected, share: f64) {
     let is_share = share > 0.0 && share < 1.0;
     match file.split(share) {

@@ -1,6 +1,6 @@
-//! Injects a panic before and after everything that a worker does in a step, in every published schedule: one error
-//! names the place, no stage has stepped, and a pipeline that is built from the remaining state continues to the same
-//! bits.
+//! Tests that inject a panic before and after every activity of a worker in a step, under every published schedule. One
+//! error names the place of the panic, no stage has stepped its optimizer, and a pipeline that is restored from the
+//! remaining state continues with the same bits.
 //!
 //! The panics come from a `tracing` subscriber, which the library calls around each action. A process has only one
 //! global subscriber, so these tests need a process of their own.
@@ -27,7 +27,8 @@ use crate::ran_in_a_process_of_its_own;
 
 const WIDTH: usize = 3;
 
-/// The place of an injected panic.
+/// The place of an injected panic: the replica, the stage, the activity of the worker, and whether the panic comes at
+/// the activity's begin or end.
 #[derive(Clone, Debug, PartialEq)]
 struct Point {
     replica: usize,
@@ -43,13 +44,15 @@ enum Moment {
     After,
 }
 
-/// The place where the next panic is to be injected; taken by the span that panics.
+/// The place where the next panic is to be injected; `None` if no panic is due. The tracing span that panics takes the
+/// value.
 static WANTED: Mutex<Option<Point>> = Mutex::new(None);
 
-/// The id of the span that is to panic when it is left, or 0.
+/// The id of the tracing span that panics when it is left; 0 if no panic is due.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// The spans of actions that have been opened, if a test collects them.
+/// The tracing spans that workers have opened for their actions so far; `None` if the running test does not collect
+/// them.
 static NOTED: Mutex<Option<Vec<Noted>>> = Mutex::new(None);
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -59,20 +62,21 @@ struct Noted {
     micro_batch: Option<u64>,
     waited_us: Option<u64>,
     step: Option<u64>,
-    /// The loss, the weight and the bubble of a step.
+    /// The figures in the tracing span of a training step, by name: the step's loss, weight and bubble.
     figures: BTreeMap<&'static str, f64>,
 }
 
-/// The number of warnings of a stalled pipeline.
+/// The number of warnings of a stalled pipeline that were logged so far.
 pub static WARNINGS: AtomicU64 = AtomicU64::new(0);
 
-/// Installs the subscriber of this process, once.
+/// Installs the tracing subscriber that injects panics as the only one of this process; later calls do nothing.
 pub fn listen() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| tracing::subscriber::set_global_default(Saboteur(AtomicU64::new(1))).unwrap());
 }
 
-/// The subscriber that injects panics and collects spans and events; it counts span ids.
+/// The tracing subscriber of these tests: it injects panics, and collects spans and events. The field counts the ids of
+/// spans.
 struct Saboteur(AtomicU64);
 
 impl Subscriber for Saboteur {
@@ -159,10 +163,10 @@ impl Visit for Noted {
     }
 }
 
-/// The messages of events from stages.
+/// The messages that stages have logged as warnings so far.
 static COMPLAINTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// The message of an event.
+/// The text of a logged event, as a visitor of the event's fields that keeps the field `message`.
 #[derive(Default)]
 struct Message(String);
 
@@ -174,7 +178,7 @@ impl Visit for Message {
     }
 }
 
-/// The fields of a span that tell its place.
+/// The fields of a tracing span that tell the place of a worker: replica, stage, action, and step or other pass.
 #[derive(Default, PartialEq)]
 struct Seen {
     replica: u64,
@@ -201,13 +205,14 @@ impl Visit for Seen {
     }
 }
 
-/// Returns a configuration whose learning rate differs in every step.
+/// Returns the configuration of a stage for these tests: AdamW with a learning rate that differs in every step.
 fn falling() -> StageConfig {
     let learning_rate = CosineAnnealingLrSchedulerConfig::new(0.05, 10).init().unwrap();
     StageConfig::new(device(), AdamWConfig::new().init(), learning_rate)
 }
 
-/// Returns a pipeline of two stages with running statistics and dropout, and the loss.
+/// Returns the builder of a pipeline for these tests: two stages with running statistics and dropout, and a last stage
+/// with the loss.
 fn noisy(seed: u64, micro_batches: usize) -> PipelineBuilder<Tensor<2>, Tensor<2>, Target> {
     let Mlp { mut layers, error } = Mlp::new(2, WIDTH, seed);
     let (second, first) = (Noisy::new(layers.pop().unwrap(), 1), Noisy::new(layers.pop().unwrap(), 0));
@@ -215,7 +220,7 @@ fn noisy(seed: u64, micro_batches: usize) -> PipelineBuilder<Tensor<2>, Tensor<2
     chain.loss((layers, error), falling()).micro_batches(micro_batches).cores_per_stage(1)
 }
 
-/// Returns a pipeline whose last layer is tied to the first one.
+/// Returns the builder of a pipeline for these tests whose last layer is tied to the first one.
 fn tied(
     seed: u64,
     stages: usize,
@@ -236,14 +241,16 @@ fn batch(step: u64) -> Batch<Tensor<2>, Target> {
 
 type Scheduled = &'static (dyn Schedule + Sync);
 
-/// A training of three steps, with its states without a panic and the places where one can be injected.
+/// A training of three steps into which panics are injected: its pipeline, the states of an undisturbed run, and the
+/// places where a panic can be injected.
 struct Case {
     name: String,
-    /// Returns the pipeline with parameters of this seed.
+    /// The function that returns the builder of the pipeline, whose parameters depend on the given seed.
     build: Box<dyn Fn(u64) -> PipelineBuilder<Tensor<2>, Tensor<2>, Target> + Send>,
-    /// The state after each undisturbed step.
+    /// The checkpoint after each step of the training without a panic.
     undisturbed: Vec<Checkpoint>,
-    /// The replica, stage and activity of everything that workers do in a step.
+    /// The places where a panic can be injected: the replica, the stage and the kind of every activity of the workers
+    /// in a step.
     points: Vec<(usize, usize, Activity)>,
 }
 
@@ -266,8 +273,8 @@ impl Case {
         Self { name, build: Box::new(build), undisturbed, points }
     }
 
-    /// Injects a panic in the second step. Asserts that one error names its place, that no stage has stepped, and that
-    /// the training continues to the same bits.
+    /// Injects a panic at `point` in the second step. Asserts that one error names the place, that no stage has stepped
+    /// its optimizer, and that the training continues with the same bits.
     fn survive(&self, point: Point) {
         let case = format!("{}, {point:?}", self.name);
         let mut pipeline = (self.build)(1).build().unwrap();
@@ -289,8 +296,8 @@ impl Case {
         self.assert_continues(pipeline, &case);
     }
 
-    /// Injects a panic in the second of three overlapping steps, where the first step may not be committed yet. Returns
-    /// false if overlapping steps do not have this point.
+    /// Injects a panic at `point` in the second of three overlapping steps, when the first step may not be committed
+    /// yet. Returns false if overlapping steps have no such point.
     fn survive_overlapping(&self, point: Point) -> bool {
         let case = format!("{}, {point:?}, overlapping", self.name);
         let mut pipeline = (self.build)(1).build().unwrap();
@@ -320,8 +327,8 @@ impl Case {
         true
     }
 
-    /// Injects a panic in a rehearsal, the step that is rolled back to estimate memory. Returns false if a rehearsal
-    /// does not have this point.
+    /// Injects a panic at `point` in a rehearsal, the step that only measures memory and is rolled back. Returns false
+    /// if a rehearsal has no such point.
     fn survive_rehearsing(&self, point: Point) -> bool {
         let case = format!("{}, {point:?}", self.name);
         let mut pipeline = (self.build)(1).build().unwrap();
@@ -342,8 +349,8 @@ impl Case {
         true
     }
 
-    /// Asserts that the failed pipeline still has the state after the first step, and that a new pipeline restored from
-    /// it makes the second step to the bits of an undisturbed training.
+    /// Asserts that the failed pipeline still has the state after the first step, and that a new pipeline that is
+    /// restored from this state makes the second step with the same bits as an undisturbed training.
     fn assert_continues(&self, mut pipeline: Pipeline<Tensor<2>, Tensor<2>, Target>, case: &str) {
         let left = pipeline.checkpoint().unwrap();
         assert!(left == self.undisturbed[0], "{case}: a stage has stepped");
@@ -355,7 +362,8 @@ impl Case {
     }
 }
 
-/// Returns the trainings of all schedules, shapes and replicas.
+/// Returns the trainings into which panics are injected: one for each schedule, number of stages and number of
+/// replicas.
 fn cases() -> impl Iterator<Item = Case> {
     let plain: [Scheduled; 4] = [&GPipe, &OneFOneB, &EagerOneFOneB, &ZbH1];
     let chunked: [Scheduled; 3] = [&Interleaved { chunks: 2 }, &LoopedBreadthFirst { chunks: 2 }, &ZbV];
@@ -380,7 +388,8 @@ fn cases() -> impl Iterator<Item = Case> {
     cases.chain(replicated).chain([Case::new("running statistics".to_owned(), |seed| noisy(seed, 2))])
 }
 
-/// Calls `with` for each case and each point of it. Panics of workers are expected, so they are not printed.
+/// Calls `with` for every place in every training where a panic can be injected. Panics of workers are expected, so
+/// they are not printed.
 fn each_point(mut with: impl FnMut(&Case, Point) + Send + 'static) {
     let loud = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
@@ -402,8 +411,9 @@ fn each_point(mut with: impl FnMut(&Case, Point) + Send + 'static) {
     }
 }
 
-/// A stage whose first layer is marked for recomputation, and whose second is a linear layer of burn's own, whose
-/// backward cannot be split. With `detaches` its input is outside the graph.
+/// A stage for tests of warnings: its first layer is marked for recomputation, and its second is burn's own linear
+/// layer, whose backward cannot be split. If `detaches` is set, the stage detaches its input from the autodiff graph,
+/// so nothing can be recomputed.
 #[derive(burn::module::Module, Debug)]
 struct Odd {
     marked: mlp::Layer,
@@ -423,7 +433,8 @@ impl stageline::Stage for Odd {
     }
 }
 
-/// Recomputation and split backwards that have no effect are reported once per stage, with the place.
+/// Tests that recomputation without effect and backwards that cannot be split are reported once per stage, with the
+/// place.
 #[test]
 fn recomputation_and_split_backwards_that_do_nothing_are_reported() {
     use stageline::Recompute;
@@ -462,8 +473,8 @@ fn recomputation_and_split_backwards_that_do_nothing_are_reported() {
     assert!(found.len() == 3 && found[1].starts_with(&unmarked(1)), "{found:?}");
 }
 
-/// The span of every action has the fields `micro_batch` and `waited_us`, the time that it waited for others. The span
-/// of a step has its loss, weight and bubble.
+/// Tests the fields of tracing spans: the span of an action has its micro-batch and the microseconds that it waited for
+/// others, and the span of a step has its loss, weight and bubble.
 #[test]
 fn spans_of_actions_and_steps_have_their_fields() {
     if ran_in_a_process_of_its_own() {
@@ -514,8 +525,8 @@ fn a_panic_anywhere_in_a_step_rolls_it_back_on_all_stages() {
     assert_eq!((injections, flush), (3218, 1112), "panics, and those of them outside the plan's actions");
 }
 
-/// Stage 0 panics after its optimizer step. Without copies of the state before it, that step cannot be rolled back, and
-/// the other stages have not stepped.
+/// Tests a panic of stage 0 after its optimizer step with rollback off: the step cannot be rolled back although the
+/// other stages have not stepped, so the training ends and the error names the last checkpoint.
 #[test]
 fn without_rollback_a_panic_in_the_flush_ends_the_training_and_names_the_last_checkpoint() {
     if ran_in_a_process_of_its_own() {
@@ -565,7 +576,9 @@ fn a_panic_anywhere_in_overlapping_steps_leaves_whole_steps() {
     });
     let (injections, missed) = *counts.lock().unwrap();
     println!("{injections} panics in overlapping steps; {missed} points that such steps do not have");
-    assert!(injections > 900, "{injections} panics, and {missed} points that such steps do not have");
+    // Whether a step waits for a late verdict depends on the order of the threads, and with it a few of the points.
+    assert_eq!(injections + missed, 2165, "panics in overlapping steps, and points that such steps do not have");
+    assert!(injections >= 2140, "{injections} panics, and {missed} points that such steps do not have");
 }
 
 #[test]

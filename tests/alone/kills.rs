@@ -1,5 +1,5 @@
-//! Kills trainings at every point of writing a checkpoint: each resumes from the checkpoints on disk, on another cut,
-//! and the last one has the bits of an undisturbed training.
+//! Tests that kill trainings at every point of writing a checkpoint. Each training resumes from the checkpoints on disk
+//! with another partition, and the last one ends with the bits of an undisturbed training.
 
 #![cfg(unix)]
 
@@ -21,7 +21,7 @@ const DIR: &str = "STAGELINE_TEST_KILLED";
 const POINT: &str = "STAGELINE_TEST_KILLED_AT";
 const STAGES: &str = "STAGELINE_TEST_KILLED_STAGES";
 const SIGKILL: i32 = 9;
-/// The number of kills at each point.
+/// The number of times that a training is killed at each point of writing a checkpoint.
 const ROUNDS: usize = 5;
 
 fn batch(step: u64) -> Batch<Bytes, Bytes> {
@@ -32,7 +32,8 @@ fn batch(step: u64) -> Batch<Bytes, Bytes> {
     Batch::new(text(step), text(step + 1))
 }
 
-/// Builds a pipeline that resumes from a checkpoint, or starts at step 0 without one.
+/// Builds a pipeline of a small GPT with `stages` stages, which resumes from the checkpoint `from` or starts at step 0
+/// without one.
 fn pipeline(stages: usize, from: Option<Checkpoint>) -> Pipeline<Bytes, Logits, Bytes> {
     let cut = costs(SHAPE).cut(stages).unwrap();
     let config = StageConfig::new(Device::flex(), AdamWConfig::new().init(), 1e-3);
@@ -43,7 +44,7 @@ fn pipeline(stages: usize, from: Option<Checkpoint>) -> Pipeline<Bytes, Logits, 
     }
 }
 
-/// Reads the latest checkpoint in a folder, if there is one.
+/// Reads the latest checkpoint in a folder; returns `None` if there is none.
 fn kept(dir: &Path) -> Option<Checkpoint> {
     match Saved::open(dir) {
         Ok(saved) => Some(saved.read().unwrap()),
@@ -56,8 +57,8 @@ fn store(dir: &Path) -> Store {
     Store::open(dir, NonZero::new(2).unwrap()).unwrap()
 }
 
-/// The child process of the test below. It writes a checkpoint after every step, and kills itself while it writes the
-/// second one.
+/// Trains in a child process that a test of this file starts and names the folder for. The process writes a checkpoint
+/// after every step, and kills itself while it writes the second one.
 #[test]
 #[ignore = "is started by another test"]
 fn child_training() {
@@ -80,7 +81,8 @@ fn child_training() {
     panic!("no one killed the training");
 }
 
-/// Returns all points at which a save can be killed, including those of removing an old checkpoint.
+/// Returns the names of all points at which saving a checkpoint can be killed, including those of removing an old
+/// checkpoint.
 fn points() -> Vec<String> {
     let dir = tempfile::tempdir().unwrap();
     let (mut store, mut pipeline, mut points) = (store(dir.path()), pipeline(1, None), Vec::new());

@@ -1,5 +1,5 @@
-//! Tests that need a process of their own, because they subscribe to its events, count its memory and threads, or are
-//! killed.
+//! Tests that need a process of their own, because they subscribe to the events of the process, count its memory and
+//! threads, or are killed.
 
 use example_gpt::model;
 use stageline_workspace::mlp;
@@ -16,7 +16,8 @@ mod standing;
 use std::process::Command;
 use std::{env, thread};
 
-/// The environment variable that is set in the process of a single test.
+/// The environment variable that marks the process of a single test, so that the test runs there instead of starting a
+/// further process.
 const OF_ITS_OWN: &str = "STAGELINE_TEST_OF_ITS_OWN";
 
 /// Runs the calling test in a new process, so that tests that watch their whole process can run beside each other.

@@ -1,4 +1,5 @@
-//! Compares the memory that workers hold in steps with the estimate that was made before the first step.
+//! Tests that compare the memory that workers have in use in steps with the estimate that was made before the first
+//! step.
 
 use burn::optim::{AdamWConfig, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -11,7 +12,7 @@ use crate::ran_in_a_process_of_its_own;
 
 const CONTEXT: usize = 64;
 
-/// A GPT pipeline whose memory is estimated and measured.
+/// The shape and the settings of a GPT pipeline whose memory is estimated and measured.
 struct Configuration {
     layers: usize,
     stages: usize,
@@ -37,7 +38,7 @@ impl Configuration {
         builder.micro_batches(self.micro_batches).schedule(self.schedule).cores_per_stage(1).build().unwrap()
     }
 
-    /// Returns the measured memory of every worker in the third step, when all buffers exist.
+    /// Makes three steps and returns the measured memory of every worker in the third step, in which all buffers exist.
     fn measure(&self, pipeline: &mut Pipeline<Bytes, Logits, Bytes>) -> Vec<WorkerMemory> {
         (0..2).for_each(|step| drop(pipeline.step(self.batch(step)).unwrap()));
         pipeline.step(self.batch(2)).unwrap().recording.memory().unwrap()
@@ -118,8 +119,8 @@ fn every_worker_holds_the_estimated_memory_within_a_tenth() {
     }
 }
 
-/// Without rollback there are no copies of the parameters and of both moments of Adam, 12 bytes a parameter, so the
-/// peak is in the backwards.
+/// Tests that the flush needs less memory with rollback off: there are no copies of the parameters and of both moments
+/// of Adam (12 bytes a parameter), so the peak is in the backwards.
 #[test]
 fn without_rollback_the_flush_holds_less() {
     if ran_in_a_process_of_its_own() {
@@ -136,7 +137,8 @@ fn without_rollback_the_flush_holds_less() {
     assert!(without + 3 * parameters / 2 < with, "{without} without rollback, {with} with it");
 }
 
-/// A worker that runs ahead of the others also holds the state before the previous step, until the verdict on that step.
+/// Tests the memory estimate for overlapping steps, in which a worker also keeps the state from before the previous
+/// step until the verdict on that step.
 #[test]
 fn overlapping_steps_hold_the_estimated_memory() {
     if ran_in_a_process_of_its_own() {
@@ -164,9 +166,9 @@ fn overlapping_steps_hold_the_estimated_memory() {
     }
 }
 
-/// Holders of a tied parameter keep a copy of it, and their gradients are in flight until the owner has used them. Here
-/// three stages share one matrix, which is most of their memory. The number of gradients in flight depends on timing:
-/// at most as many as the plan lets stages be ahead of each other.
+/// Tests the memory estimate for a matrix that is tied across three stages and takes most of their memory. Stages that
+/// do not own the matrix have a copy of it, and their gradients are in flight until the owner has used them. The number
+/// of gradients in flight depends on timing: at most as many as the plan lets one stage be ahead of another.
 #[test]
 fn stages_with_tied_parameters_hold_the_estimated_memory() {
     const WIDTH: usize = 256;
@@ -205,7 +207,7 @@ fn stages_with_tied_parameters_hold_the_estimated_memory() {
     }
 }
 
-/// With full recomputation only the inputs of the eight blocks of a stage are kept.
+/// Tests that full recomputation more than halves the peak memory: only the inputs of a stage's eight blocks are kept.
 #[test]
 fn full_recomputation_holds_less_than_half() {
     if ran_in_a_process_of_its_own() {

@@ -1,5 +1,5 @@
-//! Runs ten thousand steps: threads, open files and memory do not grow, and the parameters do not drift from a plain
-//! loop.
+//! Tests ten thousand steps in a row: threads, open files and memory do not grow, and the parameters have the bits of a
+//! plain training loop.
 
 use std::fs;
 use std::num::NonZero;
@@ -13,25 +13,27 @@ use crate::ran_in_a_process_of_its_own;
 
 const WIDTH: usize = 4;
 const STEPS: usize = 10_000;
-/// The number of different batches, which repeat.
+/// The number of different batches of the long training, which repeat in a cycle.
 const BATCHES: u64 = 16;
 
-/// The resources of the process that must not grow.
+/// The resources of the process that must not grow during a long training: threads, open files, and memory of the
+/// workers.
 #[derive(Clone, Debug, PartialEq)]
 struct Holdings {
     threads: usize,
     files: usize,
-    /// The bytes that each worker holds at the end of a step.
+    /// The number of bytes that each worker has in use at the end of a step.
     held: Vec<u64>,
 }
 
-/// Returns the resources of this process: threads and files are counted on Linux only.
+/// Returns the present resources of this process, with the given memory of the workers. Threads and open files are
+/// counted on Linux only, and are 0 elsewhere.
 fn holdings(held: Vec<u64>) -> Holdings {
     let count = |folder: &str| fs::read_dir(folder).map_or(0, Iterator::count);
     Holdings { threads: count("/proc/self/task"), files: count("/proc/self/fd"), held }
 }
 
-/// Returns the resident memory of the process in pages, or 0 where the system does not report it.
+/// Returns the resident memory of the process in pages; 0 on systems that do not report it.
 fn resident_pages() -> usize {
     let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
     statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0)

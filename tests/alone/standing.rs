@@ -1,4 +1,4 @@
-//! Tests the watchdog's warning: a pipeline that stalls for a while is warned of once, and then continues.
+//! Tests the watchdog's warning: a pipeline that stalls for a while logs one warning, and then continues.
 
 use std::sync::atomic::Ordering;
 use std::thread::sleep;
@@ -12,10 +12,10 @@ use crate::injection::{WARNINGS, listen};
 use crate::mlp::{Layer, Mlp, config};
 use crate::ran_in_a_process_of_its_own;
 
-/// The length of a stall, far beyond the watchdog's limit.
+/// The duration of the stall in this test, far beyond the watchdog's limit.
 const LONG: Duration = Duration::from_secs(3);
 
-/// A stage that passes its input on, but sleeps first if the input has a large number.
+/// A stage for tests of stalls: it returns its input, and sleeps first if the input has a large number.
 #[derive(Module, Debug, Default)]
 struct Late {}
 

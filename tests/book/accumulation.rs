@@ -1,4 +1,4 @@
-//! The gradient of a batch does not depend on the number of its micro-batches.
+//! A listing of the book: the gradient of a batch does not depend on the number of its micro-batches.
 
 use stageline::{Batch, BoxError};
 

@@ -1,4 +1,5 @@
-//! A mean of means is not the mean: micro-batches with different numbers of targets.
+//! A listing of the book: if micro-batches have different numbers of targets, the mean of their mean losses is not the
+//! mean loss of the batch.
 
 use stageline::{Batch, BoxError};
 

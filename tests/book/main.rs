@@ -1,4 +1,4 @@
-//! The listings of the book (`docs/book`). Each is a test: it compiles, and its claims are asserted.
+//! The code listings of the book (`docs/book`). Each listing is a test: it compiles, and its claims are asserted.
 
 mod accumulation;
 mod loss_weights;

@@ -1,4 +1,5 @@
-//! The model of the listings: a line `y = w x + b`, its blocks, and its squared error.
+//! The model of the book's listings: a line `y = w x + b`, used as first layer, block and last layer, with a squared
+//! error.
 
 use burn::module::Module;
 use burn::nn::{Initializer, LinearConfig};
@@ -8,7 +9,7 @@ use stageline::nn::Linear;
 use stageline::{LossStage, PipelineBuilder, Row, Stage, StageConfig, Weight};
 
 // ANCHOR: model
-/// A linear layer `[rows, 1]` to `[rows, 1]`, which starts as the identity.
+/// A linear layer from `[rows, 1]` to `[rows, 1]` for the book's listings, which starts as the identity.
 #[derive(Module, Debug)]
 pub struct Line {
     linear: Linear,
@@ -24,28 +25,30 @@ impl Stage for Line {
 }
 
 impl LossStage for Line {
-    /// The wanted outputs `[rows, 1]`, and a mask `[rows, 1]`: rows with a 0 do not count.
+    /// The targets of the book's model: the wanted outputs `[rows, 1]`, and a mask `[rows, 1]` that is 0 in rows that
+    /// do not count in the loss.
     type Target = (Tensor<2>, Tensor<2>);
 
-    /// Returns the sum of the squared errors: a sum, never a mean.
+    /// Returns the sum of the squared errors of the unmasked rows, never their mean.
     fn loss(&self, output: Tensor<2>, (wanted, mask): Self::Target) -> Tensor<1> {
         ((output - wanted) * mask).square().sum()
     }
 
-    /// Returns the number of rows that count.
+    /// Returns the loss weight of a micro-batch: its number of unmasked rows.
     fn weight(&self, (_, mask): &Self::Target) -> Weight {
         mask.clone().sum().into_scalar::<f64>().into()
     }
 }
 
 impl Line {
-    /// Makes a line on the CPU.
+    /// Creates the layer `y = w x + b` of the book's model on the CPU.
     pub fn new() -> Self {
         line(&Device::flex().autodiff())
     }
 }
 
-/// Returns a pipeline of two stages that trains three lines in a row by gradient descent with the rate 0.01.
+/// Returns the builder of a pipeline of two stages for the book's listings. The model is three lines `y = w x + b` in a
+/// row, trained by gradient descent with the learning rate 0.01.
 pub fn pipeline() -> PipelineBuilder<Tensor<2>, Tensor<2>, (Tensor<2>, Tensor<2>)> {
     let row = Row::new(line, 1, |_, device| line(device), line);
     let stage = || StageConfig::new(Device::flex(), SgdConfig::new().init(), 0.01);
@@ -58,7 +61,7 @@ fn line(device: &Device) -> Line {
     Line { linear: linear.into() }
 }
 
-/// Returns numbers as a column `[rows, 1]`.
+/// Returns the given numbers as a tensor of one column, `[rows, 1]`.
 pub fn column<const ROWS: usize>(numbers: [f32; ROWS]) -> Tensor<2> {
     Tensor::from_data(TensorData::new(numbers.to_vec(), [ROWS, 1]), &Device::flex())
 }

@@ -1,4 +1,4 @@
-//! Reads the noise scale of a training.
+//! A listing of the book: reads the gradient noise scale of a training from its step reports.
 
 use stageline::{Batch, BoxError, NoiseAverage};
 

@@ -1,4 +1,4 @@
-//! Learning rates and warm-up count optimizer steps, whatever M is.
+//! A listing of the book: learning rates and warm-up count optimizer steps, whatever the number of micro-batches.
 
 use burn::optim::SgdConfig;
 use burn::tensor::Device;

@@ -1,4 +1,4 @@
-//! Recomputation changes the memory and the time of a training, and none of its bits.
+//! A listing of the book: recomputation changes the memory and the time of a training, but no bit of its parameters.
 
 use burn::tensor::{Device, Int, Tensor};
 use example_gpt::model::{Shape, costs, gpt};

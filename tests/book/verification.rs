@@ -1,4 +1,4 @@
-//! Verifies a pipeline against one full batch on one device.
+//! A listing of the book: verifies that a pipeline trains as one full batch on one device does.
 
 use stageline::{Batch, BoxError, Verify};
 

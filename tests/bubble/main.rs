@@ -10,15 +10,16 @@ use stageline_workspace::bubble::{files, flags, measure, point};
 use crate::flags::Flags;
 use crate::point::Point;
 
-/// Counts allocated bytes, for the peak memory of each worker.
+/// The global allocator of the test, which counts allocated bytes, so that the bench can report the peak memory of each
+/// worker.
 #[global_allocator]
 static ALLOCATOR: stageline::CountingAllocator = stageline::CountingAllocator::new();
 
-/// The number of workers in every case.
+/// The number of workers in every measured case.
 const P: usize = 2;
 
-/// The files of a bench: the CSV file's lines, the JSON file's points, the HTML page, the Markdown table, and the names
-/// of the pictures.
+/// The files that the bubble bench writes: the lines of the CSV file, the points of the JSON file, the HTML page, the
+/// Markdown table, and the names of the pictures.
 struct Files {
     lines: Vec<Vec<String>>,
     points: Vec<Value>,
@@ -35,7 +36,7 @@ fn measured(flags: &str, output: Option<&Path>) -> (Flags, Vec<Point>) {
     (flags, points)
 }
 
-/// Measures with these flags, and reads the files that are written.
+/// Runs the bubble bench with the given flags, and reads the files that it writes.
 fn written(flags: &str) -> Files {
     let folder = tempfile::tempdir().unwrap();
     // The folder is created, also inside another that does not exist.
@@ -60,8 +61,8 @@ fn written(flags: &str) -> Files {
     }
 }
 
-/// Runs the bench under 1F1B and GPipe with M = 1 and 4, and asserts its figures against theory and its files
-/// against each other.
+/// Runs the bubble bench under 1F1B and GPipe with M = 1 and M = 4. Asserts that its figures agree with theory, and
+/// that its files agree with each other.
 fn check(flags: &str, samples_per_micro_batch: f64) {
     let Files { lines, points, html, markdown, pictures } = written(flags);
     let cases: Vec<_> = ["1f1b", "gpipe"].into_iter().flat_map(|name| [1, 4].map(|m| (name, m))).collect();
@@ -164,8 +165,8 @@ fn flags_out_of_range_are_errors_that_name_the_flag() {
     }
 }
 
-/// A sleep is never shorter than asked for, so no prediction from a case of paced stages is below the ideal time of
-/// another.
+/// Tests the predicted step times of paced stages, which sleep for a given time: because a sleep is never shorter than
+/// asked for, no prediction is below the ideal time.
 #[test]
 fn predictions_are_made_for_every_schedule_and_size() {
     let flags = "--kind paced --stages 2 --schedules 1f1b,interleaved --rounds 1 --forward-ms 2 --backward-ms 4";

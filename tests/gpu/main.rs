@@ -1,7 +1,7 @@
-//! Tests on an asynchronous device: a GPU through wgpu, or Mesa's lavapipe, a Vulkan device in software. Training on it
-//! gives the losses of the CPU, and ends as it does on the CPU when something fails.
+//! Tests on an asynchronous device: a GPU through wgpu, or Mesa's lavapipe, a Vulkan device in software. Training on
+//! the device gives the losses of the CPU, and failures are reported as on the CPU.
 //!
-//! `STAGELINE_GPU` names the device; `wgpu:0` if it is unset.
+//! The environment variable `STAGELINE_GPU` names the device; `wgpu:0` if it is unset.
 
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -36,7 +36,8 @@ fn batch(step: usize) -> Batch<Bytes, Bytes> {
 
 type Builder = PipelineBuilder<Bytes, Logits, Bytes>;
 
-/// Returns the builder of a GPT whose stages are on these devices in turn.
+/// Returns the builder of a GPT pipeline on the devices in the list `devices`, with equally many consecutive stages on
+/// each device.
 fn builder(devices: &str, stages: usize, schedule: impl Schedule + 'static, recompute: Recompute) -> Builder {
     let devices = open(devices);
     let config = |stage: usize| {
@@ -127,7 +128,7 @@ fn the_account_of_a_synchronised_step_adds_up() {
     }
 }
 
-/// Memory in use after many steps is that after a few.
+/// Tests that the memory in use does not grow: after many steps it is what it was after a few.
 #[test]
 fn memory_does_not_grow() {
     let mut pipeline = builder("gpu", 2, OneFOneB, Recompute::Nothing).synchronise_every(1).build().unwrap();
@@ -149,7 +150,8 @@ fn missing_devices_are_named_with_what_they_need() {
     assert_eq!(DeviceName::parse_list(&format!("{api}:all")).unwrap()[0].to_string(), format!("{api}:0"));
 }
 
-/// A run that is stopped and resumed, on the GPU and the CPU, ends with the loss of one that was not.
+/// Tests that a run which is stopped on the GPU and resumed, on the GPU or the CPU, ends with the loss of a run that
+/// was not stopped.
 #[test]
 fn a_resumed_run_ends_as_one_that_was_not_stopped() {
     let place = Place::new();
@@ -164,7 +166,8 @@ fn a_resumed_run_ends_as_one_that_was_not_stopped() {
     assert!((whole - resumed).abs() < 1e-3, "{whole} and {resumed}");
 }
 
-/// The error of a step with a NaN names the stage; the pipeline stays usable.
+/// Tests a learning rate so large that a later step gives NaN or infinity: the step's error says so and names the
+/// stage.
 #[test]
 fn a_learning_rate_without_bound_ends_with_an_error_that_names_the_culprit() {
     let devices = open("gpu");

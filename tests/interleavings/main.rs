@@ -1,5 +1,6 @@
-//! Explores the orders in which a pipeline's threads can run: in every explored order a step gives the same bits, and a
-//! failure gives one error and leaves no thread waiting. The worker, the link and the flush are the real ones.
+//! Tests that explore the orders in which a pipeline's threads can run: in every explored order a step gives the same
+//! bits, and a failure gives one error and leaves no thread waiting. Workers, boundaries and the flush are the
+//! library's own code; only the threads and channels are replaced.
 //!
 //! [shuttle](https://github.com/awslabs/shuttle) chooses the orders: at random, and by the probabilistic concurrency
 //! testing (PCT) of Burckhardt et al. (2010), which finds every bug of a small depth with a known probability. A
@@ -25,12 +26,13 @@ use crate::mlp::{Error, Layer, Mlp, Target, config, device};
 
 const WIDTH: usize = 2;
 const ROWS: usize = 6;
-/// The number of changes of priority that PCT makes in an order.
+/// The number of times that the PCT scheduler changes the priority of threads in one explored order.
 const DEPTH: usize = 3;
 
 type Scheduled = &'static (dyn Schedule + Sync);
 
-/// The pipeline of one case.
+/// The shape of a pipeline whose thread orders are explored: schedule, stages, micro-batches, channel capacity and
+/// replicas.
 #[derive(Clone, Copy)]
 struct Shape {
     schedule: Scheduled,
@@ -38,15 +40,15 @@ struct Shape {
     stages: usize,
     /// M, the number of micro-batches.
     micro_batches: usize,
-    /// The number of micro-batches that a channel holds.
+    /// The number of micro-batches that each channel between two stages can buffer.
     capacity: usize,
-    /// Whether transfers are issued in the plan's order, as between GPUs.
+    /// Whether transfers between stages are issued in the plan's global order, as between GPUs.
     ordered: bool,
-    /// R, the number of replicas.
+    /// R, the number of data-parallel replicas.
     replicas: usize,
 }
 
-/// Returns the pipelines that every test explores.
+/// Returns the shapes of the pipelines whose thread orders every test explores.
 fn shapes() -> Vec<Shape> {
     let mut shapes = Vec::new();
     let mut add = |schedule: Scheduled, stages, micro_batches, capacity, ordered| {
@@ -73,7 +75,8 @@ fn shapes() -> Vec<Shape> {
     shapes
 }
 
-/// A layer that returns an error in its forward number `at`, if there is one.
+/// A layer for tests of failures: it returns an error in its forward number `at`, counted from 0, and never if `at` is
+/// `None`.
 #[derive(Module, Debug)]
 struct Failing {
     layer: Layer,
@@ -103,8 +106,8 @@ impl Stage for Failing {
     }
 }
 
-/// Returns a pipeline of one layer a stage, where the last stage also has the first one's parameters if there are
-/// several stages. A `failure` is a stage and the number of the forward in which it fails.
+/// Returns the builder of a pipeline with one layer on each stage. With several stages, the last stage is tied to the
+/// first one. `failure` is a stage and the number of the forward in which that stage fails.
 fn builder(shape: Shape, failure: Option<(usize, usize)>) -> PipelineBuilder<Tensor<2>, Tensor<2>, Target> {
     let Mlp { layers, error } = Mlp::new(shape.stages, WIDTH, 1);
     let tied = layers[0].clone();
@@ -126,26 +129,28 @@ fn batch(step: u64) -> Batch<Tensor<2>, Target> {
     Batch::new(input, target)
 }
 
-/// Returns the number of orders of each kind for each case: 20, or the value of `STAGELINE_INTERLEAVINGS`.
+/// Returns the number of thread orders that each of the two schedulers explores for each pipeline: 20, or the value of
+/// the environment variable `STAGELINE_INTERLEAVINGS`.
 fn orders() -> usize {
     std::env::var("STAGELINE_INTERLEAVINGS").map_or(20, |number| number.parse().expect("a number"))
 }
 
-/// Returns a configuration with a larger stack than shuttle's default, because kernels need it.
+/// Returns the configuration of shuttle with larger stacks than its default, because the kernels need them.
 fn large_stacks() -> Config {
     let mut config = Config::new();
     config.stack_size = 1 << 20;
     config
 }
 
-/// Runs a closure in random orders and in orders chosen by PCT, and returns their number.
+/// Runs a closure in many thread orders, half of them random and half chosen by PCT. Returns the number of explored
+/// orders.
 fn explore(run: impl Fn() + Send + Sync + Clone + 'static) -> usize {
     Runner::new(RandomScheduler::new(orders()), large_stacks()).run(run.clone());
     Runner::new(PctScheduler::new(DEPTH, orders()), large_stacks()).run(run);
     2 * orders()
 }
 
-/// Returns the state after each of these steps, run one after the other without a failure.
+/// Returns the checkpoint after each of the first `steps` steps of a pipeline, run one after another without a failure.
 fn undisturbed(shape: Shape, steps: u64) -> Vec<Checkpoint> {
     let states = Arc::new(std::sync::Mutex::new(Vec::new()));
     let found = Arc::clone(&states);
@@ -182,8 +187,8 @@ fn steps_evaluations_and_skips_give_the_same_bits_in_any_thread_order() {
     assert!(explored >= 500);
 }
 
-/// Returns four batches, of which one is clipped and one is not finite: both mispredict, so work that began ahead of
-/// their verdicts is discarded.
+/// Returns four batches for overlapping steps. The gradients of one batch are clipped and those of another are not
+/// finite, so the assumed verdict is wrong twice, and work on the following step is discarded.
 fn steps() -> impl Iterator<Item = Batch<Tensor<2>, Target>> {
     (0..4).map(|step| {
         let (input, (wanted, mask)) = Mlp::batch(ROWS, WIDTH, true, step);
@@ -195,7 +200,8 @@ fn steps() -> impl Iterator<Item = Batch<Tensor<2>, Target>> {
     })
 }
 
-/// A bound above the gradient norms of all batches but the second, the only one that is clipped.
+/// The clipping of the overlapping steps: a bound on the global gradient norm that only the second of the four batches
+/// exceeds.
 const CLIP: Clip = Clip::GlobalNorm(2.0);
 
 #[test]

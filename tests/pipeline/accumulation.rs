@@ -12,7 +12,8 @@ use stageline::{Batch, Pipeline, StageConfig, seeded};
 
 use crate::mlp::{Cut, Error, Layer, Mlp, config, device};
 
-/// The closed form of one step of plain gradient descent on a linear model is W - rate/weight * X^T (XW + b - Y).
+/// Tests one step of plain gradient descent on a linear model against its closed form, W - rate/weight * X^T (XW + b -
+/// Y).
 #[test]
 fn a_step_of_gradient_descent_matches_the_closed_form() {
     const RATE: f64 = 0.1;
@@ -54,7 +55,7 @@ fn a_step_of_gradient_descent_matches_the_closed_form() {
     }
 }
 
-/// The gradient over uneven, masked micro-batches is that of the whole batch, up to f32 rounding.
+/// Tests that the gradient over uneven, masked micro-batches is that of the whole batch, up to f32 rounding.
 #[test]
 fn gradients_of_micro_batches_add_up_to_that_of_the_whole_batch() {
     for (seed, rows) in [(21, 29), (22, 16), (23, 11)] {
@@ -80,7 +81,7 @@ fn gradients_of_micro_batches_add_up_to_that_of_the_whole_batch() {
     }
 }
 
-/// Returns the values of every parameter, in layer order.
+/// Returns the values of every parameter of a model, in layer order.
 fn values(model: &Mlp) -> Vec<f64> {
     model.bits().into_iter().map(|bits| f64::from(f32::from_bits(bits))).collect()
 }
@@ -113,7 +114,7 @@ fn a_step_report_is_consistent() {
     assert!(report.stages.iter().all(|stage| stage.busy <= report.step_time));
 }
 
-/// Returns the log of everything that runs on this thread in a closure.
+/// Runs a closure and returns everything that this thread logs meanwhile, as text.
 fn warnings(run: impl FnOnce()) -> String {
     let said = Arc::new(Mutex::new(Vec::new()));
     let writer = Arc::clone(&said);
@@ -123,7 +124,7 @@ fn warnings(run: impl FnOnce()) -> String {
     String::from_utf8(said.lock().clone()).unwrap()
 }
 
-/// A writer that keeps the log.
+/// A writer that keeps the log lines of a test in memory.
 struct Said(Arc<Mutex<Vec<u8>>>);
 
 impl Write for Said {
@@ -155,7 +156,7 @@ fn a_batch_size_other_than_tuned_for_is_warned_of_once() {
     assert!(said.contains("a step sees 12 samples, but its schedule was chosen for 6"), "{said}");
 }
 
-/// The micro-batches of a batch that is cut by hand may have any sizes.
+/// Tests that micro-batches that the caller has cut may differ in size, and train like the whole batch.
 #[test]
 fn uneven_micro_batches_cut_by_hand_train_like_the_whole_batch() {
     let model = Mlp::new(2, 8, 51);

@@ -13,7 +13,8 @@ use stageline::{Batch, LossStage, Pipeline, Stage, StageConfig, Weight, payload,
 
 use crate::mlp::{Layer, Mlp, bits, device};
 
-/// A payload with float tensors of three ranks, of which one is never used, and with integer and bool tensors.
+/// A payload for tests of stage boundaries: float tensors of three ranks, one of which is never used, and integer and
+/// bool tensors.
 #[derive(Clone, Debug)]
 struct Hidden {
     states: Tensor<2>,
@@ -145,7 +146,8 @@ fn every_kind_of_leaf_gives_the_bits_of_the_uncut_model() {
     assert!(bits(&cut) == bits(&plain), "other bits than the uncut model");
 }
 
-/// A frozen stage passes gradients through and keeps its parameters. A frozen first stage needs no gradient at all.
+/// Tests that a frozen stage passes gradients to the stage before it and keeps its parameters. A frozen first stage
+/// needs no gradient at all.
 #[test]
 fn frozen_stages_keep_their_bits_and_the_others_train() {
     for frozen in 0..3 {
@@ -172,7 +174,8 @@ fn frozen_stages_keep_their_bits_and_the_others_train() {
     }
 }
 
-/// A module that was initialised on a device without autodiff is moved to one with autodiff.
+/// Tests that a module that was initialised on a device without autodiff trains, because the pipeline moves it to one
+/// with autodiff.
 #[test]
 fn modules_of_a_device_without_autodiff_train() {
     let linear = |seed| seeded(&device(), seed, || LinearConfig::new(4, 4).init(&device()).into());
@@ -185,8 +188,8 @@ fn modules_of_a_device_without_autodiff_train() {
     assert!(pipeline.step(Batch::new(input, target)).unwrap().loss < first);
 }
 
-/// burn's gradient checkpointing does not work across stage boundaries, so `build` switches it off for a module that
-/// has it.
+/// Tests that a module on a device with burn's gradient checkpointing trains: checkpointing does not work across stage
+/// boundaries, so `build` switches it off.
 #[test]
 fn modules_of_a_device_with_gradient_checkpointing_train() {
     let device = device().autodiff().gradient_checkpointing();
@@ -200,7 +203,7 @@ fn modules_of_a_device_with_gradient_checkpointing_train() {
     assert!(pipeline.step(Batch::new(input, target)).unwrap().loss < first);
 }
 
-/// A stage that notes its thread's name and number of cores.
+/// A stage for tests that records the name of the thread on which it runs, and the thread's number of cores.
 #[derive(Module, Debug)]
 struct Witness {
     layer: Layer,

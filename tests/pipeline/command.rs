@@ -1,4 +1,4 @@
-//! Runs the examples as a user runs them, on small settings, and checks their logs, reports and messages.
+//! Tests that run the examples as a user does, with small settings, and check their logs, reports and messages.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -10,8 +10,9 @@ use stageline::schedule::{Schedule, ZbH1};
 
 use crate::programs::example;
 
-/// The FLOPs of training on a token are 3 times those of a forward: 2 for each weight of a matrix, and 4 x context x
-/// width for the attention of a block (Chowdhery et al., 2022, arXiv:2204.02311, appendix B).
+/// Tests the logged model FLOP utilisation against the formula: training on a token takes 3 times the FLOPs of a
+/// forward, which are 2 for each weight of a matrix, and 4 x context x width for the attention of a block (Chowdhery et
+/// al., 2022, arXiv:2204.02311, appendix B).
 #[test]
 fn model_flop_utilisation_matches_the_formula() {
     const PEAK_TFLOPS: f64 = 0.5;
@@ -28,7 +29,7 @@ fn model_flop_utilisation_matches_the_formula() {
     }
 }
 
-/// Runs the GPT example on small settings, with these flags.
+/// Runs the GPT example with small settings and the given flags, and returns its output.
 fn gpt(flags: &str) -> Output {
     let small = "--layers 2 --width 16 --context 16 --steps 3 --micro-batch-size 2 --micro-batches 3";
     let mut command = example("gpt");
@@ -36,7 +37,7 @@ fn gpt(flags: &str) -> Output {
     command.args(small.split_whitespace()).args(flags.split_whitespace()).output().unwrap()
 }
 
-/// Runs the example on its own sources and returns the lines of its log.
+/// Trains the GPT example on the sources of the examples with the given flags, and returns the lines of its log.
 fn logged(name: &str, flags: &str) -> Vec<Value> {
     let log = tempfile::tempdir().unwrap();
     let log = log.path().join(name);
@@ -100,7 +101,8 @@ fn the_hash_depends_on_the_seed_and_not_on_the_cut() {
     assert_ne!(hash(&logged("micro", "--stages 1 --micro-batches 2")), hash(&whole));
 }
 
-/// Every cut and every plan can be trained: explicit and measured cuts, chunks, a plan from a file and a searched plan.
+/// Tests that every partition and plan trains to the same parameters: given and measured cuts, chunks, a plan from a
+/// file, and the plan that a search finds.
 #[test]
 fn every_plan_gives_the_hash_of_one_stage() {
     let whole = logged("whole", "--stages 1");
@@ -136,7 +138,7 @@ fn every_plan_gives_the_hash_of_one_stage() {
     }
 }
 
-/// The example with its own model: its metric is in the log and improves, and its settings come from a TOML file.
+/// Tests the example `own_model`: its metric is in the log and improves, and its settings come from a TOML file.
 #[test]
 fn an_own_model_trains_with_its_own_metric() {
     let folder = tempfile::tempdir().unwrap();
@@ -159,7 +161,8 @@ fn an_own_model_trains_with_its_own_metric() {
     assert_eq!(lines[0]["configuration"]["micro_batch_size"], 32);
 }
 
-/// Replicas and groups give the same hash, also when a run resumes on groups after replicas and the other way around.
+/// Tests that R replicas and R gradient groups give the same hash of the parameters, also if a run with replicas is
+/// resumed with groups, or the other way round.
 #[test]
 fn replicas_give_the_hash_of_as_many_gradient_groups() {
     let groups = logged("groups", "--stages 1 --micro-batches 4 --gradient-groups 2");
@@ -191,8 +194,8 @@ fn replicas_give_the_hash_of_as_many_gradient_groups() {
     assert!(found.is_some() && found == last_hash(&undisturbed), "{}", String::from_utf8_lossy(&resumed.stderr));
 }
 
-/// Renders a page in the browser that `STAGELINE_BROWSER` names, asserts that its console is empty, and returns the
-/// resulting HTML. Returns `None` if the variable is unset.
+/// Renders a page in the browser that the environment variable `STAGELINE_BROWSER` names, asserts that the browser's
+/// console is empty, and returns the resulting HTML. Returns `None` if the variable is unset.
 fn rendered(page: &Path) -> Option<String> {
     let browser = env::var_os("STAGELINE_BROWSER")?;
     let profile = tempfile::tempdir().unwrap();
@@ -214,8 +217,8 @@ fn rendered(page: &Path) -> Option<String> {
     Some(String::from_utf8(output.stdout).unwrap())
 }
 
-/// Asserts that TensorBoard's own reader finds the values of the log, with the Python that `STAGELINE_TENSORBOARD`
-/// names. Does nothing if the variable is unset.
+/// Asserts that TensorBoard's own reader finds the logged values in an event file. The environment variable
+/// `STAGELINE_TENSORBOARD` names the Python program that has TensorBoard; nothing is checked if it is unset.
 fn read_by_tensorboard(board: &Path, lines: &[Value]) {
     let Some(python) = env::var_os("STAGELINE_TENSORBOARD") else { return };
     let log = board.with_extension("jsonl");

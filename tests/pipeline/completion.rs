@@ -27,7 +27,7 @@ fn pipeline(
     builder.channel_capacity(capacity).cores_per_stage(1).build()
 }
 
-/// Asserts that two steps and an evaluation complete within a minute.
+/// Asserts that a pipeline completes two steps and an evaluation within a minute.
 fn completes(mut pipeline: Pipeline<(), (), ()>, micro_batches: usize) {
     within_a_minute(move || {
         for _ in 0..2 {
@@ -38,7 +38,7 @@ fn completes(mut pipeline: Pipeline<(), (), ()>, micro_batches: usize) {
     });
 }
 
-/// Picks one of the published schedules, or a schedule with this number of chunks.
+/// Returns the published schedule with the index `pick`; larger indices give schedules with `chunks` chunks per worker.
 fn schedule(pick: usize, chunks: usize) -> Box<dyn Schedule> {
     match pick.checked_sub(SCHEDULES.len()) {
         Some(0) => Box::new(Interleaved { chunks }),
@@ -68,8 +68,8 @@ proptest! {
         }
     }
 
-    /// The plans are ones that no generator writes: neighbouring actions are swapped, and an action may be left out or
-    /// repeated.
+    /// Tests plans that no generator writes: neighbouring actions are swapped, and an action may be missing or
+    /// repeated. An accepted plan completes, and a rejected plan starts no thread.
     #[test]
     fn mutated_plans_complete_if_accepted_and_start_nothing_if_refused(
         workers in 1..5_usize, chunks in 1..3_usize, rounds in 1..4_usize, capacity in 0..4_usize, pick in 0..7_usize,

@@ -19,7 +19,7 @@ use crate::mlp::{Error, Layer, Mlp, Target, bits, device, within_a_minute};
 const STAGES: usize = 3;
 const MICRO_BATCHES: usize = 4;
 
-/// The fault that a stage has.
+/// The fault that a stage of the test has: none, or a panic or an error in its forward or backward.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     None,
@@ -28,7 +28,7 @@ enum Fault {
     PanicInBackward,
 }
 
-/// A stage that wraps another and fails in the forward or the backward of one micro-batch.
+/// A stage for tests of failures: it wraps another stage and fails in the forward or the backward of one micro-batch.
 #[derive(Module, Debug)]
 struct Faulty<S: Module> {
     inner: S,
@@ -45,18 +45,19 @@ impl<S: Module> Faulty<S> {
         Self { inner, fault, at, forwards: Arc::default() }
     }
 
-    /// Consumes the graph of the output, so that its backward panics.
+    /// Runs a backward over the output's autodiff graph, so that the pipeline's own backward panics later.
     fn consume(&self, output: &Tensor<2>) {
         output.clone().sum().backward();
     }
 
-    /// Returns the fault that is due at this forward. The tested schedules run forwards in ascending order.
+    /// Counts a forward of the stage, and returns the fault that is due in it. The tested schedules run forwards in
+    /// ascending micro-batch order.
     fn due(&self) -> Fault {
         let micro_batch = self.forwards.fetch_add(1, Ordering::Relaxed);
         if micro_batch == self.at { self.fault } else { Fault::None }
     }
 
-    /// Panics or returns an error if the fault is due in the forward.
+    /// Panics or returns an error if `due` is a fault in the forward.
     fn fail(&self, due: Fault) -> Result<(), BoxError> {
         match due {
             Fault::PanicInForward => panic!("a fault for the test"),
@@ -100,7 +101,7 @@ impl LossStage for Faulty<Error> {
     }
 }
 
-/// Keeps the panic messages of workers out of the test's output.
+/// Suppresses the messages of workers' panics in the test's output.
 pub fn quiet_workers() {
     static QUIET: Once = Once::new();
     QUIET.call_once(|| {
@@ -114,7 +115,7 @@ pub fn quiet_workers() {
     });
 }
 
-/// The fault of each stage, with the number of the forward at which it is due.
+/// The fault of each stage of the test's pipeline, with the number of the forward in which it is due.
 type Faults = [(Fault, usize); STAGES];
 
 fn pipeline(faults: Faults, schedule: &'static (dyn Schedule + Sync)) -> Pipeline<Tensor<2>, Tensor<2>, Target> {
@@ -135,7 +136,7 @@ fn batch() -> Batch<Tensor<2>, Target> {
     Batch::new(input, target)
 }
 
-/// Ends a pipeline and returns the bits of each stage.
+/// Ends a pipeline and returns the bits of each stage's parameters.
 fn module_bits(pipeline: Pipeline<Tensor<2>, Tensor<2>, Target>) -> Vec<Vec<u32>> {
     let mut modules = pipeline.into_modules();
     let mut all: Vec<_> = (0..STAGES - 1).map(|stage| bits(&modules.take::<Faulty<Layer>>(stage).unwrap())).collect();
@@ -223,7 +224,7 @@ fn a_fault_in_an_evaluation_is_named() {
     );
 }
 
-/// An optimizer that panics in its first step.
+/// An optimizer for tests of failures, which panics in its first step.
 #[derive(Clone)]
 pub struct PanickingOptimizer;
 
@@ -260,7 +261,7 @@ fn a_panic_in_an_optimizer_is_named_and_no_stage_has_stepped() {
     assert_eq!([bits(&modules.take::<Layer>(0).unwrap()), bits(&modules.take::<Error>(1).unwrap())], untouched);
 }
 
-/// A thread-local value that adds one to a counter when its thread ends.
+/// A thread-local value that adds one to a counter when its thread ends, so that a test can count ended threads.
 struct Ending(Arc<AtomicUsize>);
 
 impl Drop for Ending {
@@ -273,7 +274,7 @@ thread_local! {
     static ENDING: RefCell<Option<Ending>> = const { RefCell::new(None) };
 }
 
-/// A layer that counts how many of the threads that it ran on have ended.
+/// A layer for tests that counts how many of the threads on which it ran have ended.
 #[derive(Module, Debug)]
 struct Tracked {
     layer: Faulty<Layer>,
@@ -324,7 +325,7 @@ fn threads_have_ended_when_a_failed_step_returns() {
     });
 }
 
-/// A loss that returns one number per sample instead of their sum.
+/// A last stage for tests, whose loss wrongly returns one number per sample instead of their sum.
 #[derive(Module, Debug)]
 struct Unsummed {
     error: Error,

@@ -1,4 +1,4 @@
-//! Tests of the flush: values that are not finite, batches without weight, and invalid clipping.
+//! Tests of the flush: results that are not finite, batches whose targets are all masked, and invalid clipping.
 
 use burn::grad_clipping::GradientClippingConfig;
 use burn::lr_scheduler::linear::LinearLrSchedulerConfig;
@@ -16,13 +16,14 @@ use crate::mlp::{Error, Mlp, Target, bits, config, device};
 const WIDTH: usize = 4;
 const MICRO_BATCHES: usize = 4;
 
-/// A stage that scales its input, by 1 at first.
+/// A stage for tests that multiplies its input by a trained factor, which starts at 1.
 #[derive(Module, Debug)]
 struct Scale {
     factor: Param<Tensor<1>>,
 }
 
-/// A stage that returns the scaled square root of its input: NaN below 0, and an infinite gradient at 0.
+/// A stage for tests that returns the square root of its input times a trained factor: NaN below 0, and an infinite
+/// gradient at 0.
 #[derive(Module, Debug)]
 struct Root {
     factor: Param<Tensor<1>>,
@@ -53,7 +54,8 @@ fn parts() -> (Scale, Root, Error) {
     (scale, root, Mlp::new(0, WIDTH, 5).error)
 }
 
-/// Returns a pipeline of three stages (scale, root and error) whose learning rate shows the number of optimizer steps.
+/// Returns the builder of a pipeline with three stages (scale, square root, error). Its learning rate falls with every
+/// optimizer step, so it shows their number.
 fn pipeline(schedule: impl Schedule + 'static, policy: OnNonFinite) -> PipelineBuilder<Tensor<2>, Tensor<2>, Target> {
     let (scale, root, error) = parts();
     let rate = LinearLrSchedulerConfig::new(0.01, 0.001, 9).init().unwrap();
@@ -62,7 +64,8 @@ fn pipeline(schedule: impl Schedule + 'static, policy: OnNonFinite) -> PipelineB
     chain.micro_batches(MICRO_BATCHES).schedule(schedule).on_non_finite(policy)
 }
 
-/// Returns a batch whose inputs and wanted outputs are all 1, except in one micro-batch.
+/// Returns a batch whose inputs and wanted outputs are all 1, except in one micro-batch, where they are `input` and
+/// `wanted`.
 fn batch(micro_batch: usize, input: f32, wanted: f32) -> Batch<Tensor<2>, Target> {
     let rows = |value: f32| {
         let values: Vec<_> = (0..MICRO_BATCHES).map(|at| if at == micro_batch { value } else { 1.0 }).collect();
@@ -83,10 +86,11 @@ fn bits_of(pipeline: Pipeline<Tensor<2>, Tensor<2>, Target>) -> Vec<u32> {
     [bits(&scale), bits(&root), bits(&modules.take::<Error>(2).unwrap())].concat()
 }
 
-/// The only replica.
+/// The only replica of a pipeline without data parallelism.
 const ONLY: Replica = Replica { index: 0, of: 1 };
 
-/// Faults: the input and the wanted output of one micro-batch, the culprit that must be named, and its text.
+/// The faults of the test: the input and the wanted output of one micro-batch, the origin of NaN or infinity that must
+/// be reported, and its text.
 const FAULTS: [(f32, f32, Culprit, &str); 4] = [
     (
         -1.0,

@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 
 use crate::runs::{Place, wait_for_lines};
 
-/// Returns the thread with this name in a child process.
+/// Returns the id of the thread with the name `name` in a child process.
 fn thread_called(name: &str, child: &Child) -> Pid {
     let threads = fs::read_dir(format!("/proc/{}/task", child.id())).unwrap().map(|thread| thread.unwrap().path());
     let is_called = |path: &std::path::PathBuf| fs::read_to_string(path.join("comm")).unwrap().trim() == name;
@@ -19,8 +19,8 @@ fn thread_called(name: &str, child: &Child) -> Pid {
     Pid::from_raw(thread.file_name().unwrap().to_str().unwrap().parse().unwrap())
 }
 
-/// Stops one thread of a child process for ever, as a driver call that does not return would. It stops where the thread
-/// waits for another, so that it holds no lock that others need.
+/// Stops one thread of a child process for ever, as a driver call that never returns would. The thread is stopped while
+/// it waits for another thread, so it holds no lock that others need.
 fn freeze(thread: Pid, child: &Child) {
     ptrace::seize(thread, ptrace::Options::empty()).expect("a process may trace its children");
     loop {
@@ -34,7 +34,7 @@ fn freeze(thread: Pid, child: &Child) {
     }
 }
 
-/// Whether a line of `/proc/<pid>/task/<tid>/syscall` is a wait for another thread (a futex wait).
+/// Whether a line of `/proc/<pid>/task/<tid>/syscall` shows a thread that waits for another thread (a futex wait).
 fn waits(call: &str) -> bool {
     const COMMAND: i64 = 0x7f; // the rest are flags
     let [name, _, operation, ..] = call.split_whitespace().collect::<Vec<_>>()[..] else { return false };
@@ -53,7 +53,7 @@ fn a_run_of_overlapping_steps_with_a_thread_that_never_returns_ends_with_exit_st
     assert_ends_with_status_3("--every 100 --flush ahead");
 }
 
-/// Freezes a worker of a run and asserts its exit status and messages, and that the run can be resumed.
+/// Stops a worker thread of a run, and asserts the run's exit status and messages, and that the run can be resumed.
 fn assert_ends_with_status_3(flags: &str) {
     let place = Place::new();
     let flags = format!("--steps 1000000 --watchdog 1 --checkpoint @kept --log @log {flags}");

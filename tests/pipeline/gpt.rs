@@ -1,4 +1,5 @@
-//! Tests of the example's GPT: every cut, schedule and recomputation gives the fingerprint of a plain loop.
+//! Tests of the example's GPT: training with every cut, schedule and recomputation gives the parameter hash of a plain
+//! training loop.
 
 use std::num::NonZero;
 
@@ -15,7 +16,7 @@ use crate::model::{Bytes, Gpt, Layers, Logits, Shape, costs, gpt};
 const SHAPE: Shape = Shape { layers: 3, width: 32, context: 16 };
 const STEPS: usize = 2;
 
-/// A training of a GPT, as a pipeline or as a plain loop.
+/// The shape and the settings of a training of the GPT, which is run as a pipeline or as a plain loop.
 #[derive(Clone, Copy)]
 struct Training {
     shape: Shape,
@@ -47,7 +48,7 @@ impl Training {
         (0..STEPS).map(move |step| Batch::new(self.text(step), self.text(step + 1)))
     }
 
-    /// Builds a pipeline with this recomputation.
+    /// Builds a pipeline for this training with the given number of stages, schedule and recomputation.
     fn pipeline(
         self,
         stages: usize,
@@ -60,7 +61,7 @@ impl Training {
         builder.micro_batches(self.micro_batches).schedule(schedule).build().unwrap()
     }
 
-    /// Trains without recomputation and returns the fingerprint.
+    /// Trains a pipeline without recomputation, and returns the hash of its parameters.
     fn cut(self, stages: usize, schedule: Box<dyn Schedule>) -> String {
         self.recomputed(stages, schedule, Recompute::Nothing)
     }
@@ -69,19 +70,19 @@ impl Training {
         self.trained(self.pipeline(stages, schedule, recompute))
     }
 
-    /// Trains one step after the other and returns the fingerprint.
+    /// Trains a pipeline one step after another, and returns the hash of its parameters.
     fn trained(self, mut pipeline: Pipeline<Bytes, Logits, Bytes>) -> String {
         self.batches().for_each(|batch| drop(pipeline.step(batch).unwrap()));
         fingerprint(&self.row().join(pipeline.into_modules()).unwrap()).0
     }
 
-    /// Trains with overlapping steps and returns the fingerprint.
+    /// Trains a pipeline with overlapping steps, and returns the hash of its parameters.
     fn overlapped(self, mut pipeline: Pipeline<Bytes, Logits, Bytes>) -> String {
         pipeline.steps(self.batches()).for_each(|report| drop(report.unwrap()));
         fingerprint(&self.row().join(pipeline.into_modules()).unwrap()).0
     }
 
-    /// Trains with gradient accumulation without the library and returns the fingerprint.
+    /// Trains with gradient accumulation in a plain loop without Stageline, and returns the hash of the parameters.
     fn plainly(self) -> String {
         let mut model = self.layers();
         let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
@@ -141,8 +142,8 @@ fn recomputation_gives_the_same_bits() {
     }
 }
 
-/// The model has several heads and more positions than an attention kernel takes at a time. It trains with chosen
-/// recomputation, and with overlapping steps.
+/// Tests a GPT with several heads and with more positions than the attention kernel processes as one block: training
+/// with chosen recomputation, and with overlapping steps, gives the bits of a plain loop.
 #[test]
 fn a_wider_and_longer_model_has_the_bits_of_a_plain_loop() {
     let shape = Shape { layers: 4, width: 192, context: 80 };

@@ -14,7 +14,8 @@ fn batch(seed: u64) -> Batch<burn::tensor::Tensor<2>, Target> {
     Batch::new(input, target)
 }
 
-/// With plain gradient descent the update is the rate times the gradient, and all norms together are the global norm.
+/// Tests the reported norms under plain gradient descent: an update is the learning rate times the gradient, and the
+/// norms of all gradients together are the global norm.
 #[test]
 fn norms_match_the_closed_form_of_gradient_descent() {
     let stage = StageConfig::new(device(), SgdConfig::new().init(), RATE);
@@ -48,7 +49,7 @@ fn norms_match_the_closed_form_of_gradient_descent() {
     assert!((reports[2].health[5].parameter_norm - norm).abs() < 1e-12);
 }
 
-/// Gradient norms are reported as they were before clipping, and update norms as they are after it.
+/// Tests that reported gradient norms are those before clipping, and reported update norms those after it.
 #[test]
 fn clipping_changes_update_norms_and_not_gradient_norms() {
     let stage = StageConfig::new(device(), SgdConfig::new().init(), RATE);
@@ -79,8 +80,8 @@ fn health_reports_change_no_bit() {
     assert_eq!(train(1), train(0));
 }
 
-/// burn's parameter groups work in a pipeline. The first step of Adam moves every element by the learning rate, and
-/// weight decay also shrinks the weights here, but not the biases.
+/// Tests that burn's parameter groups work in a pipeline. The first step of Adam moves every element by the learning
+/// rate; here weight decay also shrinks the weights, but not the biases.
 #[test]
 fn parameter_groups_keep_their_own_optimizer_settings() {
     const DECAY: f64 = 0.25;
@@ -105,8 +106,8 @@ fn parameter_groups_keep_their_own_optimizer_settings() {
     }
 }
 
-/// Adam's second moment is (1 - beta2) g^2 after the first step, and beta2 times that plus (1 - beta2) g^2 after the
-/// second. Plain gradient descent has none.
+/// Tests the reported second moments: Adam's is (1 - beta2) g^2 after the first step, and beta2 times that plus (1 -
+/// beta2) g^2 after the second. Plain gradient descent has none.
 #[test]
 fn second_moments_match_the_closed_form() {
     const BETA_2: f32 = 0.75;

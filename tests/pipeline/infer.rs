@@ -1,5 +1,5 @@
-//! Tests of outputs, metrics and snapshots: they have the values of one thread, and the training goes on as without
-//! them.
+//! Tests of inference, metrics and snapshots: they have the values that one thread computes, and the training continues
+//! as without them.
 
 use burn::module::{Module, Param};
 use burn::tensor::{Int, Tensor, TensorData};
@@ -23,7 +23,7 @@ fn bits_of(tensor: Tensor<2>) -> Vec<u32> {
     tensor.into_data().iter::<f32>().map(f32::to_bits).collect()
 }
 
-/// Computes the model's outputs on one thread, one micro-batch after the other.
+/// Computes the model's outputs on one thread, one micro-batch after another, and returns their bits.
 fn plain(model: &Mlp, input: &Tensor<2>, micro_batches: usize) -> Vec<u32> {
     let Mlp { layers, error } = model.clone().valid();
     let outputs = pieces(input.dims()[0], micro_batches).into_iter().map(|rows| {
@@ -99,14 +99,15 @@ fn micro_batches_of_different_lengths_are_inferred_in_their_order() {
     }
 }
 
-/// A last stage that classifies rows, whose targets `[rows]` may have a padding id that does not count.
+/// A last stage for tests that classifies rows. A target `[rows]` may be the padding id, which does not count.
 #[derive(Module, Debug)]
 struct Classes {
     layer: Layer,
     padding: usize,
 }
 
-/// The logits `[rows, width]`, and the number of rows, which cannot be concatenated.
+/// The output of the test's classifier: the logits `[rows, width]`, and the number of rows as a tensor of another
+/// shape, which cannot be concatenated.
 type Logits = (Tensor<2>, Tensor<2>);
 
 impl Stage for Classes {
@@ -120,7 +121,7 @@ impl Stage for Classes {
 }
 
 impl Classes {
-    /// Returns 1 for every target that counts, and 0 for padding.
+    /// Returns the mask of the targets `[rows]`: 0 for the padding id, and 1 for every other target.
     fn mask(&self, target: &Tensor<1, Int>) -> Tensor<1> {
         target.clone().not_equal_elem(self.padding as i64).float()
     }
@@ -160,8 +161,8 @@ fn labelled(rows: usize) -> (Tensor<2>, Tensor<1, Int>) {
     (batch(rows, 3).0, Tensor::from_data(TensorData::new(labels, [rows]), &device()))
 }
 
-/// Metrics are summed over the targets that count, and divided by their number, in steps and in evaluations. The loss
-/// does not contain them. The weight comes from a constant of the stage.
+/// Tests that metrics are summed over the unmasked targets and divided by their number, in steps and in evaluations,
+/// and that the loss does not contain them. The loss weight uses a constant of the stage.
 #[test]
 fn metrics_are_means_over_the_targets_that_count() {
     let (input, target) = labelled(11);
@@ -206,7 +207,7 @@ fn outputs_that_cannot_be_concatenated_are_an_error_and_the_pipeline_goes_on() {
     pipeline.step(Batch::new(input, target)).unwrap();
 }
 
-/// A loss whose metrics have another shape than their names.
+/// A last stage for tests of errors: it names one metric, but returns one number per row.
 #[derive(Module, Debug)]
 struct Misnamed {
     layer: Layer,
@@ -247,7 +248,7 @@ fn metrics_of_another_shape_are_named_at_their_forward() {
     assert!(error.contains("`metrics` returned shape [3] for the metrics size"), "{error}");
 }
 
-/// A loss whose weight is a parameter.
+/// A last stage for tests of errors, whose loss weight wrongly depends on a parameter.
 #[derive(Module, Debug)]
 struct Weighed {
     layer: Layer,

@@ -1,4 +1,4 @@
-//! Tests of the example's checkpoints: stopped and killed runs resume to the same bits, and a resume that cannot work
+//! Tests of the example's checkpoints: stopped and killed runs resume with the same bits, and a resume that cannot work
 //! is refused with its cause.
 
 use std::fs;
@@ -63,7 +63,8 @@ fn a_stopped_run_resumes_to_the_same_bits_on_any_cut() {
     assert_eq!(hash(&other(0, 1)), hash(&other(1, 3)));
 }
 
-/// The rate stays at its minimum after the end of its schedule, and when a resumed run is made longer.
+/// Tests that the learning rate stays at its lowest value after the end of its schedule, also if a resumed run is made
+/// longer.
 #[test]
 fn the_learning_rate_never_rises_after_warm_up() {
     let place = Place::new();
@@ -123,7 +124,8 @@ fn signal(child: &Child, name: &str) {
     Command::new("kill").args([name, &child.id().to_string()]).stderr(Stdio::null()).status().unwrap();
 }
 
-/// Starts a run with long steps and waits until the first step has begun.
+/// Starts a run of the example whose steps take long, and waits until its first step has begun. Returns the process and
+/// its output.
 #[cfg(unix)]
 fn in_a_long_step(place: &Place) -> (Child, BufReader<ChildStdout>) {
     let flags = "--steps 10 --micro-batches 64 --context 64 --width 64 --checkpoint @kept";
@@ -234,8 +236,8 @@ fn a_resume_that_cannot_work_is_refused_with_its_cause_and_a_fix() {
     assert!(cause(place.refused("--checkpoint @file")).contains("@file"));
 }
 
-/// The devices, and the file whose first line remote devices get as the token, come from the command line only. The
-/// path of the text may come from the checkpoint, and is then printed.
+/// Tests that a resumed run takes its devices and its token file (the secret for devices of other hosts) from the
+/// command line only. The path of the text may come from the checkpoint, and is then printed.
 #[test]
 fn a_manipulated_checkpoint_chooses_no_device_and_no_token_file() {
     let place = Place::new();

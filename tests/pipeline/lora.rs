@@ -1,5 +1,5 @@
-//! Tests of fine-tuning with adapters (LoRA: Hu et al., 2021, arXiv:2106.09685): the adapters train to the bits of a
-//! plain loop, and the base weights keep their bits.
+//! Tests of fine-tuning with adapters (LoRA: Hu et al., 2021, arXiv:2106.09685): the adapters train with the bits of a
+//! plain loop, and the base weights do not change.
 
 use std::any::Any;
 use std::num::NonZero;
@@ -27,7 +27,8 @@ const LENGTH: usize = 3;
 const ROWS: usize = 18;
 const MICRO_BATCHES: usize = 4;
 
-/// The first stage: an embedding, token ids `[rows, length]` to vectors `[rows x length, width]`.
+/// The first stage of the adapter tests: an embedding from token ids `[rows, length]` to vectors `[rows x length,
+/// width]`.
 #[derive(Module, Debug)]
 struct Front {
     table: Embedding,
@@ -42,7 +43,8 @@ impl Stage for Front {
     }
 }
 
-/// A residual block of a layer norm and two linear layers, marked for recomputation.
+/// A block of the adapter tests, marked for recomputation: a layer norm and two linear layers, with a residual
+/// connection.
 #[derive(Module, Debug)]
 struct Block {
     norm: LayerNorm,
@@ -62,7 +64,7 @@ impl Stage for Block {
     }
 }
 
-/// The last stage: a sequence of linear blocks, which segments recompute, a linear layer, and half the squared
+/// The last stage of the adapter tests: a sequence of linear blocks, which segments recompute, a linear layer, and half the squared
 /// difference to targets `[rows x length, width]`.
 #[derive(Module, Debug)]
 struct Head {
@@ -93,7 +95,7 @@ impl LossStage for Head {
     }
 }
 
-/// The whole model, before it is cut and after it is joined.
+/// The whole model of the adapter tests, before it is cut into stages and after its stages are joined.
 #[derive(Module, Debug)]
 struct Model {
     front: Front,
@@ -141,7 +143,7 @@ fn batch(step: usize) -> (Tensor<2, Int>, Tensor<2>) {
     (Tensor::from_data(ids, &device()), Tensor::from_data(values, &device()))
 }
 
-/// Rounds every parameter that is not quantized to a lower precision.
+/// A mapper that rounds every parameter of a module that is not quantized to a lower precision.
 struct Rounded(FloatDType);
 
 impl ModuleMapper for Rounded {
@@ -155,7 +157,7 @@ impl ModuleMapper for Rounded {
     }
 }
 
-/// Adds the gradients of a module's parameters to sums, in f32.
+/// A visitor that adds the gradients of a module's parameters to running sums in f32.
 struct Accumulate<'a> {
     sums: &'a mut GradientsParams,
     gradients: GradientsParams,
@@ -170,7 +172,8 @@ impl ModuleVisitor for Accumulate<'_> {
     }
 }
 
-/// Trains with gradient accumulation in burn without the library, summing within groups of micro-batches first.
+/// Trains a model with gradient accumulation in burn without Stageline, and returns it. Gradients are summed within
+/// groups of micro-batches first, and then over the groups.
 fn train_plainly(mut model: Model, precision: Precision, groups: usize) -> Model {
     let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
     let micro_batches = groups * MICRO_BATCHES;
@@ -197,7 +200,8 @@ fn train_plainly(mut model: Model, precision: Precision, groups: usize) -> Model
     model
 }
 
-/// Trains as a pipeline of four stages.
+/// Trains a model as a pipeline of four stages with the given schedule, recomputation, precision and replicas, and
+/// returns the model.
 fn train_cut(
     model: Model,
     schedule: &'static (dyn Schedule + Sync),
@@ -226,7 +230,7 @@ fn steps(pipeline: &mut Pipeline<Tensor<2, Int>, Tensor<2>, Tensor<2>>, steps: R
     }
 }
 
-/// Returns the path of every parameter, whether it is trained, and its values.
+/// Returns for every parameter of a model its path, whether it is trained, and its values.
 fn parameters(model: &Model) -> Vec<(String, bool, TensorData)> {
     #[derive(Default)]
     struct Read(Vec<String>, Vec<(String, bool, TensorData)>);
@@ -284,11 +288,12 @@ fn check(model: &Model, what: &str, combinations: &[(Precision, usize)]) -> Mode
     train_plainly(model.clone(), Precision::Full, 1)
 }
 
-/// The combinations of a precision and a number of replicas that the unquantized adapters are trained with.
+/// The combinations of a precision and a number of replicas with which adapters on weights without quantization are
+/// tested.
 const ALL: [(Precision, usize); 4] =
     [(Precision::Full, 1), (Precision::Bf16, 1), (Precision::Full, 2), (Precision::Bf16, 2)];
 
-/// Asserts that training changed every adapter and no base weight.
+/// Asserts that training changed every adapter and no base weight, given the model before and after it.
 fn assert_only_adapters_changed(before: &Model, after: &Model) {
     for (before, after) in parameters(before).into_iter().zip(parameters(after)) {
         let (path, trained, before) = before;
@@ -305,7 +310,7 @@ fn adapters_train_to_the_bits_of_a_plain_loop_under_every_schedule() {
     assert_only_adapters_changed(&model, &train_cut(model.clone(), &ZbH1, Recompute::Full, Precision::Bf16, 2));
 }
 
-/// A model with adapters, some of them on quantized weights.
+/// Returns a model with adapters (LoRA), some of them on quantized weights.
 fn quantized_model() -> Model {
     let device = device().autodiff();
     let quantizer = || {
@@ -334,8 +339,8 @@ fn quantized_model() -> Model {
     model
 }
 
-/// The checkpoint goes through files. The resumed pipeline is built with other parameters, which the checkpoint must
-/// replace.
+/// Tests that adapters and quantized base weights resume from a checkpoint that was written to files and read back. The
+/// resumed pipeline is built with other parameters, which the checkpoint must replace.
 #[test]
 fn adapters_and_quantized_bases_resume_from_a_checkpoint_to_the_same_bits() {
     let other = |model: Model| model.map(&mut Negated);
@@ -362,7 +367,7 @@ fn adapters_and_quantized_bases_resume_from_a_checkpoint_to_the_same_bits() {
     }
 }
 
-/// Changes the sign of every parameter that is not quantized.
+/// A mapper that changes the sign of every parameter of a module that is not quantized.
 struct Negated;
 
 impl ModuleMapper for Negated {
@@ -383,7 +388,7 @@ fn adapters_on_quantized_weights_train_to_the_bits_of_a_plain_loop() {
     assert_only_adapters_changed(&model, &trained);
 }
 
-/// A reparameterisation that multiplies a parameter by a trained factor.
+/// A reparameterisation for tests, which multiplies a parameter by a trained factor.
 #[derive(Debug, Module)]
 struct Scaled {
     factor: Param<Tensor<1>>,
@@ -397,7 +402,8 @@ impl Reparameterization for Scaled {
     }
 }
 
-/// Applies [`Scaled`] to every parameter with this many dimensions: vectors or matrices.
+/// A reparameterizer for tests, which applies [`Scaled`] to every parameter of a model with the given number of
+/// dimensions: 1 for vectors, 2 for matrices.
 struct Scale(usize);
 
 impl Reparameterizer for Scale {
@@ -413,8 +419,8 @@ impl Reparameterizer for Scale {
     }
 }
 
-/// Reparameterises either all vectors (norm scales, norm shifts and biases) or all matrices. The base parameters train
-/// too.
+/// Tests a reparameterisation of all vectors (norm scales, norm shifts and biases) or of all matrices, with base
+/// parameters that train as well: the model has the bits of a plain loop.
 #[test]
 fn any_reparameterisation_trains_to_the_bits_of_a_plain_loop() {
     for dimensions in [1, 2] {
@@ -425,7 +431,7 @@ fn any_reparameterisation_trains_to_the_bits_of_a_plain_loop() {
     }
 }
 
-/// A frozen parameter gets no gradient, while other parameters of its layer do.
+/// Tests that a frozen parameter gets no gradient and keeps its bits, while the other parameters of its layer train.
 #[test]
 fn frozen_weights_keep_their_bits_and_the_rest_trains() {
     let mut model = Model::new(false);

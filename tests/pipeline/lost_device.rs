@@ -1,8 +1,8 @@
 //! Tests of a device that is lost in the middle of a step, so that every request to it fails and its memory cannot be
 //! read: the failure is named, and training resumes on another device.
 //!
-//! burn runs a GPU on its own thread, and requests to it panic once that thread is gone. The stand-in for a GPU here
-//! does the same.
+//! burn runs a GPU on a thread of its own, and a request to the GPU panics once that thread has ended. These tests
+//! replace the GPU by a thread that behaves in the same way.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,17 +20,17 @@ use crate::mlp::{Error, LEARNING_RATE, Layer, Mlp, Target, bits, config, device,
 
 const WIDTH: usize = 4;
 const MICRO_BATCHES: usize = 3;
-/// The stage on the device that is lost.
+/// The index of the stage whose device is lost.
 const STAGE: usize = 1;
 
-/// A stand-in for a GPU: a thread that answers requests.
+/// A replacement for a GPU in these tests: a thread that answers requests, until it ends.
 struct Gpu {
     requests: Sender<Sender<()>>,
     thread: JoinHandle<()>,
 }
 
 impl Gpu {
-    /// Starts a device that is lost after this many requests.
+    /// Starts a replacement for a GPU that is lost after `lifetime` requests.
     fn new(lifetime: usize) -> Self {
         let (requests, asked) = channel::<Sender<()>>();
         let thread = thread::spawn(move || {
@@ -42,7 +42,7 @@ impl Gpu {
     }
 }
 
-/// A handle to a device, which counts the requests.
+/// A handle to the replacement for a GPU, which counts the requests.
 #[derive(Clone, Debug)]
 struct Handle {
     requests: Sender<Sender<()>>,
@@ -50,7 +50,7 @@ struct Handle {
 }
 
 impl Handle {
-    /// Makes a request and waits for the answer. Panics if the device is lost.
+    /// Makes a request to the replacement for a GPU and waits for the answer. Panics if that device is lost.
     fn ask(&self) {
         self.asked.fetch_add(1, Ordering::SeqCst);
         let (done, is_done) = channel();
@@ -59,7 +59,7 @@ impl Handle {
     }
 }
 
-/// A layer that makes a request to the device in every forward.
+/// A layer that makes a request to the test's device in every forward.
 #[derive(Module, Debug)]
 struct OnGpu {
     layer: Layer,
@@ -77,18 +77,18 @@ impl Stage for OnGpu {
     }
 }
 
-/// AdamW that makes a request to the device in every step, and keeps its moments there.
+/// An AdamW that makes a request to the test's device in every step, and keeps its moments on that device.
 #[derive(Clone)]
 struct AdamWOnGpu {
     inner: AdamW,
     gpu: Handle,
 }
 
-/// The moments of one parameter.
+/// The moments that the test's AdamW keeps for one parameter.
 #[derive(Clone)]
 struct Moments<const D: usize> {
     inner: AdamWState<D>,
-    /// The device that has the moments; unset for moments read from a checkpoint.
+    /// The test's device that has the moments; `None` for moments that were read from a checkpoint.
     gpu: Option<Handle>,
 }
 
@@ -129,8 +129,8 @@ fn batch(step: usize) -> Batch<Tensor<2>, Target> {
     Batch::new(input, target)
 }
 
-/// Returns a pipeline of three stages, the second of them on a device that is lost after `lifetime` requests, with the
-/// device's handle and its thread.
+/// Returns a pipeline of three stages whose second stage is on a device that is lost after `lifetime` requests, with
+/// the device's handle and its thread. The pipeline resumes from the checkpoint `from` if there is one.
 fn pipeline(
     lifetime: usize,
     from: Option<&Checkpoint>,
@@ -152,7 +152,7 @@ fn pipeline(
     (builder.build().unwrap(), gpu, thread)
 }
 
-/// Ends a pipeline and returns the bits of all stages.
+/// Ends a pipeline and returns the bits of the parameters of each stage.
 fn trained(pipeline: Pipeline<Tensor<2>, Tensor<2>, Target>) -> [Vec<u32>; 3] {
     let mut modules = pipeline.into_modules();
     let second = bits(&modules.take::<OnGpu>(STAGE).unwrap());

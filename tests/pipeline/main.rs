@@ -1,4 +1,4 @@
-//! Whole-system tests of the library and its examples on real threads, in one binary. Each module tests one promise.
+//! Tests of the whole library and its examples on real threads, in one binary. Each module tests one promise.
 
 #[path = "../../fuzz/src/restore.rs"]
 mod hostile;

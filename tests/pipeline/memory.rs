@@ -1,4 +1,4 @@
-//! Compares a step's measured memory with what schedules and optimizers are known to hold.
+//! Tests that compare a step's measured memory with the memory that schedules and optimizers need by theory.
 
 use burn::optim::{AdafactorConfig, AdamWConfig, ModuleOptimizer, SgdConfig};
 use stageline::checkpoint::Checkpoint;
@@ -9,12 +9,12 @@ use crate::mlp::{LEARNING_RATE, Mlp, device};
 
 const WIDTH: usize = 256;
 const ROWS: usize = 256;
-/// The bytes of an activation of one micro-batch.
+/// The size in bytes of one micro-batch's activation between two stages of the test.
 const TENSOR: f64 = (4 * ROWS * WIDTH) as f64;
-/// The bytes of the parameters of one layer.
+/// The size in bytes of the parameters of one layer of the test's model.
 const PARAMETERS: f64 = (4 * WIDTH * (WIDTH + 1)) as f64;
 
-/// Returns the report of the third step of a pipeline with one layer a stage.
+/// Trains a pipeline with one layer on each stage for three steps, and returns the report of the third.
 fn report(
     optimizer: ModuleOptimizer,
     schedule: &'static (dyn Schedule + Sync),
@@ -24,7 +24,8 @@ fn report(
     trained(optimizer, schedule, stages, micro_batches).0
 }
 
-/// Returns the report of the third step, and the checkpoint after it.
+/// Trains a pipeline with one layer on each stage for three steps. Returns the report of the third step, and the
+/// checkpoint after it.
 fn trained(
     optimizer: ModuleOptimizer,
     schedule: &'static (dyn Schedule + Sync),
@@ -60,8 +61,8 @@ fn both_moments_of_adam_are_as_large_as_the_parameters() {
     }
 }
 
-/// Adafactor keeps a row and a column of state per matrix, where Adam keeps two matrices (Shazeer and Stern, 2018,
-/// arXiv:1804.04235).
+/// Tests the optimizer state of Adafactor: a row and a column for each matrix, where Adam keeps two matrices (Shazeer
+/// and Stern, 2018, arXiv:1804.04235).
 #[test]
 fn adafactor_keeps_a_row_and_a_column_per_matrix_on_every_stage() {
     let adafactor = AdafactorConfig::new().with_relative_step(false).with_scale_parameter(false).init();

@@ -1,5 +1,5 @@
-//! Tests of the gradient noise: its estimate is that of known and of measured distributions, does not depend on the
-//! cut, the schedule or the loss scale, and leaves the trained values as they are.
+//! Tests of the gradient noise: its estimate agrees with known and with measured distributions, does not depend on the
+//! cut, the schedule or the loss scale, and measuring it does not change the trained values.
 
 use burn::module::{Module, Param};
 use burn::optim::{AdamWConfig, SgdConfig};
@@ -13,12 +13,12 @@ use stageline::{
 use crate::mlp::{Mlp, bits, device, noise};
 use crate::model::{Bytes, Logits, Shape, costs, gpt};
 
-/// Returns `count` numbers that look random, uniform between -1 and 1.
+/// Returns `count` pseudo-random numbers, uniform between -1 and 1, that depend on the seed only.
 fn uniform(count: usize, seed: u64) -> Vec<f32> {
     (0..count as u64).map(|index| noise(seed, index)).collect()
 }
 
-/// A point whose loss is half the squared distance to each target.
+/// A model whose only parameter is a point, and whose loss is half the squared distance from the point to each target.
 #[derive(Module, Debug)]
 struct Point {
     at: Param<Tensor<1>>,
@@ -47,8 +47,9 @@ impl LossStage for Point {
     }
 }
 
-/// The gradient of a sample is the point minus the target. With targets around 0, whose numbers have the variance 1/3,
-/// the gradient has the squared norm of the point, and the noise is a third of the number of dimensions.
+/// Tests the noise of a quadratic loss against its closed form. The gradient of a sample is the point minus the target.
+/// With targets around 0, whose elements have the variance 1/3, the gradient has the squared norm of the point, and the
+/// noise is a third of the number of dimensions.
 #[test]
 fn the_noise_of_a_quadratic_loss_is_its_closed_form() {
     let place = uniform(DIMENSIONS, 99);
@@ -76,7 +77,7 @@ fn the_noise_of_a_quadratic_loss_is_its_closed_form() {
 
 const SHAPE: Shape = Shape { layers: 2, width: 16, context: 16 };
 
-/// Text in which every byte depends on the one before it and on chance, as inputs and next bytes.
+/// Returns random text as inputs and next bytes, in which every byte depends on the byte before it and on chance.
 fn text(rows: usize) -> (Bytes, Bytes) {
     let columns = SHAPE.context + 1;
     let chance = uniform(rows * columns, 7);
@@ -99,8 +100,8 @@ fn gpt_builder(
     builder.micro_batches(micro_batches).schedule(schedule)
 }
 
-/// Brute force: the gradient of every single sample of a set, its mean and its scatter. The estimates come from steps
-/// whose batches are parts of the same set.
+/// Tests the noise of a GPT against the gradients of all single samples of a set, their mean and their scatter. The
+/// estimates come from steps whose batches are parts of the same set.
 #[test]
 fn the_noise_of_a_gpt_is_that_of_the_gradients_of_single_samples() {
     const ROWS: usize = 128;
@@ -139,8 +140,8 @@ fn close(one: GradientNoise, other: GradientNoise) -> bool {
     near(one.squared_norm, other.squared_norm) && near(one.variance, other.variance)
 }
 
-/// A whole backward, split backwards, recomputation, replicas and a loss scale have the same gradients, so the same
-/// noise; the stages add up to the whole model.
+/// Tests that a whole backward, split backwards, recomputation, replicas and a loss scale give the same gradient noise,
+/// and that the noise of all stages adds up to that of the model.
 #[test]
 fn cuts_schedules_replicas_and_loss_scales_have_the_same_noise() {
     let (inputs, targets) = text(24);

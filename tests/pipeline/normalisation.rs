@@ -1,4 +1,4 @@
-//! Tests of batch normalisation: running statistics are those of the whole batch, however it is cut.
+//! Tests of batch normalisation: running statistics are those of the whole batch, whatever its number of micro-batches.
 
 use burn::module::Module;
 use burn::nn::{BatchNorm, BatchNormConfig};
@@ -11,13 +11,13 @@ use crate::mlp::{Error, Mlp, Noisy, Target, bits, config, device};
 const WIDTH: usize = 5;
 const ROWS: usize = 19;
 
-/// A stage with the library's batch norm, which updates its statistics once a step.
+/// A stage for tests with an `AccumulatedBatchNorm`, which updates its running statistics once a step.
 #[derive(Module, Debug)]
 struct Accumulated {
     norm: AccumulatedBatchNorm,
 }
 
-/// A stage with burn's batch norm, which updates its statistics once a micro-batch.
+/// A stage for tests with burn's batch norm, which updates its running statistics once a micro-batch.
 #[derive(Module, Debug)]
 struct Plain {
     norm: BatchNorm,
@@ -49,14 +49,15 @@ fn accumulated() -> Accumulated {
     Accumulated { norm: plain().norm.into() }
 }
 
-/// Returns a batch whose columns have different means and deviations.
+/// Returns a batch whose columns differ in mean and standard deviation.
 fn batch(seed: u64) -> (Tensor<2>, Target) {
     let (input, target) = Mlp::batch(ROWS, WIDTH, false, seed);
     let columns = |values: [f32; WIDTH]| Tensor::<1>::from_floats(values, &device()).unsqueeze::<2>();
     (input * columns([1.0, 2.0, 0.5, 3.0, 1.0]) + columns([0.0, 1.0, -4.0, 2.0, 7.0]), target)
 }
 
-/// Trains a pipeline of a stage and the error, and returns the stage and the bits of both.
+/// Trains a pipeline of a given stage and a last stage with the error. Returns the given stage, and the bits of the
+/// parameters of both.
 fn trained<S>(stage: S, micro_batches: usize, schedule: impl Schedule + 'static, steps: u64) -> (S, Vec<u32>)
 where
     S: Stage<Input = Tensor<2>, Output = Tensor<2>>,
@@ -73,14 +74,14 @@ where
     (stage, bits)
 }
 
-/// Returns the running means and then the running variances.
+/// Returns the running means and then the running variances of a batch norm.
 fn statistics(norm: &BatchNorm) -> Vec<f64> {
     let values = |tensor: Tensor<1>| tensor.into_data().iter::<f64>().collect::<Vec<_>>();
     [values(norm.running_mean.value()), values(norm.running_var.value())].concat()
 }
 
-/// Returns the expected statistics after some steps, in f64: each whole batch contributes 0.1 of its mean and biased
-/// variance to 0.9 of the old statistics.
+/// Returns the expected running statistics after `steps` steps, in f64: each step adds 0.1 of the mean and biased
+/// variance of its whole batch to 0.9 of the old statistics.
 fn one_pass(steps: u64) -> Vec<f64> {
     let mut running = [vec![0.0; WIDTH], vec![1.0; WIDTH]].concat();
     for step in 0..steps {
@@ -115,7 +116,7 @@ fn running_statistics_cover_the_whole_batch() {
     assert!(distance(&statistics(&stage.norm.valid()), &one_pass(1)) < 1e-6);
 }
 
-/// A stage that uses its batch norm twice in one forward.
+/// A stage for tests that applies the same batch norm twice in one forward.
 #[derive(Module, Debug)]
 struct Twice {
     norm: AccumulatedBatchNorm,
@@ -136,7 +137,7 @@ fn a_layer_that_is_used_twice_counts_both_uses() {
     assert!(distance(&statistics(&stage.norm.into_inner()), &one_pass(2)) < 1e-6);
 }
 
-/// Copies of a batch norm in two stages each have the statistics of their own inputs.
+/// Tests that copies of a batch norm in two stages each have the running statistics of their own inputs.
 #[test]
 fn copies_of_a_layer_keep_their_own_statistics() {
     let norm = accumulated().norm;
@@ -173,7 +174,7 @@ fn a_skipped_step_does_not_change_running_statistics() {
     assert!(distance(&statistics(&norm), &one_pass(1)) < 1e-6);
 }
 
-/// An evaluation of a single row uses the running statistics, and does not change them.
+/// Tests that an evaluation, here of a single row, uses the running statistics and does not change them.
 #[test]
 fn an_evaluation_normalises_by_the_running_statistics() {
     let chain = Pipeline::builder().stage(accumulated(), config()).loss(Mlp::new(0, WIDTH, 3).error, config());
@@ -188,7 +189,8 @@ fn an_evaluation_normalises_by_the_running_statistics() {
     assert!(one.loss.is_finite() && all.loss.is_finite());
 }
 
-/// The last stage may have batch norms, whose statistics begin as they are and end as on another cut.
+/// Tests a batch norm in the last stage: steps and evaluations have the same losses as with the batch norm in a stage
+/// of its own.
 #[test]
 fn batch_norms_of_the_last_stage_keep_their_statistics() {
     let parts = || {

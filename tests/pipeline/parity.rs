@@ -20,7 +20,7 @@ fn batches(rows: usize, width: usize, masked: bool, seed: u64) -> Vec<(Tensor<2>
     (0..3).map(|step| Mlp::batch(rows, width, masked, seed * 10 + step)).collect()
 }
 
-/// Trains as a pipeline and asserts the bits of the plain loop.
+/// Trains a model as a pipeline, and asserts that its parameters have the bits `plain` of a plain training loop.
 fn same_bits(model: &Mlp, plain: &[u32], cut: &Cut, batches: &[(Tensor<2>, Target)], case: &str) {
     let trained = model.clone().train_cut(cut, batches).unwrap();
     assert!(trained.bits() == plain, "{case}: other bits than the plain loop");
@@ -65,7 +65,7 @@ fn channel_capacity_and_repetition_change_no_bit() {
     }
 }
 
-/// With V chunks a worker, 6 stages run on 3 or 2 workers.
+/// Tests schedules with V chunks (stages) per worker: 6 stages on 3 or 2 workers train with the bits of a plain loop.
 #[test]
 fn several_chunks_a_worker_give_the_bits_of_the_plain_loop() {
     let model = Mlp::new(5, 8, 8);
@@ -82,7 +82,8 @@ fn several_chunks_a_worker_give_the_bits_of_the_plain_loop() {
     }
 }
 
-/// V schedules have two chunks a worker, the second in reverse order of workers, and split backwards.
+/// Tests the schedules with two chunks (stages) per worker in a V, where the second chunks run in reverse order of the
+/// workers, and with split backwards.
 #[test]
 fn v_schedules_give_the_bits_of_the_plain_loop() {
     let model = Mlp::new(5, 8, 8);
@@ -96,7 +97,7 @@ fn v_schedules_give_the_bits_of_the_plain_loop() {
     }
 }
 
-/// The global norm and the clipped gradients do not depend on the cut either.
+/// Tests that the global gradient norm and the clipped gradients do not depend on the cut.
 #[test]
 fn clipping_gives_the_bits_of_the_plain_loop() {
     let model = Mlp::new(5, 8, 12);
@@ -120,7 +121,7 @@ fn clipping_gives_the_bits_of_the_plain_loop() {
     );
 }
 
-/// A layer followed by dropout.
+/// A stage for tests: a layer followed by dropout.
 #[derive(Module, Debug)]
 pub struct Dropped {
     pub layer: Layer,
@@ -136,7 +137,7 @@ impl Stage for Dropped {
     }
 }
 
-/// Trains a model with dropout, and returns its bits and the loss of every step.
+/// Trains a model with dropout, and returns the bits of its parameters and the loss of every step.
 fn train_with_dropout(
     stages: usize,
     micro_batches: usize,
@@ -167,7 +168,8 @@ fn train_with_dropout(
     (found, losses)
 }
 
-/// Another cut gives the same bits. Another M drops the same elements, so that the losses differ by rounding only.
+/// Tests that dropout does not depend on the cut, which gives the same bits, nor on M: with another number of
+/// micro-batches the same elements are dropped, so the losses differ by rounding only.
 #[test]
 fn dropout_depends_on_the_sample_only() {
     let (reference, losses) = train_with_dropout(1, 3, &OneFOneB);
@@ -184,12 +186,13 @@ fn dropout_depends_on_the_sample_only() {
     }
 }
 
-/// Parses a hand-written plan.
+/// Parses the CSV text of a plan that is written by hand, and returns the plan.
 fn by_hand(csv: &str) -> &'static Plan {
     Box::leak(Box::new(Plan::from_csv(csv).unwrap()))
 }
 
-/// The interpreter runs any plan, also a hand-written one with two chunks on each of two workers.
+/// Tests that workers execute any valid plan: one written by hand, with two chunks (stages) on each of two workers,
+/// trains with the same bits.
 #[test]
 fn a_hand_written_plan_with_two_chunks_a_worker_gives_the_same_bits() {
     let csv = "0F0,0F1,2F0,2F1,2B0,0B0,2B1,0B1\n1F0,1F1,3F0,3B0,3F1,1B0,3B1,1B1\n";
@@ -201,7 +204,8 @@ fn a_hand_written_plan_with_two_chunks_a_worker_gives_the_same_bits() {
     same_bits(&model, &plain, &cut, &batches, "by hand");
 }
 
-/// The plan runs backwards in descending order, but gradients are still summed in ascending order of micro-batches.
+/// Tests a plan with backwards in another order than the micro-batches: gradients are still summed in ascending
+/// micro-batch order, so the bits are the same.
 #[test]
 fn backwards_out_of_order_give_the_same_bits() {
     let csv = "0F0,0F1,0F2,0B2,0B0,0B1\n1F0,1F1,1F2,1B2,1B0,1B1\n";
@@ -213,8 +217,8 @@ fn backwards_out_of_order_give_the_same_bits() {
     same_bits(&model, &plain, &cut, &batches, "descending");
 }
 
-/// A stage that uses the same weights in a linear layer, whose weight gradient can be deferred, and in a plain product,
-/// whose cannot.
+/// A stage for tests that uses the same weights twice: in a linear layer, whose weight gradient can be deferred, and in
+/// a plain matrix product, whose gradient cannot.
 #[derive(Module, Debug)]
 struct Both {
     linear: Linear,
@@ -250,7 +254,7 @@ fn weights_used_twice_give_the_same_bits_with_split_backwards() {
     }
 }
 
-/// The plan also runs weight gradients out of order, differently on each stage.
+/// Tests a plan with weight gradients out of order, differently on each stage: the bits are the same.
 #[test]
 fn weight_gradients_out_of_order_give_the_same_bits() {
     let csv = "0F0,0F1,0F2,0I0,0I1,0W1,0B2,0W0\n1F0,1F1,1F2,1B0,1I1,1I2,1W2,1W1\n";

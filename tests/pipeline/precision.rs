@@ -1,4 +1,4 @@
-//! Tests of computing in bf16 and f16: the bits of a plain loop, master weights and gradient sums in f32, and the loss
+//! Tests of training in bf16 and f16: the bits of a plain loop, master weights and gradient sums in f32, and the loss
 //! scale.
 
 use burn::module::{Module, Param};
@@ -30,7 +30,7 @@ fn linears(model: &Mlp) -> Vec<&Linear> {
     model.layers.iter().map(|layer| &layer.linear).chain([&model.error.linear]).collect()
 }
 
-/// Returns a linear layer with its parameters rounded to a lower precision.
+/// Returns a copy of a linear layer whose parameters are rounded to the type `dtype`.
 fn rounded(linear: &Linear, dtype: FloatDType) -> Linear {
     fn leaf<const D: usize>(param: &Param<Tensor<D>>, dtype: FloatDType) -> Param<Tensor<D>> {
         Param::initialized(param.id, param.val().inner().cast(dtype).autodiff().require_grad())
@@ -38,7 +38,7 @@ fn rounded(linear: &Linear, dtype: FloatDType) -> Linear {
     Linear { weight: leaf(&linear.weight, dtype), bias: linear.bias.as_ref().map(|bias| leaf(bias, dtype)) }
 }
 
-/// Trains in mixed precision on one thread, written in burn without the library, and returns the bits of the master
+/// Trains a model in mixed precision on one thread, in burn without Stageline, and returns the bits of the master
 /// weights.
 fn train_plainly(mut model: Mlp, dtype: FloatDType, scale: f64) -> Vec<u32> {
     let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
@@ -99,8 +99,8 @@ fn lower_precisions_give_the_bits_of_the_plain_loop() {
     }
 }
 
-/// A loss scale that is a power of two changes no bit in f32, with or without clipping, because gradients are unscaled
-/// before their norm is taken.
+/// Tests that a loss scale which is a power of two changes no bit in f32, with or without clipping, because gradients
+/// are divided by the scale before their norm is taken.
 #[test]
 fn a_loss_scale_changes_no_bit_in_f32() {
     for clip in [None, Some(Clip::GlobalNorm(0.05)), Some(Clip::Value(0.01))] {
@@ -149,7 +149,7 @@ fn every_precision_converges() {
     }
 }
 
-/// A loss of one parameter whose gradient is -1 for every sample.
+/// A last stage for tests with one parameter, whose gradient is -1 for every sample.
 #[derive(Module, Debug)]
 struct One {
     value: Param<Tensor<1>>,
@@ -180,7 +180,8 @@ fn one() -> One {
     One { value: Param::from_tensor(Tensor::zeros([1], &device().autodiff())) }
 }
 
-/// 512 gradients of 1/512 must add up to 1. Added in bf16 they stop at 1/2, because 1/2 + 1/512 rounds to 1/2.
+/// Tests that 512 gradients of 1/512 add up to 1 with precision bf16. If they were summed in bf16, the sum would stop
+/// at 1/2, because 1/2 + 1/512 rounds to 1/2.
 #[test]
 fn gradients_in_bf16_are_summed_in_f32() {
     const M: usize = 512;
@@ -208,7 +209,8 @@ fn updates_too_small_for_bf16_move_the_master_weights() {
     assert!((moved - 1.01).abs() < 1e-5, "{moved}");
 }
 
-/// Gradients that are too small for f16 become zeros without a loss scale. The default for f16 is a dynamic scale.
+/// Tests that gradients which are too small for f16 become zeros without a loss scale, and that the default for f16, a
+/// dynamic scale, keeps them.
 #[test]
 fn gradients_in_f16_underflow_without_the_default_loss_scale() {
     let zeros = |scale: Option<LossScale>| {
@@ -234,8 +236,8 @@ fn gradients_in_f16_underflow_without_the_default_loss_scale() {
     assert!(without > 0.9 && with < 0.1, "zeros without a scale {without}, with {with}");
 }
 
-/// With a scale that is too large all stages skip the step, and the scale falls until nothing overflows. Then it rises
-/// again.
+/// Tests a loss scale that is too large: all stages skip the step, and the scale falls until no gradient overflows.
+/// Then it rises again.
 #[test]
 fn an_overflow_is_skipped_by_all_stages_and_lowers_the_scale() {
     let dynamic = DynamicLossScale { initial: 2.0_f64.powi(24), growth_interval: 2, ..DynamicLossScale::default() };
@@ -278,7 +280,8 @@ fn an_overflow_is_skipped_by_all_stages_and_lowers_the_scale() {
     }
 }
 
-/// A lower loss scale cannot help when a forward overflows, so the policy for values that are not finite decides.
+/// Tests an overflow in a forward: a lower loss scale cannot help, so the step stops or is skipped as `on_non_finite`
+/// says.
 #[test]
 fn a_non_finite_forward_is_left_to_the_policy() {
     let dynamic = DynamicLossScale { initial: 4.0, ..DynamicLossScale::default() };
@@ -293,7 +296,7 @@ fn a_non_finite_forward_is_left_to_the_policy() {
     assert!(matches!(build(OnNonFinite::Stop).step(bad()), Err(StepError::NonFinite { .. })));
 }
 
-/// An overflow in one micro-batch does not hide a NaN in the input of another.
+/// Tests that an overflow in one micro-batch does not hide a NaN in the input of another.
 #[test]
 fn a_nan_input_beside_an_overflow_is_left_to_the_policy() {
     let scale = LossScale::Dynamic(DynamicLossScale { initial: 2.0_f64.powi(40), ..DynamicLossScale::default() });
@@ -309,7 +312,7 @@ fn a_nan_input_beside_an_overflow_is_left_to_the_policy() {
 
 #[test]
 fn a_loss_in_a_low_precision_is_refused() {
-    /// A loss that is summed in the precision of its input.
+    /// A last stage for tests of errors, whose loss is wrongly summed in the precision of its input.
     #[derive(Module, Debug)]
     struct Careless {
         linear: Linear,
@@ -339,7 +342,7 @@ fn a_loss_in_a_low_precision_is_refused() {
     assert!(error.contains("the loss is summed in BF16") && error.contains(".cast(FloatDType::F32)"), "{error}");
 }
 
-/// A layer followed by the library's batch norm.
+/// A stage for tests: a layer followed by an `AccumulatedBatchNorm`.
 #[derive(Module, Debug)]
 struct Normed {
     layer: Layer,
@@ -379,7 +382,7 @@ fn batch_norms_stay_in_full_precision() {
     }
     assert!(normed[0].iter().any(|mean| *mean != 0.0));
 
-    /// A stage with burn's own batch norm, which is refused in a lower precision.
+    /// A stage for tests with burn's own batch norm, which is rejected in a lower precision.
     #[derive(Module, Debug)]
     struct Plain {
         norm: burn::nn::BatchNorm,
@@ -416,7 +419,7 @@ fn an_invalid_loss_scale_is_refused() {
     assert!(matches!(refused, BuildError::LossScale { .. }) && refused.to_string().contains("Fixed(0.0)"), "{refused}");
 }
 
-/// `into_modules` returns the master weights, which are the f32 parameters that the pipeline was given.
+/// Tests that `into_modules` returns the master weights, which are the f32 parameters that the pipeline was given.
 #[test]
 fn modules_come_back_in_full_precision() {
     let pipeline = model().split(2, &config()).precision(Precision::F16).build().unwrap();

@@ -1,5 +1,5 @@
-//! Tests of recomputation: it changes no bit, also with dropout, running statistics, split backwards and a lower
-//! precision.
+//! Tests of recomputation (activation checkpointing): it changes no bit, also with dropout, running statistics, split
+//! backwards and a lower precision.
 
 use std::num::NonZero;
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use crate::mlp::{Error, Layer, Mlp, Noisy, bits, config};
 
 const WIDTH: usize = 6;
 
-/// A stage that is marked for recomputation as a whole, with a marked part inside it, dropout and running statistics.
+/// A stage for tests of recomputation: all of it is marked, and a part inside it is marked again. It has dropout and
+/// running statistics.
 #[derive(Module, Debug)]
 struct Marked {
     outer: Noisy,
@@ -35,7 +36,7 @@ impl Stage for Marked {
     }
 }
 
-/// Trains three steps and returns the bits of each stage's parameters and running statistics.
+/// Trains a pipeline for three steps, and returns the bits of each stage's parameters and running statistics.
 fn train(recompute: Recompute, schedule: &'static (dyn Schedule + Sync), precision: Precision) -> Vec<Vec<u32>> {
     let Mlp { mut layers, error } = Mlp::new(6, WIDTH, 3);
     let mut noisy = |salt| Noisy::new(layers.pop().unwrap(), salt);
@@ -75,7 +76,7 @@ fn recomputation_changes_no_bit_with_dropout_statistics_split_backwards_and_bf16
     }
 }
 
-/// A layer that panics in a recomputation if it is armed, and disarms itself.
+/// A layer for tests that panics in one recomputation, while the flag `armed` is set; the panic clears the flag.
 #[derive(Module, Debug)]
 struct Sabotaged {
     layer: Layer,
@@ -96,7 +97,8 @@ impl Stage for Sabotaged {
     }
 }
 
-/// The panic is in a backward, and a pipeline that is restored from the remaining state continues to the same bits.
+/// Tests a panic in a recomputation, which is part of a backward: the step is rolled back, and a pipeline that is
+/// restored from the remaining state continues with the same bits.
 #[test]
 fn a_panic_in_a_recomputation_rolls_back_the_step() {
     let batch = |step| {
@@ -127,8 +129,8 @@ fn a_panic_in_a_recomputation_rolls_back_the_step() {
     }
 }
 
-/// A block with dropout, which counts how often it is recomputed. Beside its states pass a number that every block
-/// increments, and an input that all blocks share.
+/// A block for tests with dropout, which counts how often it is recomputed. Its input and output also have a number
+/// that every block increments, and an input that all blocks share.
 #[derive(Module, Debug)]
 struct Counted {
     noisy: Noisy,
@@ -152,7 +154,8 @@ impl Stage for Counted {
     }
 }
 
-/// The first layer of a row: the input through a layer, a zero, and the input that all blocks share.
+/// The first layer of the test's row of blocks. It returns its input after a layer, a counter that starts at 0, and the
+/// input that all blocks share.
 #[derive(Module, Debug)]
 struct Front {
     layer: Layer,
@@ -168,7 +171,7 @@ impl Stage for Front {
     }
 }
 
-/// The last layer of a row, with the loss of [`Mlp`].
+/// The last layer of the test's row of blocks, with the loss of [`Mlp`].
 #[derive(Module, Debug)]
 struct Back {
     error: Error,
@@ -197,7 +200,8 @@ impl stageline::LossStage for Back {
 
 const BLOCKS: usize = 5;
 
-/// Trains two steps of three micro-batches, and returns the bits of all parameters and how often each block was recomputed.
+/// Trains the test's row of blocks for two steps of three micro-batches. Returns the bits of all parameters, and how
+/// often each block was recomputed.
 fn counted(recompute: Recompute) -> (Vec<u32>, Vec<usize>) {
     let Mlp { mut layers, error } = Mlp::new(BLOCKS + 1, WIDTH, 3);
     let front = Front { layer: layers.pop().unwrap() };
@@ -216,7 +220,8 @@ fn counted(recompute: Recompute) -> (Vec<u32>, Vec<usize>) {
     (bits(&modules), counters.iter().map(|count| count.load(Ordering::Relaxed)).collect())
 }
 
-/// Every block of a segment is recomputed once for each of the six micro-batches.
+/// Tests that segments and selected blocks are recomputed without changing a bit, and every block once for each of the
+/// six micro-batches.
 #[test]
 fn segments_and_selected_blocks_are_recomputed_and_change_no_bit() {
     let (kept, none) = counted(Recompute::Nothing);

@@ -1,4 +1,4 @@
-//! Tests of a step's recording: its events, the accounts of idle time by cause, the clock, and the measured costs.
+//! Tests of a step's recording: its events, the idle time of workers by cause, the clock, and the measured costs.
 
 use std::any::type_name;
 use std::thread::sleep;
@@ -22,7 +22,7 @@ fn batch(rows: usize) -> Batch<Tensor<2>, Target> {
     Batch::new(input, target)
 }
 
-/// Returns the report of the second step, when threads and memory are warm.
+/// Returns the report of a pipeline's second step, when threads and memory are warm.
 fn step(builder: PipelineBuilder<Tensor<2>, Tensor<2>, Target>) -> StepReport {
     let mut pipeline = builder.build().unwrap();
     pipeline.step(batch(8)).unwrap();
@@ -115,7 +115,8 @@ fn a_step_without_weight_has_no_events() {
     assert_eq!(report.recording.accounts(), [Account { other: took, ..Account::default() }; 2]);
 }
 
-/// The slow part of a pipeline of three stages.
+/// The part of the test's pipeline of three stages that is slow: a stage's computation, a send, a receive, or the
+/// flush.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Slow {
     Stage,
@@ -124,14 +125,14 @@ enum Slow {
     Flush,
 }
 
-/// A delay that is far longer than all computation of these small stages.
+/// The delay of the slow part, far longer than all computation of the test's small stages.
 const LONG: Duration = Duration::from_millis(25);
 
-/// A tensor that may take long to move.
+/// A payload for tests: a tensor whose move to another device may take long.
 #[derive(Clone)]
 struct Moved {
     tensor: Tensor<2>,
-    /// The number of moves before the slow one, if one is slow.
+    /// The number of moves of the tensor before the slow one; `None` if no move is slow.
     slow_after: Option<usize>,
 }
 
@@ -148,21 +149,22 @@ impl Payload for Moved {
     }
 }
 
-/// The first stage, whose output is slow in its move number `slow`, counted from 1; 0 for none.
+/// The first stage of the test's pipeline. Move number `slow` of its output, counted from 1, takes long; none if `slow`
+/// is 0.
 #[derive(Module, Debug)]
 struct Front {
     layer: Layer,
     slow: usize,
 }
 
-/// The second stage, which may be slow itself.
+/// The second stage of the test's pipeline, whose forward takes long if `slow` is set.
 #[derive(Module, Debug)]
 struct Middle {
     layer: Layer,
     slow: bool,
 }
 
-/// The last stage.
+/// The last stage of the test's pipeline, which computes the loss.
 #[derive(Module, Debug)]
 struct Back {
     error: Error,
@@ -210,7 +212,7 @@ impl LossStage for Back {
     }
 }
 
-/// An optimizer that sleeps for every parameter and changes nothing.
+/// An optimizer for tests that sleeps at every parameter and changes nothing.
 #[derive(Clone)]
 struct SlowOptimizer;
 
@@ -233,7 +235,7 @@ impl Optimizer for SlowOptimizer {
     }
 }
 
-/// Runs the pipeline of three stages with this slow part.
+/// Runs the test's pipeline of three stages with the given slow part, and returns the report of a step.
 fn report(slow: Slow) -> StepReport {
     let Mlp { mut layers, error } = Mlp::new(2, WIDTH, 4);
     let front = Front {
@@ -247,7 +249,7 @@ fn report(slow: Slow) -> StepReport {
     step(chain.loss(Back { error }, plain).micro_batches(8))
 }
 
-/// Returns the cause of most of the last worker's idle time.
+/// Returns the name of the cause to which most of the last worker's idle time is attributed.
 fn main_cause(report: &StepReport) -> &'static str {
     let Account { fill, drain, imbalance, transfer, flush, other, .. } = report.recording.accounts()[2];
     let causes = [
@@ -270,7 +272,7 @@ fn idle_time_is_attributed_to_the_slow_part() {
     }
 }
 
-/// The costs that a step measures are at least the sleeps in its stages.
+/// Tests that the costs which a step measures are at least the sleeps in its stages.
 #[test]
 fn measured_costs_match_the_planted_delays() {
     let report = report(Slow::Stage);

@@ -29,7 +29,7 @@ const CLIP: Clip = Clip::GlobalNorm(0.05);
 
 type Scheduled = &'static (dyn Schedule + Sync);
 
-/// Returns batches with a third of their rows masked, so that micro-batches have different weights.
+/// Returns the batches of the test. A third of their rows is masked, so micro-batches have different loss weights.
 fn batches() -> Vec<(Tensor<2>, Target)> {
     (0..STEPS).map(|step| Mlp::batch(ROWS, WIDTH, true, 40 + step)).collect()
 }
@@ -39,14 +39,16 @@ fn batch(step: u64) -> Batch<Tensor<2>, Target> {
     Batch::new(input, target)
 }
 
-/// The division of a batch: R replicas of M micro-batches, or one pipeline that sums R x M micro-batches in R groups.
+/// The division of a batch in these tests: R replicas of M micro-batches each, or one pipeline that sums R x M
+/// micro-batches in R groups.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum As {
     Replicas,
     Groups,
 }
 
-/// Divides batches into R x M micro-batches, either way.
+/// Returns the builder with the batch divided into R x M micro-batches, by replicas or by gradient groups as `how`
+/// says.
 fn divided<In: stageline::Payload, Out: stageline::Payload, T: stageline::Payload>(
     builder: PipelineBuilder<In, Out, T>,
     (replicas, micro_batches): (usize, usize),
@@ -62,7 +64,7 @@ fn divided<In: stageline::Payload, Out: stageline::Payload, T: stageline::Payloa
     }
 }
 
-/// Returns the gradient norm of a step, which must have been clipped.
+/// Returns the global gradient norm of a step, whose gradients must have been clipped.
 fn gradient_norm(report: &StepReport) -> f64 {
     match report.update {
         Update::Stepped { gradient_norm, clipped: true } => gradient_norm,
@@ -70,7 +72,8 @@ fn gradient_norm(report: &StepReport) -> f64 {
     }
 }
 
-/// The steps use Adam, clip the global norm, and have micro-batches of different weights.
+/// Tests that replicas give the bits of a plain loop that sums in as many groups, with Adam, clipping by the global
+/// norm, and micro-batches of different weights.
 #[test]
 fn replicas_give_the_bits_of_a_plain_loop_in_groups() {
     let model = Mlp::new(5, WIDTH, 3);
@@ -106,7 +109,7 @@ fn replicas_give_the_bits_of_a_plain_loop_in_groups() {
     }
 }
 
-/// Gradient sums are exchanged between replicas once per stage, after the last micro-batch.
+/// Tests that replicas exchange gradient sums once per step and stage, after the stage's last micro-batch.
 #[test]
 fn every_stage_is_reduced_once_and_after_its_last_micro_batch() {
     let (replicas, stages, micro_batches) = (3, 4, 2);
@@ -130,7 +133,7 @@ fn every_stage_is_reduced_once_and_after_its_last_micro_batch() {
     assert_eq!(third.events(), &report.recording.events()[2 * workers..]);
 }
 
-/// Only the first replica has optimizers and learning rates, so checkpoints do not depend on R.
+/// Tests that only the first replica has optimizers and learning rates, so that checkpoints do not depend on R.
 #[test]
 fn momentum_lives_in_the_first_replica_only() {
     let optimizer = || SgdConfig::new().with_momentum(Some(MomentumConfig::new())).init();
@@ -150,7 +153,7 @@ fn momentum_lives_in_the_first_replica_only() {
     assert!(alone.len() > 1 && alone == replicated, "checkpoints do not depend on R");
 }
 
-/// Writes a checkpoint and returns the path and the bytes of each of its files.
+/// Writes a checkpoint to a folder, and returns the path and the bytes of each of its files.
 fn written(checkpoint: Checkpoint) -> Vec<(PathBuf, Vec<u8>)> {
     let place = tempfile::tempdir().unwrap();
     let store = Store::open(place.path(), NonZero::new(1).unwrap()).unwrap();
@@ -171,7 +174,7 @@ fn written(checkpoint: Checkpoint) -> Vec<(PathBuf, Vec<u8>)> {
     files
 }
 
-/// Returns a pipeline with dropout and recomputation whose last layer is tied to the first one.
+/// Returns the builder of a pipeline with dropout and recomputation, whose last layer is tied to the first one.
 fn tied(stages: usize, recompute: Recompute) -> PipelineBuilder<Tensor<2>, Tensor<2>, Target> {
     let Mlp { layers, error } = Mlp::new(1, WIDTH, 21);
     let dropped = |layer: Layer, salt| vec![Dropped { layer, dropout: Dropout::new(0.3, 1, salt) }];
@@ -188,7 +191,8 @@ fn tied(stages: usize, recompute: Recompute) -> PipelineBuilder<Tensor<2>, Tenso
     }
 }
 
-/// Tied parameters, dropout, clipping, recomputation and a loss scale that changes at every step, in every precision.
+/// Tests replicas with tied parameters, dropout, clipping, recomputation and a loss scale that changes at every step,
+/// in every precision.
 #[test]
 fn combined_features_give_the_same_bits_on_replicas() {
     let train = |precision, stages, schedule: Scheduled, recompute, how| {
@@ -216,7 +220,8 @@ fn combined_features_give_the_same_bits_on_replicas() {
     }
 }
 
-/// Transfers of all replicas are issued in one order, as if the replicas shared GPUs.
+/// Tests that the transfers of all replicas are issued in one order, as if the replicas shared GPUs, and give the same
+/// bits.
 #[test]
 fn replicas_that_share_devices_take_turns_and_give_the_same_bits() {
     let _alone = crate::transfers::ORDERED.lock();
@@ -234,7 +239,7 @@ fn replicas_that_share_devices_take_turns_and_give_the_same_bits() {
     }
 }
 
-/// Training resumes from two replicas to one and back, with its optimizer state.
+/// Tests that a training resumes from two replicas to one and back, with its optimizer state.
 #[test]
 fn a_checkpoint_resumes_on_any_number_of_replicas() {
     let build = |how, from| {
@@ -293,7 +298,7 @@ fn evaluations_gradients_estimates_and_steps_match_one_replica() {
     assert!(verification.passes(), "{verification}");
 }
 
-/// A layer that fails on an input above 100, by a panic or by an error, in any replica.
+/// A layer for tests that fails on an input above 100, by a panic or by an error, in any replica.
 #[derive(Module, Debug)]
 struct Wary {
     layer: Layer,
@@ -316,7 +321,8 @@ impl Stage for Wary {
     }
 }
 
-/// Returns a pipeline of two replicas with two stages and two micro-batches each.
+/// Returns the builder of a pipeline with two replicas of two stages and two micro-batches each, whose first stage
+/// fails on an input above 100.
 fn wary(panics: bool, optimizer: impl Into<ModuleOptimizer>) -> PipelineBuilder<Tensor<2>, Tensor<2>, Target> {
     quiet_workers();
     let Mlp { mut layers, error } = Mlp::new(1, WIDTH, 81);
@@ -325,7 +331,8 @@ fn wary(panics: bool, optimizer: impl Into<ModuleOptimizer>) -> PipelineBuilder<
     divided(chain.loss(error, last), (2, 2), 2, As::Replicas)
 }
 
-/// Returns a batch of eight rows whose seventh, in the last micro-batch of replica 1, has this value.
+/// Returns a batch of eight rows, whose seventh row has `value` in every column; this row is in the last micro-batch of
+/// replica 1.
 fn with_a_row_of(value: f32) -> Batch<Tensor<2>, Target> {
     let (input, target) = Mlp::batch(8, WIDTH, false, 1);
     Batch::new(input.slice_fill([6..7, 0..WIDTH], value), target)
@@ -353,7 +360,8 @@ fn a_failure_in_a_replica_is_named_and_no_stage_of_any_has_stepped() {
     });
 }
 
-/// Stage 1 panics when stage 0 of both replicas may already have its new parameters.
+/// Tests a panic in the optimizer of stage 1, when stage 0 of both replicas may already have its new parameters: all
+/// replicas roll the step back.
 #[test]
 fn a_panic_in_an_optimizer_rolls_back_all_replicas() {
     within_a_minute(|| {
@@ -410,7 +418,7 @@ fn invalid_replicas_are_refused() {
     assert!(matches!(&error, BuildError::BatchNormReplicas { stage: 0, path } if path == "0.norm.norm"), "{text}");
 }
 
-/// A layer followed by a batch norm, which replicas do not support.
+/// A stage for tests: a layer followed by a batch norm, which replicas do not support.
 #[derive(Module, Debug)]
 struct Normed {
     layer: Layer,

@@ -1,5 +1,5 @@
-//! Tests of checkpoints and resuming: N steps, a checkpoint and N more steps on another cut have the bits of 2N steps,
-//! and checkpoints that do not fit are refused.
+//! Tests of checkpoints and resuming: N steps, a checkpoint, and N more steps with another cut have the bits of 2N
+//! steps. Checkpoints that do not fit are rejected.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,8 @@ const WIDTH: usize = 4;
 const LAYERS: usize = 5;
 const STEPS: usize = 3;
 
-/// Returns a configuration with state to restore: AdamW with a parameter group by path, and a falling learning rate.
+/// Returns the configuration of a stage with state that a checkpoint must restore: AdamW with a parameter group by
+/// path, and a falling learning rate.
 fn remembering() -> StageConfig {
     let adam = |decay| AdamWConfig::new().with_weight_decay(decay);
     let group = ParamGroup::from_any_predicates(vec!["bias"]);
@@ -52,7 +53,8 @@ fn train(pipeline: &mut Pipeline<Tensor<2>, Tensor<2>, Target>, steps: std::ops:
     }
 }
 
-/// Restores a checkpoint on this cut, trains `STEPS` more steps, and returns the bits of the model.
+/// Restores a checkpoint with the given number of stages, micro-batches and schedule, trains `STEPS` more steps, and
+/// returns the bits of the model.
 fn resumed(
     from: &Checkpoint,
     stages: usize,
@@ -93,7 +95,8 @@ fn resume_on_another_cut_and_schedule_gives_the_same_bits() {
     }
 }
 
-/// Lion, and AdamW with Muon on the weights, train to the same bits on every cut, also when they resume on another one.
+/// Tests that Lion, and AdamW with Muon for the weights, train with the same bits for every cut, also if they resume
+/// with another cut.
 #[test]
 fn lion_and_muon_give_the_same_bits_on_every_cut() {
     let lion = || LionConfig::new().init();
@@ -232,7 +235,7 @@ fn skipped_steps_count_as_steps_and_not_as_optimizer_steps() {
     assert_eq!(again.checkpoint().unwrap(), pipeline.checkpoint().unwrap());
 }
 
-/// Restores a checkpoint, which must be refused, and returns the differences.
+/// Restores a checkpoint that must be rejected, and returns the differences between the checkpoint and the model.
 fn refused(from: Checkpoint, builder: PipelineBuilder<Tensor<2>, Tensor<2>, Target>) -> Vec<Difference> {
     match builder.restore(from).build() {
         Err(BuildError::Checkpoint(mismatch)) => mismatch.differences().to_vec(),
@@ -278,7 +281,7 @@ fn a_checkpoint_of_another_model_is_refused_with_the_differences() {
     assert!(matches!(refused(typed, builder(1, 2, 2))[..], [Difference::Kind { .. }]));
 }
 
-/// Without names a checkpoint fits one cut only, and the message says what to do.
+/// Tests that a checkpoint without `Names` fits one cut only, and that the error message says to use them.
 #[test]
 fn a_checkpoint_without_names_on_another_cut_points_to_names() {
     let build = |stages| Mlp::new(LAYERS, WIDTH, 1).split(stages, &remembering()).micro_batches(2);
@@ -347,8 +350,8 @@ fn optimizer_states_of_another_name_type_or_shape_are_refused() {
     build(AdamWConfig::new().init()).restore(adam).build().unwrap();
 }
 
-/// AdamW's step counts lie between 1 and the number of optimizer steps, and its second moments are means of squares, so
-/// not negative.
+/// Tests that impossible optimizer states are rejected: AdamW's step counts must be between 1 and the number of
+/// optimizer steps, and its second moments are means of squares, so they are not negative.
 #[test]
 fn optimizer_states_with_impossible_values_are_refused() {
     let mut pipeline = builder(1, 2, 2).build().unwrap();
@@ -380,7 +383,8 @@ fn optimizer_states_with_impossible_values_are_refused() {
     }
 }
 
-/// Replaces the first number of a field of the last bias's optimizer state, and returns the field's name with it.
+/// Returns the checkpoint with another first number in one field of the optimizer state of the last layer's bias, and
+/// the name of that field.
 fn with_first_number(checkpoint: &Checkpoint, field: &str, number: f32) -> (String, Checkpoint) {
     let mut changed = checkpoint.clone();
     let name = format!("error.linear.bias/{field}");
@@ -389,7 +393,8 @@ fn with_first_number(checkpoint: &Checkpoint, field: &str, number: f32) -> (Stri
     (name, changed)
 }
 
-/// AMSGrad keeps the largest second moment, and the square of a mean is at most the mean of the squares.
+/// Tests that optimizer states whose fields contradict each other are rejected: AMSGrad keeps the largest second
+/// moment, and the square of a mean is at most the mean of the squares.
 #[test]
 fn optimizer_states_that_contradict_each_other_are_refused() {
     let build = |optimizer: ModuleOptimizer| {
@@ -414,7 +419,7 @@ fn optimizer_states_that_contradict_each_other_are_refused() {
     }
 }
 
-/// A stage with a layer that it does not use, whose parameters get no optimizer state.
+/// A stage for tests with a layer that it does not use, whose parameters get no optimizer state.
 #[derive(burn::module::Module, Debug)]
 struct Spare {
     used: Layer,
@@ -471,8 +476,8 @@ fn an_optimizer_state_that_is_missing_without_a_record_is_refused() {
     build(adam()).restore(fresh).build().unwrap();
 }
 
-/// A restored learning rate schedule is advanced by the checkpoint's number of steps, which would take years for a huge
-/// number.
+/// Tests that impossible step counts are rejected at once. A restored learning rate schedule is advanced by the
+/// checkpoint's number of steps, which would take years for a huge number.
 #[test]
 fn impossible_step_counts_are_refused_at_once() {
     let sound = builder(1, 2, 2).build().unwrap().checkpoint().unwrap();
@@ -500,7 +505,8 @@ fn impossible_loss_scales_are_refused() {
     scaled().restore(sound).build().unwrap();
 }
 
-/// Restoring a manipulated checkpoint neither panics nor hangs, and its messages are short and printable.
+/// Tests that restoring a manipulated checkpoint neither panics nor hangs, and that its error messages are short and
+/// printable.
 #[test]
 fn hostile_checkpoints_neither_panic_nor_hang() {
     let mut state = 1_u64;

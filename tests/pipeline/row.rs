@@ -38,7 +38,8 @@ fn trained(cut: &Cut, schedule: impl Schedule + 'static) -> String {
     fingerprint(&gpt(SHAPE, SEED).join(pipeline.into_modules()).unwrap()).0
 }
 
-/// P = 1 to 6, uneven cuts, stages of only the first or the last layer, 1 to 3 chunks a worker, and a plan from text.
+/// Tests the partitions of a row of layers: P = 1 to 6, uneven cuts, stages with only the first or the last layer, 1 to
+/// 3 chunks per worker, and a plan from text. All train with the same bits.
 #[test]
 fn every_cut_trains_to_the_same_bits() {
     let expected = trained(&costs(SHAPE).cut(1).unwrap(), OneFOneB);
@@ -98,7 +99,7 @@ fn cuts_that_do_not_fit_the_row_are_refused() {
     assert!(matches!(costs(SHAPE).cut(7), Err(CutError::Balance(_))));
 }
 
-/// A measured cut follows the times of the layers, and measuring changes no parameter.
+/// Tests that measured costs have the times of the layers, and the same parameter counts and FLOPs as counted costs.
 #[test]
 fn measured_costs_have_times_and_the_same_counts() {
     let row = gpt(SHAPE, SEED);
@@ -111,7 +112,8 @@ fn measured_costs_have_times_and_the_same_counts() {
     assert_eq!(measured.cut(3).unwrap().stages(), 3);
 }
 
-/// A block with a parameter of one element, which halves the columns of its input or keeps them.
+/// A block for tests with a parameter of one element, which halves the number of columns of its input if `halves` is
+/// set.
 #[derive(Module, Debug)]
 struct Narrow {
     scale: Param<Tensor<1>>,
@@ -129,7 +131,7 @@ impl Stage for Narrow {
     }
 }
 
-/// The last layer, which takes four columns.
+/// The last layer of the test's row, which takes inputs of four columns.
 #[derive(Module, Debug)]
 struct Four {
     linear: Linear,
@@ -156,7 +158,7 @@ impl LossStage for Four {
     }
 }
 
-/// Blocks with the same parameter shapes may differ in the shape of their output.
+/// Tests the costs of blocks that have the same parameter shapes, but differ in the shape of their output.
 #[test]
 fn blocks_that_change_the_shape_are_counted() {
     let narrow = |halves, device: &Device| Narrow { scale: Param::from_tensor(Tensor::ones([1], device)), halves };

@@ -1,4 +1,4 @@
-//! A test that the parameters of a seeded module depend on its seed only.
+//! Tests that the parameters of a seeded module depend on its seed only.
 
 use std::sync::mpsc;
 use std::thread;
@@ -17,8 +17,8 @@ fn linear() -> Linear {
     LinearConfig::new(WIDTH, WIDTH).init(&device().autodiff()).into()
 }
 
-/// Burn's CPU backend has one random number generator in a process. A pipeline of layers without seeds, which another
-/// thread builds at the same time, must not draw from it between the seed and the draws of a seeded layer.
+/// Tests that a pipeline of layers without seeds, which another thread builds at the same time, does not change a
+/// seeded layer. burn's CPU backend has one random number generator in a process, from which both draw.
 #[test]
 fn a_pipeline_without_seeds_does_not_change_a_seeded_layer() {
     let expected = bits(&seeded(&device(), 7, linear));

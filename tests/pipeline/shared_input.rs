@@ -13,10 +13,12 @@ const ROWS: usize = 8;
 const MICRO_BATCHES: usize = 4;
 const BLOCKS: usize = 4;
 
-/// The parts of a sample that all layers read: the factors of its columns, and whether it counts.
+/// The input that all layers of the test share: a factor for each column of a sample, and a flag that says whether the
+/// sample counts.
 type Given = SharedInput<(Tensor<2>, Tensor<2, Bool>)>;
 
-/// A linear layer whose output is multiplied by the factors of each sample, and is 0 for samples that do not count.
+/// A stage for tests: a linear layer whose output is multiplied by the factors of each sample, and is 0 for samples
+/// that do not count.
 #[derive(Module, Debug)]
 struct Scaled {
     linear: Linear,
@@ -86,7 +88,8 @@ fn trained(cut: &str, schedule: impl Schedule + 'static, precision: Precision) -
     fingerprint(&row().join(pipeline.into_modules()).unwrap()).0
 }
 
-/// Runs the same training in a plain loop, whose layers take slices of the whole factors and flags.
+/// Runs the test's training in a plain loop, whose layers take slices of the whole factors and flags, and returns the
+/// hash of the parameters.
 fn plain_loop() -> String {
     let mut model = row().init(&Device::flex());
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
@@ -123,7 +126,8 @@ fn half_precision_gives_the_same_bits_for_every_cut() {
     }
 }
 
-/// An activation of 2 rows has 48 bytes; the factors and flags of these rows would add 50.
+/// Tests that shared inputs are not sent with activations: an activation of 2 rows has 48 bytes, and the factors and
+/// flags of these rows would add 50.
 #[test]
 fn shared_inputs_do_not_travel_with_activations() {
     let mut pipeline = pipeline("0,2,4", OneFOneB, Precision::Full);

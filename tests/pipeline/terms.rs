@@ -1,4 +1,4 @@
-//! Tests of a loss with several terms, each summed over its own targets and divided by its own weight.
+//! Tests of a loss with several terms, each of which is summed over its own targets and divided by its own weight.
 
 use burn::module::Module;
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer};
@@ -12,19 +12,21 @@ use crate::mlp::{LEARNING_RATE, Layer, Mlp, bits, config, pieces};
 const WIDTH: usize = 4;
 const ROWS: usize = 11;
 const MICRO_BATCHES: usize = 3;
-/// The factor of the second term.
+/// The factor of the second loss term.
 const FACTOR: f64 = 0.3;
 
-/// A loss of two terms: half the squared error of some rows, and the squared size of the output for others.
+/// A last stage for tests whose loss has two terms: half the squared error of some rows, and the squared size of the
+/// output of others.
 #[derive(Module, Debug)]
 struct Both {
     linear: Linear,
 }
 
-/// The wanted output `[rows, width]`, and for each term a mask `[rows, 1]`.
+/// The targets of a loss with two terms: the wanted output `[rows, width]`, and for each term a mask `[rows, 1]` of the
+/// rows that count.
 type Target = (Tensor<2>, Tensor<2>, Tensor<2>);
 
-/// Returns the sums of the two terms.
+/// Returns the sums of the two loss terms over their unmasked rows.
 fn sums(output: Tensor<2>, (wanted, error_mask, size_mask): Target) -> [Tensor<1>; 2] {
     let squares = |rows: Tensor<2>| (rows.clone() * rows).sum();
     [squares((output.clone() - wanted) * error_mask) / 2.0, squares(output * size_mask) * FACTOR]
@@ -75,7 +77,7 @@ fn pipeline(stages: usize, schedule: impl Schedule + 'static) -> Pipeline<Tensor
     chain.loss((rest, both), config()).micro_batches(MICRO_BATCHES).schedule(schedule).build().unwrap()
 }
 
-/// Trains as a pipeline, and returns the bits of the model and the reports.
+/// Trains a model as a pipeline, and returns the bits of its parameters and the reports of the steps.
 fn trained(stages: usize, schedule: impl Schedule + 'static) -> (Vec<u32>, Vec<StepReport>) {
     let mut pipeline = pipeline(stages, schedule);
     let step = |(input, target)| pipeline.step(Batch::new(input, target)).unwrap();
@@ -87,8 +89,8 @@ fn trained(stages: usize, schedule: impl Schedule + 'static) -> (Vec<u32>, Vec<S
     (found, reports)
 }
 
-/// Trains without the library, with every term divided by its own weight. Returns the parameters and the terms of every
-/// step's loss.
+/// Trains a model without Stageline, with every loss term divided by its own weight. Returns the parameters, and the
+/// loss terms of every step.
 fn plainly() -> (Vec<f32>, Vec<[f64; 2]>) {
     #[derive(Module, Debug)]
     struct Whole {
@@ -145,7 +147,8 @@ fn the_cut_changes_no_bit_of_a_loss_with_two_terms() {
     }
 }
 
-/// If one term has no weight, the other is the whole loss. If neither has any, the step is skipped.
+/// Tests loss terms without weight: if one term has none, the other is the whole loss; if neither has any, the step is
+/// skipped.
 #[test]
 fn a_term_without_weight_counts_nothing() {
     let (input, (wanted, error_mask, _)) = batches().remove(0);
@@ -158,7 +161,7 @@ fn a_term_without_weight_counts_nothing() {
     assert_eq!(both.step(Batch::new(input, (wanted, none.clone(), none))).unwrap().update, Update::NoWeight);
 }
 
-/// A loss whose number of terms depends on the targets.
+/// A last stage for tests of errors, whose number of loss terms depends on the targets.
 #[derive(Module, Debug)]
 struct Fickle {
     linear: Linear,

@@ -15,13 +15,14 @@ use crate::mlp::{Mlp, Target, config};
 
 const WIDTH: usize = 4;
 
-/// The transfers that were issued, in order, as the library's events report them.
+/// The transfers that were issued so far, in order, as the library's events report them.
 static ISSUED: Mutex<Vec<Transfer>> = Mutex::new(Vec::new());
 
-/// Held by each test that uses ordered transfers, because the events do not name their pipeline.
+/// The lock that each test with ordered transfers holds, because the events of transfers do not say to which pipeline
+/// they belong.
 pub static ORDERED: Mutex<()> = Mutex::new(());
 
-/// A subscriber to the events of issued transfers only.
+/// A tracing subscriber that receives only the events of issued transfers.
 struct Listener;
 
 impl Subscriber for Listener {
@@ -40,7 +41,7 @@ impl Subscriber for Listener {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// Records the transfer of an event.
+/// A visitor that records the transfer in the fields of an event.
 struct Issue;
 
 impl Visit for Issue {
@@ -57,7 +58,7 @@ fn batch(rows: usize) -> Batch<Tensor<2>, Target> {
     Batch::new(input, target)
 }
 
-/// Returns the transfers that each worker's communication stream sees, in order.
+/// Returns the transfers of each worker's communication stream (its queue of transfers), in order.
 fn by_stream(transfers: &[Transfer], stream_of: &[Option<usize>], streams: usize) -> Vec<Vec<Transfer>> {
     let touches = |transfer: &&Transfer, stream| {
         [transfer.from, transfer.to()].map(|stage| stream_of[stage]).contains(&Some(stream))
@@ -67,8 +68,8 @@ fn by_stream(transfers: &[Transfer], stream_of: &[Option<usize>], streams: usize
         .collect()
 }
 
-/// Runs two steps and an evaluation of three rows, and asserts that each stream saw its transfers in the plan's order.
-/// Returns the bits of the model and the expected transfers of each stream.
+/// Runs two steps and an evaluation of three rows, and asserts that each communication stream got its transfers in the
+/// plan's order. Returns the bits of the model and the expected transfers of each stream.
 fn run(schedule: impl Schedule + 'static, stages: usize, capacity: Option<usize>) -> (Vec<u32>, Vec<Vec<Transfer>>) {
     const MICRO_BATCHES: usize = 4;
     let mut builder = Mlp::new(stages - 1, WIDTH, 1).split(stages, &config()).micro_batches(MICRO_BATCHES);
@@ -91,7 +92,8 @@ fn run(schedule: impl Schedule + 'static, stages: usize, capacity: Option<usize>
     (Mlp::join(pipeline.into_modules()).bits(), expected)
 }
 
-/// `crates/stageline-schedule/tests/schedule/streams.rs` proves that this order is free of deadlocks.
+/// Tests that transfers are issued in the plan's global order. `crates/stageline-schedule/tests/schedule/streams.rs`
+/// proves that this order is free of deadlocks.
 #[test]
 fn the_link_issues_transfers_in_the_plans_order() {
     let _alone = ORDERED.lock();

@@ -1,4 +1,5 @@
-//! Tests of verification: every well-known fault of gradient accumulation is planted, and must be diagnosed by name.
+//! Tests of verification: every well-known fault of gradient accumulation is planted in a model or a training loop, and
+//! must be diagnosed by name.
 
 use burn::module::Module;
 use burn::nn::BatchNormConfig;
@@ -82,20 +83,20 @@ fn a_model_with_dropout_passes_verification() {
     assert!(verification.passes(), "{verification}");
 }
 
-/// A fault of a model.
+/// A fault in the loss of a model, which a verification must diagnose.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
-    /// The loss is a mean, and every micro-batch weighs 1.
+    /// The loss is a mean, and every micro-batch has the loss weight 1.
     MeanThatWeighsOne,
-    /// The loss is a mean, and is divided by its weight again.
+    /// The loss is a mean, which the pipeline divides by the loss weight once more.
     MeanThatIsDivided,
-    /// The loss is a sum, and every micro-batch weighs 1.
+    /// The loss is a sum, and every micro-batch has the loss weight 1.
     SumThatWeighsOne,
-    /// The loss compares with the mean of the micro-batch.
+    /// The loss of a row depends on the mean of its micro-batch.
     Coupled,
 }
 
-/// A loss with the fault at index `FAULT` of [`FAULTS`].
+/// A last stage for tests, whose loss has the fault at the index `FAULT` of [`FAULTS`].
 #[derive(Module, Debug)]
 struct Faulty<const FAULT: usize> {
     error: Error,
@@ -140,8 +141,8 @@ fn with_loss(loss: impl LossStage<Input = Tensor<2>, Output = Tensor<2>, Target 
     chain.loss(loss, config()).micro_batches(MICRO_BATCHES)
 }
 
-/// A stage that detaches its output for the last micro-batch, so that neither it nor the stages before it get
-/// gradients.
+/// A stage for tests that detaches its output for the last micro-batch, so that neither this stage nor the stages
+/// before it get gradients.
 #[derive(Module, Debug)]
 struct Drops {
     layer: Layer,
@@ -160,7 +161,7 @@ impl Stage for Drops {
     }
 }
 
-/// A layer with a batch norm, the library's or burn's.
+/// A stage for tests: a layer with a batch norm, either an `AccumulatedBatchNorm` or burn's own.
 #[derive(Module, Debug)]
 struct Normed<N: Module> {
     layer: Layer,
@@ -185,7 +186,7 @@ impl Stage for Normed<burn::nn::BatchNorm> {
     }
 }
 
-/// Returns a pipeline of three stages with this one in the middle.
+/// Returns the builder of a pipeline with three stages, of which `middle` is the second.
 fn with_middle(middle: impl Stage<Input = Tensor<2>, Output = Tensor<2>>) -> MlpBuilder {
     let Mlp { mut layers, error } = model();
     layers.truncate(1);
@@ -227,37 +228,38 @@ fn faults_of_a_model_are_diagnosed_by_name() {
     }
 }
 
-/// A mistake of a training loop.
+/// A mistake that is planted in a training loop, and that a verification must diagnose.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Slip {
     Nothing,
     MeanOfMeans,
     NoDivision,
     DividedByM,
-    /// Clips each micro-batch's share of the gradient.
+    /// The loop clips the gradient of each micro-batch by itself, already divided by the loss weight of the whole
+    /// batch.
     ClipEach,
-    /// Clips the sum so far after every micro-batch, a call in the wrong place.
+    /// The loop clips the gradient sum so far after every micro-batch, instead of once at the end.
     ClipRunning,
-    /// Clips each micro-batch's mean, and averages the results.
+    /// The loop clips the mean gradient of each micro-batch, and averages the results.
     ClipMeans,
-    /// Clips the mean so far after every micro-batch.
+    /// The loop clips the running mean of the gradients after every micro-batch.
     ClipRunningMeans,
-    /// Adds up the means of the micro-batches without dividing by their number.
+    /// The loop adds up the mean gradients of the micro-batches without dividing by their number.
     SumOfMeans,
     ClipEachLayer,
     ClipEachParameter,
     NoClip,
-    /// Leaves out the gradients of the last micro-batch in the first and second layer.
+    /// The loop leaves out the gradients of the last micro-batch in the first and second layer.
     DropsLast,
-    /// Leaves out the gradients of the second micro-batch in the last layer.
+    /// The loop leaves out the gradients of the second micro-batch in the last layer.
     DropsSecond,
-    /// Advances the learning rate schedule with every micro-batch.
+    /// The loop advances the learning rate schedule with every micro-batch, instead of once a step.
     HastySchedule,
-    /// Flips the sign of one parameter's gradient.
+    /// The loop flips the sign of one parameter's gradient.
     Sign,
 }
 
-/// A training loop with gradient accumulation and a mistake, without the library.
+/// A training loop of a user, written without Stageline: gradient accumulation with one planted mistake.
 struct Loop {
     model: Mlp,
     optimizer: ModuleOptimizer,
@@ -265,21 +267,21 @@ struct Loop {
     slip: Slip,
 }
 
-/// The gradients of all parameters: the weight and the bias of each layer in turn.
+/// The gradients of all parameters of a model: the weight and the bias of each layer in turn, as numbers.
 type All = Vec<Vec<f32>>;
 
 fn linears(model: &Mlp) -> Vec<&Linear> {
     model.layers.iter().map(|layer| &layer.linear).chain([&model.error.linear]).collect()
 }
 
-/// Clips gradients to the global norm `MAX_NORM`.
+/// Clips the gradients of all parameters to the global norm `MAX_NORM`.
 fn clip(gradients: &mut [Vec<f32>]) {
     let squares = gradients.iter().flatten().map(|value| f64::from(*value).powi(2)).sum::<f64>();
     let factor = (MAX_NORM / (squares.sqrt() + 1e-6)).min(1.0) as f32;
     gradients.iter_mut().flatten().for_each(|value| *value *= factor);
 }
 
-/// Adds `part` times `factor` to a sum.
+/// Adds `factor` times the gradients `part` to the gradients `sum`.
 fn add(sum: &mut All, part: &All, factor: f64) {
     for (sum, part) in sum.iter_mut().flatten().zip(part.iter().flatten()) {
         *sum += (f64::from(*part) * factor) as f32;
@@ -291,7 +293,7 @@ impl Loop {
         Self { model: model(), optimizer: SgdConfig::new().init(), rate: 0.5, slip }
     }
 
-    /// Returns the loss of a micro-batch and its gradients, summed and not divided, and its weight.
+    /// Returns the loss sum of a micro-batch, the gradients of this sum, and the loss weight of the micro-batch.
     fn part(&self, input: Tensor<2>, (wanted, mask): Target) -> (f64, All, f64) {
         let weight = mask.clone().sum().into_scalar::<f64>();
         let hidden = self.model.layers.iter().fold(input.autodiff(), |hidden, layer| layer.forward(hidden));
@@ -307,7 +309,8 @@ impl Loop {
         (sum, all, weight)
     }
 
-    /// Returns the loss of a batch, the summed gradients, and the gradients that the optimizer gets.
+    /// Returns the loss of a batch, the summed gradients, and the gradients that the optimizer gets, with the loop's
+    /// mistake.
     fn accumulate(&self, batch: MlpBatch) -> Result<(f64, All, All), BoxError> {
         let pieces = batch.into_micro_batches(MICRO_BATCHES)?;
         let parts: Vec<_> = pieces.into_iter().map(|(input, target)| self.part(input, target)).collect();
@@ -392,7 +395,8 @@ impl Trial<Tensor<2>, Target> for Loop {
     }
 }
 
-/// Returns a pipeline with the loop's model, optimizer and clipping, and one layer a stage.
+/// Returns the builder of a pipeline with the model, optimizer and clipping of the test's training loop, and one layer
+/// on each stage.
 fn like_the_loop() -> MlpBuilder {
     let stage = StageConfig::new(device(), SgdConfig::new().init(), 0.5);
     model().split(3, &stage).micro_batches(MICRO_BATCHES).clip(Clip::GlobalNorm(MAX_NORM))
@@ -455,8 +459,8 @@ fn rounding_is_distinguished_from_faults() {
     assert_eq!(verification.cause, Some(Cause::Rounding), "{verification}");
 }
 
-/// If a full batch does not fit, the reference may use several micro-batches. A sound training still passes, and so
-/// does one without a validation set.
+/// Tests a reference that uses several micro-batches, for a full batch that does not fit: a correct training still
+/// passes, also without validation batches.
 #[test]
 fn the_reference_may_use_several_micro_batches() {
     let verify = Verify::new().steps(2).reference_micro_batches(2);
@@ -486,7 +490,8 @@ fn a_step_that_fails_is_an_error_of_the_verification() {
     assert!(error.to_string().contains("the input of micro-batch 0"), "{error}");
 }
 
-/// `Pipeline::gradients` returns the gradients of the next step, and changes neither parameters nor the step count.
+/// Tests that `Pipeline::gradients` returns the gradients of the next step, and changes neither parameters nor the step
+/// count.
 #[test]
 fn gradients_are_those_of_a_step_and_reading_them_changes_nothing() {
     let stage = StageConfig::new(device(), SgdConfig::new().init(), 1.0);
@@ -512,7 +517,7 @@ fn gradients_are_those_of_a_step_and_reading_them_changes_nothing() {
     assert!(matches!(pipeline.gradients(masked), Err(StepError::Batch(_))));
 }
 
-/// Reported gradients are divided by the loss scale, and the scale does not change.
+/// Tests that reported gradients are divided by the loss scale, and that reporting them does not change the scale.
 #[test]
 fn gradients_in_f16_are_reported_without_the_loss_scale() {
     let shown = |precision| {

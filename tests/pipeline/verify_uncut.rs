@@ -1,5 +1,5 @@
-//! Tests of verification against the uncut model, with planted mistakes that a comparison of the cut model with itself
-//! cannot find.
+//! Tests of verification against the uncut model, with planted mistakes in the cut. Comparing the cut model with its
+//! own stages on one device cannot find these mistakes.
 
 use burn::module::Module;
 use burn::tensor::{FloatDType, Tensor};
@@ -12,26 +12,26 @@ use crate::mlp::{Error, Layer, Mlp, Target, config};
 
 const WIDTH: usize = 5;
 
-/// The planted mistake.
+/// The mistake that is planted in the cut model.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Mistake {
     None,
-    /// The skip connection of the second layer is left out.
+    /// The cut model leaves out the skip connection around the second layer.
     Cut,
-    /// The tensor that is handed to the next stage is rounded and scaled.
+    /// The tensor that one stage sends to the next is rounded and scaled.
     Payload,
-    /// The recomputation computes another function than the forward.
+    /// The recomputation in the backward computes another function than the forward.
     Recomputation,
 }
 
-/// Returns the layers of `x + tanh(W tanh(V x))` and the error.
+/// Returns the layers of the test's model `x + tanh(W tanh(V x))`, and its last layer with the error.
 fn model() -> (Layer, Layer, Error) {
     let Mlp { mut layers, error } = Mlp::new(2, WIDTH, 11);
     let second = layers.pop().unwrap();
     (layers.pop().unwrap(), second, error)
 }
 
-/// The uncut model in one stage.
+/// The test's model in one stage, before it is cut.
 #[derive(Module, Debug)]
 struct Whole {
     first: Layer,
@@ -60,7 +60,7 @@ impl LossStage for Whole {
     }
 }
 
-/// The first stage of the cut model, which hands on its input and its output.
+/// The first stage of the cut model, which sends both its input and its output to the next stage.
 #[derive(Module, Debug)]
 struct Front {
     layer: Layer,
@@ -81,7 +81,7 @@ impl Stage for Front {
     }
 }
 
-/// The last stage of the cut model, with the second layer, the skip connection and the error.
+/// The last stage of the cut model: the second layer, the skip connection and the error.
 #[derive(Module, Debug)]
 struct Back {
     layer: Layer,
@@ -151,7 +151,8 @@ fn a_mistake_in_the_cut_the_payload_or_the_recomputation_is_found() {
     assert_eq!(found.cause, Some(Cause::Recomputation), "{found}");
 }
 
-/// The reference keeps the activations that the pipeline recomputes, so the mistake shows even without the uncut model.
+/// Tests that a wrong recomputation is found even without the uncut model, because the reference keeps the activations
+/// that the pipeline recomputes.
 #[test]
 fn a_wrong_recomputation_is_found_without_the_uncut_model() {
     let verify = |mistake| Verify::new().steps(3).pipeline(|| cut(mistake), batch, &[]).unwrap();

@@ -17,7 +17,8 @@ use crate::mlp::{Error, Layer, Mlp, Target, config, device, within_a_minute};
 
 const WIDTH: usize = 4;
 
-/// A stage that passes its input on, but hangs on an input with a large number until the test wakes it.
+/// A stage for tests of stalls: it returns its input, and hangs on an input with a large number until the test wakes
+/// it.
 #[derive(Module, Debug, Default)]
 struct Sleeper {
     #[module(skip)]
@@ -27,7 +28,7 @@ struct Sleeper {
 #[derive(Debug, Default)]
 struct Sleep {
     fell_asleep: AtomicBool,
-    /// Set by the test to let the stage return, so that no thread is left behind.
+    /// The flag that the test sets to let the hanging stage return, so that no thread remains.
     awake: AtomicBool,
 }
 
@@ -50,7 +51,7 @@ impl Stage for Sleeper {
     }
 }
 
-/// A stage that passes its input on.
+/// A stage for tests that returns its input unchanged.
 #[derive(Module, Debug, Default)]
 struct Passes {}
 
@@ -63,7 +64,8 @@ impl Stage for Passes {
     }
 }
 
-/// A stage that passes its input on, but fails in its second forward with a large number, once another stage hangs.
+/// A stage for tests that returns its input, but fails in its second forward with a large number, once another stage
+/// hangs.
 #[derive(Module, Debug, Default)]
 struct FailsLater {
     #[module(skip)]
@@ -141,7 +143,7 @@ fn a_stage_that_hangs_is_named_and_left_behind() {
     });
 }
 
-/// Replica 0 waits in the reduction for the gradient sums of the replica that hangs.
+/// Tests that a stage that hangs is named with its replica, while replica 0 waits for that replica's gradient sums.
 #[test]
 fn a_stage_that_hangs_is_named_with_its_replica() {
     within_a_minute(|| {

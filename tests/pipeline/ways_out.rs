@@ -1,5 +1,5 @@
-//! Tests of the fixes that the example's messages suggest: each message is provoked, and a run with the suggested fix
-//! must work.
+//! Tests of the remedies that the example's error messages suggest: each message is provoked, and a run with the
+//! suggested remedy must work.
 
 use std::fs;
 use std::path::PathBuf;
@@ -175,13 +175,13 @@ fn the_flags_that_a_memory_error_suggests_make_the_run_fit() {
     assert!(said.lines().any(fits), "{said}");
 }
 
-/// The caches of another processor: a folder of files that stands in for `/sys/devices/system/cpu`.
+/// The description of another processor's caches: a folder of files that replaces `/sys/devices/system/cpu` for a run.
 #[cfg(target_os = "linux")]
 struct Caches(tempfile::TempDir);
 
 #[cfg(target_os = "linux")]
 impl Caches {
-    /// Describes one core with an L2 cache of this many bytes.
+    /// Creates the description of one core whose L2 cache has the given number of bytes.
     fn with_l2(bytes: usize) -> Self {
         let folder = tempfile::tempdir().unwrap();
         for (index, (level, size)) in [(1, 32 << 10), (2, bytes), (3, 32 << 20)].into_iter().enumerate() {
@@ -201,7 +201,7 @@ impl Caches {
         Self(folder)
     }
 
-    /// Returns the command in a mount namespace in which the machine has these caches.
+    /// Returns the command in a mount namespace of its own, in which the machine appears to have these caches.
     fn around(&self, command: &Command) -> Command {
         let mut around = Command::new("unshare");
         around.args(["--map-root-user", "--mount", "sh", "-c"]);
@@ -210,14 +210,14 @@ impl Caches {
         around
     }
 
-    /// Whether this user may mount files in a namespace.
+    /// Whether the user who runs the test may mount files in a namespace.
     fn can_be_mounted(&self) -> bool {
         self.around(&Command::new("true")).output().is_ok_and(|output| output.status.success())
     }
 }
 
-/// The memory that a message gives for suggested flags is close to the estimate of a run with those flags, whatever the
-/// processor's caches: each kernel thread has a buffer for packed matrices that is as large as an L2 cache.
+/// Tests that the memory in a message's suggestion is close to the estimate of a run with the suggested flags, whatever
+/// the processor's caches. Each kernel thread has a buffer for packed matrices that is as large as an L2 cache.
 #[cfg(target_os = "linux")]
 #[test]
 fn suggested_flags_need_the_memory_that_their_message_says() {
@@ -263,8 +263,8 @@ fn suggested_flags_need_the_memory_that_their_message_says() {
     assert!(compared >= 4 * machines.len(), "{compared} ways out of {} machines were compared", machines.len());
 }
 
-/// Suggestions leave out flags that the run cannot use: settings that a resumed run must keep, values that it already
-/// has, and values out of range.
+/// Tests that suggestions leave out flags that the run cannot use: settings that a resumed run must keep, values that
+/// it already has, and values out of range.
 #[test]
 fn suggested_flags_are_ones_that_the_run_can_change() {
     let place = Place::new();
@@ -285,7 +285,8 @@ mod files {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    /// Returns the command as a user without root's permission to read and write every file.
+    /// Returns the command of a run for a user who has no right to read and write every file, even if the test itself
+    /// runs as root.
     fn unprivileged(place: &Place, flags: &str) -> Command {
         let command = place.command(flags);
         let is_root = Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout == b"0\n");
@@ -336,7 +337,8 @@ mod files {
         assert!(unprivileged(&place, "--steps 1").output().unwrap().status.success());
     }
 
-    /// A limit on the size of files (16 blocks of 512 or 1024 bytes) stands in for a full disk.
+    /// Tests a full disk, which a limit on the size of files (16 blocks of 512 or 1024 bytes) imitates: the run ends,
+    /// and resumes with the same bits.
     #[test]
     fn a_run_that_a_full_disk_ended_resumes_to_the_same_bits() {
         let place = Place::new();
@@ -360,7 +362,7 @@ mod files {
         assert_eq!(hash(&place.said(&resume)), hash(&whole));
     }
 
-    /// The text is cut short while a run reads it.
+    /// Tests a text that is cut short while a run reads it: the run ends, and resumes once the text is restored.
     #[test]
     fn a_run_that_a_shrinking_text_ended_resumes_once_the_text_is_restored() {
         let place = Place::new();
@@ -389,7 +391,8 @@ mod files {
     }
 }
 
-/// The checkpoint with the NaN has valid hashes and a valid seal.
+/// Tests that a checkpoint with a NaN is rejected although its hashes and its seal are valid, and that the older
+/// checkpoint that the error names can be resumed.
 #[test]
 fn a_checkpoint_with_a_nan_is_refused_and_the_older_one_it_names_resumes() {
     let place = Place::new();

@@ -1,5 +1,5 @@
-//! Tests of stages on other hosts, for which server processes on this host stand in: training gives the bits of a local
-//! run, unusable devices are refused with a reason, and lost hosts are named.
+//! Tests of stages on other hosts, which server processes on this host imitate: training gives the bits of a local run,
+//! devices that cannot be used are rejected with a reason, and lost hosts are named.
 
 #![cfg(unix)]
 
@@ -20,15 +20,15 @@ use stageline_workspace::{programs, runs};
 use crate::programs::program;
 use crate::runs::{Place, hash, wait_for_lines};
 
-/// A server process. Dropping this value kills it.
+/// A running `stageline serve` process. Dropping this value kills the process.
 struct Server {
     process: Child,
-    /// The name of its devices without their index, as `--device` takes it.
+    /// The name of the server's devices without `/` and the index, as `--device` takes it.
     host: String,
 }
 
 impl Server {
-    /// Starts a server and waits until it has printed the names of its devices.
+    /// Starts a server process with the given flags, and waits until it has printed the names of its devices.
     fn start(flags: &str, place: &Place) -> Self {
         let mut command = command(flags, place);
         let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
@@ -46,20 +46,21 @@ impl Drop for Server {
     }
 }
 
-/// Returns a command that runs `stageline serve` with these flags, in which `@` stands for the folder of the test.
+/// Returns a command that runs `stageline serve` with the given flags, in which `@` at the start of a word stands for
+/// the folder of the test.
 fn command(flags: &str, place: &Place) -> Command {
     let mut command = program("stageline");
     command.arg("serve").args(place.words(flags));
     command
 }
 
-/// Starts three servers, each with a key of its own and these flags for its transport.
+/// Starts three servers, each with a secret key of its own and with the given flags for its transport.
 fn servers(ways: [&str; 3], place: &Place) -> Vec<Server> {
     let keys = 0..ways.len();
     ways.iter().zip(keys).map(|(way, key)| Server::start(&format!("--port 0 --key @key{key} {way}"), place)).collect()
 }
 
-/// Returns the flags for four stages: the first on the local CPU, and one on each server.
+/// Returns the flags of a training with four stages: the first on the local CPU, and one on each of three servers.
 fn devices(servers: &[Server]) -> String {
     let remote: Vec<_> = servers.iter().map(|server| format!("{}/0", server.host)).collect();
     format!("--stages 4 --device cpu,{}", remote.join(","))
@@ -67,7 +68,8 @@ fn devices(servers: &[Server]) -> String {
 
 const TOKEN: &str = "--token-file @token";
 
-/// The ways to reach a server: the flags of the server, and the flags of a training that uses it.
+/// The four kinds of connection to a server that are tested: the flags of the server, and the flags of a training that
+/// uses it.
 const WAYS: [(&str, &str); 4] = [
     ("--transport websocket --allow-anyone", ""),
     ("--transport websocket --token-file @token", TOKEN),
@@ -75,7 +77,7 @@ const WAYS: [(&str, &str); 4] = [
     ("--transport iroh --relays disabled --token-file @token", TOKEN),
 ];
 
-/// Returns a folder with a text and two token files.
+/// Creates a temporary folder with a text to train on and two token files, which contain the secrets of servers.
 fn place() -> Place {
     let place = Place::new();
     fs::write(place.path("token"), "a secret\nand what is no part of it\n").unwrap();
@@ -116,8 +118,8 @@ fn split_backwards_recomputation_and_bf16_on_other_hosts_match_a_local_run() {
     }
 }
 
-/// Several stages a host make several transfers between the same two servers, which share a connection and must not
-/// block each other.
+/// Tests several stages and replicas on each host. They make several transfers between the same two servers, which
+/// share a connection and must not block each other.
 #[test]
 fn several_stages_and_replicas_on_a_host_match_a_local_run() {
     let place = place();
@@ -134,8 +136,9 @@ fn several_stages_and_replicas_on_a_host_match_a_local_run() {
     }
 }
 
-/// The log has the speed of each link, and steps 0 and 20 are synchronised by default. Without synchronised steps,
-/// measured times are those of sending requests to hosts, and `stageline predict` warns of that.
+/// Tests that the log has the speed of each network link, and that steps 0 and 20 are synchronised by default. Without
+/// synchronised steps, measured times are only those of sending requests to hosts, and `stageline predict` warns of
+/// that.
 #[test]
 fn the_log_has_link_speeds_and_the_clock_of_each_step() {
     let place = place();
@@ -244,8 +247,8 @@ fn a_server_names_what_it_cannot_serve_and_ends_on_sigterm() {
     }
 }
 
-/// Starts a plain burn server that answers our greeting with these numbers, or does not know the greeting, and returns
-/// its name.
+/// Starts a server of the library burn that answers a client's greeting with these numbers, or does not know the
+/// greeting if `greeting` is `None`. Returns the server's name.
 fn other_server(greeting: Option<[f32; 5]>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let host = format!("ws://{}", listener.local_addr().unwrap());
@@ -278,8 +281,8 @@ fn servers_of_other_versions_are_refused_by_name() {
     assert!(said.contains(&expected), "{said}");
 }
 
-/// A server that a supervisor restarts at once, with the same key and port, has lost its tensors: the training must
-/// end.
+/// Tests that the training ends if a server is restarted at once with the same key and port, because the restarted
+/// server has lost its tensors.
 #[test]
 fn a_server_that_was_restarted_is_a_lost_host() {
     let place = place();
@@ -300,7 +303,8 @@ fn a_server_that_was_restarted_is_a_lost_host() {
     assert!(!output.status.success() && said.contains(&expected), "{way}: {said}");
 }
 
-/// The lost host has a stage of replica 1 only, and none of replica 0.
+/// Tests the loss of a host that has a stage of replica 1 only, and none of replica 0: the host is named, and the
+/// training ends.
 #[test]
 fn a_lost_host_of_another_replica_is_named_and_the_training_ends() {
     let place = place();
@@ -321,7 +325,7 @@ fn a_lost_host_of_another_replica_is_named_and_the_training_ends() {
 }
 
 /// Sends a signal to a server while a training runs. Asserts that the error names the host, and that the training
-/// resumes with that stage on another server, to the bits of a local run.
+/// resumes with that stage on another server, with the bits of a local run.
 fn resumes_elsewhere_after(signal: &str, (way, token): (&str, &str)) {
     let place = place();
     let servers = servers([way; 3], &place);
@@ -360,7 +364,8 @@ fn a_frozen_host_is_named_and_its_stage_resumes_elsewhere() {
     resumes_elsewhere_after("-STOP", WAYS[2]);
 }
 
-/// Connects to a server's WebSocket port, sends this, and returns what comes back until the server hangs up.
+/// Connects to a server's WebSocket port, sends `request`, and returns the bytes that the server sends until it closes
+/// the connection.
 fn answer(server: &Server, request: &[u8]) -> Vec<u8> {
     let address = server.host.strip_prefix("ws://").unwrap();
     let mut stream = TcpStream::connect(address).unwrap();

@@ -1,4 +1,4 @@
-//! Runs the fuzz target of the example's settings on its seeds and on mutations of them, in little memory and without
+//! Runs the fuzz target of a training's settings on its seeds and on mutations of them, in little memory and without
 //! burn.
 
 use std::env;
@@ -11,8 +11,8 @@ mod mutations;
 
 const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/seeds/configuration");
 
-/// Text that mutations insert: pieces of command lines, settings files and JSON, and numbers at the ends of their
-/// range.
+/// The pieces of text that mutations insert: parts of command lines, settings files and JSON, and numbers at the limits
+/// of their range.
 const WORDS: [&str; 40] = [
     "|",
     "\n",
@@ -56,7 +56,7 @@ const WORDS: [&str; 40] = [
     "é",
 ];
 
-/// The child process of the test below, which starts it with little memory.
+/// Runs the fuzz target in a child process, which a test of this file starts with little memory.
 #[test]
 #[ignore = "is started by another test"]
 fn child_with_little_memory() {

@@ -1,10 +1,10 @@
-//! A stage that computes nothing, so that only the pipeline's own cost and behaviour are left.
+//! A stage that computes nothing, so that a test or bench shows only the pipeline's own cost and behaviour.
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use stageline::{LossStage, Stage, Weight};
 
-/// A stage without parameters or tensors, with a loss and a weight of 1 per micro-batch.
+/// A stage without parameters or tensors, with a loss of 1 and a loss weight of 1 per micro-batch.
 #[derive(Module, Debug, Default)]
 pub struct Empty {
     #[module(skip)]

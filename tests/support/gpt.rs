@@ -1,4 +1,4 @@
-//! The example's GPT on made-up text, for benches.
+//! The example's GPT on generated text, for benches.
 
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -7,10 +7,10 @@ use stageline::{Batch, Pipeline, StageConfig};
 
 use crate::model::{Bytes, Logits, Shape, costs, gpt};
 
-/// The learning rate of every stage.
+/// The learning rate of every stage in the benches.
 pub const LEARNING_RATE: f64 = 3e-4;
 
-/// The shape of the model and of its batches.
+/// The work of a bench: the shape of the GPT, the number of micro-batches in a step, and their size.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     pub shape: Shape,
@@ -19,7 +19,8 @@ pub struct Load {
 }
 
 impl Load {
-    /// Returns the bytes of a batch and the next byte of each, both `[micro-batches x micro-batch size, context]`.
+    /// Returns generated text: the bytes of a batch, and the byte that follows each of them, both `[micro-batches x
+    /// micro-batch size, context]`.
     pub fn text(&self) -> (Bytes, Bytes) {
         let (rows, columns) = (self.micro_batches * self.micro_batch_size, self.shape.context);
         let tensor = |shift: usize| {
@@ -30,23 +31,23 @@ impl Load {
         (tensor(0), tensor(1))
     }
 
-    /// Returns the bytes as inputs and their next bytes as targets.
+    /// Returns a batch of generated text, whose inputs are bytes and whose targets are the bytes that follow.
     pub fn batch(&self) -> Batch<Bytes, Bytes> {
         let (inputs, targets) = self.text();
         Batch::new(inputs, targets)
     }
 
-    /// Builds a 1F1B pipeline of the model cut into `stages` stages of one core each.
+    /// Builds a 1F1B pipeline of the GPT on the CPU, cut into `stages` stages with one core each.
     pub fn pipeline(&self, stages: usize) -> Pipeline<Bytes, Logits, Bytes> {
         self.scheduled(stages, &OneFOneB)
     }
 
-    /// Builds a pipeline of `stages` stages of one core each, in this schedule.
+    /// Builds a pipeline of the GPT on the CPU, cut into `stages` stages with one core each, under the given schedule.
     pub fn scheduled(&self, stages: usize, schedule: &'static (dyn Schedule + Sync)) -> Pipeline<Bytes, Logits, Bytes> {
         self.on(&vec![Device::flex(); stages], schedule)
     }
 
-    /// Builds a pipeline with one stage on each of these devices.
+    /// Builds a pipeline of the GPT with one stage on each of the given devices, under the given schedule.
     pub fn on(&self, devices: &[Device], schedule: &'static (dyn Schedule + Sync)) -> Pipeline<Bytes, Logits, Bytes> {
         let config = |device: &Device| StageConfig::new(device.clone(), AdamWConfig::new().init(), LEARNING_RATE);
         let cut = costs(self.shape).cut(devices.len()).expect("as many layers as stages");

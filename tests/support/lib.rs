@@ -1,4 +1,5 @@
-//! The parts that tests and benches of the whole system share: small models, programs that are run, and the bubble bench.
+//! Parts that the tests and benches of the whole system share: small models, functions that run programs, and the
+//! bubble bench.
 
 // It is no library for users.
 #![allow(missing_docs, clippy::new_without_default, clippy::missing_panics_doc, clippy::must_use_candidate)]

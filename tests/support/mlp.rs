@@ -1,4 +1,4 @@
-//! A small model for tests, tanh layers with a masked squared error, and plain training loops to compare pipelines
+//! A small model for tests (tanh layers with a masked squared error), and plain training loops to compare pipelines
 //! with.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -18,19 +18,20 @@ use stageline::{
 
 pub const LEARNING_RATE: f64 = 0.01;
 
-/// A linear layer and its tanh, `[rows, width]` to the same shape.
+/// A layer of the test model: a linear layer followed by tanh, from `[rows, width]` to the same shape.
 #[derive(Module, Debug)]
 pub struct Layer {
     pub linear: Linear,
 }
 
-/// A linear layer and half the squared error of the rows whose mask is 1.
+/// The last layer of the test model: a linear layer, whose loss is half the squared error of the unmasked rows.
 #[derive(Module, Debug)]
 pub struct Error {
     pub linear: Linear,
 }
 
-/// The wanted output `[rows, width]`, and a mask `[rows, 1]` of zeros and ones: rows with a 0 do not count.
+/// The targets of the test model: the wanted output `[rows, width]`, and a mask `[rows, 1]`, where rows with a 0 do not
+/// count in the loss.
 pub type Target = (Tensor<2>, Tensor<2>);
 
 impl Stage for Layer {
@@ -42,7 +43,7 @@ impl Stage for Layer {
     }
 }
 
-/// A layer followed by a batch norm with statistics over whole batches, and dropout.
+/// A layer of the test model followed by a batch norm with statistics over whole batches, and by dropout.
 #[derive(Module, Debug)]
 pub struct Noisy {
     layer: Layer,
@@ -51,7 +52,7 @@ pub struct Noisy {
 }
 
 impl Noisy {
-    /// Makes a layer whose dropout draws differ from those of other salts.
+    /// Makes the layer with batch norm and dropout. Layers with different values of `salt` drop different elements.
     pub fn new(layer: Layer, salt: u64) -> Self {
         let [width, _] = layer.linear.weight.dims();
         let norm = BatchNormConfig::new(width).init(&device().autodiff()).into();
@@ -90,20 +91,20 @@ impl LossStage for Error {
     }
 }
 
-/// The whole model.
+/// The whole test model: tanh layers, and a last layer with the error.
 #[derive(Module, Debug)]
 pub struct Mlp {
     pub layers: Vec<Layer>,
     pub error: Error,
 }
 
-/// Returns the CPU device that the tests use.
+/// Returns the CPU device on which the tests run.
 pub fn device() -> Device {
     Device::flex()
 }
 
 impl Mlp {
-    /// Makes a model of this many layers and the error, with parameters that depend on the seed only.
+    /// Makes a test model of `layers` tanh layers and the last layer, with parameters that depend on the seed only.
     pub fn new(layers: usize, width: usize, seed: u64) -> Self {
         let device = device().autodiff();
         let linear = |layer: usize| {
@@ -116,12 +117,13 @@ impl Mlp {
         }
     }
 
-    /// Returns the bits of every parameter, in layer order.
+    /// Returns the bits of every parameter of the model, in layer order.
     pub fn bits(&self) -> Vec<u32> {
         bits(self)
     }
 
-    /// Returns a batch that depends on the seed only. All rows count, or about two of three if `masked`.
+    /// Returns a batch for the test model that depends on the seed only. All rows count in the loss, or about two of
+    /// three if `masked` is set.
     pub fn batch(rows: usize, width: usize, masked: bool, seed: u64) -> (Tensor<2>, Target) {
         let draw = |salt: u64, columns: usize| {
             let values = (0..rows * columns).map(|index| noise(seed ^ salt, index as u64)).collect::<Vec<_>>();
@@ -133,13 +135,13 @@ impl Mlp {
         (draw(1, width), (draw(2, width), mask))
     }
 
-    /// Trains with gradient accumulation on one thread, written in burn without the library.
+    /// Trains the model with gradient accumulation on one thread, in burn without Stageline, and returns it.
     pub fn train_plainly(self, micro_batches: usize, batches: &[(Tensor<2>, Target)]) -> Self {
         self.train_plainly_clipped(micro_batches, batches, None).0
     }
 
-    /// Trains without the library, with gradients clipped as PyTorch's `clip_grad_norm_` and `clip_grad_value_` do.
-    /// Also returns the global norm of every step.
+    /// Trains the model without Stageline, with gradients clipped as PyTorch's `clip_grad_norm_` and `clip_grad_value_`
+    /// do. Returns the model and the global gradient norm of every step.
     pub fn train_plainly_clipped(
         self,
         micro_batches: usize,
@@ -149,8 +151,8 @@ impl Mlp {
         self.train_plainly_in_groups((1, micro_batches), batches, clip)
     }
 
-    /// Trains without the library, with gradients first summed within groups of micro-batches, and then over the
-    /// groups. Also returns the global norm of every step.
+    /// Trains the model without Stageline, with gradients summed first within groups of micro-batches and then over the
+    /// groups. Returns the model and the global gradient norm of every step.
     pub fn train_plainly_in_groups(
         mut self,
         (groups, micro_batches): (usize, usize),
@@ -207,7 +209,8 @@ impl Mlp {
         (self, norms)
     }
 
-    /// Cuts the model into `stages` stages with the layers spread as evenly as possible.
+    /// Returns the builder of a pipeline of the model, cut into `stages` stages with the layers spread as evenly as
+    /// possible.
     pub fn split(self, stages: usize, config: &StageConfig) -> PipelineBuilder<Tensor<2>, Tensor<2>, Target> {
         let cuts = pieces(self.layers.len() + 1, stages);
         let mut layers = self.layers.into_iter();
@@ -218,20 +221,19 @@ impl Mlp {
         chain.loss((layers.collect::<Vec<_>>(), self.error), config.clone())
     }
 
-    /// Trains as a pipeline.
+    /// Trains the model as a pipeline with the stages and settings of `cut`, and returns it.
     ///
     /// # Errors
-    ///
-    /// The pipeline cannot be built.
+    /// Returns an error if the pipeline cannot be built.
     pub fn train_cut(self, cut: &Cut, batches: &[(Tensor<2>, Target)]) -> Result<Self, BuildError> {
         Ok(self.train_cut_clipped(cut, batches)?.0)
     }
 
-    /// Trains as a pipeline, and also returns the update of every step.
+    /// Trains the model as a pipeline with the stages and settings of `cut`. Returns the model and the update of every
+    /// step.
     ///
     /// # Errors
-    ///
-    /// The pipeline cannot be built.
+    /// Returns an error if the pipeline cannot be built.
     pub fn train_cut_clipped(
         self,
         cut: &Cut,
@@ -251,7 +253,7 @@ impl Mlp {
         Ok((Self::join(pipeline.into_modules()), updates))
     }
 
-    /// Joins the stages that [`split`](Self::split) made.
+    /// Joins the stage modules of a pipeline that [`split`](Self::split) made to the whole model.
     pub fn join(mut modules: Modules) -> Self {
         let last = modules.stages() - 1;
         let mut layers = Vec::new();
@@ -264,7 +266,7 @@ impl Mlp {
     }
 }
 
-/// The stages, schedule and settings of a pipeline of the model.
+/// The stages, schedule and settings of a pipeline of the test model.
 pub struct Cut {
     pub stages: usize,
     pub micro_batches: usize,
@@ -274,13 +276,13 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// Returns a 1F1B pipeline with the default channel capacity and without clipping.
+    /// Returns the settings of a 1F1B pipeline with the default channel capacity and without clipping.
     pub fn new(stages: usize, micro_batches: usize) -> Self {
         Self { stages, micro_batches, schedule: &OneFOneB, capacity: None, clip: None }
     }
 }
 
-/// Returns a configuration with AdamW on the CPU.
+/// Returns the configuration of a stage on the CPU with AdamW.
 pub fn config() -> StageConfig {
     StageConfig::new(device(), AdamWConfig::new().init(), LEARNING_RATE)
 }
@@ -317,8 +319,8 @@ pub fn noise(seed: u64, index: u64) -> f32 {
     ((value ^ (value >> 31)) >> 40) as f32 / (1 << 23) as f32 - 1.0
 }
 
-/// Runs a test in a thread and panics if it takes longer than a minute, so that a hang fails the test. The limit is not
-/// a speed test.
+/// Runs a test in a thread and returns its result. Panics if the test takes longer than a minute, so that a hang is a
+/// failure. The limit does not test speed.
 pub fn within_a_minute<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = mpsc::channel();
     let thread = thread::spawn(move || sender.send(run()));

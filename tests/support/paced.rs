@@ -1,4 +1,4 @@
-//! A stage whose actions take a given time and no core: threads, channels and transfers are real, and only the
+//! A stage whose actions take a given time and use no core: threads, channels and transfers are real, and only
 //! computation is replaced by waiting.
 
 use std::hint::spin_loop;
@@ -14,7 +14,7 @@ use burn::tensor::{Device, Tensor};
 use stageline::nn::{Deferred, put_off};
 use stageline::{LossStage, Stage, Weight};
 
-/// A stage that adds a parameter to its input and makes each forward and backward last for the times in its [`Pace`].
+/// A stage that adds a parameter to its input, and whose forwards and backwards last as long as its [`Pace`] says.
 #[derive(Module, Debug)]
 pub struct Paced {
     bias: Param<Tensor<2>>,
@@ -22,14 +22,14 @@ pub struct Paced {
     pace: Pace,
 }
 
-/// The time that each action of a stage takes.
+/// The durations of a paced stage's actions on one micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pace {
-    /// The time of a forward.
+    /// The duration of a forward of the paced stage.
     pub forward: Duration,
-    /// The time of the input gradient, the half of a backward that the previous stage waits for.
+    /// The duration of the paced stage's input gradient, the half of a backward for which the previous stage waits.
     pub input_gradient: Duration,
-    /// The time of the weight gradient, the other half of a backward.
+    /// The duration of the paced stage's weight gradient, the other half of a backward.
     pub weight_gradient: Duration,
 }
 
@@ -66,10 +66,11 @@ impl LossStage for Paced {
     }
 }
 
-/// The time by which a sleep may end late, in almost all cases.
+/// The time by which a sleep may end too late, in almost all cases.
 const LATE: Duration = Duration::from_micros(200);
 
-/// Waits until exactly this moment: sleeps for most of the time, and spins at the end.
+/// Waits until the moment `until`: sleeps for most of the time, and polls the clock at the end, so that the wait ends
+/// exactly.
 fn wait(until: Instant) {
     let left = until.saturating_duration_since(Instant::now());
     if left > LATE {
@@ -80,8 +81,8 @@ fn wait(until: Instant) {
     }
 }
 
-/// Returns the same tensor with a slow backward: its gradient arrives after the time of the input gradient, and the
-/// time of the weight gradient is deferred for parameter `id` where backwards are split.
+/// Returns the same tensor with a slow backward: its gradient arrives after the duration of the input gradient. The
+/// duration of the weight gradient is deferred for the parameter `id` if backwards are split, and otherwise added.
 fn slow_backward(tensor: Tensor<2>, pace: Pace, id: ParamId) -> Tensor<2> {
     let tensor = tensor.try_into_primitive::<Autodiff<Flex>>().expect("a tensor in a graph on the CPU");
     let (value, node) = tensor.into_parts();
@@ -92,7 +93,8 @@ fn slow_backward(tensor: Tensor<2>, pace: Pace, id: ParamId) -> Tensor<2> {
     Tensor::from_primitive::<Autodiff<Flex>>(slow)
 }
 
-/// The backward operation that waits before it hands its gradient on.
+/// The operation of the autodiff graph that makes a paced stage's backward slow: it waits before it passes its gradient
+/// on.
 #[derive(Debug)]
 struct Slow;
 

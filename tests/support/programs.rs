@@ -1,14 +1,15 @@
-//! Finds the programs that cargo has built beside a test.
+//! Finds the programs that cargo has built together with a test.
 
 use std::env;
 use std::process::Command;
 
-/// Returns a command that runs an example, which a plain `cargo test` has built beside this test.
+/// Returns a command that runs the example `name`, which a plain `cargo test` builds together with the test.
 pub fn example(name: &str) -> Command {
     program(&format!("examples/{name}"))
 }
 
-/// Returns a command that runs a program which a plain `cargo test` has built, by its path in the build folder.
+/// Returns a command that runs a program which a plain `cargo test` builds, given the program's path in the build
+/// folder.
 pub fn program(path: &str) -> Command {
     let test = env::current_exe().unwrap();
     let folder = test.parent().and_then(|deps| deps.parent()).unwrap();

@@ -10,10 +10,10 @@ use tempfile::TempDir;
 
 use crate::programs::example;
 
-/// Flags for a small model, which every run gets first.
+/// The flags for a small model, which every run of the GPT example in a test gets first.
 const SMALL: &str = "--layers 2 --width 16 --context 16 --micro-batch-size 2 --micro-batches 4 --stages 2";
 
-/// A temporary folder with a text to train on, and with the files that runs write.
+/// A temporary folder for a test with a text to train on, into which runs write their files.
 pub struct Place(TempDir);
 
 impl Place {
@@ -28,7 +28,8 @@ impl Place {
         self.0.path().join(name)
     }
 
-    /// Returns a command that runs the example with these flags, in which `@` before a name stands for this folder.
+    /// Returns a command that runs the GPT example with the given flags, in which `@` at the start of a word stands for
+    /// the test's folder.
     pub fn command(&self, flags: &str) -> Command {
         let mut command = example("gpt");
         command.env("RUST_BACKTRACE", "0");
@@ -36,7 +37,7 @@ impl Place {
         command
     }
 
-    /// Splits flags into words, and replaces `@` at the start of a word by this folder.
+    /// Splits flags into words, and replaces `@` at the start of a word by the path of the test's folder.
     pub fn words(&self, flags: &str) -> Vec<String> {
         let word = |word: &str| match word.strip_prefix('@') {
             Some(name) => self.path(name).display().to_string(),
@@ -45,19 +46,20 @@ impl Place {
         flags.split_whitespace().map(word).collect()
     }
 
-    /// Runs the example to its end.
+    /// Runs the GPT example to its end, and returns its output.
     pub fn run(&self, flags: &str) -> Output {
         self.command(flags).output().unwrap()
     }
 
-    /// Runs the example, which must succeed, and returns its stdout.
+    /// Runs the GPT example, which must succeed, and returns its stdout.
     pub fn said(&self, flags: &str) -> String {
         let output = self.run(flags);
         assert!(output.status.success(), "{flags}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Runs the example, which must fail without a panic, and returns its stderr with `@` for this folder.
+    /// Runs the GPT example, which must fail without a panic, and returns its stderr with `@` in place of the test's
+    /// folder.
     pub fn refused(&self, flags: &str) -> String {
         let output = self.run(flags);
         assert!(!output.status.success(), "{flags}");
@@ -65,13 +67,13 @@ impl Place {
         self.shown(&output)
     }
 
-    /// Returns the stderr of a run, with `@` for this folder.
+    /// Returns the stderr of a run with `@` in place of the test's folder.
     pub fn shown(&self, output: &Output) -> String {
         let here = format!("{}/", self.0.path().display());
         String::from_utf8_lossy(&output.stderr).replace(&here, "@")
     }
 
-    /// Returns the path of the checkpoint after this many steps, with `@` for this folder.
+    /// Returns the path of the checkpoint that a run wrote after `steps` steps, with `@` in place of the test's folder.
     pub fn checkpoint(&self, folder: &str, steps: usize) -> String {
         let ending = format!("-step-{steps}");
         let mut all =
@@ -95,19 +97,19 @@ pub fn reseal(checkpoint: &Path, change: impl FnOnce(&mut Value)) {
     fs::write(&manifest, format!("{body},\n  \"sha256\": \"{}\"\n}}\n", sha256(body.as_bytes()))).unwrap();
 }
 
-/// Returns the hash of all parameters that a run prints at its end.
+/// Returns the hash of all parameters from the text that a run prints at its end.
 pub fn hash(said: &str) -> &str {
     said.lines().find_map(|line| Some(line.split_once("parameters, sha256 ")?.1)).unwrap()
 }
 
-/// Returns the number of steps in a log.
+/// Returns the number of training steps in a log; 0 if there is no log.
 pub fn steps_in(log: &Path) -> usize {
     let text = fs::read_to_string(log).unwrap_or_default();
     let step = |line: &str| serde_json::from_str::<Value>(line).ok()?["step"].as_u64();
     text.lines().filter_map(step).max().map_or(0, |step| step as usize + 1)
 }
 
-/// Waits until a log has this many steps, and panics if the run ends before that.
+/// Waits until a run's log has `steps` training steps, and panics if the run ends before that.
 pub fn wait_for_lines(log: &Path, steps: usize, child: &mut Child) {
     while steps_in(log) < steps {
         assert!(child.try_wait().unwrap().is_none(), "it ended by itself");

@@ -1,15 +1,16 @@
-//! Times two closures in turn and compares them pair by pair, so that a drift of the machine affects both.
+//! Times two closures in turn and compares their times pair by pair, so that a drift of the machine's speed affects
+//! both.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// The number of runs of each closure before the timed ones.
+/// The number of runs of each closure before those that are timed.
 const WARM_UP: usize = 2;
 
-/// The times of two closures in seconds, pair by pair.
+/// The times of two closures in seconds, as pairs of runs that followed each other.
 pub struct Pairs(Vec<(f64, f64)>);
 
-/// Runs `a` and `b` in turn, `rounds` times each after a warm-up, and returns their times.
+/// Runs the closures `a` and `b` in turn, `rounds` times each after a warm-up, and returns their times.
 pub fn side_by_side(rounds: usize, mut a: impl FnMut(), mut b: impl FnMut()) -> Pairs {
     for _ in 0..WARM_UP {
         a();
@@ -19,7 +20,7 @@ pub fn side_by_side(rounds: usize, mut a: impl FnMut(), mut b: impl FnMut()) -> 
     Pairs((0..rounds).map(pair).collect())
 }
 
-/// Returns the time that one call takes.
+/// Returns the duration of one call of a closure.
 pub fn time(mut run: impl FnMut()) -> Duration {
     let start = Instant::now();
     run();
@@ -27,25 +28,25 @@ pub fn time(mut run: impl FnMut()) -> Duration {
 }
 
 impl Pairs {
-    /// Returns the median time of each closure, in seconds.
+    /// Returns the median time of each of the two closures, in seconds.
     pub fn medians(&self) -> (f64, f64) {
         (median(self.0.iter().map(|pair| pair.0)), median(self.0.iter().map(|pair| pair.1)))
     }
 
-    /// Returns the least time of each closure, in seconds.
+    /// Returns the shortest time of each of the two closures, in seconds.
     pub fn fastest(&self) -> (f64, f64) {
         let least = |times: &mut dyn Iterator<Item = f64>| times.fold(f64::INFINITY, f64::min);
         (least(&mut self.0.iter().map(|pair| pair.0)), least(&mut self.0.iter().map(|pair| pair.1)))
     }
 
-    /// Returns the least, the median and the greatest ratio a/b of the pairs.
+    /// Returns the least, the median and the greatest of the ratios a/b, one for each pair of times.
     fn ratios(&self) -> (f64, f64, f64) {
         let ratios = || self.0.iter().map(|(a, b)| a / b);
         (ratios().fold(f64::INFINITY, f64::min), median(ratios()), ratios().fold(0.0, f64::max))
     }
 }
 
-/// Prints the median of the ratios a/b with its range, and the ratio of the fastest times, which other load on the
+/// Displays the median of the ratios a/b with their range, and the ratio of the shortest times, which other load on the
 /// machine disturbs least.
 impl fmt::Display for Pairs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -55,7 +56,7 @@ impl fmt::Display for Pairs {
     }
 }
 
-/// Returns the middle value after sorting, the upper one of two.
+/// Returns the median of the values; of two middle values, the larger one.
 pub fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<_> = values.collect();
     values.sort_by(f64::total_cmp);

@@ -51,7 +51,8 @@ pub enum CheckpointError {
         /// The path of the folder in which no checkpoint was found.
         path: PathBuf,
     },
-    /// The folder that was given for reading is no checkpoint and has no checkpoints in it, only other things.
+    /// The folder that was given for reading is neither a checkpoint nor a folder of checkpoints; it has only other
+    /// contents.
     #[error(
         "{} is neither a checkpoint (there is no manifest.json) nor a folder of checkpoints (with names such as \
          000001-step-100); give the path of one",
@@ -114,7 +115,7 @@ pub enum CheckpointError {
         /// The error of the operating system for the failed operation of the save.
         source: io::Error,
     },
-    /// The new checkpoint is complete under its final name, but a power loss may remove it: the folder could not be
+    /// The new checkpoint is complete and has its final name, but a power loss may remove it: the folder could not be
     /// synced, and the rename to this name could not be undone. No old checkpoint is removed.
     #[error(
         "{} is complete, but a power loss may remove it: its folder cannot be synced; check the disk, then write \

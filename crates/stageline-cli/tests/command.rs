@@ -284,7 +284,7 @@ fn predict_advise_and_page_read_the_log_of_a_run() {
 }
 
 /// Makes the log of a run of four equal stages, which take a second for a forward, with two micro-batches and the given
-/// links. The boundaries between the stages carry 4, 1 and 4 GB for each micro-batch.
+/// network links. The boundaries between the stages carry 4, 1 and 4 GB for each micro-batch.
 fn log_of_four(links: &str) -> String {
     let plan = text("plan --stages 4 --micro-batches 2 --csv").replace('\n', "\\n");
     let each = |entry: &dyn Fn(usize) -> String| (0..4).map(entry).collect::<Vec<_>>().join(",");

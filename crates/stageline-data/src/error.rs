@@ -10,7 +10,7 @@ use crate::walk::Unreadable;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CorpusError {
-    /// The path of the corpus does not exist.
+    /// Nothing exists at the path that was given for the corpus.
     #[error("{} does not exist; give the path of a text file, or of a folder of them", path.display())]
     PathNotFound {
         /// The path that the caller gave for the corpus.

@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(deferred.into_iter().map(|deferred| deferred.ids).collect::<Vec<_>>(), [vec![gamma]]);
     }
 
-    /// Compares a linear layer's output and gradients in f32 with plain loops over the definition in f64.
+    /// Tests a linear layer's output and gradients in f32 against plain loops over the definition in f64.
     #[test]
     fn linear_is_close_to_its_definition_in_f64() {
         const ROWS: usize = 37;
@@ -183,7 +183,7 @@ mod tests {
         near(bias_gradient.into_data().iter::<f64>().collect(), &to_bias, "gradient of the bias");
     }
 
-    /// A linear layer with 0 inputs returns its bias for every row.
+    /// Tests that a linear layer with 0 inputs returns its bias for every row.
     #[test]
     fn linear_without_inputs_returns_its_bias() {
         let device = Device::flex();

@@ -1,4 +1,4 @@
-//! Partitions over hosts, against closed forms and brute force.
+//! Tests partitions of a model over several hosts against closed forms and brute force.
 
 mod synthetic;
 

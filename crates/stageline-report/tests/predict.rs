@@ -1,4 +1,4 @@
-//! Predictions from synthetic runs, against closed forms.
+//! Tests predictions from the logs of synthetic runs against closed forms.
 
 mod synthetic;
 
@@ -12,8 +12,8 @@ use stageline_schedule::{GPipe, Interleaved, OneFOneB, Schedule, ZbH1, ZbV};
 
 use synthetic::{log, simulated};
 
-/// Tests that a link costs its latency and transfer time twice with one micro-batch, which crosses every boundary
-/// forward and back.
+/// Tests the time that a network link adds to a step with one micro-batch: the latency and the transfer time count
+/// twice, because the micro-batch crosses every boundary forward and back.
 #[test]
 fn a_link_costs_its_latency_and_transfer_time() {
     let one = |workers| Target { workers, micro_batches: 1, schedule: &OneFOneB, cut: Cut::OfTheRun };
@@ -34,14 +34,14 @@ fn a_link_costs_its_latency_and_transfer_time() {
     assert!(matches!(unknown, PredictError::Bytes), "{unknown}");
 }
 
-/// Makes the log of a run on two hosts with two workers each, which are connected by `link`.
+/// Makes the log of a run on two hosts with two workers each, which are connected by the network link `link`.
 fn log_of_two_hosts(link: Link) -> RunLog {
     let mut log = log(&[1.0; 12], 4, 4, 0.0);
     log.run.links = vec![None, Some(link), None];
     log
 }
 
-/// Tests that workers in a prediction have the links of the run's workers with the same numbers. Of the three
+/// Tests that workers in a prediction have the network links of the run's workers with the same numbers. Of the three
 /// boundaries between the run's four workers, only the second has a link.
 #[test]
 fn links_of_the_run_connect_the_same_workers_in_a_prediction() {
@@ -95,8 +95,8 @@ fn transfer_time_is_counted_once() {
     assert!((step(&log) - (without_sends - 2.0 * 2.25) - 6.0 * 2.375).abs() < 1e-9, "{}", step(&log));
 }
 
-/// Tests that a run whose steps take 1.25 times as long as they are simulated has predictions that are as much longer.
-/// A run over links has none of this, because its links may be the reason.
+/// Tests a run whose steps take 1.25 times as long as they are simulated: its predictions are longer by the same
+/// factor. This factor is not used for a run over network links, because its links may be the reason.
 #[test]
 fn steps_that_vary_take_longer_than_simulated_in_predictions_too() {
     let log = log(&[1.0; 4], 2, 4, 0.5);
@@ -115,8 +115,8 @@ fn steps_that_vary_take_longer_than_simulated_in_predictions_too() {
     assert!((linked - (12.0 + 1.0 + 0.5 / 4.0 + 2.0)).abs() < 1e-9, "{linked}");
 }
 
-/// Tests the bubble that a plan has with only one of its links. With one micro-batch, every link adds the transfer time
-/// of one activation and one gradient to the step.
+/// Tests the predicted bubble of a plan with only one of its network links. With one micro-batch, every link adds the
+/// transfer time of one activation and one gradient to the step.
 #[test]
 fn crossings_give_the_bubble_of_each_link_alone() {
     let link = |seconds| Link { latency: seconds, bandwidth: 1e6 };
@@ -337,7 +337,8 @@ fn a_run_without_steps_has_a_page() {
     assert!(page.contains("layer 0") && page.contains("made up") && !page.contains("NaN"));
 }
 
-/// Tests costs that are linear in the size of a micro-batch, a + b x size: two runs give those of any third size.
+/// Tests the costs of other micro-batch sizes: if costs are linear in the size (a + b x size), two runs give the costs
+/// of any third size.
 #[test]
 fn two_runs_with_micro_batches_of_other_sizes_give_linear_costs() {
     let of_size = |tokens: f64| {

@@ -10,19 +10,19 @@ use std::time::Instant;
 use clap::Parser;
 use stageline_schedule::{Costs, check, schedule_named, simulate};
 
-/// Times the generation, check and simulation of plans with P stages and growing numbers of micro-batches.
+/// Times the generation, check and simulation of plans with P stages and growing numbers of micro-batches
 #[derive(Parser)]
 struct Flags {
-    /// The number of stages, P
+    /// Number of stages P
     #[arg(long, default_value_t = 1024)]
     stages: usize,
-    /// The largest number of micro-batches, M; an eighth, a quarter and a half of it are measured first
+    /// Largest number of micro-batches M; an eighth, a quarter and a half of it are measured first
     #[arg(long, default_value_t = 8192)]
     micro_batches: usize,
-    /// The schedule by name
+    /// Name of the schedule of the measured plans
     #[arg(long, default_value = "1f1b")]
     schedule: String,
-    /// The channel capacity in micro-batches; that of all micro-batches if unset
+    /// Number of micro-batches that a channel between two stages can store; all micro-batches of a step if unset
     #[arg(long)]
     capacity: Option<usize>,
     /// Has no effect; `cargo bench` passes this flag

@@ -22,10 +22,10 @@ pub trait Data: Sync {
     /// checkpoint of the steps before it if checkpoints are on.
     fn batch(&self, step: usize, samples: usize) -> Result<Batch<Self::Input, Self::Target>>;
 
-    /// Returns the batches of held-out samples on which the model is evaluated; empty by default. `samples` is the number
-    /// of samples in a training step, and no batch may have more, but each may have fewer. The method is called once,
-    /// before the first step, and its batches stay in memory. The loss and the metrics of all batches are averaged by
-    /// their loss weights.
+    /// Returns the batches of held-out samples on which the model is evaluated; empty by default. `samples` is the
+    /// number of samples in a training step, and no batch may have more, but each may have fewer. The method is called
+    /// once, before the first step, and its batches stay in memory. The loss and the metrics of all batches are
+    /// averaged by their loss weights.
     ///
     /// # Errors
     /// Returns an error if the held-out samples cannot be read or made.

@@ -44,7 +44,8 @@ where
 }
 
 /// Evaluates the held-out samples in `batches`, prints their mean loss and metrics, and writes both to the log. `steps`
-/// is the number of training steps so far. Returns the report of all batches, or `None` if there are no held-out samples.
+/// is the number of training steps so far. Returns the report of all batches, or `None` if there are no held-out
+/// samples.
 pub fn evaluate<In, Out, Target, D>(
     pipeline: &mut Pipeline<In, Out, Target>,
     data: &D,

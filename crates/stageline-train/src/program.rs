@@ -93,8 +93,8 @@ impl<F: Parser> Program<F> {
     }
 
     /// Returns the run that `settings` describe, for a program that starts trainings from its own code. Each setting is
-    /// the name of a flag, with `_` or `-` between its words and without leading dashes, and its value. The command line
-    /// is not read, warnings are not shown, and no error ends the process.
+    /// the name of a flag, with `_` or `-` between its words and without leading dashes, and its value. The command
+    /// line is not read, warnings are not shown, and no error ends the process.
     ///
     /// ```no_run
     /// # use stageline::{LossStage, Row, Stage};

@@ -20,7 +20,7 @@ use crate::outputs::record;
 use crate::plan::Planned;
 use crate::settings::job::Job;
 
-/// The type of the pipelines of a model `M`.
+/// The type of the pipelines that are built from a model of the type `M`.
 pub type PipelineOf<M> = Pipeline<<M as Model>::Input, <M as Model>::Output, <M as Model>::Target>;
 
 /// The settings, plan and model from which the pipeline of a run is built. One recipe can build several pipelines, as

@@ -247,7 +247,8 @@ mod tests {
     use crate::settings::flags::TrainingFlags;
     use crate::settings::merge::Settings;
 
-    /// A linear layer for tests, whose loss is the sum of its squared outputs in the rows whose target is not 0.
+    /// A model for tests: a linear layer whose loss is the sum of its squared outputs over the rows whose target is not
+    /// 0.
     #[derive(Module, Debug)]
     struct Layer {
         linear: Linear,

@@ -1,41 +1,44 @@
-//! Warnings about gradients and updates that are a sign of a bad training ([`Watch`]). They name the layer.
+//! Warnings about gradients and updates that are a sign of a bad training ([`Watch`]); each warning names a layer.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use stageline_report::record::{Health, layer_of};
 
-/// The number of steps whose gradient norms are compared with the next one.
+/// The number of past steps whose gradient norms are kept, so that the norm of a step can be compared with their
+/// median.
 const REMEMBERED: usize = 32;
-/// The fewest norms from which a jump is recognised.
+/// The smallest number of past gradient norms with which a jump of the norm can be recognised.
 const FEWEST: usize = 8;
-/// A gradient norm of more than this many times the median is a jump.
+/// The factor by which a gradient norm must exceed the median of the past norms to count as a jump.
 const JUMP: f64 = 10.0;
-/// The number of steps without a gradient after which a parameter is called dead. A layer behind a projection that
-/// starts at zero has no gradient in the first step only.
+/// The number of consecutive steps with a gradient of exactly 0 after which a parameter is reported. It is above 1
+/// because a layer before a projection that starts at zero has no gradient in the first step.
 const DEAD_AFTER: usize = 20;
-/// A layer whose update has more than this share of its parameters' norm is overwritten; about 1e-3 is usual.
+/// The ratio of a layer's update to its parameters (by their norms) above which the update is reported as too large;
+/// about 1e-3 is usual.
 const OVERWRITTEN: f64 = 0.1;
-/// A layer whose share is less than this part of the median of all layers hardly moves. Layers of one model differ by a
-/// factor of 100, because norms have larger parameters than products.
+/// The share of the median update ratio (norm of the update over norm of the parameters) of all layers below which a
+/// layer is reported as hardly trained. Layers of one model differ by a factor of 100, because normalisations have
+/// larger parameters than matrix products.
 const HARDLY: f64 = 1e-3;
 
-/// Looks at the gradients and updates of each step for signs of a bad training.
+/// Checks the gradients and updates of each training step for signs of a bad training.
 #[derive(Debug, Default)]
 pub struct Watch {
-    /// The gradient norms of the last steps.
+    /// The global gradient norms of the last steps, the newest last.
     norms: VecDeque<f64>,
-    /// No jump is reported before this step, because the norms around a jump would each be one.
+    /// The step before which no further jump is reported, so that several large norms in a row give one warning.
     quiet_until: usize,
-    /// The number of steps in a row in which the gradient of a parameter was exactly 0.
+    /// The number of consecutive steps in which a parameter's gradient was exactly 0, by the name of the parameter.
     without_gradient: HashMap<Arc<str>, usize>,
-    /// The layers whose ratio of update to parameters was reported.
+    /// The names of the layers whose update ratio has been reported, so that each is reported once.
     reported: HashSet<String>,
 }
 
 impl Watch {
-    /// Returns a warning if the gradient norm of a step is far above that of the steps before it. `of_each` has the
-    /// name and the gradient norm of each parameter.
+    /// Returns a warning if the global gradient norm of a step is more than 10 times the median of the steps before it.
+    /// `of_each` has the name and the gradient norm of each parameter.
     pub fn jump(&mut self, step: usize, norm: f64, of_each: &[(Arc<str>, f64)]) -> Option<String> {
         let mut sorted: Vec<_> = self.norms.iter().copied().collect();
         sorted.sort_by(f64::total_cmp);
@@ -58,7 +61,8 @@ impl Watch {
         ))
     }
 
-    /// Returns a warning if parameters have had a gradient of exactly 0 for many steps.
+    /// Returns a warning if the gradient of a parameter has been exactly 0 in 20 consecutive steps. `of_each` has the
+    /// name and the gradient norm of each parameter.
     pub fn dead(&mut self, step: usize, of_each: &[(Arc<str>, f64)]) -> Option<String> {
         let mut dead = Vec::new();
         for (name, norm) in of_each {
@@ -82,7 +86,8 @@ impl Watch {
         ))
     }
 
-    /// Returns a warning for each layer that its update overwrites or hardly moves.
+    /// Returns a warning for each layer whose update in this step is very large or very small, compared with the
+    /// layer's parameters.
     pub fn ratios(&mut self, step: usize, health: &[Health]) -> Vec<String> {
         let layers = health.chunk_by(|a, b| layer_of(&a.parameter) == layer_of(&b.parameter));
         let ratio = |parameters: &[Health]| Health::update_ratio_of(&parameters.iter().collect::<Vec<_>>());
@@ -109,7 +114,8 @@ impl Watch {
     }
 }
 
-/// Returns the layer with the largest gradient, and its share of the squared norm of all.
+/// Returns the name of the layer with the largest gradient, and the share of its squared norm in that of the whole
+/// gradient, given the name and the gradient norm of each parameter.
 fn largest(of_each: &[(Arc<str>, f64)]) -> Option<(&str, f64)> {
     let mut layers: Vec<(&str, f64)> = Vec::new();
     for (name, norm) in of_each {

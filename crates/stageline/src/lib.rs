@@ -9,14 +9,15 @@
 //! # Where to begin
 //!
 //! - A model: [`Stage`] and [`LossStage`] are the traits of its parts, and [`Payload`] marks the values that may cross
-//!   between two stages; a [`SharedInput`] goes from the batch to every stage that reads it. [`Batch`] holds the input and the targets of a step, and [`Weight`] the divisor of a loss.
+//!   between two stages; a [`SharedInput`] goes from the batch to every stage that reads it. [`Batch`] holds the input
+//!   and the targets of a step, and [`Weight`] the divisor of a loss.
 //! - A model of many equal blocks: [`Row`] cuts it into any number of stages, by the [`Costs`] of its layers or as a
 //!   [`Cut`] says, and creates each layer on the device of its stage.
 //! - A pipeline: [`Pipeline::builder`] chains the stages, each with a [`StageConfig`] of device, optimizer and learning
 //!   rate. [`DeviceName`] opens devices by name, and [`PipelineBuilder`] has all settings.
-//! - Training: [`Pipeline::step`], [`Pipeline::steps`] and [`Pipeline::eval`] run batches, and [`Pipeline::infer`] returns
-//!   outputs; [`StepReport`] says what a
-//!   step did, and [`StepError`] why it failed. [`Pipeline::checkpoint`] copies the state to resume from.
+//! - Training: [`Pipeline::step`], [`Pipeline::steps`] and [`Pipeline::eval`] run batches, and [`Pipeline::infer`]
+//!   returns outputs; [`StepReport`] says what a step did, and [`StepError`] why it failed. [`Pipeline::checkpoint`]
+//!   copies the state to resume from.
 //! - Time and memory: [`Recording`] explains the idle time of a step, and [`MemoryEstimate`] predicts the memory of the
 //!   workers.
 //! - Proof: [`verify`] checks on a user's own model that a pipeline trains as one full batch on one device would.

@@ -1,4 +1,5 @@
-//! Writes all measurements into a folder: as CSV, JSON, a Markdown table, an HTML page, and pictures.
+//! Writes all measurements of the bubble bench into a folder: as CSV, JSON, a Markdown table, an HTML page, and
+//! pictures.
 
 use std::fmt::Write;
 use std::fs;
@@ -10,15 +11,16 @@ use crate::bubble::flags::Flags;
 use crate::bubble::pictures::{page, pictures};
 use crate::bubble::point::Point;
 
-/// The header of the lines that a [`Point`] prints. `s` is the size of a micro-batch in samples.
+/// The header above the printed lines of the bubble bench, one line for each [`Point`]. The column `s` is the size of a
+/// micro-batch in samples.
 pub const HEADER: &str =
     "schedule                P    M    s   step ms   bubble    ideal simulated       per s predicted  live  bubble by";
 
-/// Writes the files into the folder that the flags name, if they name one.
+/// Writes the measurements as CSV, JSON, Markdown, HTML and SVG files into the folder of the flag `--output`; does
+/// nothing without that flag.
 ///
 /// # Errors
-///
-/// A file cannot be written.
+/// Returns an error if a file cannot be written.
 pub fn write(flags: &Flags, points: &[Point]) -> Result<()> {
     let Some(folder) = &flags.output else { return Ok(()) };
     let write = |path: &Path, text: String| fs::write(path, text).with_context(|| path.display().to_string());
@@ -61,7 +63,7 @@ fn csv(points: &[Point]) -> String {
     csv + "\n"
 }
 
-/// Returns a Markdown table with one row for each measurement.
+/// Returns the measurements as a Markdown table with one row for each of them.
 fn markdown(points: &[Point]) -> String {
     let mut table = String::from(
         "| schedule | P | M | samples of a micro-batch | step, ms | bubble | ideal | simulated | per second | predicted | live |\n\

@@ -1,4 +1,4 @@
-//! The flags of the bubble bench, and the cases, devices and ideal costs that follow from them.
+//! The flags of the bubble bench, and the measured cases, devices and ideal costs that follow from them.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,66 +14,66 @@ use crate::paced::Pace;
 /// Measures the bubble and the throughput for every schedule, P and M
 #[derive(Parser)]
 pub struct Flags {
-    /// Values of P, the number of workers
+    /// Values of P, the number of workers, to measure
     #[arg(long, value_delimiter = ',', default_value = "2,4,8")]
     pub stages: Vec<usize>,
-    /// Values of M, the number of micro-batches
+    /// Values of M, the number of micro-batches, to measure
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32,64")]
     pub micro_batches: Vec<usize>,
-    /// Names of published schedules, such as zb-h1 or zb-v
+    /// Names of published schedules to measure, such as zb-h1 or zb-v
     #[arg(long, value_delimiter = ',', default_value = "1f1b,gpipe,interleaved")]
     pub schedules: Vec<String>,
-    /// The kind of stages
+    /// Kind of the measured stages: paced, cpu or cuda
     #[arg(long, value_enum, default_value_t = Kind::Paced)]
     pub kind: Kind,
-    /// Milliseconds that a paced worker spends on the forwards of one micro-batch (with --batch: of one sample), all its chunks
-    /// together
+    /// Milliseconds that a paced worker takes for the forwards of one micro-batch, all its chunks together; with
+    /// --batch for those of one sample
     #[arg(long, allow_negative_numbers = true, default_value_t = 5.0)]
     pub forward_ms: f64,
-    /// Milliseconds that a paced worker spends on the backwards of one micro-batch (with --batch: of one sample), half of it
-    /// for input gradients
+    /// Milliseconds that a paced worker takes for the backwards of one micro-batch, half of them for input gradients;
+    /// with --batch for those of one sample
     #[arg(long, allow_negative_numbers = true, default_value_t = 10.0)]
     pub backward_ms: f64,
-    /// Measured steps of each case, after the warm-up
+    /// Number of measured steps of each case, after the warm-up
     #[arg(long, default_value_t = 3)]
     pub rounds: usize,
     /// Overlaps steps: a stage begins the next step before the others have finished this one
     #[arg(long)]
     pub overlap: bool,
-    /// Transformer blocks of the GPT, for `cpu` and `cuda`
+    /// Number of transformer blocks of the GPT, for `cpu` and `cuda`
     #[arg(long, default_value_t = 8)]
     pub layers: usize,
-    /// The width of the GPT's activations
+    /// Width of the GPT's activations
     #[arg(long, default_value_t = 256)]
     pub width: usize,
-    /// The length of the GPT's samples, in bytes
+    /// Length of the GPT's samples, in bytes
     #[arg(long, default_value_t = 128)]
     pub context: usize,
-    /// Samples of a micro-batch of the GPT, the same for every M
+    /// Number of samples in a micro-batch of the GPT, the same for every M
     #[arg(long, default_value_t = 2)]
     pub micro_batch_size: usize,
-    /// Samples of a batch, the same for every M: a micro-batch has this number divided by M. Without it, micro-batches have
-    /// the same size for every M
+    /// Number of samples in a batch, the same for every M: a micro-batch has this number divided by M. Without it,
+    /// micro-batches have the same size for every M
     #[arg(long, conflicts_with = "micro_batch_size", value_name = "SAMPLES")]
     pub batch: Option<usize>,
-    /// Devices of the stages for `cuda`, in turn
+    /// Devices of the stages for `cuda`, which the stages take in turn
     #[arg(long, default_value = "cuda:0")]
     pub device: String,
-    /// Writes the measurements into this folder: bubble.csv and bubble.json with the idle time by cause, bubble.md, the page
-    /// bubble.html, and its pictures as SVG files
+    /// Folder to which the measurements are written: bubble.csv and bubble.json with the idle time by cause, bubble.md,
+    /// the page bubble.html, and its pictures as SVG files
     #[arg(long, value_name = "FOLDER")]
     pub output: Option<PathBuf>,
-    /// Ignored: `cargo bench` passes it
+    /// Has no effect; `cargo bench` passes this flag
     #[arg(long, hide = true)]
     bench: bool,
 }
 
-/// The stages that the bench runs.
+/// The kind of stages that the bubble bench measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
-    /// Stages whose actions wait for a given time and take no core
+    /// Stages whose actions wait for a given time and use no core
     Paced,
-    /// The example's GPT, one core a worker
+    /// The example's GPT on CPUs, with one core for each worker
     Cpu,
     /// The example's GPT on NVIDIA GPUs
     Cuda,
@@ -89,13 +89,13 @@ impl fmt::Display for Kind {
     }
 }
 
-/// One combination of schedule, P and M to measure.
+/// A case that the bubble bench measures: a combination of schedule, P (workers) and M (micro-batches).
 #[derive(Clone, Copy)]
 pub struct Case {
     pub schedule: &'static (dyn Schedule + Sync),
     pub workers: usize,
     pub micro_batches: usize,
-    /// The samples of a micro-batch; 1 if the stages are paced and the batch is not given.
+    /// The number of samples in a micro-batch; 1 if the stages are paced and `--batch` is unset.
     pub micro_batch_size: usize,
 }
 
@@ -106,18 +106,19 @@ impl fmt::Display for Case {
 }
 
 impl Case {
-    /// Returns the number of stages: P times the chunks of a worker.
+    /// Returns the number of stages of the case: P times the chunks (stages) per worker.
     pub fn stages(&self) -> usize {
         self.workers * self.schedule.chunks()
     }
 }
 
 impl Flags {
-    /// Returns every combination of schedule, P and M: for each P those of every schedule, with M rising.
+    /// Returns all cases to measure, which are the combinations of schedule, P and M: for each P the cases of every
+    /// schedule, in ascending order of M.
     ///
     /// # Errors
-    ///
-    /// A flag is out of its range, the batch cannot be divided by an M, or a schedule's name is unknown.
+    /// Returns an error if a flag is out of its range, the batch cannot be divided by an M, or a schedule's name is
+    /// unknown.
     pub fn cases(&self) -> Result<Vec<Case>> {
         ensure!(self.rounds > 0, "--rounds 0: measure at least 1 step");
         for (flag, value) in [("--forward-ms", self.forward_ms), ("--backward-ms", self.backward_ms)] {
@@ -136,7 +137,8 @@ impl Flags {
         Ok(cases)
     }
 
-    /// Returns the samples of each of M micro-batches.
+    /// Returns the number of samples in each of M micro-batches, with a fixed batch size or a fixed micro-batch size as
+    /// the flags say.
     fn micro_batch_size(&self, micro_batches: usize) -> Result<usize> {
         let Some(batch) = self.batch else {
             return Ok(if self.kind == Kind::Paced { 1 } else { self.micro_batch_size });
@@ -148,7 +150,7 @@ impl Flags {
         Ok(batch / micro_batches)
     }
 
-    /// Returns the times of one paced stage of a case.
+    /// Returns the times of the actions of one paced stage of a case.
     pub fn pace(&self, case: &Case) -> Pace {
         let share = case.micro_batch_size as f64 / case.schedule.chunks() as f64;
         let part = |milliseconds: f64| Duration::from_secs_f64(milliseconds / 1e3 * share);
@@ -156,8 +158,8 @@ impl Flags {
         Pace { forward: part(self.forward_ms), input_gradient: half, weight_gradient: half }
     }
 
-    /// Returns the costs of an ideal pipeline: equal stages and free transfers. For a GPT a forward and each half of a
-    /// backward cost 1.
+    /// Returns the costs of an ideal pipeline for a case, with equal stages and free transfers. For a GPT, a forward
+    /// and each half of a backward cost 1.
     pub fn ideal(&self, case: &Case) -> Costs {
         let seconds = |time: Duration| time.as_secs_f64();
         let cost = match self.kind {
@@ -170,11 +172,10 @@ impl Flags {
         Costs::equal(case.stages(), cost)
     }
 
-    /// Opens the devices of the stages, which they take in turn.
+    /// Opens the devices of the stages, which the stages take in turn.
     ///
     /// # Errors
-    ///
-    /// A name in `--device` is no device, or the device cannot be opened.
+    /// Returns an error if a name in `--device` is no device, or the device cannot be opened.
     pub fn devices(&self) -> Result<Vec<burn::tensor::Device>> {
         let names = if self.kind == Kind::Cuda { DeviceName::parse_list(&self.device)? } else { vec![DeviceName::Cpu] };
         Ok(names.into_iter().map(DeviceName::open).collect::<Result<_, _>>()?)

@@ -1,4 +1,4 @@
-//! Builds the pipelines of cases, times their steps in turn, and returns the medians as [`Point`]s.
+//! Builds the pipelines of the bubble bench's cases, times their steps in turn, and returns the medians as [`Point`]s.
 
 use anyhow::{Result, anyhow};
 use burn::optim::{AdamWConfig, SgdConfig};
@@ -14,12 +14,12 @@ use crate::model::{Shape, costs, gpt};
 use crate::paced::Paced;
 use crate::side_by_side::median;
 
-/// The most steps of a warm-up.
+/// The largest number of steps in the warm-up of a case.
 const LONGEST_WARM_UP: usize = 100;
 
-/// Measures cases and returns one [`Point`] each, or the error for which a case is left out. Cases with the same P take
-/// turns, step by step, so that a drift of the machine affects all of them; on a GPU each case runs alone, because
-/// together they might not fit its memory.
+/// Measures cases and returns one [`Point`] for each of them, or the reason why the case is left out. Cases with the
+/// same P take turns, step by step, so that a drift of the machine affects all of them; on a GPU each case runs alone,
+/// because together they might not fit its memory.
 pub fn measure(flags: &Flags, cases: &[Case]) -> Vec<Result<Point>> {
     let together = |a: &Case, b: &Case| flags.kind != Kind::Cuda && a.workers == b.workers;
     cases.chunk_by(together).flat_map(|group| of_group(flags, group)).collect()
@@ -49,24 +49,24 @@ fn of_group(flags: &Flags, cases: &[Case]) -> Vec<Result<Point>> {
         .collect()
 }
 
-/// A case under measurement: its pipelines, and the reports of their steps.
+/// The state while a case of the bubble bench is measured: its pipelines, and the times and reports of their steps.
 pub struct Measurement {
     pub case: Case,
-    /// The samples (for a GPT the tokens) of a step.
+    /// The number of samples in a step; for a GPT, the number of tokens.
     pub samples: usize,
-    /// The pipeline whose step time is measured.
+    /// The pipeline whose step times are measured.
     timed: Box<dyn Steps>,
-    /// On a GPU, the pipeline that waits for its device after every action. The bubble is measured there, because this
-    /// slows steps down.
+    /// The pipeline whose bubble is measured if the device is a GPU. Its workers wait for the device after every
+    /// action, which makes steps slower, so its step times are not used. `None` on a CPU.
     synchronised: Option<Box<dyn Steps>>,
     step_times: Vec<f64>,
-    /// The reports of the steps whose bubble is measured, after those of the warm-up.
+    /// The reports of the steps whose bubble is measured. Those of the warm-up come first.
     pub reports: Vec<StepReport>,
-    /// The number of reports from the warm-up.
+    /// The number of reports that belong to the warm-up.
     warm_up: usize,
 }
 
-/// A pipeline with its batch.
+/// A pipeline with its batch, whose types of input and targets are erased.
 trait Steps {
     fn steps(&mut self, count: usize) -> Result<Vec<StepReport>>;
     fn peak_live(&self) -> usize;
@@ -93,8 +93,8 @@ impl<In: Payload, Out: Payload, Target: Payload, F: Fn() -> Batch<In, Target>> S
     }
 }
 
-/// Builds the pipeline of a case, and returns it with the samples (for a GPT the tokens) of a step. Its workers wait for
-/// their devices after every action in each `synchronise_every`-th step, or never if this is 0.
+/// Builds the pipeline of a case, and returns it with the number of samples (for a GPT, of tokens) in a step. The
+/// workers wait for their devices after every action in each `synchronise_every`-th step, or never if this is 0.
 fn pipeline(flags: &Flags, case: &Case, synchronise_every: usize) -> Result<(Box<dyn Steps>, usize)> {
     fn start<In: Payload, Out: Payload, Target: Payload>(
         flags: &Flags,
@@ -147,8 +147,8 @@ fn paced(flags: &Flags, case: &Case) -> PipelineBuilder<Tensor<2>, Tensor<2>, ()
     chain.loss(Paced::new(pace), config())
 }
 
-/// Makes steps until they no longer become faster, which on a GPU is when its kernels are compiled and tuned, and
-/// returns their reports: at least two.
+/// Makes steps until they no longer become faster, and returns their reports, at least two. On a GPU, the first steps
+/// compile and tune kernels.
 fn warm_up(pipeline: &mut dyn Steps) -> Result<Vec<StepReport>> {
     let mut reports = pipeline.steps(2)?;
     let seconds = |report: &StepReport| report.step_time.as_secs_f64();
@@ -185,7 +185,8 @@ impl Measurement {
         Ok(())
     }
 
-    /// Returns the figures of the case. `predicted` is the predicted time of a step in seconds.
+    /// Returns the figures of the measured case. `predicted` is the predicted step time in seconds, if there is a
+    /// prediction.
     fn point(&self, flags: &Flags, predicted: Option<f64>) -> Result<Point> {
         let Self { case, samples, timed, step_times, reports, warm_up, .. } = self;
         let reports = &reports[*warm_up..];
@@ -216,19 +217,20 @@ impl Measurement {
     }
 }
 
-/// Returns the seconds from the start of one simulated step to the start of the next.
+/// Returns the time in seconds from the start of one simulated step to the start of the next; with overlapping steps,
+/// the next step starts before the end.
 fn step(flags: &Flags, timeline: &Timeline) -> f64 {
     let optimizer = timeline.optimizers().iter().copied().fold(0.0, f64::max);
     if flags.overlap { timeline.span() + optimizer } else { timeline.step() }
 }
 
-/// Returns the bubble of a simulated step, a share of the total stage time.
+/// Returns the bubble of a simulated step, as a share of the total stage time (workers x step time).
 fn bubble(flags: &Flags, timeline: &Timeline) -> f64 {
     let busy = timeline.busy();
     1.0 - busy.iter().sum::<f64>() / (busy.len() as f64 * step(flags, timeline))
 }
 
-/// Returns the bubble of the step's plan, simulated with the measured costs.
+/// Returns the bubble of a measured step's plan, simulated with the costs that the step measured.
 fn simulated_bubble(flags: &Flags, report: &StepReport) -> f64 {
     let recording = &report.recording;
     match flags.overlap {

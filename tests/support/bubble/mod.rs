@@ -1,4 +1,4 @@
-//! The bubble bench: its flags, measurements, predictions and outputs.
+//! The bubble bench, which measures bubble and throughput against M: its flags, measurements, predictions and outputs.
 
 pub mod files;
 pub mod flags;

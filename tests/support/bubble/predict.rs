@@ -1,4 +1,5 @@
-//! Predicts the step times of all cases from the steps of one or two of them, as `stageline predict` does from a log.
+//! Predicts the step times of all cases of the bubble bench from the steps of one or two of them, as `stageline
+//! predict` does from a log.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,14 +13,15 @@ use crate::bubble::flags::{Case, Flags, Kind};
 use crate::bubble::measure::{Measurement, shape};
 use crate::model::costs;
 
-/// The most chunks of a worker in any schedule.
+/// The largest number of chunks (stages) per worker in any published schedule.
 const MOST_CHUNKS: usize = 2;
 
-/// Returns the predicted step time of each case in seconds, or nothing where there is no prediction: when steps overlap,
-/// and for a case whose plan cannot be predicted.
+/// Returns the predicted step time of each case in seconds. An entry is `None` if steps overlap, or if the plan of the
+/// case cannot be predicted.
 ///
-/// The reference is the case of the first schedule with the M in the middle. With a fixed batch, micro-batches differ in
-/// size, so there are two references: those of the least and of the greatest M.
+/// The prediction is made from the steps of a reference case: that of the first schedule with the middle M. With a
+/// fixed batch, micro-batches differ in size, so there are two reference cases: those of the least and of the greatest
+/// M.
 pub fn predict(flags: &Flags, measured: &[&Measurement]) -> Vec<Option<f64>> {
     let of_first = |run: &&&Measurement| run.case.schedule.name() == measured[0].case.schedule.name();
     let references: Vec<_> = measured.iter().filter(of_first).collect();
@@ -46,7 +48,7 @@ pub fn predict(flags: &Flags, measured: &[&Measurement]) -> Vec<Option<f64>> {
     measured.iter().map(|run| step(&run.case).ok()).collect()
 }
 
-/// Returns the costs of the layers, as a log of the case would give them.
+/// Returns the measured costs of a case by layer, as they would be computed from a log of the case.
 fn of_run(flags: &Flags, run: &Measurement) -> Result<Measured> {
     let last = run.reports.last().context("the case made no step")?;
     let plan = last.recording.plan().plan();
@@ -77,8 +79,8 @@ fn of_run(flags: &Flags, run: &Measurement) -> Result<Measured> {
     Ok(Measured::of(&log)?)
 }
 
-/// Returns the layers of the model, each with its stage in this case. Paced stages count as equal layers, as many as the
-/// chunks of the schedule that cuts finest.
+/// Returns the layers of the model, each with its stage in this case. Paced stages are divided into equal layers, as
+/// many as the stages of the schedule with the most chunks.
 fn layers(flags: &Flags, case: &Case) -> Result<Vec<Layer>> {
     if flags.kind == Kind::Paced {
         let count = case.workers * MOST_CHUNKS;
@@ -96,7 +98,7 @@ fn layers(flags: &Flags, case: &Case) -> Result<Vec<Layer>> {
     Ok((0..costs.layers().len()).map(layer).collect())
 }
 
-/// Returns the indices of the layers of each stage.
+/// Returns the partition of the layers into stages: the indices of the layers of each stage.
 fn cut(layers: &[Layer], stages: usize) -> Vec<Range<usize>> {
     let start = |stage: usize| layers.partition_point(|layer| layer.stage < stage);
     (0..stages).map(|stage| start(stage)..start(stage + 1)).collect()

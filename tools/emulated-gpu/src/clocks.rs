@@ -33,7 +33,7 @@ impl Clock {
 /// The kind of operation that accesses device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// A kernel, by the number that it got when it was loaded.
+    /// A kernel launch; the value is the number that the kernel got when it was loaded.
     Kernel(usize),
     Copy,
     Send,
@@ -76,14 +76,14 @@ struct Uses {
     reads: Vec<Seen>,
 }
 
-/// Finds races: remembers the last accesses to device memory, and compares each new access with them.
+/// The race detector: it keeps the last accesses to device memory, and compares each new access with them.
 #[derive(Debug, Default)]
 pub struct RaceDetector {
     /// The last accesses to device memory, by the first address of each access.
     uses: BTreeMap<u64, Uses>,
     /// The last accesses to device memory whose length is known.
     extents: VecDeque<Seen>,
-    /// The races that were found, each as a message.
+    /// The races that were found so far, each as a message for the user.
     pub races: Vec<String>,
 }
 
@@ -91,7 +91,7 @@ pub struct RaceDetector {
 const EXTENTS: usize = 512;
 
 impl RaceDetector {
-    /// Notes an access to device memory, and adds its races with earlier accesses.
+    /// Records an access to device memory, and adds its races with earlier accesses to the list of races.
     pub fn note(&mut self, access: Access, stream: StreamId, time: u64, clock: &Clock, by: By) {
         let Access { address, bytes, writes } = access;
         let seen = Seen { stream, time, begin: address, end: address + bytes.max(1), writes, by };
@@ -120,7 +120,7 @@ impl RaceDetector {
         }
     }
 
-    /// Forgets the accesses to device memory that is freed.
+    /// Forgets the accesses to a range of device memory that is freed.
     pub fn forget(&mut self, address: u64, bytes: u64) {
         let gone: Vec<_> = self.uses.range(address..address + bytes).map(|(address, _)| *address).collect();
         gone.iter().for_each(|address| drop(self.uses.remove(address)));

@@ -20,11 +20,11 @@ const OUT_OF_MEMORY: Result = 2;
 const INVALID_DEVICE: Result = 101;
 const INVALID_HANDLE: Result = 400;
 
-/// The bytes that copies to the host read if device memory has no contents: 2.0 in f32.
+/// The bytes that a copy from a device to the host reads if device memory has no contents: 2.0 in f32.
 const READ: [u8; 4] = 2.0_f32.to_le_bytes();
 
-/// The time of a kernel by the device clock, in ms. The variant with the fewest kernels is thus the fastest for
-/// autotune.
+/// The time in ms that a kernel takes by the emulated device clock. All kernels take equally long, so autotune chooses
+/// the variant with the fewest kernels.
 const KERNEL_MS: f32 = 0.005;
 
 /// The alignment of device memory. All devices share one address space, as with NVIDIA's unified addressing.
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn cuStreamSynchronize(stream: u64) -> Result {
     driver().wait_for_device("cuStreamSynchronize", device, is_idle, |machine| machine.saw_idle(stream))
 }
 
-/// Succeeds but keeps the stream, because the stream's queued operations are still executed.
+/// Returns success without destroying the stream, because the stream's queued operations must still be executed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamDestroy_v2(_stream: u64) -> Result {
     SUCCESS
@@ -244,7 +244,8 @@ pub unsafe extern "C" fn cuMemFreeAsync(pointer: u64, _stream: u64) -> Result {
     unsafe { cuMemFree_v2(pointer) }
 }
 
-/// Allocates pinned host memory, which is real and never freed, because a stream may still use it.
+/// Allocates pinned host memory, which is ordinary memory of the process here. It is never freed, because a stream may
+/// still use it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAllocHost_v2(pointer: *mut *mut c_void, bytes: usize) -> Result {
     let words: &'static mut [u128] = Vec::leak(vec![0; bytes.div_ceil(16)]);
@@ -322,7 +323,7 @@ fn copied(rows: Rows, to_device: bool, stream: u64) -> Result {
     })
 }
 
-/// Fills the target of a copy to the host with a fixed value, if device memory has no contents.
+/// Fills the destination of a copy from a device to the host with a fixed value, if device memory has no contents.
 unsafe fn fill(host: *mut c_void, bytes: usize) {
     if driver().settings.computes {
         return;

@@ -71,7 +71,7 @@ pub struct Function {
 }
 
 thread_local! {
-    /// The device of this thread's current CUDA context.
+    /// The device of the CUDA context that is current on this thread.
     pub static CURRENT: Cell<i32> = const { Cell::new(0) };
 }
 
@@ -112,7 +112,7 @@ impl Driver {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the shared state of the driver, and wakes the host threads that wait for a change.
+    /// Changes the shared state of the driver by calling a function, and wakes the host threads that wait for a change.
     pub fn with<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.locked();
         let result = change(&mut state);
@@ -125,8 +125,8 @@ impl Driver {
         result
     }
 
-    /// Waits in a host thread until `done` holds or the device has failed, then calls `observe`. Returns the CUDA error
-    /// of the device, or 0.
+    /// Blocks a host thread until the condition `done` holds or the device has failed, then calls `observe`. Returns
+    /// the CUDA error of the device, or 0.
     pub fn wait_for_device(
         &self,
         call: &str,
@@ -144,7 +144,7 @@ impl Driver {
         state.error_of(device).unwrap_or(0)
     }
 
-    /// Waits in a host thread until `done` holds because of the calls of other host threads.
+    /// Blocks a host thread until the condition `done` holds, which calls of other host threads bring about.
     pub fn wait_for_hosts(&self, call: &str, done: impl Fn(&State) -> bool) {
         drop(self.wait(self.locked(), call, done));
     }

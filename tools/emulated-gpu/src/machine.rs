@@ -20,18 +20,18 @@ pub type Effect = Box<dyn FnOnce() -> Result<(), String> + Send>;
 /// An operation in the queue of a CUDA stream: a launch, a copy, a record, a wait, a send or a receive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// The launch of a kernel by its number, with the kernel's accesses to memory; it advances the time of the stream
-    /// by one.
+    /// The launch of a kernel, given by its number, with the kernel's accesses to memory. A launch advances the time of
+    /// the stream by one.
     Launch(usize, Vec<Access>),
-    /// A copy of memory, with its accesses to device memory, which takes no time.
+    /// A copy of memory, with its accesses to device memory; it takes no time.
     Copy(Vec<Access>),
-    /// The record of an event in its stream, with the number of this record.
+    /// The record of an event in the stream, with the number of this record among the records of the event.
     Record(EventId, u64),
-    /// A wait of the stream until this record of the event is done.
+    /// A wait of the stream for an event, until the event's record with this number is done.
     Wait(EventId, u64),
-    /// A send from an address, which completes together with the receive that has the same ends.
+    /// A send from an address in memory, which completes together with the receive that has the same two ends.
     Send(Ends, u64),
-    /// A receive to an address, which completes together with the send that has the same ends.
+    /// A receive to an address in memory, which completes together with the send that has the same two ends.
     Receive(Ends, u64),
 }
 
@@ -169,12 +169,12 @@ impl Machine {
         self.events.get(&event).is_none_or(|event| event.done == event.queued)
     }
 
-    /// Notes that the host has seen a stream idle, so that the host knows of all operations on that stream.
+    /// Records that the host has seen a stream idle, so that the host knows of all operations on that stream.
     pub fn saw_idle(&mut self, stream: StreamId) {
         self.streams.get(&stream).iter().for_each(|stream| self.host.join(&stream.clock));
     }
 
-    /// Notes that the host has seen an event done, so that the host knows of all operations before that event.
+    /// Records that the host has seen an event done, so that the host knows of all operations before that event.
     pub fn saw_done(&mut self, event: EventId) {
         let last = self.events.get(&event).and_then(|event| event.clocks.get(&event.done));
         last.iter().for_each(|clock| self.host.join(clock));
@@ -357,8 +357,8 @@ mod tests {
         assert!(machine.is_idle(other) && !machine.is_done(event));
     }
 
-    /// In this test a kernel writes memory that is then sent, and another kernel writes the same memory again, after a
-    /// wait for the send or without one.
+    /// Tests a kernel that writes memory while the memory is still being sent: it is a race unless the kernel waits for
+    /// the send.
     #[test]
     fn a_write_to_memory_that_is_still_being_sent_is_a_race() {
         for (waits, races) in [(true, 0), (false, 1)] {

@@ -147,7 +147,7 @@ pub unsafe extern "C" fn ncclRecv(
     post(Operation::Receive, &Content { buffer, count, kind }, member, peer, stream)
 }
 
-/// Fails always, because replicas do not sum gradients with NCCL, so that all-reduce is not emulated.
+/// Returns an error, always: replicas do not sum gradients with NCCL, so all-reduce is not emulated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclAllReduce() -> Result {
     INVALID_USAGE

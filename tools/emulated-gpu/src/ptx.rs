@@ -15,7 +15,7 @@ pub struct Entry {
     pub parameters: Vec<String>,
     /// The size of a block that the kernel requires (`.reqntid`), in threads along x, y and z.
     pub threads: Option<[u32; 3]>,
-    /// The name of the kernel's shared memory whose size is given at launch.
+    /// The name of the kernel's shared memory whose size is set at the launch.
     pub shared: Option<String>,
     /// The text of the kernel's body between its braces, without comments.
     body: String,

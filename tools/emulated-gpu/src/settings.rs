@@ -17,8 +17,8 @@ pub struct Settings {
     pub init: i32,
     /// The kernel launch that fails, counted from 1, and the number of its CUDA error.
     pub fault: Option<(u64, i32)>,
-    /// Whether a host thread waits in a send or a receive until its peer has posted the other side. The name of this
-    /// setting is `meeting`.
+    /// Whether a host thread in a send or a receive waits until its peer has posted the other side of the transfer. The
+    /// name of this setting is `meeting`.
     pub hosts_wait_for_peers: bool,
     /// The time without progress after which a waiting host counts as deadlocked. The value of the setting is in
     /// seconds.

@@ -51,9 +51,9 @@ pub struct FileEntry {
     /// The name of the file in the checkpoint's folder, such as `blocks.3.safetensors` or
     /// `optimizer/blocks.3.safetensors`.
     pub name: String,
-    /// The length of the checkpoint's file in bytes.
+    /// The length in bytes of a file of the checkpoint.
     pub bytes: u64,
-    /// The SHA-256 of the file in lowercase hexadecimal digits.
+    /// The SHA-256 of a file of the checkpoint, in lowercase hexadecimal digits.
     pub sha256: String,
 }
 

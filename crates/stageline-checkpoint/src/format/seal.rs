@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 
 use crate::damage::Damage;
 
-/// The number of hexadecimal digits of a SHA-256.
+/// The number of hexadecimal digits in the text of a SHA-256.
 pub(crate) const HEX: usize = 64;
 
 /// The text between the last entry of a manifest and the 64 digits of its seal, a SHA-256.

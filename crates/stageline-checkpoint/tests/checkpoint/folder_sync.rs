@@ -27,8 +27,8 @@ impl Folder {
         Self { root, dir, store }
     }
 
-    /// Saves a checkpoint of step 2. The folder is moved away before those points of the save for which `away` is true,
-    /// and back before the others. Returns the result of the save and all its points.
+    /// Saves a checkpoint of step 2 and observes the points of the save. The folder is moved away at the points for
+    /// which `away` is true, and moved back at all others. Returns the result of the save and the list of its points.
     fn save(&mut self, away: impl Fn(WritePoint) -> bool) -> (Result<PathBuf, CheckpointError>, Vec<WritePoint>) {
         let (dir, aside) = (&self.dir, self.root.path().join("aside"));
         let (mut points, mut is_away) = (Vec::new(), false);

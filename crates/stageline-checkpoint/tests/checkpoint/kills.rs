@@ -14,7 +14,8 @@ const DIR: &str = "STAGELINE_TEST_DIR";
 const POINT: &str = "STAGELINE_TEST_POINT";
 const OCCURRENCE: &str = "STAGELINE_TEST_OCCURRENCE";
 const SIGKILL: i32 = 9;
-/// The number of times that a save is killed at each point: at the point's first occurrence, its second, and so on.
+/// The number of times that a save is killed at each of its points: at the point's first occurrence, its second, and so
+/// on.
 const OCCURRENCES: usize = 5;
 /// The number of writers that are killed in the two tests together: at every point of a save, and at random times.
 const KILLS: usize = 200;

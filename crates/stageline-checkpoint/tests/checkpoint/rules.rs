@@ -1,4 +1,4 @@
-//! The rules for every error message, whatever text the checkpoint contains.
+//! Checks the rules for every error message about checkpoints, whatever text the checkpoint contains.
 
 use std::error::Error;
 

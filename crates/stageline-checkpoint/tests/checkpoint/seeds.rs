@@ -1,4 +1,4 @@
-//! Runs the fuzz target on its seeds and on mutations of them.
+//! Runs the fuzz target of checkpoints on its seeds and on mutations of the seeds.
 
 use std::env;
 use std::process::Command;
@@ -10,8 +10,8 @@ mod mutations;
 
 const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/manifest");
 
-/// The pieces from which texts for fuzzing are made: pieces of manifests, headers and indices, and numbers at the ends
-/// of their range.
+/// The pieces of text that mutations of fuzz seeds insert: pieces of manifests, headers and indices, and numbers at the
+/// ends of their range.
 const WORDS: [&str; 34] = [
     "0",
     "1",
@@ -49,7 +49,7 @@ const WORDS: [&str; 34] = [
     "é",
 ];
 
-/// Reads mutated manifests. This test does nothing by itself:
+/// Runs the fuzz target on mutated manifests. This test does nothing by itself:
 /// `any_bytes_are_a_checkpoint_or_an_error_and_take_little_memory` starts it in a process with little memory.
 #[test]
 #[ignore = "is started by another test"]

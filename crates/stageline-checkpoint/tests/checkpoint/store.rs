@@ -1,4 +1,5 @@
-//! Tests a store: its names, its lock, its pruning, and other things in its folder.
+//! Tests a store (a folder into which checkpoints are saved): its names, its lock, its pruning, and other things in its
+//! folder.
 
 use std::env;
 use std::fs;

@@ -72,8 +72,8 @@ pub fn files(checkpoint: &Path) -> Vec<String> {
     manifest.files.into_iter().map(|file| file.name).chain(["manifest.json".to_owned()]).collect()
 }
 
-/// Creates a folder in memory, or on disk if `/dev/shm` does not exist. Tests with thousands of damaged files or hundreds
-/// of killed writers use it, because the disk makes no difference to them.
+/// Creates a folder in memory, or on disk if `/dev/shm` does not exist. Tests with thousands of damaged files or
+/// hundreds of killed writers use it, because the disk makes no difference to them.
 pub fn quick_folder() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }

@@ -1,4 +1,4 @@
-//! Tests that other programs can read the weights.
+//! Tests that other programs can read the weights in a checkpoint.
 
 use std::fs;
 

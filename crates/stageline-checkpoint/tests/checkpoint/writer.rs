@@ -1,4 +1,4 @@
-//! Tests the writer in the background.
+//! Tests the writer that saves checkpoints in the background.
 
 use std::path::Path;
 

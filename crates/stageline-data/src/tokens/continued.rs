@@ -1,13 +1,15 @@
-//! Turns tokens that come one by one into text ([`Continued`]).
+//! Turns tokens that arrive one by one, such as generated tokens, into text ([`Continued`]).
 
 use crate::tokens::encode::Encode;
 use crate::tokens::error::TokenError;
 
-/// The number of tokens that may wait for the rest of a character. A character has at most four bytes; some encodings
-/// show bytes before it as U+FFFD, too, until it is complete. After more tokens than this, their text is returned as it is.
+/// The largest number of tokens whose text is held back because its last character is incomplete. A character has at
+/// most four bytes, but some encodings also show bytes before it as U+FFFD until it is complete. With more tokens,
+/// their text is returned as it is.
 const MOST_WAITING: usize = 16;
 
-/// The number of a prompt's last tokens with which the text after it is decoded.
+/// The number of a prompt's last tokens that are decoded together with the tokens after the prompt, because the text of
+/// a token may depend on the tokens before it.
 const CONTEXT: usize = 8;
 
 /// Decodes tokens that arrive one at a time, such as those that a model generates. A character may consist of several
@@ -15,12 +17,12 @@ const CONTEXT: usize = 8;
 /// text before it.
 pub struct Continued<'a> {
     encoding: &'a dyn Encode,
-    /// The last tokens: those whose text was returned last, because the text of a token may depend on the token before
-    /// it, and then those that wait for the rest of a character.
+    /// The tokens that are decoded together: first those whose text was returned last, because the text of a token may
+    /// depend on the token before it, and then those whose last character is incomplete.
     window: Vec<u32>,
-    /// The number of tokens at the beginning of the window whose whole text was returned.
+    /// The number of tokens at the beginning of the window whose text has been returned completely.
     returned: usize,
-    /// The text of the window as far as it was returned.
+    /// The part of the window's text that has been returned to the caller.
     shown: String,
 }
 
@@ -61,8 +63,8 @@ impl<'a> Continued<'a> {
         Ok(complete.to_owned())
     }
 
-    /// Returns the text of the tokens that wait for the rest of a character, with U+FFFD for what cannot be decoded;
-    /// empty if none waits. To be called after the last token.
+    /// Returns the text that was held back because its last character is incomplete, with U+FFFD for bytes that cannot
+    /// be decoded; empty if there is none. The caller calls this function after the last token.
     ///
     /// # Errors
     /// Returns [`TokenError`] if the encoding cannot decode the tokens.
@@ -72,8 +74,8 @@ impl<'a> Continued<'a> {
         Ok(text)
     }
 
-    /// Returns the text of the window that was not returned yet, and whether the text before it is still the one that
-    /// was returned.
+    /// Returns the part of the window's text that has not been returned yet, and whether the text before it is still
+    /// the one that was returned.
     fn waiting(&self) -> Result<(String, bool), TokenError> {
         let text = self.encoding.decode(&self.window)?;
         match text.strip_prefix(&self.shown) {
@@ -83,7 +85,8 @@ impl<'a> Continued<'a> {
         }
     }
 
-    /// Counts all tokens of the window as returned, and drops those before the ones that waited.
+    /// Marks all tokens of the window as returned, and removes from the window the tokens that had been returned
+    /// before.
     fn end_window(&mut self) -> Result<(), TokenError> {
         if self.window.len() > self.returned {
             self.window.drain(..self.returned);
@@ -122,7 +125,7 @@ mod tests {
         assert_eq!(parts(b"\xff\xf0\x9f\x98\x80").concat(), "\u{fffd}😀");
     }
 
-    /// An encoding that counts the tokens that it decodes.
+    /// An encoding for tests that counts the tokens that it decodes.
     struct Counting(AtomicUsize);
 
     impl Encode for Counting {

@@ -16,7 +16,7 @@ pub enum TokenError {
     /// The path of a source (text files to tokenise), of a token file or of a tokenizer does not exist.
     #[error("{} does not exist; give the path of a file or folder that does", shown(path))]
     PathNotFound {
-        /// The path that does not exist.
+        /// The path of the source, token file or tokenizer that does not exist.
         path: PathBuf,
     },
     /// The path of a source (text files to tokenise) or of a token file leads to something else, such as a pipe.

@@ -73,7 +73,7 @@ impl Header {
         bytes.try_into().expect("the fields have the length of a header")
     }
 
-    /// Parses the header at the start of a token file's bytes; the error is the first fault in words.
+    /// Parses the header of a token file. The error is a text that describes the first fault found.
     pub(crate) fn parse(file: &[u8]) -> Result<Self, String> {
         let Some(bytes) = file.get(..HEADER) else {
             return Err(format!("it has {} bytes, and a header has {HEADER}", file.len()));

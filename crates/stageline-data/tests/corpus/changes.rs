@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use stageline_data::{Change, Corpus, CorpusError, CorpusOptions};
 
-/// A folder with the file `one.txt` of ten bytes, and the corpus of that file.
+/// A folder for tests with the file `one.txt` of ten bytes, and the open corpus of that file.
 struct Opened {
     _root: tempfile::TempDir,
     file: PathBuf,
@@ -24,14 +24,14 @@ fn opened() -> Opened {
 }
 
 impl Opened {
-    /// Reads the first byte of the training text, which is in the file until a change removes it.
+    /// Reads the first byte of the training text, which lies in the file that a test changes.
     fn read(&self) -> Result<u8, CorpusError> {
         let mut byte = [0];
         self.corpus.train().read(0, &mut byte)?;
         Ok(byte[0])
     }
 
-    /// Reads the first byte, which must fail, and returns the change that the error names.
+    /// Reads the first byte of the training text, which must fail, and returns the change that the error names.
     fn refused(&self) -> Change {
         match self.read().unwrap_err() {
             CorpusError::Changed { path, had: 10, now } if path == self.file => now,

@@ -1,4 +1,4 @@
-//! Runs the fuzz target on its seeds and on mutations of them.
+//! Runs the fuzz target of the corpus on its seeds and on mutations of the seeds.
 
 #[path = "../../../../fuzz/src/corpus.rs"]
 mod corpus;

@@ -10,7 +10,7 @@ use crate::{Room, tokens};
 
 const HEADER: usize = 104;
 
-/// The bytes of a token file with the documents `abc`, `d` and `ef`, and a place for damaged copies.
+/// The bytes of a valid token file with the documents `abc`, `d` and `ef`, and a folder for damaged copies of it.
 struct Forge {
     bytes: Vec<u8>,
     path: PathBuf,
@@ -44,7 +44,8 @@ impl Forge {
         }
     }
 
-    /// Returns the fault of a copy of the token file that has `number` as the 8 bytes at the offset `at`.
+    /// Opens a copy of the token file that has `number` as the 8 bytes at the offset `at`, and returns the fault that
+    /// the error names.
     fn with_number(&self, at: usize, number: u64) -> String {
         self.fault(|bytes| bytes[at..at + 8].copy_from_slice(&number.to_le_bytes()))
     }
@@ -101,8 +102,8 @@ fn ends_must_ascend_to_the_number_of_tokens() {
     assert_eq!(forge.with_number(ends + 16, 5), "its last document ends at 5, and it has 6 tokens");
 }
 
-/// Flips each bit of a token file. Opening the file must fail, unless the bit is in a token: that token is then in the
-/// vocabulary, or reading it must fail.
+/// Tests each single flipped bit of a token file. Opening the file must fail, unless the bit is in a token: then
+/// reading gives another token of the vocabulary, or fails.
 #[test]
 fn every_wrong_bit_outside_the_tokens_is_refused() {
     let forge = Forge::new();

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use stageline_data::{Bytes, Encode, TokenError, TokenFile, TokenOptions, prepare};
 
-/// A temporary folder with a source of documents, and a folder for token files beside it.
+/// A temporary folder for tests with a source of documents, and a folder for token files beside it.
 struct Room {
     root: tempfile::TempDir,
     source: PathBuf,
@@ -21,7 +21,7 @@ struct Room {
 }
 
 impl Room {
-    /// Creates a temporary folder with a source of one file, which has this name and these contents.
+    /// Creates a temporary folder with a source of one file, which has the given name and contents.
     fn with(name: &str, contents: impl AsRef<[u8]>) -> Self {
         let root = tempfile::tempdir().unwrap();
         let source = root.path().join(name);

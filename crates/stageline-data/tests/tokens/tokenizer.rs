@@ -8,7 +8,7 @@ use stageline_data::{Encode, TokenError, Tokenizer, prepare};
 
 use crate::{Room, tokens};
 
-/// A `tokenizer.json` whose tokens are whole words. The numbers of its tokens have gaps.
+/// The text of a `tokenizer.json` for tests, whose tokens are whole words and whose token numbers have gaps.
 const WORDS: &str = r#"{
     "version": "1.0", "truncation": null, "padding": null, "normalizer": {"type": "Lowercase"},
     "pre_tokenizer": {"type": "Whitespace"}, "post_processor": null, "decoder": null,
@@ -80,7 +80,7 @@ fn a_long_text_of_lines_has_the_tokens_of_its_lines() {
 }
 
 /// Tests a text of 1.5 million blanks and two words. The regular expressions of tokenizers give up after a number of
-/// steps, and then leave the rest of a text uncut.
+/// steps and then leave the rest of a text unsplit, so the text must be encoded in pieces.
 #[test]
 fn a_long_run_of_blanks_does_not_change_the_tokens_behind_it() {
     let tokenizer = Tokenizer::open(&fixture("bpe.json")).unwrap();

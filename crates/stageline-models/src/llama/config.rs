@@ -87,8 +87,8 @@ fn defaults(kind: &str) -> Value {
     defaults
 }
 
-/// Overwrites the fields of the JSON object `object`, such as default values, with those of `with`. A `null` in `with`
-/// does not overwrite a boolean.
+/// Overwrites the fields of the JSON object `object`, such as default values, with those of `with`, such as the values
+/// of a file. A `null` in `with` does not overwrite a boolean.
 fn merge(object: &mut Value, with: &Value) {
     if let (Value::Object(object), Value::Object(with)) = (object, with) {
         for (name, value) in with {

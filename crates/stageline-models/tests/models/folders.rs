@@ -1,4 +1,5 @@
-//! Models are written to folders and read again bit for bit, and folders that are not of a known model are refused.
+//! Tests that models are written to folders and read again bit for bit, and that folders that are not of a known model
+//! are rejected.
 
 use std::path::Path;
 
@@ -105,8 +106,8 @@ fn folders_without_the_root_with_buffers_and_with_copies_of_the_table_are_read()
     assert_eq!(logits(&mut plain(&LanguageModel::open(&bare).unwrap())), expected);
 }
 
-/// Tests a rule of the Transformers library: a head whose values differ from the table is not tied, whatever the configuration
-/// says.
+/// Tests a rule of the Transformers library: a head whose values differ from the table is not tied, whatever the
+/// configuration says.
 #[test]
 fn a_head_with_values_of_its_own_is_not_tied() {
     let folder = tempfile::tempdir().unwrap();
@@ -119,13 +120,14 @@ fn a_head_with_values_of_its_own_is_not_tied() {
     assert_eq!(logits(&mut plain(&opened)), logits(&mut plain(&model)));
 }
 
-/// Exports a small Llama to the folder `place`.
+/// Exports a small Llama to a model folder at the path `place`.
 fn export_llama(home: &Path, place: &Path) {
     let model = new(home, &configurations()[1]);
     model.export(plain(&model).snapshot().unwrap(), place).unwrap();
 }
 
-/// Copies a model to the folder `bad` with changes in its configuration, and returns the error of opening the copy.
+/// Copies a model folder to the folder `bad` with changes in its configuration, and returns the error of opening the
+/// copy.
 fn refusal(place: &Path, bad: &Path, config: Value) -> String {
     let _ = std::fs::remove_dir_all(bad);
     rewritten(place, bad, config, |_| {});

@@ -1,4 +1,4 @@
-//! Generated tokens are those of forwards of the whole text, for every cut.
+//! Tests that generated tokens are those of forwards of the whole text, for every cut.
 
 use burn::tensor::{Device, TensorData};
 use stageline::{Pipeline, Recompute};

@@ -1,4 +1,4 @@
-//! Trained models have the same bits for every cut, schedule and recomputation.
+//! Tests that trained models have the same bits for every cut, schedule and recomputation.
 
 use stageline::Recompute;
 use stageline_models::LanguageModel;

@@ -57,8 +57,8 @@ mod tests {
     use super::*;
     use burn::tensor::Device;
 
-    /// Starts one backward from two given gradients, one at a tensor and one at the tensor's square, and compares the
-    /// gradient of the input with that of a sum of products, bit for bit.
+    /// Tests one backward that starts from two given gradients, one at a tensor and one at the tensor's square: the
+    /// gradient of the input has the bits of a backward that starts from a sum of products.
     #[test]
     fn a_seeded_backward_gives_the_bits_of_a_sum_of_products() {
         let device = Device::flex();

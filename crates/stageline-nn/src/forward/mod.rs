@@ -1,7 +1,8 @@
 //! Facts about the running forward that a layer asks for, without extra arguments in its signature.
 //!
-//! The stage runner, or a training loop without a pipeline, sets these facts around a forward, and layers read them on
-//! the same thread. Nothing here may outlive the call that set it, or reach another thread.
+//! Input: the facts that the stage runner, or a training loop without a pipeline, sets around a forward, such as the
+//! step and the samples. Output: the same facts for the layers that run on that thread, and what these layers report,
+//! such as FLOPs. This folder must not keep a fact after the call that set it, and must not pass it to another thread.
 //!
 //! - `samples`: the step and the samples of the micro-batch that is computed (`Samples`), for dropout and other random
 //!   layers.

@@ -10,7 +10,7 @@ use std::ops::Range;
 /// heads and `n` key-value heads without a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttentionHeads {
-    /// The number of query heads.
+    /// The number of query heads of the attention.
     pub query: usize,
     /// The number of key-value heads. Consecutive query heads share one (grouped-query attention; Ainslie et al., 2023,
     /// [arXiv:2305.13245](https://arxiv.org/abs/2305.13245)), so it must divide the number of query heads.

@@ -14,7 +14,7 @@
 //! - `sum_of_squares`: the sum of squares of a tensor's elements, on every backend.
 //! - `cpu`: kernels for the cores of this host.
 //! - `fused`: the same operations, composed of burn's in an order that burn fuses for GPUs.
-//! - `gpu`: the operations of `fused` as the kernels of NVIDIA devices.
+//! - `gpu`: the operations of `fused` as the kernels of GPUs (CUDA, ROCm, Vulkan, Metal and WebGPU).
 //! - `remote`: the kernels on devices of other hosts, requested over burn's remote protocol.
 
 pub mod attention_blocks;

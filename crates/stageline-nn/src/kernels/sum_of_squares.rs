@@ -12,8 +12,8 @@ pub fn sum_of_squares<const D: usize>(tensor: Tensor<D>) -> Tensor<1> {
     tensor.cast(FloatDType::F64).square().sum()
 }
 
-/// Returns the sum as a kernel of the tensor's backend computes it. Returns `None` if the tensor is empty or recorded by
-/// autodiff, or if its device has no kernels.
+/// Returns the sum of squares of a tensor's elements as a kernel of the tensor's backend computes it. Returns `None` if
+/// the tensor is empty or recorded by autodiff, or if its device has no kernels.
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 fn by_kernel<const D: usize>(tensor: &Tensor<D>) -> Option<Tensor<1>> {
     use std::marker::PhantomData;

@@ -145,8 +145,8 @@ mod one {
     }
 }
 
-/// Returns the test cases: every kind of attention heads (plain, with shared keys and values, with windows), each with
-/// every length of `lengths`.
+/// Returns the test cases for causal attention: every kind of attention heads (plain, with shared keys and values, with
+/// windows), each with every sequence length in `lengths`.
 #[cfg(test)]
 pub fn cases(lengths: &[usize]) -> Vec<(AttentionHeads, usize)> {
     let shared = |query, key_value, window| AttentionHeads { query, key_value, window };
@@ -201,7 +201,8 @@ mod tests {
         }
     }
 
-    /// Checks that two documents in one sample give the outputs and gradients of two samples with one document each.
+    /// Tests that attention over two documents in one sample gives the outputs and gradients of two samples with one
+    /// document each.
     #[test]
     fn documents_of_a_sample_do_not_see_each_other() {
         let device = Device::flex();

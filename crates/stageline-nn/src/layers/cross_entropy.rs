@@ -9,8 +9,8 @@ use crate::engine::of_their_backend;
 /// Returns the cross-entropy of logits `[rows, classes]` with the target class of each row, `[rows]`: the sum over all
 /// rows in nats, `[1]`.
 ///
-/// The result is the negative sum of burn's `log_softmax` at the targets, in f32 for logits in bf16 or f16. On the host,
-/// the loss is one operation of the autodiff graph.
+/// The result is the negative sum of burn's `log_softmax` at the targets, in f32 for logits in bf16 or f16. On the
+/// host, the loss is one operation of the autodiff graph.
 ///
 /// # Panics
 /// Panics if the numbers of targets and rows differ, or, on the CPU, if a target is not a class.

@@ -103,7 +103,7 @@ mod tests {
         Samples { step, first, count }.during(|| dropout.forward(ones)).into_data().iter::<f32>().collect()
     }
 
-    /// Checks that the random number generators of dropout differ by layer, step and sample, and from that of a data
+    /// Tests that the random number generators of dropout differ by layer, step and sample, and from that of a data
     /// sampler with the same seed.
     #[test]
     fn random_streams_differ_by_purpose_layer_step_and_sample() {

@@ -80,8 +80,8 @@ mod tests {
         tensor.into_data().iter::<f32>().map(f64::from).collect()
     }
 
-    /// Compares the output and the gradients of the input and the scale, from a whole backward and from one that is
-    /// split into input and weight gradients, with the definition in f64.
+    /// Tests the output of RMS normalisation, and the gradients of its input and scale, against the definition in f64:
+    /// for a whole backward, and for one that is split into input and weight gradients.
     #[test]
     fn values_and_gradients_match_those_in_f64() {
         let device = Device::flex();

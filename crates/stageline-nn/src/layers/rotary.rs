@@ -153,7 +153,7 @@ mod tests {
     const SIZE: usize = 6;
     const HEADS: usize = 3;
 
-    /// Compares the rotation of queries and its gradient with complex multiplications in f64.
+    /// Tests the rotation of queries and its gradient against complex multiplications in f64.
     #[test]
     fn a_rotation_is_a_complex_product() {
         let (device, angles) = (Device::flex(), RotaryAngles::with_base(100.0, SIZE));

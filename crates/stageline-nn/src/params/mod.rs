@@ -1,7 +1,7 @@
 //! The parameters of a module: finds them by path, reads and writes their values, and keeps tied parameters one tensor.
 //!
-//! The functions take burn modules, and return values on the host, descriptions of parameters, or the module with other
-//! values. Nothing here trains a module or knows its stage.
+//! Input: burn modules. Output: values on the host, descriptions of parameters, or the module with other values. This
+//! folder must not train a module, and must not know the stage that a module belongs to.
 //!
 //! - `visit`: describes, reads and writes all tensors of a module (`describe`, `read`, `write`).
 //! - `named`: trained parameters and their gradients as numbers on the host, by path (`Named`).

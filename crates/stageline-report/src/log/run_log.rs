@@ -118,8 +118,8 @@ impl RunLog {
         Some((typical(Step::seconds_without_asking)?, typical(bubble)?))
     }
 
-    /// Returns the noise scale at the end of the run: the weight of targets (in most models, the number of tokens) of the
-    /// batch whose gradient has as much noise as signal, from running averages. Returns `None` if the run did not
+    /// Returns the noise scale at the end of the run: the weight of targets (in most models, the number of tokens) of
+    /// the batch whose gradient has as much noise as signal, from running averages. Returns `None` if the run did not
     /// measure it, or if the noise hides the gradient at the end of the run.
     pub fn noise_scale(&self) -> Option<f64> {
         self.steps.iter().rev().find_map(|step| step.noise.as_ref())?.smoothed_scale

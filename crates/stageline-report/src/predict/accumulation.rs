@@ -10,16 +10,17 @@ use crate::log::{RunLog, median};
 pub struct Accumulation {
     /// The number of micro-batches (M) in a step of each replica.
     pub micro_batches: usize,
-    /// The weight of a batch's targets; in most models, its number of tokens.
+    /// The loss weight of a batch; in most models, its number of tokens.
     pub batch: f64,
-    /// The predicted step time, bubble, throughput and memory.
+    /// The step time, bubble, throughput and memory that are predicted for this training.
     pub prediction: Prediction,
     /// The predicted number of optimizer steps to the loss that the logged run reached.
     pub steps: f64,
 }
 
 impl Accumulation {
-    /// Returns the predicted weight of all targets that the training uses; in most models, their number of tokens.
+    /// Returns the predicted number of tokens that the training uses; for models with other loss weights, the sum of
+    /// these weights.
     pub fn tokens(&self) -> f64 {
         self.steps * self.batch
     }

@@ -1,4 +1,4 @@
-//! Logs of synthetic runs, whose costs are given by the test.
+//! Logs of synthetic runs for the tests of predictions, with costs that the test gives.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ fn costs_of(forward: f64) -> StageCosts {
     StageCosts { forward, backward: 2.0 * forward, flush: 0.5 * forward, activation_bytes, ..StageCosts::default() }
 }
 
-/// Returns the seconds of a step of the plan, whose stages have these costs.
+/// Returns the simulated step time, in seconds, of a plan whose stages have the given costs.
 pub fn simulated(plan: &Plan, stages: &[StageCosts]) -> f64 {
     let cost = |stage: &StageCosts| {
         let half = stage.backward / 2.0;
@@ -22,9 +22,9 @@ pub fn simulated(plan: &Plan, stages: &[StageCosts]) -> f64 {
     simulate(&check(plan.clone(), plan.micro_batches()).unwrap(), &costs).step()
 }
 
-/// Makes the log of a run under 1F1B. A layer takes the given seconds for a forward, twice that for a backward, and
-/// half of it for the flush; `other` is the overhead of a step in seconds. Steps take as long as their plan is simulated. The boundaries between stages carry 1 MB, 2
-/// MB and so on for each micro-batch.
+/// Makes the log of a synthetic run under 1F1B. `layers` has the seconds of each layer's forward; a backward takes
+/// twice as long, and the flush half as long. `other` is the overhead of a step in seconds. Steps take as long as their
+/// plan is simulated. The boundaries between stages carry 1 MB, 2 MB and so on for each micro-batch.
 pub fn log(layers: &[f64], stages: usize, micro_batches: usize, other: f64) -> RunLog {
     let plan = OneFOneB.plan(stages, micro_batches).unwrap();
     let of_stage = |layer: usize| layer * stages / layers.len();

@@ -22,7 +22,7 @@ impl Checked {
         Self { plan, capacity }
     }
 
-    /// Returns the plan that was checked.
+    /// Returns the plan that was checked: the actions of each worker.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }

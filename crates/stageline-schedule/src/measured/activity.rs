@@ -33,7 +33,7 @@ pub enum Activity {
     Idle,
 }
 
-/// Every activity that is not an instruction.
+/// The list of every activity that is not an instruction of the plan, such as the optimizer step.
 const OTHERS: [Activity; 8] = [
     Activity::Start,
     Activity::Reduce,

@@ -1,7 +1,8 @@
 //! The measurements of a step that really ran: the events of each worker, its memory, and the account of its time.
 //!
-//! The runtime fills these types while it trains, and logs and reports contain them. With the feature `serde` they can
-//! be written to a file and read again.
+//! Input: the times, waits, bytes and memory that the runtime of `stageline` measures while it trains. Output: the same
+//! figures as types that logs and reports contain. This folder must not read a clock, simulate or predict. With the
+//! feature `serde` these types can be written to a file and read again.
 
 mod account;
 mod activity;

@@ -22,8 +22,8 @@ const SKIPPED: [(&str, bool); 6] = [
 /// PyTorch's suffix of a CSV cell that contains a pair `(forward;backward)` whose computations and transfers overlap.
 const OVERLAPPED: &str = "OVERLAP_F_B";
 
-/// The letters `BW`, which stand for the whole backward in plans of earlier PyTorch versions. Such plans use `B` for
-/// the input gradient.
+/// The letters `BW`, which mean the whole backward in plans of earlier PyTorch versions. Such plans use `B` for the
+/// input gradient.
 const EARLIER_BACKWARD: &str = "BW";
 
 impl Plan {

@@ -22,9 +22,9 @@ use crate::plan::Plan;
 /// worker 3 ... ... ... 3F0 4F0 3F1 4F1 ... ... ... ... 4I0 3I0 4W0 3W0 3F2 4F2 4I1 3I1 4W1 3W1 3F3 4F3 4I2 3I2 4W2 3W2 3F4 4F4 4I3 3I3 4W3 3W3 3F5 4F5 4I4 3I4 4W4 3W4 3F6 4F6 4I5 3I5 4W5 3W5 3F7 4F7 4I6 3I6 4W6 3W6 ... ... 4I7 3I7 4W7 3W7 ... ...
 /// ```
 ///
-/// - With such equal times and free transfers, a worker idles between its first and its last action for at most the time
-///   of 4P-5 forwards (4P-7 if 3 divides P, and P-1 for P < 3), if M is at least P+1. This is less than 2P/3M of its
-///   compute time. If the times differ, the idle time is much longer and grows with M.
+/// - With such equal times and free transfers, a worker idles between its first and its last action for at most the
+///   time of 4P-5 forwards (4P-7 if 3 divides P, and P-1 for P < 3), if M is at least P+1. This is less than 2P/3M of
+///   its compute time. If the times differ, the idle time is much longer and grows with M.
 /// - Every worker has at most min(2M, 2⌊(P+4)/3⌋) live micro-batches (between forward and the end of the weight
 ///   gradient), counted once for each chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

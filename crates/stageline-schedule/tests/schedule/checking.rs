@@ -1,4 +1,4 @@
-//! Accepted plans complete, also when workers take turns at transfers, and damaged plans are rejected.
+//! Tests that accepted plans complete, also when workers take turns at transfers, and that damaged plans are rejected.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 

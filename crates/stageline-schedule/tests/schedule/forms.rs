@@ -1,4 +1,5 @@
-//! Damaged files give an error with its place, or a plan that everything accepts without a panic.
+//! Tests that a damaged plan file gives an error that names the place, or a plan that every function accepts without a
+//! panic.
 
 use proptest::prelude::*;
 use stageline_schedule::{CellError, Costs, Memory, Plan, SCHEDULES, check, lower_bound, simulate};

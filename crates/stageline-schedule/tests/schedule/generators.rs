@@ -1,4 +1,4 @@
-//! The plans of the generators, compared with those of papers and of other implementations.
+//! Tests the plans of the generators against those of papers and of other implementations.
 
 use stageline_schedule::{
     Costs, DualPipeV, EagerOneFOneB, GPipe, Interleaved, OneFOneB, SCHEDULES, Schedule, ScheduleError, VHalf, VMin,

@@ -1,4 +1,4 @@
-//! Properties of every schedule, plan and cost, in one binary with one file per subject.
+//! Tests properties of every schedule, plan and cost, in one binary with one file per subject.
 
 mod checking;
 mod forms;

@@ -1,5 +1,5 @@
-//! The lower bound on the step, compared with all small plans, and the search, compared with the generators, the bound
-//! and the Zero Bubble paper.
+//! Tests the lower bound on the step against all small plans, and the search against the generators, the bound and the
+//! Zero Bubble paper.
 
 use std::sync::LazyLock;
 
@@ -139,8 +139,8 @@ fn the_search_is_not_worse_than_the_zero_bubble_papers() {
     }
 }
 
-/// Tests costs at which whole backwards are faster than their halves; memory for one micro-batch forces the
-/// micro-batches into sequence.
+/// Tests the search with costs at which whole backwards are faster than their halves; memory for one micro-batch forces
+/// the micro-batches into sequence.
 #[test]
 fn the_search_uses_whole_backwards_if_they_are_faster() {
     let cost = |forward| StageCost { backward: 2.0, ..StageCost::new(forward, 2.0, 2.0) };
@@ -169,7 +169,7 @@ fn too_little_memory_and_empty_searches_are_rejected() {
     assert!(best(1, &Costs::by_stage(vec![]), &Memory::unlimited(0), 4).is_err());
 }
 
-/// A model whose stages cannot be cut further gets a plan with one stage on each worker.
+/// Tests that the search gives a model whose stages cannot be cut further a plan with one stage on each worker.
 #[test]
 fn the_search_keeps_to_the_chunks_that_a_model_has() {
     let (costs, memory) = (Costs::uniform(3, 1.0, 2.0), Memory::unlimited(3));

@@ -1,4 +1,4 @@
-//! The fuzz targets, run on their seeds and on mutations of them.
+//! Runs the fuzz targets of plans on their seeds and on mutations of the seeds.
 
 #[path = "../../../../fuzz/src/mutations.rs"]
 mod mutations;
@@ -9,8 +9,8 @@ mod plan_text;
 
 const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds");
 
-/// The pieces from which texts for fuzzing are made: pieces of plans as CSV, plain and lowered, and numbers at the ends
-/// of their range.
+/// The pieces of text that mutations of fuzz seeds insert: pieces of plans as CSV, plain and lowered, and numbers at
+/// the ends of their range.
 const WORDS: [&str; 20] = [
     "0F0",
     "1B0",

@@ -1,4 +1,4 @@
-//! Steps, bubbles and idle time, compared with closed forms and worked examples.
+//! Tests simulated steps, bubbles and idle times against closed forms and worked examples.
 
 use proptest::prelude::*;
 use stageline_schedule::{
@@ -172,7 +172,8 @@ fn transfers_follow_each_other_on_a_link() {
     assert_eq!(step(5, 0.0, 3.0), 3.0 * 6.0 + 6.0);
 }
 
-/// Tests that a transfer waits until the transfer in flight on the same communication stream has ended.
+/// Tests that a transfer waits until the transfer in flight on the same communication stream (a worker's queue of
+/// transfers) has ended.
 #[test]
 fn transfers_take_turns_on_a_stream() {
     let costs = Costs::equal(3, StageCost::new(1.0, 0.0, 1.0).with_latency(2.0));

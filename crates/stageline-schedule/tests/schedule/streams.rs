@@ -46,11 +46,12 @@ struct Machine {
 struct State {
     /// The index of each host thread in its list of instructions, and the progress of its current send.
     hosts: Vec<(usize, Sending)>,
-    /// The work that host threads have submitted to each compute stream and that is not done yet.
+    /// The work that host threads have submitted to each compute stream and that the device has not done yet.
     computes: Vec<VecDeque<Work>>,
-    /// The transfers that host threads have submitted to each communication stream and that are not made yet.
+    /// The transfers that host threads have submitted to each communication stream and that the devices have not made
+    /// yet.
     streams: Vec<VecDeque<Transfer>>,
-    /// The number of transfers that were issued in turn on each communication stream.
+    /// The number of transfers that have been issued on each communication stream in the plan's order.
     turns: Vec<usize>,
 }
 
@@ -95,7 +96,8 @@ impl Machine {
         (from != to).then_some([from, to])
     }
 
-    /// Returns the number of messages that one end (the sender or the receiver) of a transfer's channel has handled.
+    /// Returns the number of messages that one end (the sender or the receiver) of a transfer's channel has handled so
+    /// far.
     fn handled(&self, state: &State, transfer: Transfer, sends: bool) -> usize {
         let along = |other: &Transfer| (other.from, other.carried) == (transfer.from, transfer.carried);
         let worker = self.plan.placement().worker(if sends { transfer.from } else { transfer.to() });

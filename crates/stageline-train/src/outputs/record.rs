@@ -104,7 +104,7 @@ fn stages(report: &StepReport) -> Vec<StageCosts> {
     (0..report.stages.len()).map(stage_costs).collect()
 }
 
-/// Returns the noise of a step for the log, without the running averages.
+/// Returns the log record of a step's gradient noise. The noise scale by running averages is left unset.
 fn noise(report: &NoiseReport) -> Noise {
     let estimates =
         |noise: &GradientNoise| SignalAndNoise { squared_norm: noise.squared_norm, variance: noise.variance };
@@ -116,7 +116,8 @@ fn noise(report: &NoiseReport) -> Noise {
     }
 }
 
-/// Returns the health of one parameter for the log.
+/// Returns the log record of one parameter's health in a step: its norms, update ratio, second moment, zeros and
+/// histogram.
 pub fn health(health: &ParameterHealth) -> Health {
     Health {
         stage: health.stage,

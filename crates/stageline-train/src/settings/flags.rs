@@ -102,9 +102,9 @@ pub struct TrainingFlags {
     pub optimizer: OptimizerName,
     /// Activations that stages recompute in backwards instead of keeping them: `none`; those of attention (`selective`)
     /// or of feed-forward parts (`feed-forward`); those of all blocks (`full`), of the first N blocks of a stage
-    /// (`first:N`), of every N-th block (`every:N`) or of some (`blocks:0,2,3`, counted in each stage); those of segments
-    /// of N blocks (`segments:N`) or of about sqrt(L) of L blocks (`sqrt`), of which only inputs of segments are kept; or
-    /// as few as make the training fit into the memory (`auto`)
+    /// (`first:N`), of every N-th block (`every:N`) or of some (`blocks:0,2,3`, counted in each stage); those of
+    /// segments of N blocks (`segments:N`) or of about sqrt(L) of L blocks (`sqrt`), of which only inputs of segments
+    /// are kept; or as few as make the training fit into the memory (`auto`)
     #[arg(help_heading = "Memory", long, default_value = "none")]
     pub recompute: RecomputeBy,
     /// Whether a stage that has finished its part of a step waits for the other stages (`together`) or begins the next
@@ -162,10 +162,10 @@ pub struct TrainingFlags {
     /// Number of checkpoints to keep; older ones are deleted
     #[arg(help_heading = "Checkpoints", long, default_value_t = NonZero::new(3).expect("3 is not 0"))]
     pub keep: NonZero<usize>,
-    /// Resumes from a checkpoint, or from the latest one in a folder. `latest` looks in the folder of --checkpoint, and so
-    /// does `auto`, which starts from the beginning if there is none. Without --checkpoint, new checkpoints go to the
-    /// folder of the old one. Settings that are not given come from the checkpoint. Stages, schedule, M and devices may
-    /// change, but not the number of samples in a batch
+    /// Resumes from a checkpoint, or from the latest one in a folder. `latest` looks in the folder of --checkpoint, and
+    /// so does `auto`, which starts from the beginning if there is none. Without --checkpoint, new checkpoints go to
+    /// the folder of the old one. Settings that are not given come from the checkpoint. Stages, schedule, M and devices
+    /// may change, but not the number of samples in a batch
     #[arg(help_heading = "Checkpoints", long, value_name = "FOLDER")]
     pub resume: Option<PathBuf>,
     /// Ends the training early, with a checkpoint, once this number of steps is done, counting those of resumed runs

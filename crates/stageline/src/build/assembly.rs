@@ -33,7 +33,7 @@ impl<M: Module> Unplaced<M> {
     /// Creates a stage whose module is not yet copied to a device, from the stage's number, module, optimizer and
     /// learning rate. Initialises all parameters now, on the caller's thread: burn would initialise them lazily, and
     /// the order of random numbers must not depend on threads. Waits while another thread initialises a seeded module,
-    /// whose numbers these draws would change.
+    /// because both draw from the same random number generator.
     pub(crate) fn new(
         stage: usize,
         module: M,

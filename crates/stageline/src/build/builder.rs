@@ -174,8 +174,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     }
 
     /// Sets the interval, in training steps, at which a step measures the gradient noise: the squared norms of the
-    /// micro-batches' gradients, from which [`StepReport::noise`](crate::StepReport::noise) is estimated. It begins with
-    /// the first step. If unset or 0, no step measures it.
+    /// micro-batches' gradients, from which [`StepReport::noise`](crate::StepReport::noise) is estimated. It begins
+    /// with the first step. If unset or 0, no step measures it.
     ///
     /// A measurement reads the gradients of every micro-batch once more. Trained values have the same bits with and
     /// without it.

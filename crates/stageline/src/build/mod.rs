@@ -4,8 +4,8 @@
 //! settings of [`PipelineBuilder`](builder::PipelineBuilder). Output: a [`Pipeline`](crate::Pipeline), or a
 //! `BuildError`. This folder owns everything that happens once before the first step: cutting layers into stages,
 //! validating settings, generating and checking the plan, finding the owner of each tied parameter (the stage whose
-//! optimizer steps it), copying modules to devices, and joining the stages of each replica by channels. No step runs
-//! here.
+//! optimizer steps it), copying modules to devices, and joining the stages of each replica by channels. It must not run
+//! a step.
 //!
 //! - `chain`: stages in order (`Chain`) with their settings (`StageConfig`), and types that the compiler checks at
 //!   every boundary.

@@ -52,8 +52,8 @@ pub(crate) fn between_cuda(from: &Device, to: &Device) -> bool {
     is_cuda(from) && is_cuda(to) && from.clone().inner() != to.clone().inner()
 }
 
-/// Whether two devices are different GPUs of this host between which burn cannot move tensors directly, because at least
-/// one of them is not a CUDA device. Such tensors go through the host's memory.
+/// Whether two devices are different GPUs of this host between which burn cannot move tensors directly, because at
+/// least one of them is not a CUDA device. Such tensors go through the host's memory.
 pub(crate) fn between_other_gpus(from: &Device, to: &Device) -> bool {
     is_gpu(from) && is_gpu(to) && from.clone().inner() != to.clone().inner() && !between_cuda(from, to)
 }

@@ -1,9 +1,9 @@
 //! Devices: opening them by name, locating them, and preparing the libraries by which tensors move between them.
 //!
-//! Input: names such as `cuda:0`, `vulkan:1` or `iroh:<id>/0`. Output: burn's devices, or an error for every device that cannot be
-//! used; and facts about devices, such as whether two of them share a memory. This folder owns parsing device names,
-//! test kernels, loading the CUDA driver's and NCCL's libraries, and the network to other hosts. It must not know plans
-//! or steps: `transfer` moves the tensors of a step.
+//! Input: names such as `cuda:0`, `vulkan:1` or `iroh:<id>/0`. Output: burn's devices, or an error for every device
+//! that cannot be used; and facts about devices, such as whether two of them share a memory. This folder owns parsing
+//! device names, test kernels, loading the CUDA driver's and NCCL's libraries, and the network to other hosts. It must
+//! not know plans or steps: `transfer` moves the tensors of a step.
 //!
 //! - `name`: names on a command line (`DeviceName`), the devices that they open, and the errors (`DeviceError`).
 //! - `location`: tests whether a device is this host's CPU, a GPU of this host, or a device of another host, and

@@ -147,8 +147,8 @@ impl DeviceName {
 
 /// Runs a few test kernels on the opened GPU.
 ///
-/// One of these kernels calls `erf`, which CUDA compiles with libdevice. So a missing file of the CUDA toolkit shows here
-/// as an error, and not later as a panic on a library's thread.
+/// One of these kernels calls `erf`, which CUDA compiles with libdevice. So a missing file of the CUDA toolkit shows
+/// here as an error, and not later as a panic on a library's thread.
 ///
 /// # Errors
 /// Returns the reason why the GPU does not compute.

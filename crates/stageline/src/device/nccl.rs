@@ -154,8 +154,8 @@ fn alias(library: &str, name: &str) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// Tests that a shared library which is loaded under another name can be opened by that name and called. The C
-    /// library's mathematical functions (`libm`) stand in for NCCL.
+    /// Tests that a shared library which is loaded under another name can be opened by that name and called. The test
+    /// uses the C library's mathematical functions (`libm`) instead of NCCL.
     #[test]
     fn a_library_can_be_loaded_under_another_name() {
         const NAME: &str = "libstageline-other-name.so";

@@ -1,4 +1,4 @@
-//! [`BuildError`]: the reasons why a pipeline cannot be built; each message names the invalid values and the way out.
+//! [`BuildError`]: the reasons why a pipeline cannot be built; each message names the invalid values and a remedy.
 
 use stageline_schedule::{CheckError, ScheduleError};
 

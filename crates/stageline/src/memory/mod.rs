@@ -5,9 +5,8 @@
 //! step, and predictions for other settings. This folder owns arithmetic on byte counts of steps that have not run. It
 //! walks over the actions and the simulated spans of a plan, and adds up the activations, gradient sums and tensors in
 //! flight that a worker holds at each time, to find the worker's peak. These simulations take unit times, not measured
-//! ones. It also scales figures by rows and sums them by device. It runs no stage, measures nothing and changes no
-//! setting: `pipeline` runs the rehearsal. `recording` measures times and memory of steps that did run, and adds up no
-//! bytes over a simulated plan.
+//! ones. It also scales figures by rows and sums them by device. It must not run stages, measure anything or change
+//! settings: `pipeline` runs the rehearsal, and `recording` measures the times and memory of steps that did run.
 //!
 //! - `rehearsal`: turns the recorded events of a rehearsal into the figures of each stage (`Rehearsal`, `Parameters`).
 //! - `estimate`: the memory figures of one stage and one pipeline (`StageEstimate`, `MemoryEstimate`).

@@ -1,4 +1,4 @@
-//! [`BatchError`]: the reasons why a batch is rejected; each message names the values and the way out.
+//! [`BatchError`]: the reasons why a batch is rejected; each message names the values and a remedy.
 
 /// The reason why a batch is rejected. No worker has seen the batch, so the pipeline is unchanged and accepts the next
 /// one.

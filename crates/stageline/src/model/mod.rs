@@ -6,8 +6,8 @@
 //! channels, devices of stages, or plans.
 //!
 //! - `stage`: the traits of a stage (`Stage`) and of the last stage, which computes the loss (`LossStage`).
-//! - `payload`: the values that may cross a stage boundary (`Payload`), functions on their tensors (`PayloadMapper`), and
-//!   the part of a batch that several stages read (`SharedInput`).
+//! - `payload`: the values that may cross a stage boundary (`Payload`), functions on their tensors (`PayloadMapper`),
+//!   and the part of a batch that several stages read (`SharedInput`).
 //! - `batch`: the input and targets of a step (`Batch`) and their split into micro-batches.
 //! - `micro_batches`: the micro-batches of a batch (`MicroBatches`) with their loss weights (`Weights`) and shapes.
 //! - `batch_error`: the reasons why a batch is rejected (`BatchError`).

@@ -50,8 +50,8 @@ pub trait PayloadMapper {
 
 /// A part of a batch that several stages read, such as an attention mask or the positions of tokens.
 ///
-/// Each stage passes the value on as a part of its output, so the types of stages say which of them read it. Its tensors
-/// do not travel with the activation: a stage on another device gets them directly from the batch. They have no
+/// Each stage passes the value on as a part of its output, so the types of stages say which of them read it. Its
+/// tensors do not travel with the activation: a stage on another device gets them directly from the batch. They have no
 /// gradients.
 ///
 /// ```

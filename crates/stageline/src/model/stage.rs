@@ -132,8 +132,8 @@ pub trait LossStage: Stage {
     /// `[terms]`.
     ///
     /// If the stages compute in bf16 or f16 ([`Precision`](crate::Precision)), the loss must still be in f32, or the
-    /// step ends with an error. [`cross_entropy`](fn@crate::nn::cross_entropy) casts its logits. A loss of one's own casts
-    /// the output first, with `.cast(FloatDType::F32)`. Targets are not rounded.
+    /// step ends with an error. [`cross_entropy`](fn@crate::nn::cross_entropy) casts its logits. A loss of one's own
+    /// casts the output first, with `.cast(FloatDType::F32)`. Targets are not rounded.
     fn loss(&self, output: Self::Output, target: Self::Target) -> Tensor<1>;
 
     /// Computes the loss sums of one micro-batch, as [`loss`](Self::loss) does, or returns an error that stops the
@@ -195,8 +195,8 @@ where
     }
 }
 
-/// Implements [`Stage`] for a tuple of stages. The arguments name the type parameters of the stages: the first one,
-/// each further one with the one `after` which it runs, and, behind a semicolon, the last one again.
+/// Implements [`Stage`] for a tuple of stages. The arguments of the macro are the type parameters of the stages in
+/// order, each but the first with its predecessor (`B after A`), and after a semicolon the last type parameter again.
 macro_rules! tuple_stage {
     ($first:ident $(, $next:ident after $before:ident)*; $last:ident) => {
         impl<$first: Stage $(, $next: Stage<Input = $before::Output>)*> Stage for ($first, $($next),*) {
@@ -222,8 +222,8 @@ macro_rules! tuple_stage {
     };
 }
 
-/// Implements [`LossStage`] for a tuple of stages. The arguments name the type parameters of the stages: those before
-/// the last one, and, behind a semicolon, the last one, which has the loss.
+/// Implements [`LossStage`] for a tuple of stages. The arguments of the macro are the type parameters of all stages
+/// except the last, and after a semicolon that of the last stage, which has the loss.
 macro_rules! tuple_loss_stage {
     ($($before:ident),*; $last:ident) => {
         impl<$($before: Stage,)* $last: LossStage> LossStage for ($($before,)* $last)

@@ -44,9 +44,9 @@ pub struct StepReport {
     pub recording: Recording,
     /// The effect of the step on the parameters: updated, or skipped for a given reason.
     pub update: Update,
-    /// The Euclidean norm of the gradient of every parameter that has one, before clipping and without the loss scale, in
-    /// layer order. Each comes with the parameter's name, as in checkpoints, such as `blocks.3.linear.weight`. Empty if
-    /// the batch has no unmasked target.
+    /// The Euclidean norm of the gradient of every parameter that has one, before clipping and without the loss scale,
+    /// in layer order. Each comes with the parameter's name, as in checkpoints, such as `blocks.3.linear.weight`. Empty
+    /// if the batch has no unmasked target.
     pub gradient_norms: Vec<(Arc<str>, f64)>,
     /// The health report of every parameter that has a gradient, in layer order; empty unless
     /// [`health_every`](crate::PipelineBuilder::health_every) selects this step.

@@ -65,8 +65,8 @@ impl From<Stopped> for Interrupt {
 pub(crate) struct Conclusion {
     /// The learning rate of the stage's optimizer step; `None` if the optimizer did not step.
     pub(crate) learning_rate: Option<f64>,
-    /// The health report of each parameter of the stage (statistics of its gradient and update), without the parameter's
-    /// name; empty in steps that do not report it.
+    /// The health report of each parameter of the stage (statistics of its gradient and update), without the
+    /// parameter's name; empty in steps that do not report it.
     pub(crate) health: Vec<(ParamId, ParameterHealth)>,
     /// The gradient of each trained parameter of the stage; empty unless the step returns its gradients to the caller
     /// instead of stepping the optimizer.

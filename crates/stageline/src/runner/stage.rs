@@ -34,7 +34,7 @@ use crate::update::parameter_gradient::show;
 
 /// The kind of the pass that a stage is running, with the data that the stage needs in this pass.
 pub(super) enum Mode<M> {
-    /// The stage runs no pass at the moment.
+    /// The stage runs no pass (no step, evaluation or inference) at the moment.
     Idle,
     /// A training pass or an inspection (a second run of a non-finite step), which both have forwards and backwards.
     Training {

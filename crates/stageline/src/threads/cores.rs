@@ -22,8 +22,8 @@ impl Cores {
     }
 }
 
-/// The threads on which the kernels of workers run: their number, which is one for each CPU core, and the size of each
-/// thread's buffer.
+/// The CPU cores of the workers' kernels, with one thread for each core, and the size of each thread's buffer for
+/// matrix products.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct KernelThreads {
     pub(crate) cores: Cores,

@@ -1,10 +1,10 @@
-//! Threads, the bounded channels between threads, and the primitive waits on these channels.
+//! Threads: starting them, the bounded channels between them, and the primitive waits on these channels.
 //!
 //! This folder wraps the threads of the operating system, crossbeam's channels (`select!`) and rayon's pools. Every
 //! folder that takes part in a step has its threads and channels from here, so that a test can replace them: with the
 //! feature `shuttle` the test decides which thread runs next. Input: a name, a function to run, a capacity, a time
-//! limit. Output: join handles, senders and receivers, and the reason why a wait ended ([`Over`]). The code here must
-//! not know pipelines, stages or errors of training: the stop signal that ends waits is in `failure`.
+//! limit. Output: join handles, senders and receivers, and the reason why a wait ended ([`Over`]). It must not know
+//! pipelines, stages or errors of training: the stop signal that ends waits is in `failure`.
 //!
 //! - `real`: threads of the operating system, crossbeam's channels, and rayon's pools for kernels.
 //! - `explored`: threads and channels under the test framework shuttle, with the same interface as `real`.

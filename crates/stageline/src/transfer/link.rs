@@ -33,8 +33,8 @@ pub(crate) struct Downstream<T> {
     activations: Sender<Message<Weighted<T>>>,
     gradients: Receiver<Message<LeafGradients>>,
     here: Device,
-    /// The destinations of the activations: devices, or sessions (connections) with a device of another host.
-    /// Successive micro-batches use the destinations in turn.
+    /// The device to which activations are sent; on another host, the sessions (connections) with it, used in turn by
+    /// successive micro-batches.
     to: Lanes,
     sent: Sent,
 }
@@ -44,8 +44,8 @@ pub(crate) struct Upstream<T> {
     activations: Receiver<Message<Weighted<T>>>,
     gradients: Sender<Message<LeafGradients>>,
     here: Device,
-    /// The destinations of the gradients: devices, or sessions (connections) with a device of another host. Successive
-    /// micro-batches use the destinations in turn.
+    /// The device to which gradients are sent; on another host, the sessions (connections) with it, used in turn by
+    /// successive micro-batches.
     to: Lanes,
     sent: Sent,
 }

@@ -207,8 +207,8 @@ mod tests {
     use burn::module::Param;
     use burn::tensor::{Device, Tensor};
 
-    /// Computes a gradient sum from one number for each micro-batch, and returns it. The micro-batches arrive in the
-    /// order `order`, and are summed in groups of `per_group`.
+    /// Computes the gradient sum of a parameter whose gradient in micro-batch i is `values[i]`, and returns it. The
+    /// micro-batches arrive in the order `order`, and are summed in groups of `per_group`.
     fn total<const N: usize>(values: [f32; N], order: [usize; N], per_group: usize) -> f32 {
         let device = Device::flex().autodiff();
         let parameter = Param::from_tensor(Tensor::<1>::zeros([1], &device));
@@ -224,8 +224,8 @@ mod tests {
         sum.take().remove::<1>(parameter.id).unwrap().into_scalar()
     }
 
-    /// Tests values for which (a + b) + c and (c + a) + b differ in f32, so that the result shows the order of the
-    /// additions.
+    /// Tests that gradients are summed in ascending micro-batch order, whatever the order of arrival. The values are
+    /// such that (a + b) + c and (c + a) + b differ in f32.
     #[test]
     fn the_sum_does_not_depend_on_the_order_of_arrival() {
         let values = [1.0e8_f32, 1.0, -1.0e8];

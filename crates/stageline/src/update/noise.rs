@@ -6,16 +6,17 @@
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct NoiseReport {
-    /// The estimate over all parameters of the model.
+    /// The estimate of the gradient's squared norm and noise over all parameters of the model.
     pub total: GradientNoise,
-    /// The estimate over the parameters of each stage, in the order of the stages.
+    /// The estimates of the gradient's squared norm and noise over the parameters of each stage, in the order of the
+    /// stages.
     pub stages: Vec<GradientNoise>,
 }
 
 /// An estimate of the squared norm of the gradient and of its noise.
 ///
-/// In one step both are rough, and the estimate of the squared norm can even be negative: average each of them over
-/// many steps, and then take their ratio.
+/// The estimates of a single step are rough, and that of the squared norm can even be negative: average each of the two
+/// over many steps, and then take their ratio.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct GradientNoise {
     /// The estimate of the squared norm of the gradient that a batch of infinite size would have. Its expectation is
@@ -23,8 +24,8 @@ pub struct GradientNoise {
     /// term of the loss.
     pub squared_norm: f64,
     /// The estimate of the trace of the covariance of one target's gradient: the sum over all elements of the gradient
-    /// of the variance that a batch of loss weight 1 (usually one unmasked target) has. Its expectation is exact under
-    /// the same conditions.
+    /// of the variance that a batch of loss weight 1 (usually one unmasked target) has. The expectation of the estimate
+    /// is exact if the micro-batches are independent, and their noise is in proportion to their loss weights.
     pub variance: f64,
 }
 
@@ -59,22 +60,26 @@ impl GradientNoise {
 /// scale is taken. Both are averaged before their ratio is taken, because the ratio of one step is biased.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NoiseAverage {
-    /// The share of the average that stays when the next estimate is added, at least 0 and less than 1.
+    /// The decay of the running average: the factor by which earlier estimates are multiplied when the next one is
+    /// added, at least 0 and less than 1.
     kept: f64,
-    /// The weighted sum of all estimates so far.
+    /// The weighted sum of all estimates so far of the gradient's squared norm and noise, in which later steps count
+    /// more.
     sum: GradientNoise,
-    /// The sum of the weights of all estimates so far, which is close to 1 after many.
+    /// The sum of the weights with which the estimates so far were added; close to 1 after many steps.
     weight: f64,
 }
 
 impl NoiseAverage {
-    /// Creates an average in which each estimate counts `1 - 1 / estimates` of the next one, so that about the last
-    /// `estimates` of them count. `estimates` is at least 1; smaller values count as 1.
+    /// Creates an empty running average of the gradient's squared norm and noise over about the last `estimates` steps:
+    /// each estimate has `1 - 1 / estimates` times the weight of the next one. Values of `estimates` below 1 count as
+    /// 1.
     pub fn over(estimates: f64) -> Self {
         Self { kept: 1.0 - 1.0 / estimates.max(1.0), sum: GradientNoise::default(), weight: 0.0 }
     }
 
-    /// Adds the estimate of one step, and returns the average of all estimates so far.
+    /// Adds one step's estimate of the gradient's squared norm and noise, and returns the average of all estimates so
+    /// far.
     pub fn add(&mut self, estimate: GradientNoise) -> GradientNoise {
         let mix = |sum: f64, new: f64| self.kept * sum + (1.0 - self.kept) * new;
         self.sum = GradientNoise {
@@ -90,8 +95,9 @@ impl NoiseAverage {
 mod tests {
     use super::*;
 
-    /// Tests the estimate against known expectations: with the squared norm 9 and the noise 50 of one target, the
-    /// expected squared norms of gradients of any weights give these two numbers again.
+    /// Tests the estimate of the gradient's squared norm and noise on exact inputs: from the expected squared norms of
+    /// gradients with a squared norm of 9 and a noise of 50 per target, the estimate gives 9 and 50 back, for any loss
+    /// weights.
     #[test]
     fn expected_squared_norms_give_the_signal_and_the_noise() {
         let (signal, noise) = (9.0, 50.0);

@@ -140,8 +140,8 @@ mod tests {
 
     use super::*;
 
-    /// Compares the learning rates with values that can be checked by hand: they use the cosine of 0, pi/3, pi/2 and 2
-    /// pi/3.
+    /// Tests learning rates that can be computed by hand: those of steps at which the cosine is that of 0, pi/3, pi/2
+    /// or 2 pi/3.
     #[test]
     fn rates_are_those_of_the_closed_form() {
         let schedule = WarmupCosine::new(1.0, 3, 15).unwrap().down_to(0.25).unwrap();

@@ -5,7 +5,8 @@
 //! training (the reference), the comparison of gradients and losses of two trainings, and the predictions of wrong
 //! gradients by which a fault is recognised. Losses, loss weights and gradients of the pieces of a batch are added up
 //! and compared here only to find a fault; `model` defines loss weights and cuts batches for every training. This
-//! folder must not run stages itself, but by a pipeline or the user's loop, and it repairs nothing.
+//! folder must not run stages itself, which a pipeline or the user's loop does, and must not change the verified
+//! training.
 //!
 //! - `trial`: the interface of a training to verify (`Trial`): a pipeline, or a custom loop.
 //! - `verification`: the result of a verification, and its printed report (`Verification`).

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-/// The bits of a register in the 32 lanes of a warp.
+/// The bits of one register in each of the 32 lanes of a warp.
 pub type Lanes = [u64; 32];
 /// The function that an instruction computes in every lane, from up to three registers.
 pub type Function = Box<dyn Fn(&Lanes, &Lanes, &Lanes) -> Lanes + Send + Sync>;
@@ -123,14 +123,14 @@ fn floats(of: Type, f: impl Fn(f64, f64, f64) -> f64 + Send + Sync + 'static) ->
     lanes(move |a, b, c| of.of_float(f(of.float(a), of.float(b), of.float(c))))
 }
 
-/// Returns a function that computes on both 16-bit halves of a register separately.
+/// Returns a function that applies a 16-bit operation to both halves of a 32-bit register separately.
 fn halves(of: Type, f: impl Fn(f64, f64, f64) -> f64 + Send + Sync + 'static) -> Function {
     let part = move |a: u64, b: u64, c: u64| of.of_float(f(of.float(a), of.float(b), of.float(c)));
     lanes(move |a, b, c| part(a, b, c) | part(a >> 16, b >> 16, c >> 16) << 16)
 }
 
-/// The supported modifiers between the operation and the type in the name of an instruction. Denormal numbers are kept,
-/// even with `ftz`.
+/// The modifiers that are supported between the operation and the type in the name of a PTX instruction. Denormal
+/// numbers are kept, even with `ftz`.
 const KNOWN: [&str; 9] = ["rn", "rm", "approx", "full", "ftz", "NaN", "lo", "hi", "wide"];
 
 /// Returns the function of a PTX instruction by its name; `None` if the instruction is not supported.

@@ -11,7 +11,7 @@ use crate::ptx::{Entry, Instruction, declared, inside};
 /// The alignment of a kernel's declared memory and parameters, in bytes.
 const ALIGNMENT: usize = 16;
 
-/// The registers, symbols and labels of a kernel by name.
+/// The registers, symbols and labels of the kernel that is being decoded, by name.
 #[derive(Default)]
 struct Names {
     registers: HashMap<String, Register>,
@@ -201,7 +201,8 @@ impl Names {
         })
     }
 
-    /// Returns the register of an instruction's output; `Some(None)` for the placeholder `_`.
+    /// Returns the register of an instruction's output; `Some(None)` if the output is the placeholder `_`, which is
+    /// discarded.
     fn target(&self, text: &str) -> Option<Option<Register>> {
         if text == "_" { Some(None) } else { self.register(text).map(Some) }
     }
@@ -313,7 +314,7 @@ fn sized(declaration: &str) -> Option<(String, usize)> {
     Some((name, of.bits() as usize / 8 * count))
 }
 
-/// The supported parts in the names of PTX's matrix instructions.
+/// The name parts of PTX's matrix instructions that are supported.
 const OF_MATRICES: [&str; 33] = [
     "mma",
     "wmma",

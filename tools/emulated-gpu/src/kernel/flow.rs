@@ -4,11 +4,11 @@
 /// The successors of an instruction: the places where a thread can continue after it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Next {
-    /// Whether the instruction behind this one in the kernel is a successor.
+    /// Whether a thread can continue at the instruction that follows in the kernel.
     pub on: bool,
-    /// The index of the branch target that is a successor, if there is a branch.
+    /// The index of the instruction to which the instruction can branch; `None` if it is no branch.
     pub to: Option<usize>,
-    /// Whether the end of the kernel is a successor, because the instruction can end the thread.
+    /// Whether the instruction can end the thread, so that the end of the kernel is a successor.
     pub ends: bool,
 }
 
@@ -19,8 +19,8 @@ impl Next {
     }
 }
 
-/// Returns the immediate post-dominator of every instruction: the first instruction on all paths from there to the end
-/// of the kernel. The end counts as the instruction after the last.
+/// Returns the immediate post-dominator of every instruction: the first instruction after it that all paths to the end
+/// of the kernel pass. The end counts as the instruction after the last.
 pub fn reconvergence_points(steps: &[Next]) -> Vec<usize> {
     let end = steps.len();
     let mut before = vec![Vec::new(); end + 1];
@@ -53,7 +53,8 @@ pub fn reconvergence_points(steps: &[Next]) -> Vec<usize> {
     }
 }
 
-/// Returns the instructions from which the end of the kernel can be reached, in reverse postorder from the end.
+/// Returns the instructions from which the end of the kernel can be reached, in reverse postorder of a walk from the
+/// end.
 fn backwards(before: &[Vec<usize>]) -> Vec<usize> {
     let end = before.len() - 1;
     let mut seen = vec![false; before.len()];
@@ -103,7 +104,7 @@ mod tests {
         assert_eq!(reconvergence_points(&[branch_if(3), on(), branch(4), on(), end()]), [4, 2, 4, 4, 5]);
     }
 
-    /// The loop of this test has steps 1 to 3, and some lanes skip step 2. All lanes reconverge before the next round.
+    /// Tests a loop of steps 1 to 3 in which some lanes skip step 2: all lanes reconverge before the next round.
     #[test]
     fn a_branch_in_a_loop_reconverges_within_the_loop() {
         let steps = [on(), branch_if(3), on(), branch_if(1), end()];

@@ -4,10 +4,11 @@ use super::arithmetic::{Function, Type};
 use super::flow::Next;
 use super::fragment::{Fragment, Product};
 
-/// The number of a register in a decoded kernel.
+/// The number of a register of a decoded kernel.
 pub type Register = usize;
 
-/// The value of a register before the first instruction of a kernel. Indices and sizes have an axis: x, y or z.
+/// The value that a register has before the first instruction of a kernel, such as the index of the thread. Indices and
+/// sizes have an axis: x, y or z.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Initial {
     Number(u64),
@@ -30,7 +31,7 @@ pub enum Space {
     Global,
     Shared,
     Local,
-    /// Any kind of memory, which follows from the value of the address.
+    /// Any kind of memory; the value of the address determines which.
     Generic,
 }
 
@@ -44,14 +45,14 @@ pub struct Address {
 /// The layout of a matrix that an instruction loads from memory or stores there.
 #[derive(Clone, Copy, Debug)]
 pub enum Rows {
-    /// The register with the distance between the rows of the matrix, in elements; if the flag is true, between its
-    /// columns.
+    /// The rows of the matrix are equally far apart in memory: a register has the distance in elements. If the flag is
+    /// true, the columns are stored one after another instead, and the register has their distance.
     Strided(Register, bool),
-    /// Each lane gives the address of a row of the matrix.
+    /// Each lane gives the address of one row of the matrix.
     ByLane,
 }
 
-/// The load or store of a matrix by all lanes of a warp.
+/// The load or the store of a matrix, which all lanes of a warp make together.
 #[derive(Debug)]
 pub struct Tile {
     pub fragment: Fragment,
@@ -69,14 +70,15 @@ pub enum Shuffle {
     Down,
 }
 
-/// The operation of a decoded instruction.
+/// The operation of a decoded instruction, which a warp executes in its active lanes.
 pub enum Operation {
     Compute {
         function: Function,
         to: Register,
         from: [Register; 3],
     },
-    /// Splits the value of a register into parts of `bits` bits, from the lowest.
+    /// The operation splits the value of a register into parts of `bits` bits, from the lowest on, and writes them to
+    /// registers.
     Split {
         from: Register,
         to: Vec<Option<Register>>,
@@ -97,7 +99,8 @@ pub enum Operation {
         from: Vec<Register>,
         at: Address,
     },
-    /// Reads a value in memory, and replaces it atomically with a function of that value and of a register's value.
+    /// The operation reads a value in memory and replaces it atomically by a function of that value and of a register's
+    /// value.
     Atomic {
         of: Type,
         function: Function,
@@ -126,20 +129,21 @@ pub enum Operation {
     Branch(usize),
     Return,
     Barrier,
-    /// A barrier of those lanes of a warp that the mask in this register names.
+    /// The operation is a barrier for those lanes of a warp that the mask in this register names.
     Together(Register),
-    /// An operation without effect in the emulation, such as a fence, because warps run one after the other.
+    /// The operation has no effect in the emulation, as with a fence, because warps run one after another.
     Nothing,
 }
 
-/// A decoded instruction of a kernel, with its guard.
+/// A decoded instruction of a kernel, with the guard that says in which lanes it runs.
 pub struct Step {
-    /// The predicate register that guards the instruction; true if the predicate is negated.
+    /// The guard of the instruction: the predicate register that decides whether a lane runs it, and true if the
+    /// predicate is negated.
     pub guard: Option<(Register, bool)>,
     pub operation: Operation,
-    /// The index of the step at which the lanes reconverge that a branch in this step separates.
+    /// The index of the step at which lanes reconverge that a branch in this instruction separates.
     pub reconverges: usize,
-    /// The PTX text of the instruction, for error messages.
+    /// The text of the instruction in PTX, which error messages quote.
     pub text: String,
 }
 

@@ -9,8 +9,8 @@ use crate::ptx::Entry;
 const REGISTERS: &str =
     "	.reg .pred %p<9>;\n	.reg .b16 %rs<9>;\n	.reg .b32 %r<40>;\n	.reg .b64 %rd<20>;\n	.reg .f64 %fd<5>;";
 
-/// Makes a kernel with one buffer from the text of its body. The address of the buffer is in `%rd1`, the index of the
-/// thread in `%r1`.
+/// Makes the PTX of a kernel with one buffer from the text of its body. The address of the buffer is in `%rd1`, and the
+/// index of the thread in `%r1`.
 fn kernel(body: &str) -> Program {
     let text = format!(
         ".extern .shared .align 16 .b8 block_memory[];
@@ -29,7 +29,7 @@ fn kernel(body: &str) -> Program {
     Program::compile(&Entry::read(&text).unwrap()).unwrap()
 }
 
-/// Returns the contents of a kernel's buffer after a launch.
+/// Launches a kernel, and returns the contents of its buffer afterwards.
 fn after<T: Copy>(program: &Program, blocks: u32, threads: u32, buffer: &[T]) -> Result<Vec<T>, String> {
     let mut buffer = buffer.to_vec();
     let address = buffer.as_mut_ptr() as u64;
@@ -43,7 +43,7 @@ fn after<T: Copy>(program: &Program, blocks: u32, threads: u32, buffer: &[T]) ->
     Ok(buffer)
 }
 
-/// Returns the result that one PTX instruction leaves in `%r9`, with numbers in `%r2`, `%r3` and `%r4`.
+/// Runs one PTX instruction with numbers in `%r2`, `%r3` and `%r4`, and returns the result in `%r9`.
 fn of(instruction: &str, numbers: [u32; 3]) -> u32 {
     let [a, b, c] = numbers;
     let body = format!(
@@ -135,8 +135,8 @@ $end:";
     assert_eq!(found, expected);
 }
 
-/// In each of the test's four rounds lane 0 takes another branch at the end of the loop. All lanes then sum the values
-/// of four lanes.
+/// Tests that lanes which a branch separated reconverge before a shuffle: in each of four rounds lane 0 takes another
+/// branch at the end of the loop, and all lanes then sum the values of four lanes.
 #[test]
 fn separated_lanes_reconverge_before_a_shuffle() {
     let body = "
@@ -237,7 +237,7 @@ fn unsupported_instructions_are_rejected() {
     }
 }
 
-/// Returns two matrices of numbers that are exact in bf16 and f32, and the product of the two matrices.
+/// Returns two matrices of numbers that are exact in bf16 and f32, and the product of both.
 fn product(m: usize, n: usize, k: usize) -> [Vec<f32>; 3] {
     let numbers = |count: usize, by: usize| (0..count).map(|at| ((at * by) % 13) as f32 - 6.0).collect::<Vec<_>>();
     let (a, b) = (numbers(m * k, 5), numbers(k * n, 7));
@@ -246,8 +246,8 @@ fn product(m: usize, n: usize, k: usize) -> [Vec<f32>; 3] {
     [a, b, c]
 }
 
-/// The lanes of the test's kernel load rows of eight with `ldmatrix`, the right matrix transposed, and write the pairs
-/// of sums that `mma` leaves in them.
+/// Tests the matrix product `mma`: lanes load rows of eight numbers with `ldmatrix`, the right matrix transposed, and
+/// write the pairs of sums that `mma` leaves in their registers.
 #[test]
 fn mma_computes_the_product_of_two_matrices() {
     let body = "
@@ -302,7 +302,7 @@ fn wmma_computes_the_product_of_two_matrices() {
     assert_eq!(after(&kernel(body), 1, 32, &buffer).unwrap()[256..], c);
 }
 
-/// The kernel of this test shuffles values within the halves of a warp.
+/// Tests that a shuffle within halves of a warp exchanges no values between the halves.
 #[test]
 fn shuffles_stay_within_their_segment() {
     // A lane without a source keeps its own value.
@@ -321,7 +321,7 @@ fn shuffles_stay_within_their_segment() {
     }
 }
 
-/// Every thread of the test's kernel counts to its own index in local memory, in f64.
+/// Tests the local memory of threads: every thread counts to its own index in its local memory, in f64.
 #[test]
 fn threads_have_local_memory() {
     let body = "
@@ -338,7 +338,8 @@ $end:
     assert_eq!(after(&kernel(body), 1, 40, &[0.0; 40]).unwrap(), (0..40).map(f64::from).collect::<Vec<_>>());
 }
 
-/// The kernel of this test loads the rows of two 8 x 8 matrices transposed, and stores them.
+/// Tests that `ldmatrix` and `stmatrix` use the same layout in registers: the kernel loads the rows of two 8 x 8
+/// matrices transposed, and stores them.
 #[test]
 fn ldmatrix_and_stmatrix_use_the_same_layout() {
     let body = "

@@ -13,7 +13,8 @@ pub struct Block<'a> {
     pub global: &'a Ranges,
 }
 
-/// A group of lanes of a warp that are at the same step of the program.
+/// A group of lanes of a warp that are at the same step of the program, because a branch has separated them from other
+/// lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Group {
     at: usize,
@@ -27,12 +28,12 @@ pub struct Warp {
     registers: Vec<Lanes>,
     /// The local memory of the warp's threads, one lane after the other.
     local: Vec<u8>,
-    /// The groups of lanes, as a stack of which the last group runs first.
+    /// The groups of lanes as a stack: the last group runs first.
     groups: Vec<Group>,
     is_waiting: bool,
 }
 
-/// Returns the numbers of the lanes in a mask.
+/// Returns the numbers (0 to 31) of the lanes that a mask of a warp selects.
 fn each(lanes: u32) -> impl Iterator<Item = usize> {
     (0..32).filter(move |lane| lanes >> lane & 1 == 1)
 }
@@ -43,7 +44,7 @@ impl Warp {
         Self { registers, local, groups: Vec::new(), is_waiting: false }
     }
 
-    /// Moves the warp to the first step of a program, as the warp of this number in a block.
+    /// Sets the warp to the first step of a program, as the warp with this number in a block.
     pub fn start(&mut self, program: &Program, launch: &Launch, block: [u32; 3], warp: u32) {
         let [x, y, z] = launch.block;
         for (register, initial) in &program.initial {
@@ -209,8 +210,8 @@ impl Warp {
         }
     }
 
-    /// Returns the values that lanes get from the instruction `shfl.sync`. As in the ISA, `clamp` has the last lane in
-    /// bits 0 to 4, and the mask of a segment from bit 8.
+    /// Returns the value that each lane gets from the shuffle instruction `shfl.sync`. As the ISA specifies, `clamp`
+    /// has the last lane in bits 0 to 4, and the mask of a segment from bit 8 on.
     fn shuffled(&self, how: Shuffle, [from, by, clamp]: [Register; 3], lanes: u32) -> Result<Lanes, String> {
         let mut values = [0; 32];
         for lane in each(lanes) {
@@ -320,7 +321,7 @@ impl Warp {
         Ok(())
     }
 
-    /// Returns the address of each element of a matrix in memory, row by row.
+    /// Returns the memory address of each element of a matrix that a warp loads or stores, row by row.
     fn addresses(&self, tile: &Tile) -> Result<Vec<u64>, String> {
         let (rows, columns) = (tile.fragment.rows, tile.fragment.columns);
         let bytes = u64::from(tile.fragment.of.bits()) / 8;

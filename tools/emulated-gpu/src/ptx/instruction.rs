@@ -3,7 +3,7 @@
 /// A PTX instruction, with its guard, name and operands as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instruction<'a> {
-    /// The predicate register that guards the instruction; true if the predicate is negated.
+    /// The guard of the instruction: its predicate register, and true if the predicate is negated.
     pub guard: Option<(&'a str, bool)>,
     /// The name of the instruction with its modifiers, such as `add.rn.f32`.
     pub name: &'a str,

@@ -3,10 +3,13 @@
 //! [arXiv:1604.06174](https://arxiv.org/abs/1604.06174)).
 //!
 //! A model marks its parts with [`block`], [`selective`] and [`feed_forward`], or runs its blocks by [`sequence`]; the
-//! configuration of a stage says which of them are recomputed. The first forward of a recomputed part records no graph:
-//! one operation stands for the part in the stage's graph. The backward of that operation runs the part's forward again with a separate graph, and then the
-//! backward of that graph. The gradients of the part's parameters do not pass through the stage's graph; [`gather`]
-//! collects them.
+//! configuration of a stage says which of them are recomputed. Input: a module, its input tensor and its forward
+//! function. Output: the forward's output, and in the backward the gradients of the input and the parameters. This
+//! folder must not change a result: outputs and gradients have the same bits with and without recomputation. It must
+//! not decide how much is recomputed: the caller's [`Recompute`] does. The first forward of a recomputed part records
+//! no graph: one operation stands for the part in the stage's graph. The backward of that operation runs the part's
+//! forward again with a separate graph, and then the backward of that graph. The gradients of the part's parameters do
+//! not pass through the stage's graph; [`gather`] collects them.
 
 mod policy;
 mod segments;
@@ -52,7 +55,8 @@ pub fn gather<R>(backward: impl FnOnce() -> R) -> (R, GradientsParams) {
 }
 
 /// Runs a block of a model, such as a transformer layer, and returns its output. The block is marked as a part that
-/// [`Recompute::Full`], [`Recompute::Blocks`], [`Recompute::EveryNth`] and [`Recompute::Only`] recompute in the backward.
+/// [`Recompute::Full`], [`Recompute::Blocks`], [`Recompute::EveryNth`] and [`Recompute::Only`] recompute in the
+/// backward.
 ///
 /// `forward` computes the block from `module` and `input`. It must use no parameters other than the module's, because
 /// gradients of other parameters are lost if the block is recomputed.

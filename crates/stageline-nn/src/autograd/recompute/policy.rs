@@ -13,24 +13,27 @@ pub enum Recompute {
     /// Recomputes no part in the backward, and keeps all activations from the forward.
     #[default]
     Nothing,
-    /// Recomputes the parts marked by [`selective`](super::selective), such as attention, whose activations are large and cheap to
-    /// compute (Korthikanti et al., 2022, [arXiv:2205.05198](https://arxiv.org/abs/2205.05198)).
+    /// Recomputes the parts marked by [`selective`](super::selective), such as attention, whose activations are large
+    /// and cheap to compute (Korthikanti et al., 2022, [arXiv:2205.05198](https://arxiv.org/abs/2205.05198)).
     Selective,
-    /// Recomputes the parts marked by [`feed_forward`](super::feed_forward), whose hidden activations are the widest of a transformer.
+    /// Recomputes the parts marked by [`feed_forward`](super::feed_forward), whose hidden activations are the widest of
+    /// a transformer.
     FeedForward,
-    /// Recomputes the first n blocks of a stage (parts marked by [`block`](super::block)), where n is the value of this variant.
+    /// Recomputes the first n blocks of a stage (parts marked by [`block`](super::block)), where n is the value of this
+    /// variant.
     Blocks(usize),
-    /// Recomputes one of every n blocks of a stage (parts marked by [`block`](super::block)), beginning with the first block; n is
-    /// the value of this variant and at least 1.
+    /// Recomputes one of every n blocks of a stage (parts marked by [`block`](super::block)), beginning with the first
+    /// block; n is the value of this variant and at least 1.
     EveryNth(NonZero<usize>),
-    /// Recomputes the blocks of a stage (parts marked by [`block`](super::block)) with the numbers in this set, counted from 0 within
-    /// the stage.
+    /// Recomputes the blocks of a stage (parts marked by [`block`](super::block)) with the numbers in this set, counted
+    /// from 0 within the stage.
     Only(BlockSet),
-    /// Recomputes the blocks of a [`sequence`](super::sequence) in segments of n consecutive blocks, where n is the value of this
-    /// variant: only the inputs of segments are kept, and the backward has the activations of one segment at a time.
+    /// Recomputes the blocks of a [`sequence`](super::sequence) in segments of n consecutive blocks, where n is the
+    /// value of this variant: only the inputs of segments are kept, and the backward has the activations of one segment
+    /// at a time.
     Segments(NonZero<usize>),
-    /// Recomputes the L blocks of a [`sequence`](super::sequence) in segments of about sqrt(L) blocks, which keeps about 2 sqrt(L)
-    /// blocks' worth of memory if a block's input is as large as its activations (Chen et al., 2016,
+    /// Recomputes the L blocks of a [`sequence`](super::sequence) in segments of about sqrt(L) blocks, which keeps
+    /// about 2 sqrt(L) blocks' worth of memory if a block's input is as large as its activations (Chen et al., 2016,
     /// [arXiv:1604.06174](https://arxiv.org/abs/1604.06174)). A transformer's block has far larger activations than
     /// input, so [`Full`](Self::Full) needs less.
     SquareRoot,

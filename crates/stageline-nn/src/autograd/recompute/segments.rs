@@ -6,10 +6,10 @@ use burn::tensor::Tensor;
 use super::policy::SequenceParts;
 use super::recomputed;
 
-/// Runs a sequence of blocks, such as the layers of a transformer, and returns the output of the last one. Each block is
-/// marked as [`block`](super::block) marks it. [`Recompute::Segments`](super::Recompute::Segments) and
-/// [`Recompute::SquareRoot`](super::Recompute::SquareRoot) recompute segments of consecutive blocks in the backward, and
-/// keep only the input of each segment.
+/// Runs a sequence of blocks, such as the layers of a transformer, and returns the output of the last one. Each block
+/// is marked as [`block`](super::block) marks it. [`Recompute::Segments`](super::Recompute::Segments) and
+/// [`Recompute::SquareRoot`](super::Recompute::SquareRoot) recompute segments of consecutive blocks in the backward,
+/// and keep only the input of each segment.
 ///
 /// `forward` computes one block from its module and its input. As in [`block`](super::block), it must use no parameters
 /// other than the module's.

@@ -187,7 +187,7 @@ mod tests {
         assert!(derivative(1e30, Tanh) == 1.0 && derivative(-1e30, Tanh).abs() < 1e-30);
     }
 
-    /// Compares GELU's approximation by a hyperbolic tangent, computed in f32, with its definition in f64.
+    /// Tests GELU's approximation by a hyperbolic tangent, computed in f32, against its definition in f64.
     #[test]
     fn the_tanh_form_matches_its_definition_in_f64() {
         for step in -100_000..=100_000 {

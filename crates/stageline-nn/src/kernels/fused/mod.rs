@@ -7,7 +7,8 @@
 //!
 //! burn's fusion takes operations in the order of their calls. It ends a kernel at the first operation that does not
 //! fit, and then stores every result that is used again. The order of operations therefore matters here: reshapes come
-//! first instead of in between, and cheap results are recomputed instead of kept.
+//! first instead of in between, and cheap results are recomputed instead of kept. This folder must not launch kernels
+//! of its own, and must not build autodiff graphs.
 
 pub mod causal_attention;
 pub mod cross_entropy;

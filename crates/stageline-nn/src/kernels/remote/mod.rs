@@ -1,7 +1,9 @@
 //! This crate's kernels on devices of other hosts: the requests of a client, and their execution on a server.
 //!
-//! Each kernel is one custom operation of burn's remote protocol, so a stage computes the same bits on another host as
-//! here. If a server does not have these kernels, or its devices have none, burn's own operations are used.
+//! Input: handles of tensors that are on the server. Output: handles of the results, which stay on the server. Each
+//! kernel is one custom operation of burn's remote protocol, so a stage computes the same bits on another host as on
+//! this one. If a server does not have these kernels, or its devices have none, burn's own operations are used. This
+//! folder must not read tensors back to this host, and must not open connections: that is the task of `stageline`.
 //!
 //! - `done`: the execution of the kernels on a server of CPU devices.
 

@@ -3,7 +3,7 @@
 //! The first line describes the run ([`Run`]). One line for each training step ([`Step`]) and each validation
 //! ([`Validation`]) follows. The kind of a line is recognised by a field that only this kind has: `plan`, `step` or
 //! `after_steps`. Times are in seconds unless a field says otherwise. JSON has no NaN and no infinity, so these values
-//! are written as `null`.
+//! are written as `null`. This folder must not open files, and must not summarise several steps: `run_log` does.
 //!
 //! - `run`: the description of a run, its layers, network links and estimated memory.
 //! - `step`: the measurements of a step, with the time of each worker by cause, and the costs, memory and events.

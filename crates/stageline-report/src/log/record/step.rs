@@ -136,8 +136,9 @@ pub struct StageCosts {
 }
 
 /// The estimates of a step of the squared norm of the gradient and of its noise, from the gradients of the
-/// micro-batches (McCandlish et al., 2018, [arXiv:1812.06162](https://arxiv.org/abs/1812.06162)). The noise scale is the
-/// weight of targets (in most models, the number of tokens) of the batch whose gradient has as much noise as signal.
+/// micro-batches (McCandlish et al., 2018, [arXiv:1812.06162](https://arxiv.org/abs/1812.06162)). The noise scale is
+/// the weight of targets (in most models, the number of tokens) of the batch whose gradient has as much noise as
+/// signal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Noise {
     /// The noise scale by the estimates of this step alone, which is rough; `None` if the estimated squared norm of the
@@ -146,13 +147,14 @@ pub struct Noise {
     /// The noise scale by the running averages of both estimates over the steps of the run, which a resumed run begins
     /// anew; `None` if the averaged squared norm is not above 0.
     pub smoothed_scale: Option<f64>,
-    /// The estimates over all parameters of the model.
+    /// The estimates of the gradient's squared norm and noise over all parameters of the model.
     pub total: SignalAndNoise,
-    /// The estimates over the parameters of each stage.
+    /// The estimates of the gradient's squared norm and noise over the parameters of each stage.
     pub stages: Vec<SignalAndNoise>,
 }
 
-/// The estimates of a step of the squared norm of the gradient, and of the variance of the gradient of one target.
+/// The estimates of the squared norm of the gradient, and of the variance of the gradient of one target, from one
+/// training step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SignalAndNoise {
     /// The estimate of the squared norm of the gradient that a batch of infinite size would have; it can be negative.
@@ -190,8 +192,8 @@ pub struct Health {
 }
 
 impl Health {
-    /// Returns the norm of the update of several parameters together, divided by the norm of their values after the step;
-    /// NaN if there is no parameter.
+    /// Returns the norm of the update of several parameters together, divided by the norm of their values after the
+    /// step; NaN if there is no parameter.
     pub fn update_ratio_of(parameters: &[&Self]) -> f64 {
         let norm = |of: fn(&Self) -> f64| parameters.iter().map(|health| of(health).powi(2)).sum::<f64>().sqrt();
         norm(|health| health.update_ratio * health.parameter_norm) / norm(|health| health.parameter_norm)
@@ -204,8 +206,8 @@ impl Health {
     }
 }
 
-/// Returns the name of the layer that a parameter belongs to, from the parameter's name: the first part of the name, and
-/// the second if it is a number. The layer of `blocks.3.linear.weight` is `blocks.3`, and that of `head.weight` is
+/// Returns the name of the layer that a parameter belongs to, from the parameter's name: the first part of the name,
+/// and the second if it is a number. The layer of `blocks.3.linear.weight` is `blocks.3`, and that of `head.weight` is
 /// `head`.
 pub fn layer_of(parameter: &str) -> &str {
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());

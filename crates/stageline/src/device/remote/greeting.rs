@@ -17,15 +17,16 @@ use stageline_nn::kernels::remote::{ask, name};
 /// The greeting with which a server answers a client that connects: the version of the server's program, and whether
 /// its devices have Stageline's own kernels.
 ///
-/// `version` holds the major, minor and patch number of the program, and [`OPERATIONS`].
+/// The field `version` has four numbers: the major, minor and patch number of the program, and [`OPERATIONS`], the
+/// version of its operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Greeting {
     pub(super) version: [u16; 4],
     pub(super) has_kernels: bool,
 }
 
-/// The number of values in a server's greeting (its answer to a new client): four version numbers and one flag. Every
-/// version of the program has the same number of values.
+/// The number of values in a server's greeting (its answer to a new client): four version numbers and one flag. All
+/// versions of the program must have the same number of values, so that each can read the greeting of any other.
 pub(super) const NUMBERS: usize = 5;
 
 /// The version number of the operations and kernels that a server runs for its clients. The number is raised whenever

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// The result of work that runs on a thread of its own and may never end, such as a question to a host. If the wait for
-/// the result ends early, the thread goes on, and its result is dropped.
+/// the result ends early, the thread continues, and its result is dropped.
 pub(super) struct Pending<T> {
     began: Instant,
     result: mpsc::Receiver<T>,

@@ -1,8 +1,9 @@
 //! The route of tensors between two neighbouring stages ([`Route`]): directly, through sessions of their own
 //! (connections in which nothing is computed), or through this host.
 //!
-//! A receiver asks for tensors in the order of its own list. Over Iroh every tensor in flight has its own stream, so no
-//! order of these requests can deadlock: whatever waits for a tensor was requested after that tensor.
+//! The worker of a receiving stage requests tensors in the order of its list of instructions. Over Iroh every tensor in
+//! flight has a network stream of its own, so no order of these requests can deadlock: nothing that must come before a
+//! tensor waits for that tensor.
 
 use std::thread;
 

@@ -45,7 +45,7 @@ pub(crate) struct Workers<In, Out, Target> {
     /// pipeline, and is the error that the step returns.
     stop: Arc<Stop>,
     watch: Watch,
-    /// The device of each stage, by replica and stage.
+    /// The device of each stage of each data-parallel replica, by replica and stage.
     devices: Vec<Vec<Device>>,
     /// The number of pipeline stages that one replica has.
     stages: usize,
