@@ -6,6 +6,9 @@
 Each crate's order is written here, the top first. To add a folder, add it where all that it imports is below it. If an import
 goes up, move what both folders need into the lower one, pass it in as an argument, or move the importing file up. Tests within
 files, and what a file only re-exports, are not counted.
+
+The order is what lets a reader take the code in from below: a folder can be understood, tested and changed with the folders
+below it alone. One import upwards or in a circle, and the folders of the circle can only be understood together.
 """
 
 import re
@@ -76,16 +79,23 @@ def imports(source, modules, exported, path):
     me, text = module(source, path), code(path)
     # The re-exports of a module page do not count as its imports.
     text = re.sub(r"pub(?:\([a-z]+\))? use [^;]*;", "", text)
-    for found in re.finditer(r"(?<![\w$])\$?crate::", text):
+    # Within a module that is written inside the file, `super` is the file.
+    text = re.sub(r"\n(?:pub )?mod \w+ \{\n.*?\n\}", "", text, flags=re.S)
+    for found in re.finditer(r"(?<![\w$:])\$?(crate|super(?:::super)*)::", text):
+        above = me.split("::")[: -found[1].count("super")] if found[1] != "crate" else []
         for name in expanded(text, found.end()):
-            parts = re.sub(r"[<(!].*", "", name).split("::")
-            if parts[0] in exported:
+            parts = above + re.sub(r"[<(!].*", "", name).split("::")
+            if not above and parts[0] in exported:
                 parts = exported[parts[0]].split("::")
             for length in range(len(parts), 0, -1):
                 target = "::".join(parts[:length])
                 if target in modules:
                     yield me, target, name
                     break
+    # A page imports from the files of its folder by their names alone.
+    for found in re.finditer(r"\buse (?:self::)?(\w+)::", text):
+        if f"{me}::{found[1]}" in modules:
+            yield me, f"{me}::{found[1]}", found[1]
 
 
 def resolved(pages, target, name):

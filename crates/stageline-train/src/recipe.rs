@@ -190,3 +190,12 @@ pub fn links(devices: &[Device]) -> Result<Vec<Option<Link>>> {
     }
     Ok(if links.iter().all(Option::is_none) { Vec::new() } else { links })
 }
+
+/// Returns the share of the devices' peak FLOP/s that training one sample a second uses. Multiplied by the samples a
+/// second, it is the model FLOP utilisation. Returns `None` if the peak or the model's FLOPs are not known.
+pub fn utilisation(job: &Job, costs: Option<&Costs>) -> Option<f64> {
+    // A backward takes twice the FLOPs of a forward. Recomputed work does not count (Chowdhery et al., 2022,
+    // arXiv:2204.02311, appendix B).
+    let flops = 3.0 * costs?.flops();
+    Some(flops / job.running.peak_flops?).filter(|share| *share > 0.0)
+}

@@ -18,7 +18,7 @@ use crate::outputs::log::Log;
 use crate::outputs::progress::Progress;
 use crate::outputs::record;
 use crate::plan;
-use crate::recipe::{PipelineOf, Recipe, links};
+use crate::recipe::{PipelineOf, Recipe, links, utilisation};
 use crate::settings::job::Job;
 use crate::settings::values::CutBy;
 use crate::steps::{Loop, OnStep, Stopped};
@@ -216,15 +216,6 @@ fn sample<D: Data + ?Sized>(data: &D) -> Result<D::Input> {
 fn costs<M: Model>(model: &M, sample: M::Input, job: &Job) -> Option<Costs> {
     let device = (job.running.cut == CutBy::Measured).then(|| &job.running.devices[0]);
     model.costs(sample, device)
-}
-
-/// Returns the share of the devices' peak FLOP/s that training one sample a second uses. Multiplied by the samples a
-/// second, it is the model FLOP utilisation. Returns `None` if the peak or the model's FLOPs are not known.
-fn utilisation(job: &Job, costs: Option<&Costs>) -> Option<f64> {
-    // A backward takes twice the FLOPs of a forward. Recomputed work does not count (Chowdhery et al., 2022,
-    // arXiv:2204.02311, appendix B).
-    let flops = 3.0 * costs?.flops();
-    Some(flops / job.running.peak_flops?).filter(|share| *share > 0.0)
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use crate::kernels::fused::layer_norm::{self, Moments};
 use crate::kernels::fused::{cross_entropy, gelu, sums, swiglu, table};
 use crate::kernels::products::{Products, added_up};
 use crate::kernels::rotation;
-use crate::kernels::variants::{GeluForm, Norm};
+use crate::kernels::variants::{GeluForm, Norm, Normalisation};
 
 type Float = FloatTensor<Cube>;
 
@@ -127,7 +127,7 @@ impl Kernels for Cube {
         primitive(rotation::rotated(of(input), of(cosines), of(sines)))
     }
 
-    fn normalised(input: &Float, gamma: &Float, beta: Option<&Float>, norm: (Norm, f32)) -> (Float, Moments<Float>) {
+    fn normalised(input: &Float, gamma: &Float, beta: Option<&Float>, norm: Normalisation) -> (Float, Moments<Float>) {
         let (output, Moments { mean, over_deviation }) =
             layer_norm::normalised(&rows(input), of(gamma), beta.map(of), norm);
         let moments = Moments { mean: mean.map(primitive), over_deviation: primitive(over_deviation) };

@@ -11,7 +11,7 @@ use burn::tensor::{DType, Tensor};
 use crate::engine::recorded;
 use crate::kernels::attention_blocks::AttentionHeads;
 use crate::kernels::products::Products;
-use crate::kernels::variants::{GeluForm, Norm};
+use crate::kernels::variants::{GeluForm, Norm, Normalisation};
 
 /// A backend with kernels, each of which computes an operation of a layer, such as attention, in one call where burn
 /// would run several operations. All tensors are primitives outside autodiff.
@@ -65,7 +65,7 @@ pub trait Kernels: Products {
         input: &FloatTensor<Self>,
         gamma: &FloatTensor<Self>,
         beta: Option<&FloatTensor<Self>>,
-        norm: (Norm, f32),
+        norm: Normalisation,
     ) -> (FloatTensor<Self>, Self::Moments);
 
     /// Returns the gradient of a normalisation's input, given the moments (mean and 1 / standard deviation) of the

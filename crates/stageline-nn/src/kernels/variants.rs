@@ -1,4 +1,4 @@
-//! The variants of operations that share a kernel: two normalisations ([`Norm`]) and two forms of GELU ([`GeluForm`]).
+//! The variants of operations that share a kernel: two normalisations ([`Normalisation`]) and two forms of GELU ([`GeluForm`]).
 
 /// The kind of normalisation that a layer applies to every row of its input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,6 +8,15 @@ pub enum Norm {
     Layer,
     /// RMS normalisation: the row divided by its root mean square.
     RootMeanSquare,
+}
+
+/// A normalisation of rows, and the number that keeps it from dividing by zero.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Normalisation {
+    /// The kind of the normalisation.
+    pub kind: Norm,
+    /// The number that is added to the mean square of a row before its square root is taken.
+    pub epsilon: f32,
 }
 
 /// The form of the activation function GELU, `x Phi(x)`, where `Phi` is the cumulative distribution function of the

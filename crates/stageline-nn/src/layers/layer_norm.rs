@@ -9,7 +9,7 @@ use burn::tensor::{DType, Device, FloatDType, Tensor};
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::engine::of_their_backend;
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
-use crate::kernels::variants::Norm;
+use crate::kernels::variants::{Norm, Normalisation};
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::layers::normalised::normalised;
 
@@ -54,8 +54,9 @@ impl LayerNorm {
         assert_eq!(width, expected, "the input has {width} features, and the layer takes {expected}");
         #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
         {
-            let (beta, epsilon) = (self.beta.as_ref(), self.epsilon as f32);
-            if let Some(output) = of_their_backend!(normalised, &input, &self.gamma, beta, (Norm::Layer, epsilon)) {
+            let norm = Normalisation { kind: Norm::Layer, epsilon: self.epsilon as f32 };
+            let beta = self.beta.as_ref();
+            if let Some(output) = of_their_backend!(normalised, &input, &self.gamma, beta, norm) {
                 return output;
             }
         }

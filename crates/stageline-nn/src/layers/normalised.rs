@@ -13,7 +13,7 @@ use burn::tensor::Tensor;
 use crate::autograd::split_backward::{Sum, may_put_off, put_off_any};
 use crate::engine::recorded;
 use crate::kernels::Kernels;
-use crate::kernels::variants::Norm;
+use crate::kernels::variants::{Norm, Normalisation};
 
 /// A normalisation as one operation of burn's autodiff graph.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ struct State<B: Kernels> {
     input: FloatTensor<B>,
     gamma: FloatTensor<B>,
     moments: B::Moments,
-    norm: Norm,
+    kind: Norm,
     /// The parameter ids of the normalisation's scale and shift; `None` for a parameter whose gradient must not be
     /// deferred.
     put_off: [Option<ParamId>; 2],
@@ -36,7 +36,7 @@ impl<B: Kernels, const N: usize> Backward<B, N> for Normalised {
 
     fn backward(self, ops: Ops<State<B>, N>, gradients: &mut Gradients, _: &mut Checkpointer) {
         let gradient = gradients.consume::<B>(&ops.node);
-        let State { input, gamma, moments, norm, put_off: ids } = ops.state;
+        let State { input, gamma, moments, kind, put_off: ids } = ops.state;
         let mut parents = ops.parents.into_iter();
         let [of_input, of_gamma, of_beta] = [parents.next(), parents.next(), parents.next()].map(Option::flatten);
         let to_parameters = {
@@ -65,7 +65,7 @@ impl<B: Kernels, const N: usize> Backward<B, N> for Normalised {
         // The gradient of the input comes last, because burn's fusion makes fewer kernels if the sums over columns
         // follow the sums over rows.
         if let Some(node) = of_input {
-            gradients.register::<B>(node.id, B::normalised_to_input(&input, &gamma, &moments, &gradient, norm));
+            gradients.register::<B>(node.id, B::normalised_to_input(&input, &gamma, &moments, &gradient, kind));
         }
     }
 }
@@ -77,7 +77,7 @@ pub fn normalised<B: Kernels, const D: usize>(
     input: &Tensor<D>,
     gamma: &Param<Tensor<1>>,
     beta: Option<&Param<Tensor<1>>>,
-    (norm, epsilon): (Norm, f32),
+    norm: Normalisation,
 ) -> Option<Tensor<D>> {
     let (scale, shift) = (gamma, beta);
     let (gamma, beta) = (scale.val(), shift.map(Param::val));
@@ -94,7 +94,7 @@ pub fn normalised<B: Kernels, const D: usize>(
             Some(beta) => Some(beta.as_ref()?),
             None => None,
         };
-        let (output, _) = B::normalised(&input, &gamma, beta, (norm, epsilon));
+        let (output, _) = B::normalised(&input, &gamma, beta, norm);
         return Some(B::of_plain(output));
     }
     let (input, input_node) = B::tracked(input.clone())?.into_parts();
@@ -104,14 +104,14 @@ pub fn normalised<B: Kernels, const D: usize>(
     }
     Some(match beta {
         None => {
-            let (output, moments) = B::normalised(&input, &gamma, None, (norm, epsilon));
-            let state = State::<B> { input, gamma, moments, norm, put_off };
+            let (output, moments) = B::normalised(&input, &gamma, None, norm);
+            let state = State::<B> { input, gamma, moments, kind: norm.kind, put_off };
             recorded::<B, _, 2, D>(Normalised, [input_node, gamma_node], state, output)
         }
         Some(beta) => {
             let (beta, beta_node) = B::tracked(beta)?.into_parts();
-            let (output, moments) = B::normalised(&input, &gamma, Some(&beta), (norm, epsilon));
-            let state = State::<B> { input, gamma, moments, norm, put_off };
+            let (output, moments) = B::normalised(&input, &gamma, Some(&beta), norm);
+            let state = State::<B> { input, gamma, moments, kind: norm.kind, put_off };
             recorded::<B, _, 3, D>(Normalised, [input_node, gamma_node, beta_node], state, output)
         }
     })

@@ -7,7 +7,7 @@ use burn::tensor::{DType, Device, FloatDType, Tensor};
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::engine::of_their_backend;
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
-use crate::kernels::variants::Norm;
+use crate::kernels::variants::{Norm, Normalisation};
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::layers::normalised::normalised;
 
@@ -50,7 +50,7 @@ impl RmsNorm {
         assert_eq!(width, expected, "the input has {width} features, and the layer takes {expected}");
         #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
         {
-            let norm = (Norm::RootMeanSquare, self.epsilon as f32);
+            let norm = Normalisation { kind: Norm::RootMeanSquare, epsilon: self.epsilon as f32 };
             if let Some(output) = of_their_backend!(normalised, &input, &self.gamma, None, norm) {
                 return output;
             }

@@ -62,7 +62,7 @@ struct Visit<T, F> {
 }
 
 impl<T, F: FnMut(Description, Read) -> T> Visit<T, F> {
-    fn add(&mut self, id: ParamId, (dtype, shape): (DType, Vec<usize>), trained: bool, read: Read) {
+    fn add(&mut self, id: ParamId, dtype: DType, shape: Vec<usize>, trained: bool, read: Read) {
         if self.seen.insert(id) {
             let found = Description { id, path: self.path.join("."), dtype, shape, trained };
             self.found.push((self.each)(found, read));
@@ -81,20 +81,19 @@ impl<T, F: FnMut(Description, Read) -> T> ModuleVisitor for Visit<T, F> {
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let value = param.val();
-        let kind = (value.dtype(), value.dims().to_vec());
-        self.add(param.id, kind, is_trained(param), &|| value.clone().inner().into_data());
+        self.add(param.id, value.dtype(), value.dims().to_vec(), is_trained(param), &|| {
+            value.clone().inner().into_data()
+        });
     }
 
     fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
         let value = param.val();
-        let kind = (value.dtype(), value.dims().to_vec());
-        self.add(param.id, kind, false, &|| value.to_data());
+        self.add(param.id, value.dtype(), value.dims().to_vec(), false, &|| value.to_data());
     }
 
     fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
         let value = param.val();
-        let kind = (value.dtype(), value.dims().to_vec());
-        self.add(param.id, kind, false, &|| value.to_data());
+        self.add(param.id, value.dtype(), value.dims().to_vec(), false, &|| value.to_data());
     }
 }
 

@@ -34,11 +34,7 @@ impl<M: Module> Unplaced<M> {
     /// learning rate. Initialises all parameters now, on the caller's thread: burn would initialise them lazily, and
     /// the order of random numbers must not depend on threads. Waits while another thread initialises a seeded module,
     /// because both draw from the same random number generator.
-    pub(crate) fn new(
-        stage: usize,
-        module: M,
-        (optimizer, learning_rate): (ModuleOptimizer, ModuleLrScheduler),
-    ) -> Self {
+    pub(crate) fn new(stage: usize, module: M, optimizer: ModuleOptimizer, learning_rate: ModuleLrScheduler) -> Self {
         unseeded(|| materialize(&module));
         // The way through `valid` drops burn's gradient checkpointing, whose graphs the stage's inputs could not join.
         let module = module.valid().train();
@@ -54,7 +50,8 @@ impl<M: Module> Unplaced<M> {
         let mut trained = Trained::new(
             module,
             assembly.precision,
-            (self.optimizer.clone(), self.learning_rate.clone()),
+            self.optimizer.clone(),
+            self.learning_rate.clone(),
             assembly.rollback,
         );
         match assembly.restored.get_mut(self.stage) {

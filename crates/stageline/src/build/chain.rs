@@ -97,7 +97,7 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
         let stage = self.devices.len();
         self.devices.push(device.inner());
         self.recompute.push(recompute);
-        let unplaced = Unplaced::new(stage, module, (optimizer, learning_rate));
+        let unplaced = Unplaced::new(stage, module, optimizer, learning_rate);
         self.owners.add(stage, &unplaced.module, &unplaced.optimizer);
         unplaced
     }

@@ -13,7 +13,9 @@
 //! - `cut`: the partition of a row of layers into stages (`Cut`, `CutError`).
 //! - `cost`: counts or measures the parameters, FLOPs and times of the layers of a row (`Costs`, `LayerCost`).
 //! - `builder`: the setters of a pipeline's settings, such as schedule, M, replicas, precision and checkpoint.
-//! - `validate`: `PipelineBuilder::build`: the checks of stages, settings and plan, and the start of the pipeline.
+//! - `variants`: variants of a configured pipeline, such as the reference of a verification.
+//! - `validate`: the checks of stages, settings and plan.
+//! - `start`: `PipelineBuilder::build`: validates, assembles the stages and starts the workers.
 //! - `ownership`: the owner of each parameter (`Owners`), and the parameters that cannot be trained as configured.
 //! - `assemble`: assembles a complete chain (`Joined`) into all replicas, joined by channels and routes.
 //! - `assembly`: the stages of one replica while they are assembled (`Assembly`), each copied to its device.
@@ -26,4 +28,6 @@ pub(crate) mod cost;
 pub(crate) mod cut;
 pub(crate) mod ownership;
 pub(crate) mod row;
+mod start;
 mod validate;
+mod variants;

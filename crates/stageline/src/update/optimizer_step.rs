@@ -64,7 +64,8 @@ impl<M: Module> Trained<M> {
     pub(crate) fn new(
         module: M,
         precision: Precision,
-        (optimizer, learning_rate): (ModuleOptimizer, ModuleLrScheduler),
+        optimizer: ModuleOptimizer,
+        learning_rate: ModuleLrScheduler,
         rollback: Rollback,
     ) -> Self {
         let rounding = precision.rounding(&module);

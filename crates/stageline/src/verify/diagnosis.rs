@@ -5,9 +5,11 @@
 //! The predictions are made from the gradients of every micro-batch, each computed alone. A fault of the model itself,
 //! such as a loss that is a mean or a batch norm, shows as micro-batches that do not add up to the whole batch.
 
+use super::cause::{Cause, ClipScope, Whose};
 use super::difference::{Difference, relative, wide, worst};
+use super::error::VerifyError;
 use super::evidence::{Parts, Predictions};
-use super::{Cause, ClipScope, VerifyError, Whose};
+use super::models::Build;
 use crate::model::batch::Batch;
 use crate::model::micro_batches::MicroBatches;
 use crate::model::payload::Payload;
@@ -15,7 +17,6 @@ use crate::pipeline::{Pipeline, Probe};
 use crate::update::clip::Clip;
 use crate::update::parameter_gradient::ParameterGradient;
 use crate::update::precision::Precision;
-use crate::verify::Build;
 use crate::verify::flat::{Flat, add, clipped, dot, flat};
 
 /// The inputs of the search for the cause of a difference between a training and its reference (the same training on

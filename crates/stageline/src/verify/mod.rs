@@ -15,6 +15,7 @@
 //!   of the batch's pieces, each computed alone, add up to those of the whole, and which known fault would give the
 //!   gradients found.
 //! - `evidence`: the figures that the search compares: sums over micro-batches, and what known faults would give.
+//! - `models`: the closures that build the verified model and its reference.
 //! - `cause`: the known faults and the advice for each (`Cause`).
 //! - `flat`: arithmetic with all gradients of a model as one list of numbers (`Flat`).
 //! - `error`: the reasons why a verification cannot be completed (`VerifyError`).
@@ -25,6 +26,7 @@ mod difference;
 mod error;
 mod evidence;
 mod flat;
+mod models;
 mod trial;
 mod verification;
 
@@ -44,6 +46,7 @@ use crate::threads::failure::BoxError;
 use crate::update::parameter_gradient::ParameterGradient;
 use crate::update::precision::Precision;
 use diagnosis::Diagnosis;
+use models::{Build, Models};
 
 /// Verifies that a pipeline or a custom loop trains as one full batch on one device would.
 ///
@@ -264,18 +267,6 @@ impl Verify {
         Ok(Trained { losses, validation: (!batches.is_empty()).then(loss) })
     }
 }
-
-/// The closures that build the two models of a verification: the model that is trained as configured, and the reference
-/// that is trained on one device.
-struct Models<'a, In: Payload, Out: Payload, Target: Payload> {
-    build: &'a Build<'a, In, Out, Target>,
-    /// The closure that builds the model as it was before it was cut into stages, which the reference (the training on
-    /// one device) then trains; `None` if the reference trains the stages of the verified pipeline.
-    uncut: Option<&'a Build<'a, In, Out, Target>>,
-}
-
-/// A closure that builds a pipeline, with the same parameters on every call.
-pub(super) type Build<'a, In, Out, Target> = dyn Fn() -> PipelineBuilder<In, Out, Target> + 'a;
 
 /// The training losses and the validation loss of one of the two trainings of a verification: the one that is verified,
 /// or the one on one device.

@@ -185,7 +185,7 @@ pub fn to_input(
                     key: gradients.key.rows(0..sizes.length),
                     value: gradients.value.rows(0..sizes.length),
                 };
-                to_head(sizes, &sizes.head(sample, head), (weights.as_ref(), upstream), shared);
+                to_head(sizes, &sizes.head(sample, head), weights.as_ref(), upstream, shared);
             }
         });
     }
@@ -198,7 +198,8 @@ pub fn to_input(
 fn to_head(
     sizes: Sizes,
     Head { query, key, value }: &Head<Matrix>,
-    (mut weights, upstream): (&[f32], Matrix),
+    mut weights: &[f32],
+    upstream: Matrix,
     mut gradients: Head<MatrixMut>,
 ) {
     let mut scratch = vec![0.0; QUERIES.min(sizes.length) * sizes.length];

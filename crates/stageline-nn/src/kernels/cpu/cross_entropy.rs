@@ -20,7 +20,7 @@ pub fn summed(logits: &FloatTensor<Flex>, targets: &IntTensor<Flex>) -> [FloatTe
     let (mut scales, mut losses) = (vec![[0.0; 2]; targets.len()], vec![0.0; targets.len()]);
     let rows = numbers(logits).par_chunks(ROWS * classes.max(1)).zip(targets.par_chunks(ROWS));
     let parts = rows.zip(scales.par_chunks_mut(ROWS)).zip(losses.par_chunks_mut(ROWS));
-    parts.for_each(|(((rows, targets), scales), losses)| of_rows(rows, targets, classes, (scales, losses)));
+    parts.for_each(|(((rows, targets), scales), losses)| of_rows(rows, targets, classes, scales, losses));
     let total: f64 = losses.into_iter().sum();
     [FloatTensor::<Flex>::from_data(TensorData::new(vec![total as f32], [1])), of_pairs(scales)]
 }
@@ -39,7 +39,7 @@ pub fn gradient_of_logits(
     let mut output = numbers(logits).to_vec();
     let scales = pairs(scales).par_chunks(ROWS);
     let parts = output.par_chunks_mut(ROWS * classes).zip(scales).zip(targets.par_chunks(ROWS));
-    parts.for_each(|((rows, scales), targets)| to_logits(rows, (scales, targets), classes, upstream));
+    parts.for_each(|((rows, scales), targets)| to_logits(rows, scales, targets, classes, upstream));
     FloatTensor::<Flex>::from_data(TensorData::new(output, shape))
 }
 
@@ -55,8 +55,7 @@ fn classes_of(targets: &IntTensor<Flex>, classes: usize) -> Vec<usize> {
 
 wide! {
     // Computes the loss of each row in f64, and the two numbers of each row that the backward needs.
-    fn of_rows(rows: &[f32], targets: &[usize], classes: usize, results: (&mut [[f32; 2]], &mut [f64])) {
-        let (scales, losses) = results;
+    fn of_rows(rows: &[f32], targets: &[usize], classes: usize, scales: &mut [[f32; 2]], losses: &mut [f64]) {
         for ((row, &target), (scale, loss)) in rows.chunks_exact(classes).zip(targets).zip(scales.iter_mut().zip(losses)) {
             let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
             let total = sum(row, |_, logit| exp_from_below(logit - most));
@@ -68,8 +67,7 @@ wide! {
 
 wide! {
     // Replaces each row of logits by its gradient: upstream x (softmax - one-hot target).
-    fn to_logits(rows: &mut [f32], kept: (&[[f32; 2]], &[usize]), classes: usize, upstream: f32) {
-        let (scales, targets) = kept;
+    fn to_logits(rows: &mut [f32], scales: &[[f32; 2]], targets: &[usize], classes: usize, upstream: f32) {
         for (row, (&[most, share], &target)) in rows.chunks_exact_mut(classes).zip(scales.iter().zip(targets)) {
             row.iter_mut().for_each(|logit| *logit = upstream * share * exp_from_below(*logit - most));
             row[target] -= upstream;

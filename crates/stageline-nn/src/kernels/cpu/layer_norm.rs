@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use super::numbers::{numbers, of_pairs, pairs};
 use super::wide::{sum, wide};
-use crate::kernels::variants::Norm;
+use crate::kernels::variants::{Norm, Normalisation};
 
 /// The number of input rows that one CPU core processes at a time in a normalisation. Gradients of the parameters are
 /// first summed over each such group of rows, so that the sums do not depend on the number of cores.
@@ -21,14 +21,14 @@ pub fn normalised(
     input: &FloatTensor<Flex>,
     gamma: &FloatTensor<Flex>,
     beta: Option<&FloatTensor<Flex>>,
-    (norm, epsilon): (Norm, f32),
+    norm: Normalisation,
 ) -> (FloatTensor<Flex>, FloatTensor<Flex>) {
     let width = gamma.shape()[0].max(1);
     let mut output = numbers(input).to_vec();
     let mut moments = vec![[0.0; 2]; output.len() / width];
     let beta = beta.map_or_else(|| vec![0.0; width], |beta| numbers(&beta.to_contiguous()).to_vec());
     let parts = output.par_chunks_mut(ROWS * width).zip(moments.par_chunks_mut(ROWS));
-    parts.for_each(|(rows, moments)| normalise(rows, moments, (numbers(gamma), &beta), (norm, epsilon)));
+    parts.for_each(|(rows, moments)| normalise(rows, moments, numbers(gamma), &beta, norm));
     (FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape())), of_pairs(moments))
 }
 
@@ -45,7 +45,7 @@ pub fn gradient_of_input(
     let mut output = numbers(gradient).to_vec();
     let parts = output.par_chunks_mut(ROWS * width).zip(numbers(input).par_chunks(ROWS * width));
     parts.zip(pairs(moments).par_chunks(ROWS)).for_each(|((output, values), moments)| {
-        to_input(output, values, (numbers(gamma), norm), moments);
+        to_input(output, values, numbers(gamma), norm, moments);
     });
     FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape()))
 }
@@ -66,7 +66,7 @@ pub fn gradients_of_parameters(
         .map(|((upstream, values), moments)| {
             let mut part = [vec![0.0; width], vec![0.0; width]];
             let [gamma, beta] = &mut part;
-            to_parameters(gamma, beta, (upstream, values, moments));
+            to_parameters(gamma, beta, upstream, values, moments);
             part
         })
         .collect();
@@ -80,17 +80,16 @@ pub fn gradients_of_parameters(
 }
 
 wide! {
-    // Normalises rows in place and writes their moments; `parameters` are the scale and the shift.
-    fn normalise(rows: &mut [f32], moments: &mut [[f32; 2]], parameters: (&[f32], &[f32]), norm: (Norm, f32)) {
-        let ((gamma, beta), (norm, epsilon)) = (parameters, norm);
+    // Normalises rows in place and writes their moments; `gamma` is the scale and `beta` the shift.
+    fn normalise(rows: &mut [f32], moments: &mut [[f32; 2]], gamma: &[f32], beta: &[f32], norm: Normalisation) {
         let share = 1.0 / gamma.len() as f32;
         for (row, moments) in rows.chunks_exact_mut(gamma.len()).zip(moments) {
-            let mean = match norm {
+            let mean = match norm.kind {
                 Norm::Layer => share * sum(row, |_, x| x),
                 Norm::RootMeanSquare => 0.0,
             };
             let variance = share * sum(row, |_, x| (x - mean) * (x - mean));
-            let over_deviation = 1.0 / (variance + epsilon).sqrt();
+            let over_deviation = 1.0 / (variance + norm.epsilon).sqrt();
             *moments = [mean, over_deviation];
             for ((x, gamma), beta) in row.iter_mut().zip(gamma).zip(beta) {
                 *x = (*x - mean) * over_deviation * gamma + beta;
@@ -101,8 +100,7 @@ wide! {
 
 wide! {
     // Replaces the gradients of output rows by those of the input rows.
-    fn to_input(gradients: &mut [f32], rows: &[f32], gamma: (&[f32], Norm), moments: &[[f32; 2]]) {
-        let (gamma, norm) = gamma;
+    fn to_input(gradients: &mut [f32], rows: &[f32], gamma: &[f32], norm: Norm, moments: &[[f32; 2]]) {
         let (width, share) = (gamma.len(), 1.0 / gamma.len() as f32);
         let rows = rows.chunks_exact(width).zip(moments);
         for (gradients, (row, &[mean, over_deviation])) in gradients.chunks_exact_mut(width).zip(rows) {
@@ -120,10 +118,8 @@ wide! {
 }
 
 wide! {
-    // Adds the gradients of the scale and the shift over some rows; `inputs` are the output's gradients, the rows and
-    // their moments.
-    fn to_parameters(gamma: &mut [f32], beta: &mut [f32], inputs: (&[f32], &[f32], &[[f32; 2]])) {
-        let (upstream, rows, moments) = inputs;
+    // Adds the gradients of the scale and the shift over some rows, given the gradients of the output (`upstream`).
+    fn to_parameters(gamma: &mut [f32], beta: &mut [f32], upstream: &[f32], rows: &[f32], moments: &[[f32; 2]]) {
         let width = gamma.len();
         let rows = rows.chunks_exact(width).zip(moments);
         for (upstream, (row, &[mean, over_deviation])) in upstream.chunks_exact(width).zip(rows) {

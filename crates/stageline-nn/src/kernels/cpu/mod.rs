@@ -31,7 +31,7 @@ use burn::tensor::{DType, FloatDType, TensorData};
 use self::numbers::numbers;
 use crate::kernels::Kernels;
 use crate::kernels::attention_blocks::AttentionHeads;
-use crate::kernels::variants::{GeluForm, Norm};
+use crate::kernels::variants::{GeluForm, Norm, Normalisation};
 
 impl Kernels for Flex {
     /// Two numbers of each input row that the backward of a normalisation needs, `[rows, 2]`: the row's mean (0 for RMS
@@ -74,7 +74,7 @@ impl Kernels for Flex {
         input: &FloatTensor<Flex>,
         gamma: &FloatTensor<Flex>,
         beta: Option<&FloatTensor<Flex>>,
-        norm: (Norm, f32),
+        norm: Normalisation,
     ) -> (FloatTensor<Flex>, FloatTensor<Flex>) {
         layer_norm::normalised(&input.to_contiguous(), &gamma.to_contiguous(), beta, norm)
     }

@@ -4,7 +4,7 @@ use burn::tensor::Tensor;
 
 use super::sums::{ROWS, in_groups, of_groups, of_rows};
 use super::{as_given, wide};
-use crate::kernels::variants::Norm;
+use crate::kernels::variants::{Norm, Normalisation};
 
 /// The mean and the reciprocal standard deviation of each row of a normalisation's input, both `[rows, 1]`.
 #[derive(Clone, Debug)]
@@ -21,11 +21,11 @@ pub(crate) fn normalised(
     input: &Tensor<2>,
     gamma: Tensor<1>,
     beta: Option<Tensor<1>>,
-    (norm, epsilon): (Norm, f32),
+    Normalisation { kind, epsilon }: Normalisation,
 ) -> (Tensor<2>, Moments<Tensor<2>>) {
     let gamma = wide(gamma).unsqueeze::<2>();
     let beta = beta.map(|beta| wide(beta).unsqueeze::<2>());
-    let mean = (norm == Norm::Layer).then(|| wide(input.clone()).mean_dim(1));
+    let mean = (kind == Norm::Layer).then(|| wide(input.clone()).mean_dim(1));
     let centred = || centred(input.clone(), mean.as_ref());
     let over_deviation = (centred().square().mean_dim(1) + epsilon).sqrt().recip();
     let scaled = centred() * over_deviation.clone() * gamma;
@@ -92,11 +92,12 @@ mod tests {
         for rows in [31, 512] {
             let (input, upstream) = (random([rows, 48]), random([rows, 48]));
             let (gamma, beta) = (random([48]), random([48]));
+            let norm = Normalisation { kind: Norm::Layer, epsilon: 1e-5 };
             in_all(&input, |input, bound| {
                 let inner = |tensor: &Tensor<1>| exactly(tensor).autodiff();
                 let (output, gradient) =
                     derived(|input| layer_norm(input, inner(&gamma), Some(inner(&beta)), 1e-5), &input, &upstream);
-                let (found, moments) = normalised(&input, gamma.clone(), Some(beta.clone()), (Norm::Layer, 1e-5));
+                let (found, moments) = normalised(&input, gamma.clone(), Some(beta.clone()), norm);
                 near(found, &output, bound);
                 near(to_input(&input, gamma.clone(), moments.clone(), upstream.clone()), &gradient, bound);
                 let [input_f64, upstream_f64] = [&input, &upstream].map(exactly);
@@ -112,6 +113,7 @@ mod tests {
     #[test]
     fn rms_norm_matches_its_definition_in_f64() {
         let (input, upstream, gamma) = (random([150, 48]), random([150, 48]), random([48]));
+        let norm = Normalisation { kind: Norm::RootMeanSquare, epsilon: 1e-5 };
         let defined = |input: Tensor<2>, gamma: Tensor<1>| {
             let root = (input.clone().square().mean_dim(1) + 1e-5).sqrt();
             input / root * gamma.unsqueeze::<2>()
@@ -119,7 +121,7 @@ mod tests {
         in_all(&input, |input, bound| {
             let of_input = |input| defined(input, exactly(&gamma).autodiff());
             let (output, gradient) = derived(of_input, &input, &upstream);
-            let (found, moments) = normalised(&input, gamma.clone(), None, (Norm::RootMeanSquare, 1e-5));
+            let (found, moments) = normalised(&input, gamma.clone(), None, norm);
             near(found, &output, bound);
             near(to_input(&input, gamma.clone(), moments.clone(), upstream.clone()), &gradient, bound);
             let of_gamma = |gamma| defined(exactly(&input).autodiff(), gamma);

@@ -12,7 +12,7 @@ use crate::kernels::attention_blocks::{AttentionHeads, weights_of_a_head};
 use crate::kernels::cpu::causal_attention;
 use crate::kernels::cpu::numbers::numbers;
 use crate::kernels::products::Products;
-use crate::kernels::variants::{GeluForm, Norm};
+use crate::kernels::variants::{GeluForm, Norm, Normalisation};
 
 type Float = FloatTensor<Flex>;
 
@@ -86,7 +86,8 @@ pub fn operations(mut registry: CustomOpRegistry<Flex>) -> CustomOpRegistry<Flex
     add(name::SWIGLU_TO_INPUTS, |call| Flex::swiglu_to_inputs(&call.float(0), &call.float(1), &call.float(2)).into());
     add(name::ROTATED, |call| vec![Flex::rotated(&call.float(0), &call.float(1), &call.float(2))]);
     add(name::LAYER_NORM, |call| {
-        let (beta, norm) = (call.optional(2), (call.norm(), call.number(1) as f32));
+        let norm = Normalisation { kind: call.norm(), epsilon: call.number(1) as f32 };
+        let beta = call.optional(2);
         let (output, moments) = Flex::normalised(&call.float(0), &call.float(1), beta.as_ref(), norm);
         vec![output, moments]
     });

@@ -21,7 +21,7 @@ use parking_lot::RwLock;
 use crate::kernels::Kernels;
 use crate::kernels::attention_blocks::{AttentionHeads, weights_of_a_head};
 use crate::kernels::products::Products;
-use crate::kernels::variants::{GeluForm, Norm};
+use crate::kernels::variants::{GeluForm, Norm, Normalisation};
 
 /// The names by which a client requests this crate's operations from a server on another host.
 pub mod name {
@@ -205,9 +205,9 @@ impl Kernels for Remote {
         output
     }
 
-    fn normalised(input: &Float, gamma: &Float, beta: Option<&Float>, (norm, epsilon): (Norm, f32)) -> (Float, Float) {
+    fn normalised(input: &Float, gamma: &Float, beta: Option<&Float>, norm: Normalisation) -> (Float, Float) {
         let inputs = [input, gamma].into_iter().chain(beta).map(ir).collect();
-        let scalars = vec![ScalarIr::UInt(norm as u64), ScalarIr::Float(epsilon.into())];
+        let scalars = vec![ScalarIr::UInt(norm.kind as u64), ScalarIr::Float(norm.epsilon.into())];
         ask(&input.device(), name::LAYER_NORM, inputs, scalars, [like(input), pairs(input)]).into()
     }
 

@@ -7,7 +7,8 @@
 //!
 //! - `start`: starts a thread for each worker of each replica, and creates its channels.
 //! - `exchange`: sends commands, batches and verdicts to the workers, and gathers their replies (`Finished`).
-//! - `watch`: sends and receives that check in intervals whether any worker makes progress (`Watch`).
+//! - `watch`: the state by which the watchdog detects a stall (`Watch`).
+//! - `wait`: sends and receives that check in intervals whether any worker makes progress.
 //! - `hosts`: finds out whether an error comes from a lost host, or from a broken network link between hosts.
 //! - `shutdown`: stops and joins the threads, and keeps their stages for checkpoints and trained modules.
 
@@ -15,6 +16,7 @@ mod exchange;
 mod hosts;
 mod shutdown;
 mod start;
+mod wait;
 mod watch;
 
 use std::sync::Arc;

@@ -1,13 +1,10 @@
-//! Waits for messages from and to the workers, and detects a stall of the workers while it waits.
+//! The state by which the watchdog detects a stall of the workers ([`Watch`]).
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use super::{Ended, Workers};
 use crate::failure::activity::During;
-use crate::failure::step_error::StepError;
-use crate::failure::watchdog::{Stall, Watchdog};
-use crate::threads::{Receiver, Sender};
+use crate::failure::watchdog::Watchdog;
 
 /// The state by which the watchdog detects a stall of the workers: its time limits, the running pass, and the longest
 /// action so far.
@@ -16,15 +13,15 @@ pub(super) struct Watch {
     /// The longest duration of one action (such as a forward or a backward) in any training step so far.
     pub(super) longest: Duration,
     /// Whether the watchdog has logged a warning of stalled workers since the current pass began.
-    warned: Cell<bool>,
+    pub(super) warned: Cell<bool>,
     /// The time without progress of any worker, as measured at the watchdog's last check, in units of its `floor` (the
     /// shortest time before a stall warning), rounded down. When the number grows to a power of two, the watchdog
     /// checks whether the hosts still answer.
-    asked: Cell<u32>,
+    pub(super) asked: Cell<u32>,
     /// The kind and number of the pass (step, evaluation, ...) that the workers run now, for errors and logs.
     pub(super) during: During,
     /// The time at which the workers' current pass began.
-    began: Instant,
+    pub(super) began: Instant,
 }
 
 impl Watch {
@@ -37,76 +34,5 @@ impl Watch {
             during: During::Step(0),
             began: Instant::now(),
         }
-    }
-}
-
-impl<In, Out, Target> Workers<In, Out, Target> {
-    /// Records the kind and the start time of the pass that begins now, for the watchdog and for errors.
-    pub(crate) fn begin(&mut self, during: During) {
-        (self.watch.during, self.watch.began) = (during, Instant::now());
-        self.watch.warned.set(false);
-    }
-
-    /// Returns the kind and number of the pass (step, evaluation, ...) that the workers run now, for errors and logs.
-    pub(crate) fn during(&self) -> During {
-        self.watch.during
-    }
-
-    /// Returns the time at which the workers' current pass began.
-    pub(crate) fn began(&self) -> Instant {
-        self.watch.began
-    }
-
-    /// Records the duration of an action, such as a forward, if no action was longer so far. The watchdog reports a
-    /// stall only after several times the duration of the longest action without progress.
-    pub(crate) fn note_action(&mut self, took: Duration) {
-        self.watch.longest = self.watch.longest.max(took);
-    }
-
-    /// Waits for a message from the workers and returns it. Meanwhile checks in intervals whether the workers have
-    /// stalled, and returns an error if they have.
-    pub(super) fn receive<R>(&self, messages: &Receiver<R>) -> Result<R, Ended> {
-        let Some(watchdog) = self.watch.watchdog else { return Ok(self.stop.receive(messages)?) };
-        loop {
-            if let Some(message) = self.stop.receive_within(messages, watchdog.interval())? {
-                return Ok(message);
-            }
-            self.check_progress(watchdog)?;
-        }
-    }
-
-    /// Sends a message to a worker, and waits if the worker's channel is full. Meanwhile checks in intervals whether
-    /// the workers have stalled, and returns an error if they have.
-    pub(super) fn send<R>(&self, channel: &Sender<R>, mut message: R) -> Result<(), Ended> {
-        let Some(watchdog) = self.watch.watchdog else { return Ok(self.stop.send(channel, message)?) };
-        while let Some(back) = self.stop.send_within(channel, message, watchdog.interval())? {
-            message = back;
-            self.check_progress(watchdog)?;
-        }
-        Ok(())
-    }
-
-    /// Logs a warning if no worker makes progress (a stall). Returns an error if the stall lasts longer than the
-    /// watchdog allows, or if a host is lost.
-    fn check_progress(&self, watchdog: Watchdog) -> Result<(), Ended> {
-        let Watch { longest, warned, asked, during, began, .. } = &self.watch;
-        let limit = watchdog.limit(*longest);
-        let stall = Stall::seen(self.handles.iter().map(|worker| worker.progress.places()), *began, *during);
-        if stall.still > limit.saturating_add(watchdog.grace) {
-            return Err(Ended::ByCaller(StepError::Stalled(Box::new(stall))));
-        }
-        if stall.still > limit && !warned.replace(true) {
-            tracing::warn!(events = %stall.to_json(), "{stall}");
-        }
-        // A liveness check is cheap, so unlike the warning it does not wait for a multiple of the longest action. The
-        // intervals between checks double while all hosts answer.
-        let floors = stall.still.div_duration_f64(watchdog.floor) as u32;
-        if floors > asked.replace(floors) && floors.is_power_of_two() {
-            let error = self.name_lost_hosts(StepError::Stalled(Box::new(stall)));
-            if matches!(error, StepError::HostsLost { .. }) {
-                return Err(Ended::ByCaller(error));
-            }
-        }
-        Ok(())
     }
 }

@@ -1,0 +1,105 @@
+//! [`PipelineBuilder::build`]: from valid settings to assembled stages and running workers.
+
+use std::num::NonZero;
+use std::sync::Arc;
+use std::thread::available_parallelism;
+
+use burn::tensor::Device;
+use stageline_schedule::Checked;
+
+use crate::build::assemble::Assembled;
+use crate::build::builder::PipelineBuilder;
+use crate::build::validate::validate_progress;
+#[cfg(feature = "cuda")]
+use crate::device::location::between_cuda;
+use crate::device::location::{communication_streams, is_host};
+use crate::failure::build_error::BuildError;
+use crate::memory::rehearsal::Parameters;
+use crate::model::payload::Payload;
+use crate::pipeline::workers::Prepared;
+use crate::pipeline::{Common, Pipeline, Stepping};
+use crate::state::layout::Layout;
+use crate::state::mismatch::Mismatch;
+use crate::threads::cores::Cores;
+use crate::update::loss_scale::{LossScale, Scaler};
+
+/// The default interval, in training steps, between synchronised steps, in which workers wait for their device after
+/// every action. It applies if any stage is on a device other than the host's CPU.
+const SYNCHRONISE_EVERY: usize = 20;
+
+impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target> {
+    /// Builds the pipeline: validates the settings, generates and checks the plan, and starts one thread per worker.
+    ///
+    /// # Errors
+    /// Returns [`BuildError`] if a setting is invalid, the schedule generates no plan or a plan that cannot run, the
+    /// checkpoint does not fit the model, a session (a connection to a device of another host) cannot be opened, or a
+    /// thread cannot be started. The message names the invalid values and how to correct them.
+    pub fn build(mut self) -> Result<Pipeline<In, Out, Target>, BuildError> {
+        let loss_scale = self.loss_scale.unwrap_or_else(|| LossScale::of(self.precision));
+        self.validate(loss_scale)?;
+        let plan = self.checked_plan()?;
+        let (groups, devices) = (self.groups()?, self.devices_by_replica()?);
+        let machine = || Cores::Shared(available_parallelism().map_or(1, NonZero::get));
+        let cores = self.cores_per_stage.map_or_else(machine, Cores::Each);
+        let streams = self.streams(&plan, &devices);
+        #[cfg(feature = "cuda")]
+        let several_gpus =
+            devices.iter().any(|devices| devices.windows(2).any(|pair| between_cuda(&pair[0], &pair[1])));
+        let parameters: Vec<_> = Parameters::by_replica(&self.stages.owners.tensors, &devices, self.precision);
+        let layout = Layout::new(std::mem::take(&mut self.stages.owners.tensors), self.names.as_ref())?;
+        self.restore.as_ref().map_or(Ok(()), |checkpoint| validate_progress(checkpoint.progress, loss_scale))?;
+        let restored = self.restore.as_ref().map(|checkpoint| layout.restore(checkpoint)).transpose();
+        let restored = restored.map_err(BuildError::Checkpoint)?.unwrap_or_default();
+        let all_on_host = self.stages.devices.iter().chain(self.replica_devices.iter().flatten()).all(is_host);
+        let synchronise_every = self.synchronise_every.unwrap_or(if all_on_host { 0 } else { SYNCHRONISE_EVERY });
+        let Assembled { replicas, unfit } =
+            self.stages.assemble(&plan, &devices, groups, self.precision, self.rollback, restored)?;
+        Mismatch::unless_empty(layout.unfit(unfit)).map_err(BuildError::Checkpoint)?;
+        let known = streams.into_iter().zip(devices).zip(parameters);
+        let prepared = replicas.into_iter().zip(known);
+        let prepared = prepared.map(|((channels, runners), ((streams, devices), parameters))| Prepared {
+            channels,
+            runners,
+            streams,
+            stages: devices.into_iter().zip(parameters).collect(),
+        });
+        let progress = self.restore.map(|checkpoint| checkpoint.progress);
+        let stepping = Stepping {
+            scaler: Scaler::resumed(loss_scale, progress.and_then(|progress| progress.loss_scale)),
+            tuned_for: self.tuned_for,
+            flush: self.flush,
+            synchronise_every,
+            rollback: self.rollback,
+            recompute: self.stages.recompute.into(),
+        };
+        let common = Common {
+            plan: Arc::new(plan),
+            scoring: self.stages.scoring,
+            groups,
+            cores,
+            stepping,
+            layout,
+            watchdog: self.watchdog,
+        };
+        #[cfg(feature = "cuda")]
+        if several_gpus {
+            crate::device::nccl::log();
+        }
+        // The chain's own modules are dropped first, so that they are not in memory beside the workers' copies.
+        drop(self.stages.wire);
+        let mut pipeline = Pipeline::start(prepared.collect(), common)?;
+        progress.into_iter().for_each(|progress| pipeline.resume(progress));
+        Ok(pipeline)
+    }
+
+    /// Returns, by replica and stage, the number of the communication stream (a GPU's queue of transfers to other GPUs)
+    /// in which the transfers of each stage's device are ordered; `None` for a device whose transfers need no order.
+    fn streams(&self, plan: &Checked, devices: &[Vec<Device>]) -> Vec<Vec<Option<usize>>> {
+        let stages = self.stages.devices.len();
+        if self.ordered_transfers {
+            // Each worker's number stands for a device, which is shared by the workers of that number in all replicas.
+            return vec![(0..stages).map(|stage| Some(plan.placement().worker(stage))).collect(); devices.len()];
+        }
+        communication_streams(&devices.concat()).chunks(stages).map(<[_]>::to_vec).collect()
+    }
+}

@@ -1,0 +1,16 @@
+//! The closures that build the models of a verification.
+
+use crate::build::builder::PipelineBuilder;
+use crate::model::payload::Payload;
+
+/// The closures that build the two models of a verification: the model that is trained as configured, and the reference
+/// that is trained on one device.
+pub(super) struct Models<'a, In: Payload, Out: Payload, Target: Payload> {
+    pub(super) build: &'a Build<'a, In, Out, Target>,
+    /// The closure that builds the model as it was before it was cut into stages, which the reference (the training on
+    /// one device) then trains; `None` if the reference trains the stages of the verified pipeline.
+    pub(super) uncut: Option<&'a Build<'a, In, Out, Target>>,
+}
+
+/// A closure that builds a pipeline, with the same parameters on every call.
+pub(super) type Build<'a, In, Out, Target> = dyn Fn() -> PipelineBuilder<In, Out, Target> + 'a;
