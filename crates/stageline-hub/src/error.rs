@@ -140,10 +140,11 @@ pub enum FolderError {
         /// The name of the other weights file with the tensor.
         second: String,
     },
-    /// No weights file of the folder has the tensor that the caller asked for.
+    /// No weights file of the folder has the tensor that the caller asked for. The message names the file that lists
+    /// the tensors of the model.
     #[error("{} has no tensor `{}`; {}", shown(path), Printable::new(tensor), hint(similar))]
     MissingTensor {
-        /// The path of the model folder that lacks the tensor.
+        /// The path of the file in which the tensor was looked for: the only weights file of the folder, or the index.
         path: PathBuf,
         /// The name of the tensor that the caller asked for.
         tensor: String,

@@ -182,14 +182,14 @@ fn configurations_that_contradict_the_tensors_are_refused() {
     export_llama(folder.path(), &place);
     let message = |config: Value| refusal(&place, &bad, config);
     for (config, parts) in [
-        (json!({"num_hidden_layers": 5}), ["model.layers.4.input_layernorm.weight", "bad has no tensor"]),
+        (json!({"num_hidden_layers": 5}), ["model.layers.4.input_layernorm.weight", "model.safetensors has no tensor"]),
         (
             json!({"num_hidden_layers": 3}),
             ["the configuration does not describe the tensor `model.layers.3.", "model.safetensors"],
         ),
         (json!({"intermediate_size": 40}), ["model.layers.0.mlp.gate_proj.weight", "40"]),
-        (json!({"tie_word_embeddings": false}), ["lm_head.weight", "bad has no tensor"]),
-        (json!({"model_type": "qwen3", "head_dim": 4}), ["q_norm.weight", "bad has no tensor"]),
+        (json!({"tie_word_embeddings": false}), ["lm_head.weight", "model.safetensors has no tensor"]),
+        (json!({"model_type": "qwen3", "head_dim": 4}), ["q_norm.weight", "model.safetensors has no tensor"]),
     ] {
         let found = message(config);
         assert!(parts.iter().all(|part| found.contains(part)), "{found}");
