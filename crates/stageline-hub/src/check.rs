@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::companions::{self, is_same};
 use crate::disk::NewFile;
 use crate::error::FolderError;
+use crate::folder::ModelFolder;
 use crate::layout::Layout;
 use crate::names::{CONFIG, INDEX};
 use crate::refusal::Refusal;
@@ -40,16 +41,16 @@ pub fn check_export(layout: &Layout, from: impl AsRef<Path>, to: impl AsRef<Path
 }
 
 /// Checks, before a long computation, that its result can be written to a new file at `path`, or over the regular file
-/// that is there. `model` is the folder that the model is read from, whose files are in use and must not be replaced.
+/// that is there. `model` is the folder that the model is read from, if any, whose files are in use.
 ///
 /// A new file is created and removed again. A file that is there keeps its contents.
 ///
 /// # Errors
 /// - [`FolderError::Refused`] if the folder of the file does not exist, if something other than a regular file is at
-///   the path, or if a file of the folder `model` is there.
+///   the path, or if it is a file of the model.
 /// - [`FolderError::DanglingLink`] if a link is at the path that leads to nothing.
 /// - [`FolderError::Write`] if the operating system refuses to write the file.
-pub fn check_file(path: impl AsRef<Path>, model: impl AsRef<Path>) -> Result<(), FolderError> {
+pub fn check_file(path: impl AsRef<Path>, model: Option<&ModelFolder>) -> Result<(), FolderError> {
     let path = path.as_ref();
     let refused = |reason| Err(FolderError::refused(path, reason));
     let Some(folder) = path.parent().map(or_here) else { return refused(Refusal::NotAFile) };
@@ -58,7 +59,7 @@ pub fn check_file(path: impl AsRef<Path>, model: impl AsRef<Path>) -> Result<(),
     }
     match fs::metadata(path) {
         Ok(metadata) if !metadata.is_file() => refused(Refusal::NotAFile),
-        Ok(_) if is_same(folder, or_here(model.as_ref()))? => refused(Refusal::Source),
+        Ok(_) if model.is_some_and(|model| is_of(model, path)) => refused(Refusal::SourceFile),
         Ok(_) => OpenOptions::new().write(true).open(path).map(drop).map_err(FolderError::write("write", path)),
         Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(path).is_ok() => {
             Err(FolderError::DanglingLink { path: path.to_path_buf() })
@@ -68,6 +69,13 @@ pub fn check_file(path: impl AsRef<Path>, model: impl AsRef<Path>) -> Result<(),
             fs::remove_file(path).map_err(FolderError::write("remove", path))
         }
     }
+}
+
+/// Whether the file at `path` is one of the files that a model is read from.
+fn is_of(model: &ModelFolder, path: &Path) -> bool {
+    let weights = model.files().iter().map(|file| file.name.as_str());
+    let mut names = weights.chain(companions::present(model.path())).chain([INDEX]);
+    names.any(|name| is_same(&model.path().join(name), path).unwrap_or(false))
 }
 
 /// Returns the path of a folder that can be given to the operating system: the current folder for an empty path, which

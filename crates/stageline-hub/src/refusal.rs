@@ -16,6 +16,9 @@ pub enum Refusal {
     /// The folder to write into is the one from which the model is read, whose files may still be mapped into memory.
     #[error("the model is read from this folder; give another folder")]
     Source,
+    /// The file to write is one of those that the model is read from.
+    #[error("the model is read from this file; give another file")]
+    SourceFile,
     /// The folder to write into has a weights file or an index that readers would take instead of the new weights.
     #[error(
         "the folder has `{}`, which some readers would take instead of the new weights; remove it, or give another folder",

@@ -122,17 +122,20 @@ fn a_companion_that_cannot_be_read_is_refused_before_the_export() {
 
 #[test]
 fn a_file_that_passes_the_check_is_unchanged() {
-    let (model, root) = (toy::sharded(), toy::folder(&[("old", b"contents")]));
-    check_file(root.path().join("new"), model.path()).unwrap();
-    check_file(root.path().join("old"), model.path()).unwrap();
-    check_file(model.path().join("logits"), model.path()).unwrap();
+    let (source, root) = (toy::sharded(), toy::folder(&[("old", b"contents")]));
+    let model = ModelFolder::open(source.path()).unwrap();
+    fs::write(source.path().join("logits"), "").unwrap();
+    for path in [root.path().join("new"), root.path().join("old"), source.path().join("logits")] {
+        check_file(&path, Some(&model)).unwrap();
+        check_file(&path, None).unwrap();
+    }
     assert_eq!(names(root.path()), ["old"]);
     assert_eq!(fs::read(root.path().join("old")).unwrap(), b"contents");
 }
 
 #[test]
 fn a_file_that_cannot_be_written_is_refused() {
-    let (model, root) = (toy::sharded(), toy::folder(&[("old", b"contents")]));
+    let root = toy::folder(&[("old", b"contents")]);
     toy::pipe(&root.path().join("pipe"));
     symlink("nowhere", root.path().join("link")).unwrap();
     let before = names(root.path());
@@ -144,25 +147,37 @@ fn a_file_that_cannot_be_written_is_refused() {
         ("link", "is a link to a file that does not exist"),
         ("new/", "cannot create"),
     ] {
-        let error = check_file(root.path().join(name), model.path()).unwrap_err();
+        let error = check_file(root.path().join(name), None).unwrap_err();
         toy::check_text(&error);
         toy::assert_says(&error, &[part, root.path().to_str().unwrap()]);
     }
-    let error = check_file("", model.path()).unwrap_err();
+    let error = check_file("", None).unwrap_err();
     assert!(matches!(error, FolderError::Refused { reason: Refusal::NotAFile, .. }), "{error}");
-    let error = check_file(model.path().join(SHARDS[0]), model.path()).unwrap_err();
-    toy::assert_says(&error, &[SHARDS[0], "the model is read from this folder"]);
     assert_eq!(names(root.path()), before);
-    assert_eq!(ModelFolder::open(model.path()).unwrap().tensors().len(), 4);
+}
+
+#[test]
+fn a_file_that_the_model_is_read_from_is_refused() {
+    let (source, links) = (toy::sharded(), toy::folder(&[]));
+    for name in ["config.json", INDEX, SHARDS[0], SHARDS[1]] {
+        symlink(source.path().join(name), links.path().join(name)).unwrap();
+    }
+    for model in [source.path(), links.path()] {
+        let model = ModelFolder::open(model).unwrap();
+        for name in ["config.json", INDEX, SHARDS[0]] {
+            let error = check_file(source.path().join(name), Some(&model)).unwrap_err();
+            toy::check_text(&error);
+            toy::assert_says(&error, &[name, "the model is read from this file; give another file"]);
+            assert!(matches!(error, FolderError::Refused { reason: Refusal::SourceFile, .. }));
+        }
+    }
+    assert_eq!(ModelFolder::open(source.path()).unwrap().tensors().len(), 4);
 }
 
 #[test]
 fn a_path_without_a_folder_is_in_the_current_folder() {
-    // The tests of a crate run in its folder, which is also the model's here.
-    let error = check_file("Cargo.toml", "").unwrap_err();
-    assert!(matches!(error, FolderError::Refused { reason: Refusal::Source, .. }), "{error}");
     let (name, source) = (format!("check-{}", std::process::id()), toy::sharded());
-    check_file(&name, source.path()).unwrap();
+    check_file(&name, None).unwrap();
     check_export(&new(), source.path(), &name).unwrap();
     assert!(!Path::new(&name).exists());
 }
