@@ -44,7 +44,8 @@ struct Fields {
     activation_function: String,
     layer_norm_epsilon: f64,
     initializer_range: f64,
-    tie_word_embeddings: bool,
+    /// `None` also for a `null`, which stands for the default.
+    tie_word_embeddings: Option<bool>,
     scale_attn_weights: bool,
     scale_attn_by_inverse_layer_idx: bool,
     add_cross_attention: bool,
@@ -62,7 +63,7 @@ impl Default for Fields {
             activation_function: "gelu_new".to_owned(),
             layer_norm_epsilon: 1e-5,
             initializer_range: 0.02,
-            tie_word_embeddings: true,
+            tie_word_embeddings: None,
             scale_attn_weights: true,
             scale_attn_by_inverse_layer_idx: false,
             add_cross_attention: false,
@@ -115,8 +116,36 @@ impl Config {
             hidden: fields.n_inner.unwrap_or(4 * width),
             epsilon: fields.layer_norm_epsilon,
             activation,
-            tied: fields.tie_word_embeddings,
+            tied: fields.tie_word_embeddings.unwrap_or(true),
             deviation: fields.initializer_range,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_head_is_tied_unless_the_configuration_says_false() {
+        for (config, tied) in [
+            (json!({}), true),
+            (json!({"tie_word_embeddings": null}), true),
+            (json!({"tie_word_embeddings": true}), true),
+            (json!({"tie_word_embeddings": false}), false),
+        ] {
+            assert_eq!(Config::read(&config).unwrap().tied, tied, "{config}");
+        }
+    }
+
+    #[test]
+    fn other_scales_of_attention_are_refused() {
+        for (name, value) in [("scale_attn_weights", false), ("scale_attn_by_inverse_layer_idx", true)] {
+            let reason = Config::read(&json!({name: value})).unwrap_err();
+            assert_eq!(reason, format!("{name} {value}: GPT-2 is implemented without this"));
+            Config::read(&json!({name: !value})).unwrap();
+        }
     }
 }
