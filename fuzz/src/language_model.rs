@@ -1,5 +1,5 @@
-//! Fuzzes the opening of language models: bytes replace the configuration of a small model, or the header of its weights.
-//! A model that opens must have every tensor of its parameters.
+//! Fuzzes the opening of language models: bytes replace the configuration of a small model, or the header of its
+//! weights. A model that opens must have every tensor of its parameters.
 
 use std::fs;
 use std::path::Path;
@@ -56,8 +56,8 @@ const HEADERS: [&str; 2] = [
 
 /// Opens the model that an input describes, and asserts that it is complete or that the error is safe to print.
 ///
-/// The first byte chooses what the rest replaces: 0 for the configuration of a GPT-2, 1 for that of a Llama, and 2 and 3
-/// for the headers of their weights. The data behind a header are zeros, as many as it describes.
+/// The first byte chooses what the rest replaces: 0 for the configuration of a GPT-2, 1 for that of a Llama, and 2 and
+/// 3 for the headers of their weights. The data behind a header are zeros, as many as it describes.
 pub fn language_model(bytes: &[u8]) {
     match opened(bytes) {
         Some((root, Ok(model))) => assert_complete(&model, root.path()),
@@ -85,8 +85,8 @@ pub fn opened(bytes: &[u8]) -> Option<(TempDir, Result<LanguageModel, ModelError
     Some((root, model))
 }
 
-/// Returns a weights file with this header, the right length before it, and as many zeros as the header describes, up to
-/// a limit.
+/// Returns a weights file with this header, the right length before it, and as many zeros as the header describes, up
+/// to a limit.
 fn weights(header: &[u8]) -> Vec<u8> {
     let parsed: Value = serde_json::from_slice(header).unwrap_or_default();
     let ends = parsed.as_object().into_iter().flatten().filter_map(|(_, tensor)| tensor["data_offsets"][1].as_u64());

@@ -19,7 +19,8 @@ pub enum TokenError {
         /// The path that does not exist.
         path: PathBuf,
     },
-    /// The path of a source (text files to tokenise), of a token file or of a tokenizer is a link that leads to nothing.
+    /// The path of a source (text files to tokenise), of a token file or of a tokenizer is a link that leads to
+    /// nothing.
     #[error("{} is a link to a file that does not exist; restore that file, or remove the link", shown(path))]
     DanglingLink {
         /// The path of the link.

@@ -32,8 +32,8 @@ impl TokenFile {
     /// and these ends. The tokens are not read, so the time to open the file does not grow with their number.
     ///
     /// # Errors
-    /// - An error of [`open_file`](crate::open_file) if the file cannot be opened, or [`TokenError::Io`] if it cannot be
-    ///   mapped into memory.
+    /// - An error of [`open_file`](crate::open_file) if the file cannot be opened, or [`TokenError::Io`] if it cannot
+    ///   be mapped into memory.
     /// - [`TokenError::Damaged`] if one of these checks fails, for example because another release wrote the file.
     pub fn open(path: &Path) -> Result<Self, TokenError> {
         let file = open_file(path, u64::MAX)?;

@@ -121,9 +121,9 @@ impl Config {
         })
     }
 
-    /// Returns the factor by which the queries of a block are multiplied, so that attention, which divides its scores by
-    /// the square root of a head's size, has the scores that the configuration asks for. `index` is the index of the
-    /// block, counted from 0.
+    /// Returns the factor by which the queries of a block are multiplied, so that attention, which divides its scores
+    /// by the square root of a head's size, has the scores that the configuration asks for. `index` is the index of
+    /// the block, counted from 0.
     pub fn query_scale(&self, index: usize) -> f64 {
         let by_size = if self.scale_by_size { 1.0 } else { ((self.width / self.heads) as f64).sqrt() };
         let by_block = if self.scale_by_block { (index + 1) as f64 } else { 1.0 };

@@ -1,9 +1,9 @@
 //! The frequencies of a rotary embedding, as `config.json` describes them ([`Rope`]).
 //!
-//! At position p the angle of a pair is p times its frequency, so an error in the last bit of a frequency grows with the
-//! position. The frequencies therefore come from the same operations in f32, in the same order, as in the Transformers
-//! library (`modeling_rope_utils.py`), each rounded as PyTorch rounds it on a CPU. PyTorch divides a number by a tensor
-//! in two roundings: it multiplies the reciprocal of the tensor.
+//! At position p the angle of a pair is p times its frequency, so an error in the last bit of a frequency grows with
+//! the position. The frequencies therefore come from the same operations in f32, in the same order, as in the
+//! Transformers library (`modeling_rope_utils.py`), each rounded as PyTorch rounds it on a CPU. PyTorch divides a number
+//! by a tensor in two roundings: it multiplies the number by the reciprocal of the tensor.
 
 use std::f32::consts::TAU;
 
@@ -82,8 +82,8 @@ impl Rope {
     }
 }
 
-/// Returns the frequency of one pair of a head's elements before any scaling, in radians per position: the reciprocal of
-/// `theta` to the power of `2 pair / size`.
+/// Returns the frequency of one pair of a head's elements before any scaling, in radians per position: the reciprocal
+/// of `theta` to the power of `2 pair / size`.
 fn plain(theta: f32, pair: usize, size: usize) -> f32 {
     let exponent = (2 * pair) as f32 / size as f32;
     // The power in f64 is rounded to the nearest f32. PyTorch's own may differ from it in the last bit.
@@ -176,8 +176,8 @@ mod tests {
         assert_eq!(between, 3);
     }
 
-    /// The expected bits were computed in Python from the formula of the Transformers library, with every result rounded
-    /// to f32 where PyTorch rounds it.
+    /// The expected bits were computed in Python from the formula of the Transformers library, with every result
+    /// rounded to f32 where PyTorch rounds it.
     #[test]
     fn every_operation_is_rounded_to_f32_in_the_order_of_transformers() {
         let bits = |numbers: Vec<f32>| numbers.into_iter().map(f32::to_bits).collect::<Vec<_>>();
