@@ -17,13 +17,16 @@ use regex::Regex;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use stageline::{CountingAllocator, Pipeline};
-use stageline_data::{Bytes, Continued, Encode, Tokenizer};
+use stageline_data::{Bytes, Continued, Encode, Tokenizer, open_file};
 use stageline_models::{LanguageModel, Logits, Sampling, Tokens};
 use stageline_train::{Program, Run, TokenData, TokenRows, TokenSettings, open_tokens};
 
 /// The allocator that counts the memory of every stage on the CPU, for memory estimates and the log.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
+
+/// The largest length in bytes of the file of `--logits`.
+const MOST_ROWS: u64 = 1 << 30;
 
 /// Fine-tunes a language model from a folder of the Hugging Face hub, cut into pipeline stages.
 #[derive(Clone, Parser)]
@@ -84,8 +87,9 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     let model = open(&flags, seed)?;
     let encoding = encoding(model.home())?;
     // What would fail after the training fails before it.
-    let rows = flags.logits.as_deref().map(TokenRows::read).transpose().context("--logits")?;
+    let rows = flags.logits.as_deref().map(read_rows).transpose().context("--logits")?;
     rows.iter().try_for_each(|rows| rows.check(model.vocabulary(), model.positions())).context("--logits")?;
+    flags.out.iter().try_for_each(|file| model.check_output(file)).context("--out")?;
     flags.export.iter().try_for_each(|folder| model.check_export(folder)).context("--export")?;
     let Flags { temperature, top_k, top_p, .. } = flags;
     let sampling = Sampling { temperature, top_k, top_p, seed };
@@ -132,17 +136,23 @@ fn open(flags: &Flags, seed: u64) -> Result<LanguageModel> {
     Ok(model)
 }
 
-/// Returns the encoding of the model's folder: that of `tokenizer.json` if there is one, and otherwise bytes as tokens.
+/// Returns the encoding of text: that of tokenizer.json if there is one, else bytes. A link to nothing is an error.
 fn encoding(home: &Path) -> Result<Box<dyn Encode>> {
     let path = home.join("tokenizer.json");
-    if path.exists() {
+    if path.symlink_metadata().is_ok() {
         return Ok(Box::new(Tokenizer::open(&path)?));
     }
     println!("there is no {}, so each byte of a text is a token", path.display());
     Ok(Box::new(Bytes))
 }
 
-/// Opens the text of `--data` as training data for the model; returns `None` if the flag is unset.
+/// Reads the rows of tokens of `--logits`, from a regular file only, because reading a pipe could wait for ever.
+fn read_rows(path: &Path) -> Result<TokenRows> {
+    drop(open_file(path, MOST_ROWS)?);
+    TokenRows::read(path)
+}
+
+/// Opens the text to train on, with the tokens and lengths of the model.
 fn open_data(flags: &Flags, model: &LanguageModel, encoding: &dyn Encode, seed: u64) -> Result<Option<TokenData>> {
     let Some(path) = &flags.data else { return Ok(None) };
     let settings = TokenSettings {

@@ -12,6 +12,7 @@
 
 pub mod configuration;
 pub mod corpus;
+pub mod language_model;
 pub mod manifest;
 pub mod model_folder;
 pub mod mutations;

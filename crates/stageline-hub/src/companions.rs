@@ -22,20 +22,35 @@ use crate::refusal::Refusal;
 /// Returns an error that names the file if a file cannot be read or written, or if both folders are the same.
 pub fn copy_companions(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<Vec<&'static str>, FolderError> {
     let (from, to) = (from.as_ref(), to.as_ref());
-    let source = fs::canonicalize(from).map_err(FolderError::read(from))?;
     fs::create_dir_all(to).map_err(FolderError::write("create the folder", to))?;
-    if fs::canonicalize(to).map_err(FolderError::read(to))? == source {
+    if is_same(from, to)? {
         return Err(FolderError::refused(to, Refusal::Source));
     }
-    let present: Vec<&str> = COMPANIONS.into_iter().filter(|name| disk::has(from, name)).collect();
+    let present = present(from);
     for name in &present {
-        let mut old = disk::open(&from.join(name), "a link in the folder leads to it")?;
+        let mut old = open(from, name)?;
         let path = to.join(name);
         let copy = |new: &mut fs::File| io::copy(&mut old, new).map(drop).map_err(FolderError::write("write", &path));
         NewFile::write(to, name, copy)?.publish()?;
     }
     disk::sync_folder(to)?;
     Ok(present)
+}
+
+/// Whether two paths lead to the same file or folder. Something must be at both.
+pub(crate) fn is_same(a: &Path, b: &Path) -> Result<bool, FolderError> {
+    let real = |path: &Path| fs::canonicalize(path).map_err(FolderError::read(path));
+    Ok(real(a)? == real(b)?)
+}
+
+/// Returns the names of the companions that a model folder has, links to nothing included.
+pub(crate) fn present(folder: &Path) -> Vec<&'static str> {
+    COMPANIONS.into_iter().filter(|name| disk::has(folder, name)).collect()
+}
+
+/// Opens a companion of a model folder, which must be a regular file or a link to one.
+pub(crate) fn open(folder: &Path, name: &str) -> Result<fs::File, FolderError> {
+    disk::open(&folder.join(name), "a link in the folder leads to it")
 }
 
 /// Writes the `config.json` of a model folder, which is created if necessary. An old `config.json` is replaced.

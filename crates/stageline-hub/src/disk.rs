@@ -30,16 +30,44 @@ pub(crate) fn open(path: &Path, reason: &'static str) -> Result<File, FolderErro
     File::open(path).map_err(failed)
 }
 
+/// Reads a regular file of at most `most` bytes, or a link to one, such as a file beside a model folder.
+///
+/// A pipe, whose reading would wait for its other end, and a device, whose reading might never end, are errors.
+///
+/// # Errors
+/// - [`FolderError::FileNotFound`] if nothing is at the path, and [`FolderError::DanglingLink`] if a link is there that
+///   leads to nothing.
+/// - [`FolderError::NotAFile`] if a folder, a device, a pipe or a socket is there.
+/// - [`FolderError::TooLong`] if the file has more than `most` bytes.
+/// - [`FolderError::Read`] if the operating system refuses to read the file.
+pub fn read_file(path: impl AsRef<Path>, most: u64) -> Result<Vec<u8>, FolderError> {
+    let path = path.as_ref();
+    let file = open(path, "the caller names it").map_err(|error| match error {
+        FolderError::MissingFile { path, .. } if fs::symlink_metadata(&path).is_ok() => {
+            FolderError::DanglingLink { path }
+        }
+        FolderError::MissingFile { path, .. } => FolderError::FileNotFound { path },
+        other => other,
+    })?;
+    read_at_most(file, path, most)
+}
+
+/// Reads the rest of an open file. If it has more than `most` bytes, no more than one of the others is read, and the
+/// result is an error. `path` names the file in errors.
+fn read_at_most(file: File, path: &Path, most: u64) -> Result<Vec<u8>, FolderError> {
+    let mut bytes = Vec::new();
+    file.take(most.saturating_add(1)).read_to_end(&mut bytes).map_err(FolderError::read(path))?;
+    if bytes.len() as u64 <= most {
+        return Ok(bytes);
+    }
+    let found = fs::metadata(path).map_or(bytes.len() as u64, |metadata| metadata.len());
+    Err(FolderError::TooLong { path: path.to_path_buf(), found, most })
+}
+
 /// Reads a JSON file of at most 64 MiB, whose contents must be an object. `reason` says, for the error message, why the
 /// folder must have the file.
 pub(crate) fn read_json(path: &Path, reason: &'static str) -> Result<Map<String, Value>, FolderError> {
-    let mut bytes = Vec::new();
-    let mut file = open(path, reason)?.take(MOST_JSON + 1);
-    file.read_to_end(&mut bytes).map_err(FolderError::read(path))?;
-    if bytes.len() as u64 > MOST_JSON {
-        let found = fs::metadata(path).map_or(bytes.len() as u64, |metadata| metadata.len());
-        return Err(FolderError::TooLong { path: path.to_path_buf(), found, most: MOST_JSON });
-    }
+    let bytes = read_at_most(open(path, reason)?, path, MOST_JSON)?;
     match serde_json::from_slice(&bytes) {
         Ok(Value::Object(object)) => Ok(object),
         Ok(_) => Err(FolderError::malformed(path, "it is JSON, but not an object")),

@@ -67,6 +67,18 @@ pub enum FolderError {
         /// The path of the folder, device, pipe or socket that is in the place of a file.
         path: PathBuf,
     },
+    /// The path of a file that the caller names does not exist.
+    #[error("{} does not exist; give the path of a file", shown(path))]
+    FileNotFound {
+        /// The path of the file that does not exist.
+        path: PathBuf,
+    },
+    /// A file that the caller names is a symbolic link to a path that does not exist.
+    #[error("{} is a link to a file that does not exist; restore that file, or remove the link", shown(path))]
+    DanglingLink {
+        /// The path of the link.
+        path: PathBuf,
+    },
     /// The operating system refuses to read a file or a folder.
     #[error("cannot read {}; make it readable", shown(path))]
     Read {
@@ -75,14 +87,14 @@ pub enum FolderError {
         /// The error of the operating system when the file or folder was read.
         source: io::Error,
     },
-    /// A JSON file of the model folder is longer than the limit for such files.
+    /// A JSON file of the model folder, or a file that the caller reads, is longer than the limit for such files.
     #[error("{} has {found} bytes, but such a file has at most {most}; download it again", shown(path))]
     TooLong {
-        /// The path of the JSON file that is too long.
+        /// The path of the file that is too long.
         path: PathBuf,
-        /// The length of the JSON file in bytes.
+        /// The length of the file in bytes.
         found: u64,
-        /// The largest length in bytes that a JSON file may have.
+        /// The largest length in bytes that the file may have.
         most: u64,
     },
     /// A file is not valid JSON or not valid safetensors, for example because it was cut short.
@@ -140,10 +152,11 @@ pub enum FolderError {
         /// The name of the other weights file with the tensor.
         second: String,
     },
-    /// No weights file of the folder has the tensor that the caller asked for.
+    /// No weights file of the folder has the tensor that the caller asked for. The message names the file that lists
+    /// the tensors of the model.
     #[error("{} has no tensor `{}`; {}", shown(path), Printable::new(tensor), hint(similar))]
     MissingTensor {
-        /// The path of the model folder that lacks the tensor.
+        /// The path of the file in which the tensor was looked for: the only weights file of the folder, or the index.
         path: PathBuf,
         /// The name of the tensor that the caller asked for.
         tensor: String,

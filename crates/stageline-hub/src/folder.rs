@@ -140,11 +140,13 @@ impl ModelFolder {
     /// Returns the tensor of the model folder that has the name `name`.
     ///
     /// # Errors
-    /// Returns [`FolderError::MissingTensor`], with the most similar names, if no file has the tensor.
+    /// Returns [`FolderError::MissingTensor`] if no file has the tensor. It has the most similar names, and the path of
+    /// the index, or of the only weights file.
     pub fn tensor(&self, name: &str) -> Result<TensorView<'_>, FolderError> {
         let Some((name, tensor)) = self.tensors.get_key_value(name) else {
             let similar = similar(name, self.tensors.keys().map(String::as_str));
-            return Err(FolderError::MissingTensor { path: self.path.clone(), tensor: name.to_owned(), similar });
+            let listed = if self.index.is_some() { INDEX } else { SINGLE };
+            return Err(FolderError::MissingTensor { path: self.path.join(listed), tensor: name.to_owned(), similar });
         };
         let file = &self.files[tensor.file];
         let TensorInfo { dtype, shape, .. } = &tensor.info;

@@ -71,14 +71,16 @@
 //!
 //! - `names`: the names of the files in a folder. `shown`: printable paths and shapes. `refusal`: [`Refusal`], the
 //!   reasons why a file is not written. `error`: [`FolderError`].
-//! - `disk`: opens untrusted files, and replaces files by complete ones.
+//! - `disk`: opens untrusted files ([`read_file`]), and replaces files by complete ones.
 //! - `tensor`: [`TensorView`] and [`TensorInfo`]. `weights`: a mapped weights file. `index`: the index of the weights.
 //!   `similar`: suggestions for missing names.
 //! - `folder`: [`ModelFolder`], which reads.
 //! - `layout`: [`Layout`], the files and tensors to write. `values`: [`Values`] of a tensor, and their conversion.
 //!   `header`: the header of a file. `write`: writes a layout.
 //! - `companions`: [`copy_companions`] and [`write_config`].
+//! - `check`: [`check_export`] and [`check_file`], which refuse before a training what could not be written after it.
 
+mod check;
 mod companions;
 mod disk;
 mod error;
@@ -95,7 +97,9 @@ mod values;
 mod weights;
 mod write;
 
+pub use check::{check_export, check_file};
 pub use companions::{copy_companions, write_config};
+pub use disk::read_file;
 pub use error::FolderError;
 pub use folder::ModelFolder;
 pub use layout::{FileLayout, Layout, TensorLayout};

@@ -16,6 +16,9 @@ pub enum Refusal {
     /// The folder to write into is the one from which the model is read, whose files may still be mapped into memory.
     #[error("the model is read from this folder; give another folder")]
     Source,
+    /// The file to write is one of those that the model is read from.
+    #[error("the model is read from this file; give another file")]
+    SourceFile,
     /// The folder to write into has a weights file or an index that readers would take instead of the new weights.
     #[error(
         "the folder has `{}`, which some readers would take instead of the new weights; remove it, or give another folder",
@@ -25,6 +28,24 @@ pub enum Refusal {
         /// The name of the weights file or index that readers would take instead of the new weights.
         file: String,
     },
+    /// The path of the folder to write into, or of a folder above it, leads to something other than a folder.
+    #[error("it is not a folder; remove it, or give the path of a folder")]
+    NotAFolder,
+    /// The folder to write into has a folder of the name that a file is to get, and a file cannot replace a folder.
+    #[error(
+        "the folder has a folder `{}`, which a file cannot replace; remove it, or give another folder",
+        Printable::new(file)
+    )]
+    FolderInTheWay {
+        /// The name that the file is to get, and that a folder has.
+        file: String,
+    },
+    /// The path of the file to write leads to a folder, a device, a pipe or a socket, or names no file.
+    #[error("it is not a regular file; give the path of a file")]
+    NotAFile,
+    /// The folder of the file to write does not exist.
+    #[error("its folder does not exist; create the folder, or give another path")]
+    NoFolder,
     /// Two tensors of the layout, the description of the weights files to write, have the same name.
     #[error("two tensors have the name `{}`; rename one of them", Printable::new(tensor))]
     Twice {

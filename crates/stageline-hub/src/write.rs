@@ -67,7 +67,7 @@ impl Layout {
 
     /// Refuses to write into the folder from which the layout was read, or into a folder with weights that readers
     /// would take instead of the new ones.
-    fn check_target(&self, folder: &Path) -> Result<(), FolderError> {
+    pub(crate) fn check_target(&self, folder: &Path) -> Result<(), FolderError> {
         let canonical = fs::canonicalize(folder).map_err(FolderError::read(folder))?;
         if self.source.as_ref() == Some(&canonical) {
             return Err(FolderError::refused(folder, Refusal::Source));

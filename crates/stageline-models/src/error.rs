@@ -1,27 +1,45 @@
 //! The errors of opening and exporting a model ([`ModelError`]).
 
-use std::path::PathBuf;
+use std::fmt;
+use std::path::{Path, PathBuf};
 
+use stageline::checkpoint::Printable;
 use stageline::{ModuleError, StepError};
 use stageline_hub::FolderError;
 
+/// The largest number of bytes that an error message shows of a path.
+const MOST_PATH: usize = 500;
+
+/// The largest number of bytes that an error message shows of a reason, which may quote the configuration.
+const MOST_REASON: usize = 400;
+
 /// The reason why a model cannot be opened or exported.
-#[derive(Debug, thiserror::Error)]
+///
+/// Messages about a model folder or a configuration are safe to print, as `Display` and as `Debug`, whatever the files
+/// contain: names, paths and values are shown as [`Printable`], and a message has at most
+/// [`MOST_BYTES`](Self::MOST_BYTES). The fields contain names, paths and values unchanged.
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
     /// A model folder or one of its files cannot be read or written; the field is the cause.
     #[error(transparent)]
     Folder(#[from] FolderError),
     /// The configuration (`config.json`) cannot be read, or its fields do not fit its model family.
-    #[error("{}: {reason}", path.display())]
+    #[error("{}: {}", shown(path), Printable::new(reason).at_most(MOST_REASON))]
     Config {
         /// The path of the configuration file that cannot be used.
         path: PathBuf,
-        /// The reason why the configuration cannot be used, such as the field that is missing or wrong.
+        /// The reason why the configuration cannot be used, such as the field that is missing or wrong. It may quote
+        /// the configuration.
         reason: String,
     },
     /// The `model_type` of the configuration is an architecture that this crate does not know.
-    #[error("{}: the model type `{found}` is not known; known are {}", path.display(), known.join(", "))]
+    #[error(
+        "{}: the model type `{}` is not known; known are {}",
+        shown(path),
+        Printable::new(found),
+        known.join(", ")
+    )]
     UnknownArchitecture {
         /// The path of the configuration file with the unknown `model_type`.
         path: PathBuf,
@@ -32,9 +50,10 @@ pub enum ModelError {
     },
     /// The model folder has tensors that the configuration does not describe.
     #[error(
-        "{}: the configuration does not describe the tensor `{name}` (and {more} more); are config.json and the weights of \
+        "{}: the configuration does not describe the tensor `{}` (and {more} more); are config.json and the weights of \
          one model?",
-        path.display()
+        shown(path),
+        Printable::new(name)
     )]
     UnexpectedTensor {
         /// The path of the weights file with the first tensor that the configuration does not describe.
@@ -45,7 +64,12 @@ pub enum ModelError {
         more: usize,
     },
     /// The tensor of a parameter has an element type other than F32, F16 and BF16.
-    #[error("{}: the tensor `{name}` has the type {dtype}; parameters are read from F32, F16 and BF16", path.display())]
+    #[error(
+        "{}: the tensor `{}` has the type {}; parameters are read from F32, F16 and BF16",
+        shown(path),
+        Printable::new(name),
+        Printable::new(dtype)
+    )]
     Type {
         /// The path of the weights file with the tensor of an unsupported type.
         path: PathBuf,
@@ -54,10 +78,11 @@ pub enum ModelError {
         /// The unsupported type of the tensor's elements, such as `I64`.
         dtype: String,
     },
-    /// The model cannot be exported to the folder that it was opened from, because the files there are in use.
-    #[error("{}: the model was opened from this folder; give another one", path.display())]
+    /// The model cannot be exported to the folder that it was opened from, or that has the configuration of a new
+    /// model, because the files there are in use.
+    #[error("{}: the model was opened from this folder; give another one", shown(path))]
     OwnFolder {
-        /// The path of the folder that the model was opened from.
+        /// The path of the folder that the model, or the configuration of a new model, was opened from.
         path: PathBuf,
     },
     /// The modules of a pipeline are not the layers of this model, because one is missing or has another type; the
@@ -67,4 +92,66 @@ pub enum ModelError {
     /// A pipeline failed, for example in a step or a snapshot; the field is the cause.
     #[error(transparent)]
     Step(#[from] StepError),
+}
+
+impl ModelError {
+    /// The largest length in bytes of a message about a model folder or a configuration, as `Display` and as `Debug`.
+    pub const MOST_BYTES: usize = FolderError::MOST_BYTES;
+}
+
+impl fmt::Debug for ModelError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Folder(cause) => write!(f, "{cause:?}"),
+            Self::Modules(cause) => write!(f, "{cause:?}"),
+            Self::Step(cause) => write!(f, "{cause:?}"),
+            _ => write!(f, "{self}"),
+        }
+    }
+}
+
+/// Returns a path as text for an error message, escaped and cut to 500 bytes.
+fn shown(path: &Path) -> Printable<'_> {
+    Printable::new(path.to_string_lossy()).at_most(MOST_PATH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns one error of each kind that shows text from files, with this text in every place.
+    fn with(text: &str) -> Vec<ModelError> {
+        let (path, text) = (PathBuf::from(text), text.to_owned());
+        vec![
+            ModelError::Folder(FolderError::FileNotFound { path: path.clone() }),
+            ModelError::Config { path: path.clone(), reason: text.clone() },
+            ModelError::UnknownArchitecture { path: path.clone(), found: text.clone(), known: crate::family::KNOWN },
+            ModelError::UnexpectedTensor { path: path.clone(), name: text.clone(), more: usize::MAX },
+            ModelError::Type { path: path.clone(), name: text.clone(), dtype: text },
+            ModelError::OwnFolder { path },
+        ]
+    }
+
+    #[test]
+    fn hostile_text_in_messages_is_escaped_and_cut() {
+        for error in with(&"\u{1b}[2J\u{202e}\n".repeat(1 << 16)) {
+            for text in [error.to_string(), format!("{error:?}")] {
+                assert!(text.len() <= ModelError::MOST_BYTES, "{} bytes: {text}", text.len());
+                assert!(text.starts_with(r"\u{1b}[2J\u{202e}\n"), "{text}");
+                assert!(!text.contains(|letter: char| letter.is_control() || letter == '\u{202e}'), "{text:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn plain_text_in_messages_is_unchanged() {
+        for error in with("config.json") {
+            let (text, debug) = (error.to_string(), format!("{error:?}"));
+            assert!(text.starts_with("config.json") && !text.contains("..."), "{text}");
+            assert_eq!(debug, text);
+        }
+        let reason = "hidden_act \"relu\": these models have silu".to_owned();
+        let error = ModelError::Config { path: "m/config.json".into(), reason };
+        assert_eq!(error.to_string(), "m/config.json: hidden_act \"relu\": these models have silu");
+    }
 }

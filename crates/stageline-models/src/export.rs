@@ -7,7 +7,7 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;
 use serde_json::Value;
 use stageline::Modules;
-use stageline_hub::{Dtype, Layout, TensorLayout, Values, copy_companions, write_config};
+use stageline_hub::{Dtype, Layout, TensorLayout, Values, check_export, check_file, copy_companions, write_config};
 
 use crate::error::ModelError;
 use crate::model::LanguageModel;
@@ -19,19 +19,34 @@ use crate::parameters::{self, tensor_of, transposed};
 type Read = Box<dyn Fn() -> Vec<f32>>;
 
 impl LanguageModel {
-    /// Checks, before a training, that the trained model can be exported to `folder`. This must not be the folder that
-    /// the model was opened from, because its files are in use.
+    /// Checks, before a training, that the trained model can be exported to `folder`. The check creates `folder` if
+    /// necessary and a file in it, and removes both again.
     ///
     /// # Errors
-    /// Returns [`ModelError::OwnFolder`] if the model was opened from `folder`.
+    /// - [`ModelError::OwnFolder`] if the model, or the configuration of a new model, was opened from `folder`.
+    /// - [`ModelError::Folder`] if the folder cannot be written, has something that the export cannot replace, or has
+    ///   weights that readers would take instead of the new ones; if a file of the tokenizer cannot be read.
     pub fn check_export(&self, folder: impl AsRef<Path>) -> Result<(), ModelError> {
+        let folder = folder.as_ref();
         let real = |path: &Path| path.canonicalize().ok();
-        match self.folder().and_then(|source| real(source.path())) {
-            Some(source) if real(folder.as_ref()).as_ref() == Some(&source) => {
-                Err(ModelError::OwnFolder { path: folder.as_ref().to_owned() })
-            }
-            _ => Ok(()),
+        if real(self.home()).is_some_and(|home| real(folder) == Some(home)) {
+            return Err(ModelError::OwnFolder { path: folder.to_owned() });
         }
+        let layout = match self.folder() {
+            Some(source) => source.layout()?,
+            // A new model has one file of weights, and its tensors do not matter here.
+            None => Layout::single([])?,
+        };
+        Ok(check_export(&layout, self.home(), folder)?)
+    }
+
+    /// Checks, before a long computation, that its result can be written to the file at `path`, which must not be one
+    /// of the files that the model was opened from. A file that is there keeps its contents.
+    ///
+    /// # Errors
+    /// Returns [`ModelError::Folder`] if the file cannot be written.
+    pub fn check_output(&self, path: impl AsRef<Path>) -> Result<(), ModelError> {
+        Ok(check_file(path, self.folder())?)
     }
 
     /// Writes the parameters of a pipeline to a folder, in the format that `from_pretrained` of the Transformers

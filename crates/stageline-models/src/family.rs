@@ -102,7 +102,7 @@ impl Family {
     /// Creates the transformer block with the given index, counted from 0.
     pub fn block(&self, index: usize, angles: &RotaryAngles, cache: &KeyValueCache, device: &Device) -> Block {
         match self {
-            Self::Gpt2(config) => Block::Gpt2(gpt2::Block::new(config, cache, device)),
+            Self::Gpt2(config) => Block::Gpt2(gpt2::Block::new(config, index, cache, device)),
             Self::Llama(config) => Block::Llama(llama::Block::new(config, index, angles, cache, device)),
         }
     }

@@ -1,5 +1,9 @@
 //! Limits to the numbers of a configuration, so that a wrong file is an error before memory is allocated.
 
+/// The largest length in bytes of the configuration of a new model, so that a wrong file is an error before it fills
+/// the memory.
+pub const LARGEST_CONFIG: u64 = 64 << 20;
+
 /// The largest vocabulary, width or sequence length that the configuration of a model may have.
 const LARGEST_SIZE: usize = 1 << 24;
 

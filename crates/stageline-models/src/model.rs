@@ -9,11 +9,12 @@ use burn::tensor::{Device, Int, Tensor};
 use serde_json::Value;
 use stageline::nn::{Embedding, RotaryAngles};
 use stageline::{Row, seeded};
-use stageline_hub::ModelFolder;
+use stageline_hub::{ModelFolder, read_file};
 
 use crate::cache::KeyValueCache;
 use crate::error::ModelError;
 use crate::family::{Block, Embeddings, Family, Head, KNOWN};
+use crate::limits::LARGEST_CONFIG;
 use crate::names::{Naming, Place, UNTIED};
 use crate::parameters::{self, Expected, expected, read_lazily, tensor_of, unexpected};
 
@@ -74,8 +75,8 @@ impl LanguageModel {
     pub fn new(config: impl AsRef<Path>, seed: u64) -> Result<Self, ModelError> {
         let path = config.as_ref();
         let wrong = |reason: String| ModelError::Config { path: path.to_owned(), reason };
-        let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
-        let config = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+        let text = read_file(path, LARGEST_CONFIG)?;
+        let config = serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?;
         Self::of(path, config, None, seed)
     }
 
@@ -83,8 +84,8 @@ impl LanguageModel {
         let wrong = |reason: String| ModelError::Config { path: path.to_owned(), reason };
         let kind = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
         let Some(family) = Family::read(kind, &config) else {
-            let found = kind.chars().filter(|c| !c.is_control()).take(80).collect();
-            return Err(ModelError::UnknownArchitecture { path: path.to_owned(), found, known: KNOWN });
+            let (path, found) = (path.to_owned(), kind.to_owned());
+            return Err(ModelError::UnknownArchitecture { path, found, known: KNOWN });
         };
         let family = family.map_err(wrong)?;
         let naming = Naming::new(family.names(), family.tied());
@@ -98,7 +99,7 @@ impl LanguageModel {
             _ => naming,
         };
         let (angles, cache) = (family.angles(), KeyValueCache::default());
-        let home = path.parent().unwrap_or(Path::new(".")).to_owned();
+        let home = folder_of(path).to_owned();
         let (table, frozen) = (ParamId::new(), Arc::new(|_: &str| false));
         Ok(Self(Arc::new(Inner { family, config, naming, folder, home, seed, table, angles, cache, frozen })))
     }
@@ -195,11 +196,16 @@ impl LanguageModel {
             [] => Ok(()),
             [(name, info), rest @ ..] => Err(ModelError::UnexpectedTensor {
                 path: folder.path().join(&info.file),
-                name: name.chars().filter(|c| !c.is_control()).take(200).collect(),
+                name: (*name).to_owned(),
                 more: rest.len(),
             }),
         }
     }
+}
+
+/// Returns the folder of a file; the current folder for a plain file name, whose parent is empty.
+fn folder_of(file: &Path) -> &Path {
+    file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Whether a model folder has a tensor for the head's projection that differs from the table of token embeddings,
@@ -297,5 +303,18 @@ fn end_tokens(config: &Value) -> Vec<u32> {
         Some(Value::Array(tokens)) => tokens.iter().filter_map(token).collect(),
         Some(value) => token(value).into_iter().collect(),
         None => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plain_file_name_is_in_the_current_folder() {
+        for (file, folder) in [("config.json", "."), ("./config.json", "."), ("a/b.json", "a"), ("/b.json", "/")] {
+            assert_eq!(folder_of(Path::new(file)), Path::new(folder));
+        }
+        assert!(folder_of(Path::new("config.json")).canonicalize().is_ok());
     }
 }

@@ -19,11 +19,29 @@ pub enum TokenError {
         /// The path of the source, token file or tokenizer that does not exist.
         path: PathBuf,
     },
-    /// The path of a source (text files to tokenise) or of a token file leads to something else, such as a pipe.
+    /// The path of a source (text files to tokenise), of a token file or of a tokenizer is a link that leads to
+    /// nothing.
+    #[error("{} is a link to a file that does not exist; restore that file, or remove the link", shown(path))]
+    DanglingLink {
+        /// The path of the link.
+        path: PathBuf,
+    },
+    /// The path of a source (text files to tokenise), of a token file or of a tokenizer leads to something else, such
+    /// as a pipe.
     #[error("{} is no regular file; write its contents to a file, and give the path of that", shown(path))]
     NotAFile {
         /// The path that leads to something other than a regular file.
         path: PathBuf,
+    },
+    /// A file that is read as a whole, such as a tokenizer, is longer than the limit for it.
+    #[error("{} has {found} bytes, but may have at most {most}; give another file", shown(path))]
+    TooLong {
+        /// The path of the file that is too long.
+        path: PathBuf,
+        /// The length of the file in bytes.
+        found: u64,
+        /// The largest length in bytes that the file may have.
+        most: u64,
     },
     /// The source to tokenise has no token: it has no file, or all of its documents are empty.
     #[error("nothing to tokenise at {}: found no document with text; give another path", shown(path))]

@@ -1,7 +1,6 @@
 //! Reads the tokens of a memory-mapped file: [`TokenFile`].
 
 use std::fmt;
-use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
@@ -9,6 +8,7 @@ use memmap2::Mmap;
 use crate::tokens::encode::check_known;
 use crate::tokens::error::TokenError;
 use crate::tokens::format::{HEADER, Header, Layout, hex};
+use crate::tokens::regular::open_file;
 use crate::tokens::write::checksum;
 
 /// The tokens of all documents of a source (the tokenised text files), in a memory-mapped file that
@@ -32,14 +32,11 @@ impl TokenFile {
     /// and these ends. The tokens are not read, so the time to open the file does not grow with their number.
     ///
     /// # Errors
-    /// - [`TokenError::PathNotFound`], [`TokenError::NotAFile`] or [`TokenError::Io`] if the file cannot be read.
+    /// - An error of [`open_file`](crate::open_file) if the file cannot be opened, or [`TokenError::Io`] if it cannot
+    ///   be mapped into memory.
     /// - [`TokenError::Damaged`] if one of these checks fails, for example because another release wrote the file.
     pub fn open(path: &Path) -> Result<Self, TokenError> {
-        // Before the file is opened, because opening a pipe waits for its other end.
-        if !fs::metadata(path).map_err(TokenError::io(path))?.is_file() {
-            return Err(TokenError::NotAFile { path: path.to_path_buf() });
-        }
-        let file = File::open(path).map_err(TokenError::io(path))?;
+        let file = open_file(path, u64::MAX)?;
         // SAFETY: the bytes behind the map must not change while it is borrowed. Token files are written under another
         // name and never changed after their renaming; the type's documentation forbids users to shorten them.
         let map = unsafe { Mmap::map(&file) }.map_err(TokenError::io(path))?;

@@ -15,6 +15,7 @@
 //! - `prepare`: [`prepare`], the only caller of all of the above. `options`: [`TokenOptions`].
 //! - `file`: [`TokenFile`], the reader. `split`: its tokens for training, and those that are held out.
 //! - `continued`: [`Continued`], text from tokens that come one by one.
+//! - `regular`: [`open_file`], which opens no pipe and no device.
 //! - `error`: [`TokenError`]. `printable`: text from files, made safe to print.
 
 mod bytes;
@@ -30,6 +31,7 @@ mod options;
 mod pieces;
 mod prepare;
 mod printable;
+mod regular;
 mod source;
 mod split;
 #[cfg(feature = "tokenizers")]
@@ -43,5 +45,6 @@ pub use self::error::TokenError;
 pub use self::file::TokenFile;
 pub use self::options::TokenOptions;
 pub use self::prepare::prepare;
+pub use self::regular::open_file;
 #[cfg(feature = "tokenizers")]
 pub use self::tokenizer::Tokenizer;

@@ -52,7 +52,8 @@ pub fn prepare(source: &Path, encoding: &dyn Encode, options: &TokenOptions) -> 
     let path = folder.join(format!("{}.tokens", hex(&key)));
     match TokenFile::open(&path) {
         Ok(file) if file.key() == key => return Ok(file),
-        Ok(_) | Err(TokenError::PathNotFound { .. } | TokenError::Damaged { .. }) => {}
+        Ok(_) => {}
+        Err(TokenError::PathNotFound { .. } | TokenError::DanglingLink { .. } | TokenError::Damaged { .. }) => {}
         Err(other) => return Err(other),
     }
     let mut writer = TokenWriter::create(&path, vocabulary as u64)?;

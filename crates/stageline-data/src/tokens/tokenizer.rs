@@ -1,7 +1,7 @@
 //! The encoding of a `tokenizer.json`, as Hugging Face publishes it with a model: [`Tokenizer`].
 
 use std::fmt;
-use std::fs;
+use std::io::Read;
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
@@ -9,6 +9,10 @@ use sha2::{Digest, Sha256};
 use crate::tokens::encode::{Encode, check_known};
 use crate::tokens::error::TokenError;
 use crate::tokens::format::hex;
+use crate::tokens::regular::open_file;
+
+/// The largest length of a `tokenizer.json` in bytes, so that a wrong file is refused before it fills the memory.
+const MOST: u64 = 512 << 20;
 
 /// The encoding of a `tokenizer.json`, as Hugging Face publishes it with a model.
 ///
@@ -26,10 +30,12 @@ impl Tokenizer {
     /// Reads a tokenizer from a `tokenizer.json`, as Hugging Face publishes it with a model.
     ///
     /// # Errors
-    /// - [`TokenError::PathNotFound`] or [`TokenError::Io`] if the file cannot be read.
+    /// - An error of [`open_file`](crate::open_file) if the file cannot be opened or is too long, or
+    ///   [`TokenError::Io`] if it cannot be read.
     /// - [`TokenError::Tokenizer`] if the file is no tokenizer.
     pub fn open(path: &Path) -> Result<Self, TokenError> {
-        let json = fs::read(path).map_err(TokenError::io(path))?;
+        let mut json = Vec::new();
+        open_file(path, MOST)?.take(MOST).read_to_end(&mut json).map_err(TokenError::io(path))?;
         let refuse = |message: String| TokenError::Tokenizer { path: path.to_path_buf(), message };
         let mut inner = tokenizers::Tokenizer::from_bytes(&json).map_err(|error| refuse(error.to_string()))?;
         inner.with_padding(None).with_truncation(None).map_err(|error| refuse(error.to_string()))?;

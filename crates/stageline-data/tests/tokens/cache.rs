@@ -6,7 +6,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use stageline_data::{Bytes, Encode, TokenError, prepare};
+use stageline_data::{Bytes, Encode, TokenError, TokenFile, prepare};
 
 use crate::{Room, documents, tokens};
 
@@ -142,4 +142,16 @@ fn a_folder_that_cannot_be_written_is_an_error_with_its_path() {
     let error = room.prepare().unwrap_err();
     assert!(matches!(error, TokenError::Io { .. } | TokenError::Write { .. }), "{error:?}");
     assert!(error.to_string().contains("a.txt/tokens"), "{error}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_link_to_nothing_in_the_place_of_a_token_file_is_replaced() {
+    let room = Room::with("a.txt", "some text");
+    let path = room.prepare().unwrap().path().to_path_buf();
+    fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink("nowhere", &path).unwrap();
+    assert!(matches!(TokenFile::open(&path), Err(TokenError::DanglingLink { .. })));
+    assert_eq!(documents(&room.prepare().unwrap()), ["some text"]);
+    assert!(fs::symlink_metadata(&path).unwrap().is_file());
 }

@@ -104,4 +104,6 @@ fn a_file_that_is_no_tokenizer_is_refused_with_its_path() {
     }
     fs::remove_file(&path).unwrap();
     assert!(matches!(Tokenizer::open(&path), Err(TokenError::PathNotFound { .. })));
+    // A folder stands for everything that is no regular file, such as a pipe.
+    assert!(matches!(Tokenizer::open(root.path()), Err(TokenError::NotAFile { .. })));
 }

@@ -1,5 +1,6 @@
 //! Tests model folders: read, written, and malformed in every way. All tests are one binary.
 
+mod checks;
 mod hostile;
 mod hostile_weights;
 mod mutations;

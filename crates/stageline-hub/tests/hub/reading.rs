@@ -4,7 +4,7 @@ use std::os::unix::fs::symlink;
 
 use stageline_hub::{Dtype, FolderError, ModelFolder, TensorInfo};
 
-use crate::toy::{self, SHARDS, SINGLE};
+use crate::toy::{self, INDEX, SHARDS, SINGLE};
 
 #[test]
 fn a_folder_with_an_index_has_all_tensors_of_its_files() {
@@ -106,15 +106,22 @@ fn links_of_the_cache_of_the_hub_are_followed() {
 }
 
 #[test]
-fn a_missing_tensor_is_an_error_with_similar_names() {
+fn a_missing_tensor_is_an_error_with_the_file_and_similar_names() {
     let dir = toy::sharded();
     let folder = ModelFolder::open(dir.path()).unwrap();
     let error = folder.tensor("h.2.weight").unwrap_err();
     toy::check_text(&error);
-    toy::assert_says(&error, &[dir.path().to_str().unwrap(), "no tensor `h.2.weight`", "`h.0.weight`, `h.1.weight`"]);
+    let index = dir.path().join(INDEX);
+    let says = format!("{} has no tensor `h.2.weight`", index.display());
+    toy::assert_says(&error, &[&says, "`h.0.weight`, `h.1.weight`"]);
     let error = folder.tensor("\u{1b}[2J").unwrap_err();
     toy::check_text(&error);
     toy::assert_says(&error, &[r"`\u{1b}[2J`", "check that config.json belongs to these weights"]);
+
+    let dir = toy::single(&toy::weights(&[("w", Dtype::F32, vec![1], toy::f32s(&[1.0]))]));
+    let error = ModelFolder::open(dir.path()).unwrap().tensor("x").unwrap_err();
+    let says = format!("{} has no tensor `x`", dir.path().join(SINGLE).display());
+    toy::assert_says(&error, &[&says, "check that config.json belongs to these weights"]);
 }
 
 #[test]

@@ -117,3 +117,9 @@ pub fn assert_says(error: &FolderError, parts: &[&str]) {
         assert!(text.contains(part), "`{part}` is not in: {text}");
     }
 }
+
+/// Makes a named pipe, whose opening waits for its other end.
+pub fn pipe(path: &Path) {
+    let made = std::process::Command::new("mkfifo").arg(path).status().expect("mkfifo can be run");
+    assert!(made.success(), "mkfifo {}", path.display());
+}

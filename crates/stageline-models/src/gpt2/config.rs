@@ -19,6 +19,10 @@ pub struct Config {
     pub hidden: usize,
     pub epsilon: f64,
     pub activation: Activation,
+    /// Whether attention scores are divided by the square root of a head's size.
+    pub scale_by_size: bool,
+    /// Whether the attention scores of each block are also divided by its number, counted from 1.
+    pub scale_by_block: bool,
     pub tied: bool,
     /// The standard deviation of the initial weights of a new model.
     pub deviation: f64,
@@ -44,7 +48,8 @@ struct Fields {
     activation_function: String,
     layer_norm_epsilon: f64,
     initializer_range: f64,
-    tie_word_embeddings: bool,
+    /// `None` also for a `null`, which stands for the default.
+    tie_word_embeddings: Option<bool>,
     scale_attn_weights: bool,
     scale_attn_by_inverse_layer_idx: bool,
     add_cross_attention: bool,
@@ -62,7 +67,7 @@ impl Default for Fields {
             activation_function: "gelu_new".to_owned(),
             layer_norm_epsilon: 1e-5,
             initializer_range: 0.02,
-            tie_word_embeddings: true,
+            tie_word_embeddings: None,
             scale_attn_weights: true,
             scale_attn_by_inverse_layer_idx: false,
             add_cross_attention: false,
@@ -84,14 +89,8 @@ impl Config {
                 return Err(format!("activation_function {other:?}: known are gelu, gelu_new and gelu_pytorch_tanh"));
             }
         };
-        for (name, is) in [
-            ("scale_attn_weights false", !fields.scale_attn_weights),
-            ("scale_attn_by_inverse_layer_idx true", fields.scale_attn_by_inverse_layer_idx),
-            ("add_cross_attention true", fields.add_cross_attention),
-        ] {
-            if is {
-                return Err(format!("{name}: GPT-2 is implemented without this"));
-            }
+        if fields.add_cross_attention {
+            return Err("add_cross_attention true: GPT-2 is implemented without this".to_owned());
         }
         let Fields { n_embd: width, n_head: heads, .. } = fields;
         limits::sizes(&[
@@ -115,8 +114,59 @@ impl Config {
             hidden: fields.n_inner.unwrap_or(4 * width),
             epsilon: fields.layer_norm_epsilon,
             activation,
-            tied: fields.tie_word_embeddings,
+            scale_by_size: fields.scale_attn_weights,
+            scale_by_block: fields.scale_attn_by_inverse_layer_idx,
+            tied: fields.tie_word_embeddings.unwrap_or(true),
             deviation: fields.initializer_range,
         })
+    }
+
+    /// Returns the factor by which the queries of a block are multiplied, so that attention, which divides its scores
+    /// by the square root of a head's size, has the scores that the configuration asks for. `index` is the index of
+    /// the block, counted from 0.
+    pub fn query_scale(&self, index: usize) -> f64 {
+        let by_size = if self.scale_by_size { 1.0 } else { ((self.width / self.heads) as f64).sqrt() };
+        let by_block = if self.scale_by_block { (index + 1) as f64 } else { 1.0 };
+        by_size / by_block
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_head_is_tied_unless_the_configuration_says_false() {
+        for (config, tied) in [
+            (json!({}), true),
+            (json!({"tie_word_embeddings": null}), true),
+            (json!({"tie_word_embeddings": true}), true),
+            (json!({"tie_word_embeddings": false}), false),
+        ] {
+            assert_eq!(Config::read(&config).unwrap().tied, tied, "{config}");
+        }
+    }
+
+    #[test]
+    fn queries_are_scaled_as_the_configuration_says() {
+        let scales = |fields: Value| {
+            let mut config = json!({"n_embd": 48, "n_head": 3});
+            config.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+            let config = Config::read(&config).unwrap();
+            [0, 1, 3].map(|index| config.query_scale(index))
+        };
+        assert_eq!(scales(json!({})), [1.0, 1.0, 1.0]);
+        assert_eq!(scales(json!({"scale_attn_by_inverse_layer_idx": true})), [1.0, 0.5, 0.25]);
+        assert_eq!(scales(json!({"scale_attn_weights": false})), [4.0, 4.0, 4.0]);
+        let both = json!({"scale_attn_weights": false, "scale_attn_by_inverse_layer_idx": true});
+        assert_eq!(scales(both), [4.0, 2.0, 1.0]);
+    }
+
+    #[test]
+    fn cross_attention_is_refused() {
+        let reason = Config::read(&json!({"add_cross_attention": true})).unwrap_err();
+        assert_eq!(reason, "add_cross_attention true: GPT-2 is implemented without this");
     }
 }

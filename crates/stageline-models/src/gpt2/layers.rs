@@ -42,6 +42,8 @@ struct Attention {
     query_key_value: Linear,
     output: Linear,
     heads: usize,
+    /// The factor by which queries are multiplied, 1 for most models.
+    query_scale: f64,
     #[module(skip)]
     cache: BlockCache,
 }
@@ -77,7 +79,7 @@ impl Stage for Embeddings {
 }
 
 impl Block {
-    pub(crate) fn new(config: &Config, cache: &KeyValueCache, device: &Device) -> Self {
+    pub(crate) fn new(config: &Config, index: usize, cache: &KeyValueCache, device: &Device) -> Self {
         let norm = || norm(config, device);
         let (width, deviation) = (config.width, config.deviation);
         // The residual projections of GPT-2 begin smaller the deeper the model is.
@@ -88,6 +90,7 @@ impl Block {
                 query_key_value: linear([width, 3 * width], deviation, true, device),
                 output: linear([width, width], residual, true, device),
                 heads: config.heads,
+                query_scale: config.query_scale(index),
                 cache: cache.block(),
             },
             mlp_norm: norm(),
@@ -123,7 +126,11 @@ impl Attention {
     /// Applies self-attention to activations `[batch x length, width]` and returns activations of the same shape. The
     /// second argument is the array of the sizes batch, length and width.
     fn forward(&self, input: Tensor<2>, [batch, length, width]: [usize; 3]) -> Tensor<2> {
-        let split = self.query_key_value.forward(input).reshape([batch, length, 3 * width]);
+        let mut split = self.query_key_value.forward(input).reshape([batch, length, 3 * width]);
+        if self.query_scale != 1.0 {
+            let queries = split.clone().slice_dim(2, 0..width) * self.query_scale;
+            split = Tensor::cat(vec![queries, split.slice_dim(2, width..3 * width)], 2);
+        }
         self.output.forward(rows(self.cache.attend(split, self.heads.into())))
     }
 }

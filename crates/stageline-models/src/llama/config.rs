@@ -87,12 +87,13 @@ fn defaults(kind: &str) -> Value {
     defaults
 }
 
-/// Overwrites the fields of the JSON object `object`, such as default values, with those of `with`, such as the values
-/// of a file. A `null` in `with` does not overwrite a boolean.
+/// Overwrites the fields of the JSON object `object`, such as default values, with those of `with`. A `null` in `with`
+/// does not overwrite a boolean or `max_window_layers`.
 fn merge(object: &mut Value, with: &Value) {
     if let (Value::Object(object), Value::Object(with)) = (object, with) {
         for (name, value) in with {
-            if !(value.is_null() && object.get(name).is_some_and(Value::is_boolean)) {
+            let has_default = name == "max_window_layers" || object.get(name).is_some_and(Value::is_boolean);
+            if !(value.is_null() && has_default) {
                 object.insert(name.clone(), value.clone());
             }
         }
@@ -107,6 +108,11 @@ impl Config {
     pub fn read(config: &Value, kind: &str) -> Result<Self, String> {
         let mut filled = defaults(kind);
         merge(&mut filled, config);
+        if kind == "llama" {
+            // As in the Transformers library, a Llama has no windows, whatever these fields say.
+            merge(&mut filled, &json!({ "sliding_window": null, "layer_types": null }));
+            merge(&mut filled, &json!({ "use_sliding_window": false, "max_window_layers": 0 }));
+        }
         let fields = Fields::deserialize(&filled).map_err(|error| error.to_string())?;
         if !["silu", "swish"].contains(&fields.hidden_act.as_str()) {
             return Err(format!("hidden_act {:?}: these models have silu", fields.hidden_act));
@@ -128,9 +134,11 @@ impl Config {
             return Err(format!("head_dim {head_size}: a rotary embedding needs an even number"));
         }
         let rope = fields.rope_scaling.clone().or_else(|| fields.rope_parameters.clone()).unwrap_or_default();
+        // Both objects may be there, and each may have a part of the fields.
+        let ropes = || [&fields.rope_scaling, &fields.rope_parameters].into_iter().flatten();
         let around = Around {
-            rope_theta: fields.rope_theta,
-            partial_rotary_factor: fields.partial_rotary_factor,
+            rope_theta: ropes().find_map(|rope| rope.rope_theta).or(fields.rope_theta),
+            partial_rotary_factor: ropes().find_map(|rope| rope.partial_rotary_factor).or(fields.partial_rotary_factor),
             positions: fields.max_position_embeddings,
             head_size,
         };
@@ -206,4 +214,64 @@ fn windows(fields: &Fields, kind: &str) -> Result<Vec<Option<usize>>, String> {
         other => Err(format!("layer_types {other:?}: known are full_attention and sliding_attention")),
     };
     types.iter().map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads the configuration of a small model of the type `kind` with these fields.
+    fn read(kind: &str, with: Value) -> Result<Config, String> {
+        let mut config = json!({"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 6});
+        config["num_key_value_heads"] = 6.into();
+        config["head_dim"] = 4.into();
+        merge(&mut config, &with);
+        Config::read(&config, kind)
+    }
+
+    #[test]
+    fn null_stands_for_the_default() {
+        for (kind, with) in [
+            ("llama", json!({"tie_word_embeddings": null, "max_window_layers": null})),
+            ("qwen2", json!({"tie_word_embeddings": null, "use_sliding_window": true, "max_window_layers": null})),
+        ] {
+            let config = read(kind, with).unwrap();
+            assert_eq!((config.tied, config.windows), (false, vec![None; 3]), "{kind}");
+        }
+        let windowed = json!({"use_sliding_window": true, "sliding_window": 5, "max_window_layers": 1});
+        assert_eq!(read("qwen2", windowed).unwrap().windows, [None, Some(5), Some(5)]);
+    }
+
+    #[test]
+    fn a_llama_has_no_windows_whatever_its_configuration_says() {
+        for with in [
+            json!({"sliding_window": 5}),
+            json!({"sliding_window": 0, "use_sliding_window": true}),
+            json!({"sliding_window": 5, "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention"]}),
+            json!({"layer_types": ["chunked_attention"], "max_window_layers": "all"}),
+        ] {
+            assert_eq!(read("llama", with.clone()).unwrap().windows, [None; 3], "{with}");
+        }
+        let types =
+            json!({"sliding_window": 5, "layer_types": ["full_attention", "sliding_attention", "full_attention"]});
+        assert_eq!(read("qwen3", types).unwrap().windows, [None, Some(5), None]);
+        assert!(read("qwen3", json!({"layer_types": ["full_attention"]})).is_err());
+    }
+
+    #[test]
+    fn theta_may_be_in_either_description_of_the_rotary_embedding() {
+        let expected = read("llama", json!({"rope_theta": 100.0})).unwrap().frequencies;
+        assert_eq!(expected, [1.0, 0.1]);
+        for with in [
+            json!({"rope_parameters": {"rope_theta": 100.0}}),
+            json!({"rope_scaling": {"rope_type": "default"}, "rope_parameters": {"rope_theta": 100.0}}),
+            json!({"rope_scaling": {"rope_theta": 100.0}, "rope_parameters": {"rope_type": "default"}}),
+            json!({"rope_scaling": {"rope_type": "default"}, "rope_parameters": {}, "rope_theta": 100.0}),
+            json!({"rope_parameters": {"rope_theta": 100.0}, "rope_theta": 7.0}),
+        ] {
+            assert_eq!(read("llama", with.clone()).unwrap().frequencies, expected, "{with}");
+        }
+        let partial = json!({"rope_scaling": {}, "rope_parameters": {"partial_rotary_factor": 0.5}});
+        assert!(read("llama", partial).unwrap_err().starts_with("partial_rotary_factor 0.5"));
+    }
 }

@@ -1,6 +1,11 @@
 //! The frequencies of a rotary embedding, as `config.json` describes them ([`Rope`]).
+//!
+//! At position p the angle of a pair is p times its frequency, so an error in the last bit of a frequency grows with
+//! the position. The frequencies therefore come from the same operations in f32, in the same order, as in the
+//! Transformers library (`modeling_rope_utils.py`), each rounded as PyTorch rounds it on a CPU. PyTorch divides a number
+//! by a tensor in two roundings: it multiplies the number by the reciprocal of the tensor.
 
-use std::f64::consts::TAU;
+use std::f32::consts::TAU;
 
 use serde::Deserialize;
 
@@ -11,16 +16,17 @@ pub struct Rope {
     /// The field `type`, which older files have instead of `rope_type`; some files have both.
     #[serde(rename = "type")]
     old_type: Option<String>,
-    rope_theta: Option<f64>,
+    pub rope_theta: Option<f64>,
     factor: Option<f64>,
     low_freq_factor: Option<f64>,
     high_freq_factor: Option<f64>,
     original_max_position_embeddings: Option<f64>,
-    partial_rotary_factor: Option<f64>,
+    pub partial_rotary_factor: Option<f64>,
 }
 
 /// The fields of `config.json` that determine the frequencies of the rotary embedding together with those in [`Rope`].
 pub struct Around {
+    /// The base of the frequencies, wherever the file has it.
     pub rope_theta: Option<f64>,
     pub partial_rotary_factor: Option<f64>,
     /// The longest sequence that the model is made for, in tokens.
@@ -36,25 +42,25 @@ impl Rope {
     /// # Errors
     /// Returns the reason as text if a field is missing or has a value that this crate does not support.
     pub fn frequencies(&self, around: &Around) -> Result<Vec<f32>, String> {
-        let partial = self.partial_rotary_factor.or(around.partial_rotary_factor).unwrap_or(1.0);
+        let partial = around.partial_rotary_factor.unwrap_or(1.0);
         if partial != 1.0 {
             return Err(format!("partial_rotary_factor {partial}: these models rotate whole heads"));
         }
-        let theta = self.rope_theta.or(around.rope_theta).unwrap_or(10_000.0);
+        let theta = around.rope_theta.unwrap_or(10_000.0);
         if !(theta > 0.0 && theta.is_finite()) {
             return Err(format!("rope_theta {theta}: give a number above 0"));
         }
-        let plain = (0..around.head_size / 2).map(|pair| theta.powf(-2.0 * pair as f64 / around.head_size as f64));
+        let plain = (0..around.head_size / 2).map(|pair| plain(theta as f32, pair, around.head_size));
         let kind = self.rope_type.as_deref().or(self.old_type.as_deref()).unwrap_or("default");
         let need = |name: &str, value: Option<f64>| match value {
             Some(value) if value > 0.0 && value.is_finite() => Ok(value),
             _ => Err(format!("the rotary embedding of the type {kind:?} needs {name} above 0")),
         };
-        let scaled: Vec<f64> = match kind {
+        let scaled: Vec<f32> = match kind {
             "default" => plain.collect(),
             "linear" => {
                 let factor = need("factor", self.factor)?;
-                plain.map(|frequency| frequency / factor).collect()
+                plain.map(|frequency| frequency / factor as f32).collect()
             }
             "llama3" => {
                 let factor = need("factor", self.factor)?;
@@ -69,7 +75,6 @@ impl Rope {
             }
             other => return Err(format!("rope_type {other:?}: known are default, linear and llama3")),
         };
-        let scaled: Vec<_> = scaled.into_iter().map(|frequency| frequency as f32).collect();
         match scaled.iter().all(|frequency| frequency.is_finite()) {
             true => Ok(scaled),
             false => Err(format!("the rotary embedding of the type {kind:?} has frequencies that are not finite")),
@@ -77,12 +82,108 @@ impl Rope {
     }
 }
 
+/// Returns the frequency of one pair of a head's elements before any scaling, in radians per position: the reciprocal
+/// of `theta` to the power of `2 pair / size`.
+fn plain(theta: f32, pair: usize, size: usize) -> f32 {
+    let exponent = (2 * pair) as f32 / size as f32;
+    // The power in f64 is rounded to the nearest f32. PyTorch's own may differ from it in the last bit.
+    (f64::from(theta).powf(f64::from(exponent)) as f32).recip()
+}
+
 /// Scales one frequency of the rotary embedding (in radians per position) as Llama 3.1 does. `original` is the context
 /// length before the scaling, in positions. A frequency with fewer than `low` periods in this length is divided by
 /// `factor`, one with more than `high` periods is kept, and between the two the result is interpolated (Grattafiori et
 /// al., 2024, arXiv:2407.21783; the formula is that of Meta's `apply_scaling`).
-fn llama3(frequency: f64, factor: f64, [low, high]: [f64; 2], original: f64) -> f64 {
-    let waves = original * frequency / TAU;
-    let share = ((waves - low) / (high - low)).clamp(0.0, 1.0);
-    (1.0 - share) * frequency / factor + share * frequency
+fn llama3(frequency: f32, factor: f64, [low, high]: [f64; 2], original: f64) -> f32 {
+    let [longest, shortest] = [low, high].map(|periods| (original / periods) as f32);
+    let wavelength = frequency.recip() * TAU;
+    if wavelength < shortest {
+        return frequency;
+    }
+    if wavelength > longest {
+        return frequency / factor as f32;
+    }
+    let share = (wavelength.recip() * original as f32 - low as f32) / (high - low) as f32;
+    (1.0 - share) * frequency / factor as f32 + share * frequency
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the frequencies of heads of `size` elements with this base.
+    fn frequencies(rope: &Rope, theta: f64, size: usize) -> Vec<f32> {
+        let around =
+            Around { rope_theta: Some(theta), partial_rotary_factor: None, positions: 1 << 17, head_size: size };
+        rope.frequencies(&around).unwrap()
+    }
+
+    /// The rotary embedding of Llama 3.2.
+    fn llama32() -> Rope {
+        Rope {
+            rope_type: Some("llama3".to_owned()),
+            factor: Some(32.0),
+            low_freq_factor: Some(1.0),
+            high_freq_factor: Some(4.0),
+            original_max_position_embeddings: Some(8192.0),
+            ..Rope::default()
+        }
+    }
+
+    /// Returns the exact frequency of a pair before any scaling, and the largest relative error of one in f32. The
+    /// exponent has an error of half a unit in its last place, by which the logarithm of `theta` is multiplied; the
+    /// power and the reciprocal add one unit in the last place.
+    fn exact(theta: f64, pair: usize, size: usize) -> (f64, f64) {
+        let unit = f64::from(f32::EPSILON);
+        (theta.powf(-2.0 * pair as f64 / size as f64), unit * (theta.ln() / 2.0 + 1.0))
+    }
+
+    #[test]
+    fn frequencies_are_those_in_f64_within_the_precision_of_f32() {
+        let linear = Rope { old_type: Some("linear".to_owned()), factor: Some(3.0), ..Rope::default() };
+        for (theta, size) in [(10_000.0, 128), (500_000.0, 64), (1e6, 96), (77.5, 6)] {
+            for (rope, factor) in [(&Rope::default(), 1.0), (&linear, 3.0)] {
+                let found = frequencies(rope, theta, size);
+                assert_eq!((found.len(), found[0]), (size / 2, 1.0 / factor as f32));
+                for (pair, found) in found.into_iter().enumerate() {
+                    let (exact, bound) = exact(theta, pair, size);
+                    let off = (f64::from(found) * factor / exact - 1.0).abs();
+                    assert!(off <= bound + f64::from(f32::EPSILON) / 2.0, "{theta} {size} {pair}: {off:e}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn llama3_keeps_short_waves_and_divides_long_ones() {
+        let (plain, scaled) = (frequencies(&Rope::default(), 500_000.0, 64), frequencies(&llama32(), 500_000.0, 64));
+        let mut between = 0;
+        for (pair, (plain, scaled)) in plain.into_iter().zip(scaled).enumerate() {
+            let periods = 8192.0 * f64::from(plain) / std::f64::consts::TAU;
+            if periods > 4.0 {
+                assert_eq!(scaled, plain, "{pair}");
+            } else if periods < 1.0 {
+                assert_eq!(scaled, plain / 32.0, "{pair}");
+            } else {
+                between += 1;
+                let (exact, bound) = exact(500_000.0, pair, 64);
+                let share = (8192.0 * exact / std::f64::consts::TAU - 1.0) / 3.0;
+                let expected = exact * ((1.0 - share) / 32.0 + share);
+                let off = (f64::from(scaled) / expected - 1.0).abs();
+                assert!(off < 8.0 * bound, "{pair}: {off:e}");
+            }
+        }
+        assert_eq!(between, 3);
+    }
+
+    /// The expected bits were computed in Python from the formula of the Transformers library, with every result
+    /// rounded to f32 where PyTorch rounds it.
+    #[test]
+    fn every_operation_is_rounded_to_f32_in_the_order_of_transformers() {
+        let bits = |numbers: Vec<f32>| numbers.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+        let plain = bits(frequencies(&Rope::default(), 500_000.0, 64));
+        assert_eq!(plain[..6], [0x3f80_0000, 0x3f29_e1c6, 0x3ee1_77bc, 0x3e95_9ee3, 0x3e46_93b0, 0x3e03_c6a0]);
+        let scaled = bits(frequencies(&llama32(), 500_000.0, 64));
+        assert_eq!(scaled[14..19], [0x3b52_7720, 0x3aa9_279b, 0x39e1_3620, 0x38cb_98f7, 0x37a3_418d]);
+    }
 }

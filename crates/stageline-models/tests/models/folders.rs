@@ -120,7 +120,43 @@ fn a_head_with_values_of_its_own_is_not_tied() {
     assert_eq!(logits(&mut plain(&opened)), logits(&mut plain(&model)));
 }
 
-/// Exports a small Llama to a model folder at the path `place`.
+/// Checks the scales of attention scores in GPT-2 against a model without them, whose queries have the scales instead.
+#[test]
+fn scales_of_attention_scores_are_scales_of_queries() {
+    const WIDTH: usize = 24;
+    let folder = tempfile::tempdir().unwrap();
+    let [place, scaled, queries] = ["model", "scaled", "queries"].map(|name| folder.path().join(name));
+    let model = new(folder.path(), &configurations()[0]);
+    model.export(plain(&model).snapshot().unwrap(), &place).unwrap();
+    let flags = json!({"scale_attn_weights": false, "scale_attn_by_inverse_layer_idx": true});
+    rewritten(&place, &scaled, flags, |_| {});
+
+    let source = ModelFolder::open(&place).unwrap();
+    let values = |name: &str| -> Result<Vec<f32>, stageline_hub::FolderError> {
+        let mut values = source.tensor(name)?.to_f32()?;
+        let block = (0..4).find(|block| name.starts_with(&format!("transformer.h.{block}.attn.c_attn.")));
+        if let Some(block) = block {
+            // A head has 8 elements. The first columns of the weight, and the first biases, are those of the queries.
+            let scale = 8_f32.sqrt() / (block + 1) as f32;
+            let rows = values.chunks_mut(3 * WIDTH);
+            rows.for_each(|row| row[..WIDTH].iter_mut().for_each(|value| *value *= scale));
+        }
+        Ok(values)
+    };
+    source.layout().unwrap().write(&queries, values).unwrap();
+    stageline_hub::write_config(&queries, source.config()).unwrap();
+
+    let numbers = |place: &Path| -> Vec<f32> {
+        let model = LanguageModel::open(place).unwrap();
+        logits(&mut plain(&model)).into_iter().map(f32::from_bits).collect()
+    };
+    let apart = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    let [model, scaled, queries] = [place, scaled, queries].map(|place| numbers(&place));
+    let (off, change) = (apart(&scaled, &queries), apart(&scaled, &model));
+    assert!(off < 1e-3 * change, "{off:e} {change:e}");
+}
+
+/// Exports a small Llama to the folder `place`.
 fn export_llama(home: &Path, place: &Path) {
     let model = new(home, &configurations()[1]);
     model.export(plain(&model).snapshot().unwrap(), place).unwrap();
@@ -184,14 +220,14 @@ fn configurations_that_contradict_the_tensors_are_refused() {
     export_llama(folder.path(), &place);
     let message = |config: Value| refusal(&place, &bad, config);
     for (config, parts) in [
-        (json!({"num_hidden_layers": 5}), ["model.layers.4.input_layernorm.weight", "bad has no tensor"]),
+        (json!({"num_hidden_layers": 5}), ["model.layers.4.input_layernorm.weight", "model.safetensors has no tensor"]),
         (
             json!({"num_hidden_layers": 3}),
             ["the configuration does not describe the tensor `model.layers.3.", "model.safetensors"],
         ),
         (json!({"intermediate_size": 40}), ["model.layers.0.mlp.gate_proj.weight", "40"]),
-        (json!({"tie_word_embeddings": false}), ["lm_head.weight", "bad has no tensor"]),
-        (json!({"model_type": "qwen3", "head_dim": 4}), ["q_norm.weight", "bad has no tensor"]),
+        (json!({"tie_word_embeddings": false}), ["lm_head.weight", "model.safetensors has no tensor"]),
+        (json!({"model_type": "qwen3", "head_dim": 4}), ["q_norm.weight", "model.safetensors has no tensor"]),
     ] {
         let found = message(config);
         assert!(parts.iter().all(|part| found.contains(part)), "{found}");

@@ -1,0 +1,63 @@
+//! Opens files that are regular, because opening a pipe waits for its other end and a device may never end:
+//! [`open_file`].
+
+use std::fs::{self, File};
+use std::path::Path;
+
+use crate::tokens::error::TokenError;
+
+/// Opens a regular file of at most `most` bytes, or a link to one, such as a tokenizer or rows of tokens.
+///
+/// # Errors
+/// - [`TokenError::PathNotFound`] if nothing is at the path, and [`TokenError::DanglingLink`] if a link is there that
+///   leads to nothing.
+/// - [`TokenError::NotAFile`] if a folder, a device, a pipe or a socket is there.
+/// - [`TokenError::TooLong`] if the file has more than `most` bytes.
+/// - [`TokenError::Io`] if the operating system refuses to open the file.
+pub fn open_file(path: &Path, most: u64) -> Result<File, TokenError> {
+    let failed = |error| match TokenError::io(path)(error) {
+        TokenError::PathNotFound { path } if fs::symlink_metadata(&path).is_ok() => TokenError::DanglingLink { path },
+        other => other,
+    };
+    let metadata = fs::metadata(path).map_err(failed)?;
+    if !metadata.is_file() {
+        return Err(TokenError::NotAFile { path: path.to_path_buf() });
+    }
+    if metadata.len() > most {
+        return Err(TokenError::TooLong { path: path.to_path_buf(), found: metadata.len(), most });
+    }
+    File::open(path).map_err(failed)
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn only_regular_files_up_to_a_length_are_opened() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        fs::write(path("file"), "contents").unwrap();
+        symlink("file", path("link")).unwrap();
+        symlink("nowhere", path("nothing")).unwrap();
+        assert!(Command::new("mkfifo").arg(path("pipe")).status().unwrap().success());
+        for name in ["file", "link"] {
+            assert_eq!(open_file(&path(name), 8).unwrap().metadata().unwrap().len(), 8);
+            let message = open_file(&path(name), 7).unwrap_err().to_string();
+            assert!(message.contains(name) && message.contains("has 8 bytes, but may have at most 7"), "{message}");
+        }
+        for (name, part) in [
+            ("absent\n", r"absent\n does not exist"),
+            ("nothing", "nothing is a link to a file that does not exist"),
+            ("pipe", "pipe is no regular file"),
+            ("", "is no regular file"),
+            ("/dev/zero", "/dev/zero is no regular file"),
+        ] {
+            let message = open_file(&path(name), 8).unwrap_err().to_string();
+            assert!(message.contains(part), "{message}");
+        }
+    }
+}

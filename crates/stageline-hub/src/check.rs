@@ -1,0 +1,113 @@
+//! Checks, before a long computation, that its results can be written: [`check_export`] and [`check_file`].
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::companions::{self, is_same};
+use crate::disk::NewFile;
+use crate::error::FolderError;
+use crate::folder::ModelFolder;
+use crate::layout::Layout;
+use crate::names::{CONFIG, INDEX};
+use crate::refusal::Refusal;
+
+/// Checks, before a training, that its model can be exported to the folder `to`: that [`Layout::write`] can write
+/// `layout` there, and [`copy_companions`](crate::copy_companions) the companions of the folder `from`.
+///
+/// The check creates `to` if necessary and a file in it, and removes both again. Nothing that was there changes.
+///
+/// # Errors
+/// - [`FolderError::Refused`] if `to` is the folder that the model is read from, is no folder, or has something that
+///   the export cannot replace, or weights that readers would take instead of the new ones.
+/// - [`FolderError::MissingFile`], [`FolderError::NotAFile`] or [`FolderError::Read`] if a companion cannot be read.
+/// - [`FolderError::Write`] if the operating system refuses to create the folder or a file in it.
+pub fn check_export(layout: &Layout, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), FolderError> {
+    let (from, to) = (from.as_ref(), to.as_ref());
+    let companions = companions::present(from);
+    companions.iter().try_for_each(|name| companions::open(from, name).map(drop))?;
+    let _trial = Trial::create(to)?;
+    if is_same(from, to)? {
+        return Err(FolderError::refused(to, Refusal::Source));
+    }
+    layout.check_target(to)?;
+    let weights = layout.files().iter().map(|file| file.name.as_str());
+    let mut written = weights.chain(companions).chain([CONFIG, INDEX]);
+    let is_folder = |name: &str| fs::symlink_metadata(to.join(name)).is_ok_and(|metadata| metadata.is_dir());
+    if let Some(file) = written.find(|name| is_folder(name)) {
+        return Err(FolderError::refused(to, Refusal::FolderInTheWay { file: file.to_owned() }));
+    }
+    NewFile::write(to, CONFIG, |_| Ok(())).map(drop)
+}
+
+/// Checks, before a long computation, that its result can be written to a new file at `path`, or over the regular file
+/// that is there. `model` is the folder that the model is read from, if any, whose files are in use.
+///
+/// A new file is created and removed again. A file that is there keeps its contents.
+///
+/// # Errors
+/// - [`FolderError::Refused`] if the folder of the file does not exist, if something other than a regular file is at
+///   the path, or if it is a file of the model.
+/// - [`FolderError::DanglingLink`] if a link is at the path that leads to nothing.
+/// - [`FolderError::Write`] if the operating system refuses to write the file.
+pub fn check_file(path: impl AsRef<Path>, model: Option<&ModelFolder>) -> Result<(), FolderError> {
+    let path = path.as_ref();
+    let refused = |reason| Err(FolderError::refused(path, reason));
+    let Some(folder) = path.parent().map(or_here) else { return refused(Refusal::NotAFile) };
+    if !folder.is_dir() {
+        return refused(Refusal::NoFolder);
+    }
+    match fs::metadata(path) {
+        Ok(metadata) if !metadata.is_file() => refused(Refusal::NotAFile),
+        Ok(_) if model.is_some_and(|model| is_of(model, path)) => refused(Refusal::SourceFile),
+        Ok(_) => OpenOptions::new().write(true).open(path).map(drop).map_err(FolderError::write("write", path)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(path).is_ok() => {
+            Err(FolderError::DanglingLink { path: path.to_path_buf() })
+        }
+        Err(_) => {
+            drop(File::create_new(path).map_err(FolderError::write("create", path))?);
+            fs::remove_file(path).map_err(FolderError::write("remove", path))
+        }
+    }
+}
+
+/// Whether the file at `path` is one of the files that a model is read from.
+fn is_of(model: &ModelFolder, path: &Path) -> bool {
+    let weights = model.files().iter().map(|file| file.name.as_str());
+    let mut names = weights.chain(companions::present(model.path())).chain([INDEX]);
+    names.any(|name| is_same(&model.path().join(name), path).unwrap_or(false))
+}
+
+/// Returns the path of a folder that can be given to the operating system: the current folder for an empty path, which
+/// is the parent of a plain file name.
+fn or_here(folder: &Path) -> &Path {
+    if folder.as_os_str().is_empty() { Path::new(".") } else { folder }
+}
+
+/// Folders that are created on trial, and removed when this value is dropped.
+struct Trial {
+    /// The paths of the created folders, the deepest first.
+    created: Vec<PathBuf>,
+}
+
+impl Trial {
+    /// Creates the folder at `path` with the folders above it, as far as they are missing.
+    fn create(path: &Path) -> Result<Self, FolderError> {
+        let missing = |path: &&Path| fs::symlink_metadata(or_here(path)).is_err();
+        let created: Vec<PathBuf> = path.ancestors().take_while(missing).map(Path::to_path_buf).collect();
+        let existing = path.ancestors().nth(created.len()).map(or_here);
+        if let Some(existing) = existing.filter(|existing| !existing.is_dir()) {
+            return Err(FolderError::refused(existing, Refusal::NotAFolder));
+        }
+        let trial = Self { created };
+        fs::create_dir_all(path).map_err(FolderError::write("create the folder", path))?;
+        Ok(trial)
+    }
+}
+
+impl Drop for Trial {
+    fn drop(&mut self) {
+        // Fails if another program has put something into the folder, which then stays.
+        self.created.iter().for_each(|folder| drop(fs::remove_dir(folder)));
+    }
+}
