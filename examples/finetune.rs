@@ -17,16 +17,13 @@ use regex::Regex;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use stageline::{CountingAllocator, Pipeline};
-use stageline_data::{Bytes, Continued, Encode, Tokenizer, open_file};
+use stageline_data::{Bytes, Continued, Encode, Tokenizer};
 use stageline_models::{LanguageModel, Logits, Sampling, Tokens};
 use stageline_train::{Program, Run, TokenData, TokenRows, TokenSettings, open_tokens};
 
 /// The allocator that counts the memory of every stage on the CPU, for memory estimates and the log.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
-
-/// The largest length in bytes of the file of `--logits`.
-const MOST_ROWS: u64 = 1 << 30;
 
 /// Fine-tunes a language model from a folder of the Hugging Face hub, cut into pipeline stages.
 #[derive(Clone, Parser)]
@@ -87,7 +84,7 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     let model = open(&flags, seed)?;
     let encoding = encoding(model.home())?;
     // What would fail after the training fails before it.
-    let rows = flags.logits.as_deref().map(read_rows).transpose().context("--logits")?;
+    let rows = flags.logits.as_deref().map(TokenRows::read).transpose().context("--logits")?;
     rows.iter().try_for_each(|rows| rows.check(model.vocabulary(), model.positions())).context("--logits")?;
     flags.out.iter().try_for_each(|file| model.check_output(file)).context("--out")?;
     flags.export.iter().try_for_each(|folder| model.check_export(folder)).context("--export")?;
@@ -101,7 +98,7 @@ fn finetune(run: Run<Flags>) -> Result<()> {
             Some(trained) => trained.pipeline,
             None => return Ok(()),
         },
-        None => run.pipeline(&model.row(), one_token())?,
+        None => run.pipeline(&model.row(), one_token()).inspect(|_| println!("the model is not trained"))?,
     };
     if let (Some(rows), Some(out)) = (&rows, &flags.out) {
         write_logits(&mut pipeline, rows, out)?;
@@ -112,7 +109,7 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     }
     if let (Some(prompt), Some(text)) = (&prompt, &flags.prompt) {
         print!("{text}");
-        continue_text(&model, &mut pipeline, &*encoding, (prompt, flags.new_tokens), sampling)?;
+        continue_text(&model, &mut pipeline, &*encoding, prompt, flags.new_tokens, sampling)?;
     }
     Ok(())
 }
@@ -144,12 +141,6 @@ fn encoding(home: &Path) -> Result<Box<dyn Encode>> {
     }
     println!("there is no {}, so each byte of a text is a token", path.display());
     Ok(Box::new(Bytes))
-}
-
-/// Reads the rows of tokens of `--logits`, from a regular file only, because reading a pipe could wait for ever.
-fn read_rows(path: &Path) -> Result<TokenRows> {
-    drop(open_file(path, MOST_ROWS)?);
-    TokenRows::read(path)
 }
 
 /// Opens the text to train on, with the tokens and lengths of the model.
@@ -190,7 +181,8 @@ fn continue_text(
     model: &LanguageModel,
     pipeline: &mut Pipeline<Tokens, Logits, Tokens>,
     encoding: &dyn Encode,
-    (prompt, new_tokens): (&[u32], usize),
+    prompt: &[u32],
+    new_tokens: usize,
     sampling: Sampling,
 ) -> Result<()> {
     let (mut text, ends) = (Continued::new(encoding, prompt)?, model.end_of_generation());

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use sha2::{Digest, Sha256};
 use stageline::Batch;
-use stageline_data::{Encode, Sampler, TokenFile, TokenOptions, prepare};
+use stageline_data::{Encode, Sampler, TokenFile, TokenOptions, open_file, prepare};
 
 use crate::data::Data;
 
@@ -17,6 +17,9 @@ type Tokens = Tensor<2, Int>;
 
 /// The largest number of windows of held-out text that an evaluation reads.
 const VALIDATION_WINDOWS: usize = 64;
+
+/// The largest length in bytes of the file of `--logits`.
+const MOST_BYTES_OF_ROWS: u64 = 1 << 30;
 
 /// The settings with which [`open_tokens`] turns a text into samples.
 pub struct TokenSettings<'a> {
@@ -167,7 +170,7 @@ impl TokenRows {
     /// Returns an error if the file cannot be read, has no such array, or has no tokens.
     pub fn read(path: &Path) -> Result<Self> {
         let shown = || path.display().to_string();
-        let text = std::fs::read_to_string(path).with_context(shown)?;
+        let text = std::io::read_to_string(open_file(path, MOST_BYTES_OF_ROWS)?).with_context(shown)?;
         let rows: Vec<Vec<u32>> = serde_json::from_str(&text)
             .with_context(|| format!("{}: give an array of equally long arrays of tokens", path.display()))?;
         let Some(first) = rows.first().filter(|row| !row.is_empty()) else { bail!("{}: there is no token", shown()) };

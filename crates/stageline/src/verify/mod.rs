@@ -46,7 +46,7 @@ use crate::threads::failure::BoxError;
 use crate::update::parameter_gradient::ParameterGradient;
 use crate::update::precision::Precision;
 use diagnosis::Diagnosis;
-use models::{Build, Models};
+use models::Models;
 
 /// Verifies that a pipeline or a custom loop trains as one full batch on one device would.
 ///
