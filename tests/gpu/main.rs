@@ -12,6 +12,8 @@ use stageline_workspace::runs;
 
 use crate::runs::Place;
 
+mod attention;
+
 const SHAPE: Shape = Shape { layers: 4, width: 64, context: 16 };
 const MICRO_BATCHES: usize = 6;
 const STEPS: usize = 20;

@@ -1,14 +1,15 @@
 //! The kernels of GPUs (CUDA, ROCm, Vulkan, Metal and WebGPU), composed of burn's operations, which burn fuses on these
 //! devices.
 
-use burn::backend::ops::{FloatTensorOps, ModuleOps};
+use burn::backend::ops::{FloatTensorOps, IntTensorOps, ModuleOps};
 use burn::backend::tensor::{Device, FloatTensor, IntTensor};
 use burn::backend::{Cube, TensorMetadata};
-use burn::tensor::{DType, Int, Shape, Tensor};
+use burn::tensor::{DType, Int, IntDType, Shape, Tensor};
 
 use crate::engine::Engine;
 use crate::kernels::Kernels;
 use crate::kernels::attention_blocks::AttentionHeads;
+use crate::kernels::flash::{self, FlashAttention};
 use crate::kernels::fused::causal_attention::{self, Attended};
 use crate::kernels::fused::layer_norm::{self, Moments};
 use crate::kernels::fused::{cross_entropy, gelu, sums, swiglu, table};
@@ -56,6 +57,31 @@ fn moments(Moments { mean, over_deviation }: &Moments<Float>) -> Moments<Tensor<
     Moments { mean: mean.as_ref().map(of), over_deviation: of(over_deviation) }
 }
 
+/// What the forward of causal attention keeps for its backward.
+#[derive(Clone, Debug)]
+pub enum Kept {
+    /// The input and output of attention, and the logarithm of the sum of each query's exponentiated scores, from which
+    /// the backward computes the scores again.
+    Logarithms {
+        /// The queries, keys and values of all heads, side by side.
+        input: Float,
+        /// The position of the first key in each query's document.
+        starts: IntTensor<Cube>,
+        /// The output of attention.
+        output: Float,
+        /// The logarithm of the sum of each query's exponentiated scores.
+        logarithms: Float,
+    },
+    /// The attention weights and what they were computed from, for heads that do not fit the kernels without stored
+    /// scores.
+    Weights(Attended<Float>),
+}
+
+/// Returns the positions of the first key of each query's document for samples of one document each: zeros.
+fn first_positions(batch: usize, length: usize, device: &Device<Cube>) -> IntTensor<Cube> {
+    Cube::int_zeros(Shape::new([batch, length]), device, IntDType::I32)
+}
+
 impl Products for Cube {
     /// Returns the output of a linear layer, computed by burn's matrix product. The bias is reshaped before the
     /// product, because burn fuses the addition of the bias into the product's kernel only if no other operation is
@@ -97,7 +123,7 @@ impl Products for Cube {
 
 impl Kernels for Cube {
     type Moments = Moments<Float>;
-    type Attended = Attended<Float>;
+    type Attended = Kept;
 
     fn are_there(_: &Device<Cube>) -> bool {
         true
@@ -145,22 +171,31 @@ impl Kernels for Cube {
         layer_norm::to_parameters(&rows(input), moments(of_rows), &rows(gradient)).map(primitive)
     }
 
-    fn causal_attention(
-        input: &Float,
-        heads: AttentionHeads,
-        starts: Option<&IntTensor<Cube>>,
-    ) -> (Float, Attended<Float>) {
+    fn causal_attention(input: &Float, heads: AttentionHeads, starts: Option<&IntTensor<Cube>>) -> (Float, Kept) {
+        let [batch, length, columns] = input.shape().dims();
+        if flash::fits(&input.device(), columns / heads.columns()) {
+            let starts = starts.cloned().unwrap_or_else(|| first_positions(batch, length, &input.device()));
+            let (output, logarithms) = Self::flash_attention(input.clone(), starts.clone(), heads);
+            return (output.clone(), Kept::Logarithms { input: input.clone(), starts, output, logarithms });
+        }
         let starts = starts.map(|starts| Tensor::from_primitive::<Cube>(starts.clone()));
         let (values, Attended { parts, weights, shares, output }) =
             causal_attention::attended(of(input), heads, starts);
         let [parts, weights, shares, output] = [parts, weights, shares, output].map(primitive);
-        (primitive(values), Attended { parts, weights, shares, output })
+        (primitive(values), Kept::Weights(Attended { parts, weights, shares, output }))
     }
 
-    fn causal_attention_to_input(attended: &Attended<Float>, heads: AttentionHeads, gradient: &Float) -> Float {
-        let Attended { parts, weights, shares, output } = attended;
-        let attended = Attended { parts: of(parts), weights: of(weights), shares: of(shares), output: of(output) };
-        primitive(causal_attention::to_input(attended, heads, of(gradient)))
+    fn causal_attention_to_input(kept: &Kept, heads: AttentionHeads, gradient: &Float) -> Float {
+        match kept.clone() {
+            Kept::Logarithms { input, starts, output, logarithms } => {
+                Self::flash_attention_to_input(input, starts, output, logarithms, gradient.clone(), heads)
+            }
+            Kept::Weights(Attended { parts, weights, shares, output }) => {
+                let attended =
+                    Attended { parts: of(&parts), weights: of(&weights), shares: of(&shares), output: of(&output) };
+                primitive(causal_attention::to_input(attended, heads, of(gradient)))
+            }
+        }
     }
 
     /// Returns the cross-entropy summed over the rows, and the log-likelihood of every class for each row, `[rows,

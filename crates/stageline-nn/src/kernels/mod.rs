@@ -14,6 +14,7 @@
 //! - `sum_of_squares`: the sum of squares of a tensor's elements, on every backend.
 //! - `cpu`: kernels for the cores of this host.
 //! - `fused`: the same operations, composed of burn's in an order that burn fuses for GPUs.
+//! - `flash`: causal attention that stores no scores, as kernels of our own for GPUs.
 //! - `gpu`: the operations of `fused` as the kernels of GPUs (CUDA, ROCm, Vulkan, Metal and WebGPU).
 //! - `remote`: the kernels on devices of other hosts, requested over burn's remote protocol.
 
@@ -21,6 +22,8 @@ pub mod attention_blocks;
 pub mod attention_mask;
 #[cfg(feature = "flex")]
 pub mod cpu;
+#[cfg(feature = "gpu")]
+mod flash;
 #[cfg(any(feature = "gpu", all(test, feature = "flex")))]
 mod fused;
 #[cfg(feature = "gpu")]

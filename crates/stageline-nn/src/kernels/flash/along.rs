@@ -1,0 +1,31 @@
+//! The kernel of the product of each output of attention with its gradient. It is, for each query, the sum over keys of
+//! the weight times the weight's gradient (Dao et al., 2022, appendix B).
+
+use burn_cubecl::cubecl;
+use burn_cubecl::cubecl::prelude::*;
+
+/// Computes the product of the outputs of one query of one head with their gradients, each `[batch, length, query heads
+/// x size]`, into `along`, `[batch, query heads, length]`. Each unit computes one number.
+#[cube(launch, address_type = "dynamic")]
+pub fn along<E: Float>(
+    output: &Tensor<E>,
+    gradient: &Tensor<E>,
+    along: &mut Tensor<f32>,
+    #[comptime] size: usize,
+    #[comptime] query_heads: usize,
+    #[define(E)] _type: ElemType,
+) {
+    if ABSOLUTE_POS >= along.len() {
+        terminate!();
+    }
+    let length = output.shape(1);
+    let query = ABSOLUTE_POS % length;
+    let head = ABSOLUTE_POS / length % query_heads;
+    let sample = ABSOLUTE_POS / (length * query_heads);
+    let from = ((sample * length + query) * query_heads + head) * size;
+    let mut sum = f32::new(0.0);
+    for element in 0..size {
+        sum += f32::cast_from(output[from + element]) * f32::cast_from(gradient[from + element]);
+    }
+    along[ABSOLUTE_POS] = sum;
+}

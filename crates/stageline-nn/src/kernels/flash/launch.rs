@@ -1,0 +1,190 @@
+//! Launches the kernels of attention on a GPU, in blocks that fit its shared memory.
+
+use burn::tensor::{DType, Shape};
+use burn_cubecl::cubecl::calculate_cube_count_elemwise;
+use burn_cubecl::cubecl::ir::{AddressType, ElemType, FloatKind, IntKind};
+use burn_cubecl::cubecl::prelude::*;
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
+use burn_cubecl::tensor::CubeTensor;
+use burn_cubecl::{CubeBackend, CubeDevice};
+
+use super::block::LANES;
+use super::{FlashAttention, along, forward, logarithms_shape, output_shape, to_key_value, to_query};
+use crate::kernels::attention_blocks::{AttentionHeads, scale};
+
+/// The numbers of rows that a block may have, the best first: with more rows, each row of the other side is loaded less
+/// often.
+const ROWS: [usize; 3] = [32, 16, 8];
+
+/// The largest size of a head for which there are kernels. Beyond it the sums of a row would not fit the registers.
+const LARGEST_HEAD: usize = 256;
+
+/// Returns the number of rows of a block for heads of this size, in a device's shared memory and cubes; `None` if no
+/// block fits.
+fn rows(device: &CubeDevice, size: usize) -> Option<usize> {
+    let properties = device.client();
+    let hardware = &properties.properties().hardware;
+    let bytes = |rows: usize| size_of::<f32>() * (3 * rows * (size + 1) + rows * (rows + 1 + LANES));
+    let fits = |rows: &usize| {
+        bytes(*rows) <= hardware.max_shared_memory_size && rows * LANES <= hardware.max_units_per_cube as usize
+    };
+    ROWS.into_iter().find(fits).filter(|_| size <= LARGEST_HEAD)
+}
+
+/// Whether a device can run the kernels for heads of this size.
+pub fn fits(device: &CubeDevice, size: usize) -> bool {
+    rows(device, size).is_some()
+}
+
+/// What all launches for one input have in common.
+struct Launch {
+    batch: usize,
+    length: usize,
+    size: usize,
+    rows: usize,
+    window: u32,
+    scale: f32,
+    types: [ElemType; 2],
+}
+
+impl Launch {
+    fn new(input: &CubeTensor, starts: &CubeTensor, heads: AttentionHeads) -> Self {
+        let shape = input.shape();
+        let (length, size) = (shape[1], shape[2] / heads.columns());
+        Self {
+            batch: shape[0],
+            length,
+            size,
+            rows: rows(&input.device, size).expect("the kernels were chosen because they fit the device"),
+            window: heads.window.map_or(length, |window| window.min(length)) as u32,
+            scale: scale(size) as f32,
+            types: [element_type(input.dtype), element_type(starts.dtype)],
+        }
+    }
+
+    /// Returns the cubes for a number of heads: one for each block of rows, head and sample.
+    fn cubes(&self, heads: usize) -> CubeCount {
+        CubeCount::Static(self.length.div_ceil(self.rows) as u32, heads as u32, self.batch as u32)
+    }
+
+    fn units(&self) -> CubeDim {
+        CubeDim::new_1d((self.rows * LANES) as u32)
+    }
+}
+
+/// Returns the type of a tensor's elements as kernels name it.
+fn element_type(dtype: DType) -> ElemType {
+    match dtype {
+        DType::F16 => ElemType::Float(FloatKind::F16),
+        DType::BF16 => ElemType::Float(FloatKind::BF16),
+        DType::I64 => ElemType::Int(IntKind::I64),
+        DType::I32 => ElemType::Int(IntKind::I32),
+        _ => ElemType::Float(FloatKind::F32),
+    }
+}
+
+fn empty(like: &CubeTensor, shape: Shape, dtype: DType) -> CubeTensor {
+    empty_device_contiguous_dtype(like.client.clone(), like.device.clone(), shape, dtype)
+}
+
+fn addresses(tensors: &[&CubeTensor]) -> AddressType {
+    tensors.iter().map(|tensor| tensor.required_address_type()).max().unwrap_or_default()
+}
+
+impl FlashAttention for CubeBackend {
+    fn flash_attention(input: CubeTensor, starts: CubeTensor, heads: AttentionHeads) -> (CubeTensor, CubeTensor) {
+        let (input, starts) = (into_contiguous(input), into_contiguous(starts));
+        let launch = Launch::new(&input, &starts, heads);
+        let output = empty(&input, output_shape(&input.shape(), heads), input.dtype);
+        let logarithms = empty(&input, logarithms_shape(&input.shape(), heads), DType::F32);
+        forward::forward::launch(
+            &input.client.clone(),
+            launch.cubes(heads.query),
+            launch.units(),
+            addresses(&[&input, &output, &logarithms, &starts]),
+            input.into_tensor_arg(),
+            starts.into_tensor_arg(),
+            output.clone().into_tensor_arg(),
+            logarithms.clone().into_tensor_arg(),
+            launch.window,
+            launch.scale,
+            launch.rows,
+            launch.size,
+            heads.query,
+            heads.key_value,
+            launch.types,
+        );
+        (output, logarithms)
+    }
+
+    fn flash_attention_to_input(
+        input: CubeTensor,
+        starts: CubeTensor,
+        output: CubeTensor,
+        logarithms: CubeTensor,
+        gradient: CubeTensor,
+        heads: AttentionHeads,
+    ) -> CubeTensor {
+        let [input, starts, output, logarithms, gradient] =
+            [input, starts, output, logarithms, gradient].map(into_contiguous);
+        let launch = Launch::new(&input, &starts, heads);
+        let client = input.client.clone();
+        let products = empty(&input, logarithms_shape(&input.shape(), heads), DType::F32);
+        let count = products.shape().num_elements();
+        let units = CubeDim::new(&client, count);
+        along::along::launch(
+            &client,
+            calculate_cube_count_elemwise(&client, count, units),
+            units,
+            addresses(&[&output, &products]),
+            output.into_tensor_arg(),
+            gradient.clone().into_tensor_arg(),
+            products.clone().into_tensor_arg(),
+            launch.size,
+            heads.query,
+            launch.types[0],
+        );
+        let to_input = empty(&input, input.shape(), input.dtype);
+        let wide = addresses(&[&input, &gradient, &logarithms, &products, &to_input, &starts]);
+        to_query::to_query::launch(
+            &client,
+            launch.cubes(heads.query),
+            launch.units(),
+            wide,
+            input.clone().into_tensor_arg(),
+            starts.clone().into_tensor_arg(),
+            gradient.clone().into_tensor_arg(),
+            logarithms.clone().into_tensor_arg(),
+            products.clone().into_tensor_arg(),
+            to_input.clone().into_tensor_arg(),
+            launch.window,
+            launch.scale,
+            launch.rows,
+            launch.size,
+            heads.query,
+            heads.key_value,
+            launch.types,
+        );
+        to_key_value::to_key_value::launch(
+            &client,
+            launch.cubes(heads.key_value),
+            launch.units(),
+            wide,
+            input.into_tensor_arg(),
+            starts.into_tensor_arg(),
+            gradient.into_tensor_arg(),
+            logarithms.into_tensor_arg(),
+            products.into_tensor_arg(),
+            to_input.clone().into_tensor_arg(),
+            launch.window,
+            launch.scale,
+            launch.rows,
+            launch.size,
+            heads.query,
+            heads.key_value,
+            launch.types,
+        );
+        to_input
+    }
+}

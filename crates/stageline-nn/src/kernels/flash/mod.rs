@@ -1,0 +1,77 @@
+//! Causal attention for GPUs that stores no attention scores (FlashAttention; Dao et al., 2022,
+//! [arXiv:2205.14135](https://arxiv.org/abs/2205.14135)).
+//!
+//! Input: queries, keys and values of all heads, side by side, and the first key of each query's document. Output:
+//! attention, and for the backward one number a query, the logarithm of the sum of its exponentiated scores; the
+//! backward computes scores from it again, block by block. Everything is computed in f32, and inputs and outputs are
+//! f32, bf16 or f16. This folder must not use burn's tensors, only the primitives of the GPU backend.
+//!
+//! - `block`: the shape of the blocks, and what the kernels share on the device.
+//! - `forward`: the kernel of attention.
+//! - `to_query`: the kernel of the gradient of the queries.
+//! - `to_key_value`: the kernel of the gradients of the keys and values, which sums over the query heads that share
+//!   them.
+//! - `along`: the kernel of the products of each output with its gradient, which both gradients need.
+//! - `launch`: launches the kernels, and checks that a device can run them.
+
+mod along;
+mod block;
+mod forward;
+mod launch;
+mod to_key_value;
+mod to_query;
+
+#[cfg(feature = "fused")]
+use burn::backend::fusion::custom::TensorSpec;
+use burn::backend::tensor::{FloatTensor, IntTensor};
+use burn::backend::{Backend, backend_extension};
+#[cfg(feature = "fused")]
+use burn::tensor::DType;
+use burn::tensor::Shape;
+
+use crate::kernels::attention_blocks::AttentionHeads;
+
+pub use launch::fits;
+
+/// A backend with attention that stores no scores. `input` is `[batch, length, (query heads + 2 x key-value heads) x
+/// size]`, and `starts`, `[batch, length]`, are the positions of the first key in each query's document.
+#[backend_extension(Cube, Fusion: cfg(feature = "fused"))]
+pub trait FlashAttention: Backend {
+    /// Returns attention, `[batch, length, query heads x size]`, and the logarithm of the sum of each query's
+    /// exponentiated scores, `[batch, query heads, length]` in f32.
+    #[fusion(meta = forward_specs)]
+    fn flash_attention(
+        input: FloatTensor<Self>,
+        starts: IntTensor<Self>,
+        heads: AttentionHeads,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+
+    /// Returns the gradient of the input, given attention's output and the gradient of it, each `[batch, length, query
+    /// heads x size]`, and the logarithms that the forward returned.
+    #[fusion(dtype = input, shape = input)]
+    fn flash_attention_to_input(
+        input: FloatTensor<Self>,
+        starts: IntTensor<Self>,
+        output: FloatTensor<Self>,
+        logarithms: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+        heads: AttentionHeads,
+    ) -> FloatTensor<Self>;
+}
+
+/// Returns the shape of attention's output for an input `[batch, length, (query heads + 2 x key-value heads) x size]`.
+fn output_shape(input: &Shape, heads: AttentionHeads) -> Shape {
+    Shape::new([input[0], input[1], input[2] / heads.columns() * heads.query])
+}
+
+/// Returns the shape of the logarithms that the forward of attention keeps, one for each query of each head.
+fn logarithms_shape(input: &Shape, heads: AttentionHeads) -> Shape {
+    Shape::new([input[0], heads.query, input[1]])
+}
+
+/// Returns the shapes and types of the forward's two outputs, which burn's fusion needs before the kernel runs.
+#[cfg(feature = "fused")]
+fn forward_specs(input: &TensorSpec, _: &TensorSpec, heads: &AttentionHeads) -> (TensorSpec, TensorSpec) {
+    let output = TensorSpec::new(output_shape(&input.shape, *heads), input.dtype);
+    (output, TensorSpec::new(logarithms_shape(&input.shape, *heads), DType::F32))
+}

@@ -1,0 +1,94 @@
+//! The kernel of the gradient of attention's queries.
+
+use burn_cubecl::cubecl;
+use burn_cubecl::cubecl::prelude::*;
+
+use super::block::{LANES, add_weighted, is_seen, load, product};
+
+/// Computes the gradients of a block of queries of one head into the columns of these queries in `to_input`. The cubes
+/// are the blocks of queries, the query heads and the samples.
+#[cube(launch, address_type = "dynamic")]
+#[allow(clippy::too_many_arguments)]
+pub fn to_query<E: Float, I: Int>(
+    input: &Tensor<E>,
+    starts: &Tensor<I>,
+    gradient: &Tensor<E>,
+    logarithms: &Tensor<f32>,
+    along: &Tensor<f32>,
+    to_input: &mut Tensor<E>,
+    window: u32,
+    scale: f32,
+    #[comptime] rows: usize,
+    #[comptime] size: usize,
+    #[comptime] query_heads: usize,
+    #[comptime] key_heads: usize,
+    #[define(E, I)] _types: [ElemType; 2],
+) {
+    let length = input.shape(1);
+    let window = window as usize;
+    let first = CUBE_POS_X as usize * rows;
+    let head = CUBE_POS_Y as usize;
+    let sample = CUBE_POS_Z as usize;
+    let key_head = head / comptime!(query_heads / key_heads);
+    let row = UNIT_POS as usize / LANES;
+    let lane = UNIT_POS as usize % LANES;
+    let query = first + row;
+    let known = select(query < length, query, length - 1);
+    let start = u32::cast_from(starts[sample * length + known]) as usize;
+    let logarithm = logarithms[(sample * query_heads + head) * length + known];
+    let along = along[(sample * query_heads + head) * length + known];
+
+    let mut queries = Shared::<[f32]>::new_slice(comptime!(rows * (size + 1)));
+    let mut upstream = Shared::<[f32]>::new_slice(comptime!(rows * (size + 1)));
+    let mut tile = Shared::<[f32]>::new_slice(comptime!(rows * (size + 1)));
+    let mut to_scores = Shared::<[f32]>::new_slice(comptime!(rows * (rows + 1)));
+    let own = comptime!(size.div_ceil(LANES));
+    let own_columns = comptime!(rows / LANES);
+    let mut sums = Array::<f32>::new(own);
+    #[unroll]
+    for index in 0..own {
+        sums[index] = f32::new(0.0);
+    }
+    let mut to_weights = Array::<f32>::new(own_columns);
+    load::<E>(input, &mut queries, sample, first, head * size, rows, size);
+    load::<E>(gradient, &mut upstream, sample, first, head * size, rows, size);
+
+    let seen_first = select(first + 1 > window, first + 1 - window, 0usize);
+    let from = seen_first / rows * rows;
+    let until = select(first + rows < length, first + rows, length);
+    let tiles = (until - from + rows - 1) / rows;
+    for index in 0..tiles {
+        let tile_first = from + index * rows;
+        sync_cube();
+        load::<E>(input, &mut tile, sample, tile_first, (query_heads + key_heads + key_head) * size, rows, size);
+        sync_cube();
+        #[unroll]
+        for at in 0..own_columns {
+            to_weights[at] = product(&upstream, row, &tile, lane + at * LANES, size);
+        }
+        sync_cube();
+        load::<E>(input, &mut tile, sample, tile_first, (query_heads + key_head) * size, rows, size);
+        sync_cube();
+        #[unroll]
+        for at in 0..own_columns {
+            let column = lane + at * LANES;
+            let score = product(&queries, row, &tile, column, size) * scale;
+            let seen = is_seen(known, tile_first + column, window, start);
+            let weight = select(seen, (score - logarithm).exp(), f32::new(0.0));
+            to_scores[row * comptime!(rows + 1) + column] = weight * (to_weights[at] - along) * scale;
+        }
+        sync_cube();
+        add_weighted(&mut sums, &to_scores, &tile, row, lane, rows, size);
+    }
+
+    if query < length {
+        let to = (sample * length + query) * comptime!((query_heads + 2 * key_heads) * size) + head * size;
+        #[unroll]
+        for index in 0..own {
+            let element = lane + index * LANES;
+            if element < size {
+                to_input[to + element] = E::cast_from(sums[index]);
+            }
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Tests of attention on an asynchronous device: its outputs and gradients are those in f64, and no tensor with a score
+//! for each pair of a query and a key is allocated.
+
+use burn::tensor::{Device, Distribution, FloatDType, Int, Tensor};
+use stageline::nn::{AttentionHeads, causal_attention, causal_attention_within};
+
+use crate::open;
+
+/// Returns the output of attention and the gradient of its input as f64 numbers, computed on the device and in the type
+/// of the input. `starts` are the positions at which each position's document begins.
+fn both(
+    input: &Tensor<3>,
+    heads: AttentionHeads,
+    starts: Option<Tensor<2, Int>>,
+    upstream: &Tensor<3>,
+) -> [Vec<f64>; 2] {
+    let leaf = input.clone().autodiff().require_grad();
+    let output = match starts {
+        Some(starts) => causal_attention_within(leaf.clone(), heads, starts),
+        None => causal_attention(leaf.clone(), heads),
+    };
+    let gradients = (output.clone() * upstream.clone().autodiff()).sum().backward();
+    [output.inner(), leaf.grad(&gradients).unwrap()].map(|tensor| {
+        let data = tensor.to_device(&Device::flex()).cast(FloatDType::F64).into_data();
+        data.iter::<f64>().collect()
+    })
+}
+
+/// Asserts that attention on the device gives the output and gradient of attention in f64 on the host, within the
+/// rounding of f32: each of up to `length` terms of a sum, and the exponents of the weights, are rounded.
+fn check(device: &Device, heads: AttentionHeads, length: usize, size: usize, starts: Option<Vec<i64>>) {
+    let host = Device::flex();
+    let random =
+        |columns: usize| Tensor::<3>::random([2, length, columns * size], Distribution::Uniform(-1.5, 1.5), &host);
+    let (input, upstream) = (random(heads.query + 2 * heads.key_value), random(heads.query));
+    let starts = |device: &Device| {
+        let starts = starts.as_ref().map(|starts| Tensor::<1, Int>::from_data(starts.as_slice(), device));
+        starts.map(|starts| starts.reshape([1, length]).repeat_dim(0, 2))
+    };
+    let exactly = |tensor: &Tensor<3>| tensor.clone().cast(FloatDType::F64);
+    let exact = both(&exactly(&input), heads, starts(&host), &exactly(&upstream));
+    let [on_device, upstream] = [input, upstream].map(|tensor| tensor.to_device(device));
+    let found = both(&on_device, heads, starts(device), &upstream);
+    for (found, exact) in found.iter().zip(&exact) {
+        assert_eq!(found.len(), exact.len());
+        let largest = exact.iter().copied().map(f64::abs).fold(1.0, f64::max);
+        let apart = found.iter().zip(exact).map(|(found, exact)| (found - exact).abs()).fold(0.0, f64::max);
+        println!("{heads:?}, length {length}, size {size}: {:.1e} of {largest:.1}", apart / largest);
+        assert!(apart < 2e-5 * largest, "{heads:?}, length {length}, size {size}: {apart} of {largest}");
+    }
+}
+
+fn heads(query: usize, key_value: usize, window: Option<usize>) -> AttentionHeads {
+    AttentionHeads { query, key_value, window }
+}
+
+#[test]
+fn attention_is_that_in_f64_at_every_length() {
+    let device = &open("gpu")[0];
+    for length in [1, 2, 31, 32, 33, 100] {
+        for heads in
+            [heads(3, 3, None), heads(4, 2, None), heads(3, 1, Some(20)), heads(2, 2, Some(1)), heads(2, 1, Some(500))]
+        {
+            check(device, heads, length, 5, None);
+        }
+    }
+    check(device, heads(2, 1, None), 513, 64, None);
+    check(device, heads(2, 1, Some(130)), 513, 64, None);
+    check(device, heads(1, 1, None), 2048, 16, None);
+    check(device, heads(1, 1, Some(1000)), 2048, 16, None);
+    // A head so large that blocks have fewer rows, and one that is beyond the kernels without stored scores.
+    check(device, heads(2, 2, None), 70, 200, None);
+    check(device, heads(1, 1, None), 40, 300, None);
+}
+
+#[test]
+fn attention_within_documents_is_that_in_f64() {
+    let device = &open("gpu")[0];
+    let documents = |length: usize, of: usize| (0..length).map(|at| (at / of * of) as i64).collect::<Vec<_>>();
+    check(device, heads(4, 2, None), 100, 8, Some(documents(100, 37)));
+    check(device, heads(4, 2, Some(5)), 100, 8, Some(documents(100, 3)));
+    check(device, heads(1, 1, Some(700)), 2048, 16, Some(documents(2048, 600)));
+}
+
+#[test]
+fn a_nan_stays_a_nan_and_later_positions_are_not_seen() {
+    let device = &open("gpu")[0];
+    let attend = |last: f32| {
+        let values = [1.0, 2.0, 3.0, last, last, last];
+        let input = Tensor::<1>::from_floats(values, device).reshape([1, 2, 3]);
+        causal_attention(input, 1).into_data().iter::<f64>().collect::<Vec<_>>()
+    };
+    assert_eq!((attend(0.5)[0], attend(500.0)[0]), (3.0, 3.0));
+    assert!(attend(f32::NAN)[1].is_nan());
+}
+
+/// Tests that the memory of attention grows with the length and not with its square: 8 heads over 2048 positions have
+/// 134 MB of scores, and attention and its backward together reserve less on the device.
+#[test]
+fn no_score_is_stored() {
+    let device = &open("gpu")[0];
+    let (length, heads, size) = (2048, 8, 16);
+    let scores = (heads * length * length * size_of::<f32>()) as u64;
+    let reserved = || device.memory_pool_usage().expect("a GPU counts its memory").bytes_reserved;
+    let before = reserved();
+    let input = Tensor::<3>::random([1, length, 3 * heads * size], Distribution::Default, device);
+    let leaf = input.autodiff().require_grad();
+    let gradients = causal_attention(leaf.clone(), heads).sum().backward();
+    let gradient = leaf.grad(&gradients).unwrap().sum().into_scalar::<f64>();
+    let more = reserved().saturating_sub(before);
+    assert!(gradient.is_finite() && more < scores / 2, "{more} bytes more, and the scores have {scores}");
+}
