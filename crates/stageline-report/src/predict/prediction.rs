@@ -15,37 +15,12 @@
 
 use std::ops::Range;
 
-use stageline_schedule::{Checked, Costs, Placement, Schedule, ScheduleError, StageCost, check, simulate};
+use stageline_schedule::{Checked, Costs, Placement, ScheduleError, StageCost, check, simulate};
 
 use super::error::PredictError;
 use super::measured::{LayerCost, Measured};
+use super::target::{Cut, Target, is_cut};
 use crate::log::record::Link;
-
-/// The plan whose performance is predicted: its schedule, its numbers of workers and micro-batches, and the partition
-/// of the model's layers into its stages.
-pub struct Target<'a> {
-    /// The number of workers (P) of the predicted plan.
-    pub workers: usize,
-    /// The number of micro-batches (M) in a step of the predicted plan. Each has the size of a micro-batch of the
-    /// measured run.
-    pub micro_batches: usize,
-    /// The schedule that generates the predicted plan.
-    pub schedule: &'a dyn Schedule,
-    /// The choice of the partition of the model's layers into the stages of the predicted plan.
-    pub cut: Cut,
-}
-
-/// The choice of the partition of the model's layers into the stages of a predicted plan.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Cut {
-    /// The run's own partition if the predicted plan has as many stages as the run; otherwise the most even partition
-    /// by measured time.
-    OfTheRun,
-    /// The most even partition of the layers into contiguous stages, by the measured time of a forward and backward.
-    Balanced,
-    /// A partition given by the caller: the indices of the layers of each stage.
-    Given(Vec<Range<usize>>),
-}
 
 /// The prediction for a plan: its step time, bubble, throughput and memory.
 #[derive(Clone, Debug, PartialEq)]
@@ -222,12 +197,4 @@ struct Placed {
     placement: Placement,
     cut: Vec<Range<usize>>,
     crossings: Vec<Crossing>,
-}
-
-/// Whether `cut` is a partition of `layers` layers into `stages` stages: every stage has at least one layer, and begins
-/// after the last layer of the previous stage.
-fn is_cut(cut: &[Range<usize>], layers: usize, stages: usize) -> bool {
-    let starts = [0].into_iter().chain(cut.iter().map(|range| range.end));
-    let follow = cut.iter().zip(starts).all(|(range, start)| range.start == start && !range.is_empty());
-    cut.len() == stages && follow && cut.last().is_some_and(|last| last.end == layers)
 }
