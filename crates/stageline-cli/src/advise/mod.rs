@@ -1,24 +1,34 @@
 //! `stageline advise`: recommends settings for the next run, from the log of a run.
+//!
+//! - `accumulation`: how large M should be, and what else shortens the training.
+//! - `links`: whether network links are fast enough, and the partitions over several hosts.
+
+mod accumulation;
+mod links;
 
 use std::ops::Range;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Error, Result, bail, ensure};
 use clap::Args;
-use stageline_report::{Cause, Crossing, Cut, HostCut, Hosts, Link, Measured, Prediction, RunLog, Target};
+use stageline_report::{Cause, Cut, Hosts, Measured, RunLog, Target};
 use stageline_schedule::Schedule;
 
-use crate::accumulation::accumulation;
+use self::accumulation::Accumulation;
+use self::links::most_live;
+use crate::chosen::{Chosen, SEARCH, has_generator};
+use crate::costs::amount;
+use crate::measured_search::starts;
 use crate::output::print;
-use crate::run::{LinkFlags, layers, read, schedule};
-use crate::shape;
+use crate::run::{LinkFlags, layers, read};
 
-/// Recommends a number of micro-batches and a partition of the layers, from the log of a run.
+/// Recommends a number of micro-batches, or another change, and a partition of the layers, from the log of a run.
 ///
-/// Prints the smallest number of micro-batches M whose bubble is at most --bubble, how long trainings with M = 1 to 256
-/// take to the loss of the run (by its gradient noise), whether the network links between
-/// workers are fast enough, the most even partition of the measured layers, and the main cause of idle time. With
-/// --hosts, compares the partitions over several hosts.
+/// Prints the smallest number of micro-batches M whose bubble is at most --bubble, and how long trainings with M = 1 to
+/// 256 take to the loss of the run by its gradient noise. Then it compares other schedules, other numbers of workers and
+/// larger micro-batches, and recommends the fastest training with the reason. It also prints whether the network links
+/// between workers are fast enough, the most even partition of the measured layers, and the main cause of idle time.
+/// With --hosts, it compares the partitions over several hosts.
 #[derive(Args)]
 pub(crate) struct Flags {
     /// File with the log of a run, which a training program writes with `--log`
@@ -41,22 +51,51 @@ pub(crate) struct Flags {
     /// --bandwidth and --latency, or else by the slowest link in the log
     #[arg(long, value_name = "WORKERS,WORKERS", value_delimiter = ',', conflicts_with = "stages")]
     hosts: Vec<usize>,
+    /// Memory of each worker, in GB: trainings that need more are not recommended
+    #[arg(long, value_name = "GB", value_parser = amount)]
+    memory: Option<f64>,
+    /// Largest number of workers P to recommend [default: the number of layers of the model]
+    #[arg(long, value_name = "P", conflicts_with = "hosts")]
+    most_stages: Option<usize>,
+    /// File with the log of another run of the same model, whose micro-batches have another size: also compares larger
+    /// micro-batches
+    #[arg(long, value_name = "FILE")]
+    other_size: Option<PathBuf>,
     #[command(flatten)]
     link: LinkFlags,
+}
+
+impl Flags {
+    /// Returns the schedule of the recommended run: that of --schedule, or that of the logged run.
+    fn schedule(&self, log: &RunLog) -> Result<Chosen> {
+        match self.schedule.as_deref() {
+            Some(SEARCH) => bail!(
+                "--schedule {SEARCH}: a search finds a plan for one M, and advise compares many; name a schedule, and then search a plan \
+                 for the recommended M with `stageline search --from {}`",
+                self.from.display()
+            ),
+            Some(name) => Chosen::named(name, None),
+            None => {
+                let workers = self.stages.unwrap_or(log.plan.workers());
+                Chosen::of_run(log, None)?.checked(log, workers, log.plan.micro_batches())
+            }
+        }
+    }
 }
 
 pub(crate) fn run(flags: &Flags) -> Result<()> {
     ensure!((0.0..1.0).contains(&flags.bubble), "--bubble {}: give a share, at least 0 and less than 1", flags.bubble);
     let log = read(&flags.from)?;
     let measured = Measured::of(&log)?;
-    let (schedule, name) = schedule(&log, flags.schedule.as_deref(), None)?;
-    let question = Question { flags, log: &log, schedule: &schedule, name: &name };
+    let Chosen { schedule, name, .. } = flags.schedule(&log)?;
+    let other_size = flags.other_size.as_deref().map(|path| Ok::<_, Error>(Measured::of(&read(path)?)?)).transpose()?;
+    let question = Asked { flags, log: &log, schedule: &schedule, name: &name, other_size };
     let (mut text, cut) =
         if flags.hosts.is_empty() { question.any_cut(measured)? } else { question.cut_between_hosts(measured)? };
     for (stage, names) in layers(&log, &cut).into_iter().enumerate() {
         text += &format!("stage {stage}: {}\n", names.join(", "));
     }
-    let starts: Vec<_> = cut.iter().map(|range| range.start.to_string()).collect();
+    let starts: Vec<_> = starts(&cut).iter().map(usize::to_string).collect();
     let workers = cut.len() / question.schedule.chunks();
     text += &format!("as flags of a training: --stages {workers} --cut {}\n", starts.join(","));
     if let Some((cause, share)) = log.main_cause() {
@@ -65,19 +104,17 @@ pub(crate) fn run(flags: &Flags) -> Result<()> {
     print(&text)
 }
 
-/// The increase of the bubble above which `advise` calls a network link too slow, as a share of the total stage time
-/// (workers x step time).
-const TOO_SLOW: f64 = 0.02;
-
 /// The input of a recommendation: the flags of `advise`, the log of the run, and the schedule of the recommended run.
-struct Question<'a> {
+struct Asked<'a> {
     flags: &'a Flags,
     log: &'a RunLog,
     schedule: &'a dyn Schedule,
     name: &'a str,
+    /// The costs of a run of the same model with micro-batches of another size.
+    other_size: Option<Measured>,
 }
 
-impl Question<'_> {
+impl Asked<'_> {
     fn target(&self, workers: usize, cut: Cut) -> Target<'_> {
         Target { workers, micro_batches: self.log.plan.micro_batches(), schedule: self.schedule, cut }
     }
@@ -88,7 +125,7 @@ impl Question<'_> {
         let measured = self.flags.link.apply(measured)?;
         let workers = self.flags.stages.unwrap_or(self.log.plan.workers());
         let mut text = self.micro_batches(&measured, &self.target(workers, Cut::Balanced))?;
-        text += &accumulation(&measured, self.log, &self.target(workers, Cut::Balanced))?;
+        text += &self.accumulation().answer(&measured, self.target(workers, Cut::Balanced))?;
         text += &self.links(&measured, &self.target(workers, Cut::OfTheRun))?;
         let cut = measured.balanced(workers * self.schedule.chunks())?;
         text += if measured.cut() == cut {
@@ -111,9 +148,19 @@ impl Question<'_> {
         let best = self.target(hosts.workers(), Cut::Given(cut.clone()));
         let measured = measured.between(hosts, link)?;
         let mut text = self.micro_batches(&measured, &best)?;
+        text += &self.accumulation().answer(&measured, self.target(best.workers, best.cut.clone()))?;
         text += &self.links(&measured, &best)?;
         text += &self.host_cuts(&measured, &cuts);
         Ok((text + "the best partition over these hosts:\n", cut))
+    }
+
+    fn accumulation(&self) -> Accumulation<'_> {
+        Accumulation {
+            log: self.log,
+            other_size: self.other_size.as_ref(),
+            memory: self.flags.memory.map(|gigabytes| 1e9 * gigabytes),
+            most_workers: self.flags.most_stages,
+        }
     }
 
     /// Returns the line of the recommendation that names the smallest number of micro-batches (M) whose predicted
@@ -121,117 +168,28 @@ impl Question<'_> {
     fn micro_batches(&self, measured: &Measured, target: &Target) -> Result<String> {
         let (name, workers, Flags { bubble, most, .. }) = (self.name, target.workers, self.flags);
         let share = 100.0 * bubble;
+        if self.flags.schedule.is_none() && !has_generator(self.log) {
+            let own = 100.0 * measured.predict(target)?.bubble;
+            return Ok(format!(
+                "the log has a plan for M = {} and P = {workers}, with a bubble of {own:.1}%, which no schedule generates for other \
+                 numbers; give --schedule NAME to compare them\n",
+                target.micro_batches
+            ));
+        }
         let Some((micro_batches, prediction)) = measured.least_micro_batches(target, *bubble, *most)? else {
             return Ok(format!(
                 "no M up to {most} has a bubble of at most {share:.1}% under {name} at P = {workers}\n"
             ));
         };
+        let batch = self.log.weight().unwrap_or(f64::NAN) * micro_batches as f64 / self.log.plan.micro_batches() as f64;
         Ok(format!(
             "M = {micro_batches} is the smallest with a bubble of at most {share:.1}% under {name} at P = {workers}: {:.1}%, \
              {:.0} tokens a second, at most {} live micro-batches\n",
             100.0 * prediction.bubble,
-            prediction.tokens_per_s,
+            batch / prediction.step,
             most_live(&prediction),
         ))
     }
-
-    /// Returns a text with a table of the network links between stages; an empty text if the plan uses no link. Each
-    /// row of the table shows the bubble that is predicted if only transfers over its link take time, and the last two
-    /// rows show the bubbles with all links and with no links. A line follows for each of the schedules eager-1f1b,
-    /// zb-h1 and zb-h2 whose predicted bubble over these links is smaller.
-    fn links(&self, measured: &Measured, target: &Target) -> Result<String> {
-        let crossings = measured.crossings(target)?;
-        if crossings.is_empty() {
-            return Ok(String::new());
-        }
-        let (without, with) = (measured.clone().without_links().predict(target)?, measured.predict(target)?);
-        let mut text = format!(
-            "link          GB/s     latency  MB each way      round trip    stage before  bubble, at M = {} under {}\n",
-            target.micro_batches, self.name
-        );
-        for (crossing, alone) in crossings {
-            let Crossing { stage, link: Link { latency, bandwidth }, bytes } = crossing;
-            text += &format!(
-                "{:<9} {:>8.4} {:>8.3} ms {:>12.3} {:>12.3} ms {:>12.3} ms  {}\n",
-                format!("{stage} to {}", stage + 1),
-                bandwidth / 1e9,
-                1e3 * latency,
-                bytes / 1e6,
-                1e3 * crossing.takes(),
-                1e3 * measured.computes(with.cut[stage].clone()),
-                verdict(without.bubble, alone),
-            );
-        }
-        let mut line = |links, bubble: String| text += &format!("{links:<77}{bubble}\n");
-        line("all links", verdict(without.bubble, with.bubble));
-        line("no links", format!("{:.1}%", 100.0 * without.bubble));
-        Ok(text + &self.tolerant_schedules(measured, target, with.bubble)?)
-    }
-
-    /// Returns a line for each of the schedules eager-1f1b, zb-h1 and zb-h2 whose predicted bubble with the same
-    /// network links is smaller than `bubble`.
-    fn tolerant_schedules(&self, measured: &Measured, target: &Target, bubble: f64) -> Result<String> {
-        let mut text = String::new();
-        for name in ["eager-1f1b", "zb-h1", "zb-h2"].into_iter().filter(|name| *name != self.name) {
-            let schedule = shape::schedule(name, None)?;
-            // Not every schedule has a plan of every shape.
-            let Ok(found) = measured.predict(&Target { schedule: &schedule, cut: target.cut.clone(), ..*target })
-            else {
-                continue;
-            };
-            if found.bubble < bubble {
-                let (bubble, live) = (100.0 * found.bubble, most_live(&found));
-                text +=
-                    &format!("over these links {name} has a bubble of {bubble:.1}%, with {live} live micro-batches\n");
-            }
-        }
-        Ok(text)
-    }
-
-    /// Returns a text table with a row for each of the partitions `cuts` of the layers over hosts: the layers after
-    /// which the hosts meet, the bytes sent there, the time of the slowest worker, the step time and the bubble.
-    fn host_cuts(&self, measured: &Measured, cuts: &[HostCut]) -> String {
-        let end = |stage: &usize| self.log.run.layers[measured.cut()[*stage].end - 1].name.as_str();
-        let places: Vec<_> = cuts.iter().map(|cut| cut.behind.iter().map(end).collect::<Vec<_>>().join(", ")).collect();
-        let megabytes = |cut: &HostCut| cut.bytes.iter().map(|bytes| format!("{:.3}", bytes / 1e6)).collect::<Vec<_>>();
-        let megabytes: Vec<_> = cuts.iter().map(|cut| megabytes(cut).join(", ")).collect();
-        let longest =
-            |texts: &[String], heading: &str| texts.iter().map(String::len).max().unwrap_or(0).max(heading.len());
-        let (width, most) = (longest(&places, "hosts split after"), longest(&megabytes, "MB each way"));
-        let table = |place: &str, bytes: &str, slowest: &str, step: &str, bubble: &str| {
-            format!("{place:width$}  {bytes:>most$}  {slowest:>14}  {step:>12}  {bubble:>6}\n")
-        };
-        let mut text = table("hosts split after", "MB each way", "slowest worker", "step", "bubble");
-        for ((place, megabytes), HostCut { slowest, prediction, .. }) in places.iter().zip(&megabytes).zip(cuts) {
-            let milliseconds = |seconds: f64| format!("{:.3} ms", 1e3 * seconds);
-            let bubble = format!("{:.1}%", 100.0 * prediction.bubble);
-            text += &table(place, megabytes, &milliseconds(*slowest), &milliseconds(prediction.step), &bubble);
-        }
-        let same = cuts.iter().flat_map(|cut| &cut.bytes).all(|bytes| *bytes == cuts[0].bytes[0]);
-        text + match (cuts.len(), same) {
-            (1, _) => "the run has no other boundary at which these hosts could split; log a run of more stages\n",
-            (_, true) => "all of these boundaries carry the same bytes, so only the balance decides\n",
-            (_, false) => "",
-        }
-    }
-}
-
-/// Returns a text that shows the predicted bubble with transfers over the network links (`with`) and says whether the
-/// links are fast enough. They are too slow if `with` exceeds `without`, the bubble with free transfers, by more than
-/// 2% of the total stage time (workers x step time).
-fn verdict(without: f64, with: f64) -> String {
-    let (percent, more) = (100.0 * with, with - without);
-    if more > TOO_SLOW {
-        format!("{percent:.1}%, too slow for this split: {:.1}% of the stage time", 100.0 * more)
-    } else {
-        format!("{percent:.1}%, fast enough")
-    }
-}
-
-/// Returns the largest predicted number of live micro-batches (those whose activations are kept for backwards) on any
-/// worker.
-fn most_live(prediction: &Prediction) -> usize {
-    prediction.peak_live.iter().max().copied().unwrap_or(0)
 }
 
 /// Returns the name of a cause of idle time, with a remedy in brackets.

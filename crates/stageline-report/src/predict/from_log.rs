@@ -5,9 +5,11 @@
 
 use std::ops::Range;
 
+use stageline_schedule::{Activity, Compute, Instruction};
+
 use super::error::PredictError;
 use super::footprint::Footprint;
-use super::measured::{LayerCost, Measured};
+use super::measured::{LayerCost, Measured, actions_of_worker};
 use super::network::Network;
 use super::target::{Cut, Target};
 use crate::log::record::{Layer, StageCosts, Step};
@@ -24,8 +26,9 @@ impl Measured {
         let (stages, micro_batches) = (log.plan.stages(), log.plan.micro_batches());
         let costs = (0..stages).map(|stage| stage_costs(log, stage)).collect::<Option<Vec<_>>>();
         let costs = costs.ok_or(PredictError::NoSteps)?;
+        let input_shares: Vec<_> = (0..stages).map(|stage| input_share(log, stage)).collect();
         let unknown = || PredictError::Layers { stages };
-        let layers = log.run.layers.iter().map(|layer| layer_cost(layer, &log.run.layers, &costs));
+        let layers = log.run.layers.iter().map(|layer| layer_cost(layer, &log.run.layers, &costs, &input_shares));
         let layers = layers.collect::<Option<Vec<_>>>().ok_or_else(unknown)?;
         let cut = cut_of(&log.run.layers, stages).ok_or_else(unknown)?;
         let other = median(log.warm_steps().map(|step| {
@@ -34,14 +37,13 @@ impl Measured {
         }));
         let other = other.unwrap_or(0.0).max(0.0);
         let step_overhead = outside_actions(log).min(other);
-        let actions = (2 * micro_batches * stages / log.plan.workers().max(1)).max(1) as f64;
         let measured = Self {
             layers,
             footprint: Footprint::of(log, &cut),
             cut,
             tokens: log.run.tokens_per_micro_batch * log.run.replicas as f64,
             step_overhead,
-            action_overhead: (other - step_overhead) / actions,
+            action_overhead: (other - step_overhead) / actions_of_worker(&log.plan).max(1.0),
             send_seconds: send_seconds(log, &costs),
             variation: 1.0,
             capacity: Some(log.run.channel_capacity).filter(|capacity| *capacity < micro_batches),
@@ -85,6 +87,19 @@ fn outside_actions(log: &RunLog) -> f64 {
     first.as_secs_f64() + (step.step_seconds - last.as_secs_f64()).max(0.0)
 }
 
+/// Returns the share, from 0 to 1, of the input gradient in a stage's whole backward, from the logged events of a step.
+/// Returns a half if no event shows it: the run's schedule does not split backwards, or the log has no events.
+fn input_share(log: &RunLog, stage: usize) -> f64 {
+    let events =
+        || log.steps.iter().flat_map(|step| step.timeline.iter().flatten()).filter(|event| event.stage == stage);
+    let seconds = |half: Compute| {
+        let is_half = |activity| matches!(activity, Activity::Instruction(Instruction::Compute(action)) if action.compute == half);
+        events().filter(|event| is_half(event.activity)).map(|event| event.worked().as_secs_f64()).sum::<f64>()
+    };
+    let (input, weight) = (seconds(Compute::InputGradient), seconds(Compute::WeightGradient));
+    if input > 0.0 && weight > 0.0 { input / (input + weight) } else { 0.5 }
+}
+
 /// Returns the measured costs of a stage of the run: the times of its actions in seconds and the bytes of its output,
 /// as medians over the [warm steps](RunLog::warm_steps), which leave out the first two. The bytes of activations are
 /// left unset. Returns `None` if no such step has the stage.
@@ -118,13 +133,20 @@ fn send_seconds(log: &RunLog, costs: &[StageCosts]) -> f64 {
 }
 
 /// Returns the seconds that a layer takes for its forward, backward and flush, each as the layer's share of the
-/// measured time of its stage. `layers` has all layers of the model, and `stages` has the costs of each stage. Returns
-/// `None` if `stages` lacks the stage of the layer.
-fn layer_cost(layer: &Layer, layers: &[Layer], stages: &[StageCosts]) -> Option<LayerCost> {
+/// measured time of its stage. `layers` has all layers of the model, `stages` the costs of each stage, and
+/// `input_shares` the share of the input gradient in each stage's backward. Returns `None` if `stages` lacks the stage of
+/// the layer.
+fn layer_cost(layer: &Layer, layers: &[Layer], stages: &[StageCosts], input_shares: &[f64]) -> Option<LayerCost> {
     let stage = stages.get(layer.stage)?;
     let siblings = || layers.iter().filter(|sibling| sibling.stage == layer.stage);
     let work = layer.weight / siblings().map(|sibling| sibling.weight).sum::<f64>().max(f64::MIN_POSITIVE);
     let parameters: u64 = siblings().map(|sibling| sibling.parameters).sum();
     let trained = if parameters > 0 { layer.parameters as f64 / parameters as f64 } else { work };
-    Some(LayerCost { forward: work * stage.forward, backward: work * stage.backward, flush: trained * stage.flush })
+    let backward = work * stage.backward;
+    Some(LayerCost {
+        forward: work * stage.forward,
+        backward,
+        input_gradient: input_shares.get(layer.stage)? * backward,
+        flush: trained * stage.flush,
+    })
 }

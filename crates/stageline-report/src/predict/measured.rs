@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use stageline_schedule::{Costs, StageCost, balance};
+use stageline_schedule::{Plan, balance};
 
 use super::error::PredictError;
 use super::footprint::Footprint;
@@ -22,8 +22,8 @@ pub struct Measured {
     /// The seconds of overhead in each step of the run, before the first action and after the last one. A prediction
     /// adds them to each step.
     pub(super) step_overhead: f64,
-    /// The overhead of the runtime in seconds for each forward and each backward, in addition to the time of the
-    /// compute itself.
+    /// The overhead of the runtime in seconds for each forward, each backward and each half of a split backward, in
+    /// addition to the time of the compute itself.
     pub(super) action_overhead: f64,
     /// The seconds for which the send of one tensor keeps the sending worker busy, without the transfer time of the
     /// network link.
@@ -48,7 +48,10 @@ pub struct Measured {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct LayerCost {
     pub(super) forward: f64,
+    /// The seconds of the layer's whole backward.
     pub(super) backward: f64,
+    /// The part of `backward` that computes the gradient of the layer's input, in seconds.
+    pub(super) input_gradient: f64,
     pub(super) flush: f64,
 }
 
@@ -90,6 +93,11 @@ impl Measured {
         self.network.slowest(self.boundary_bytes.iter().flatten().copied().fold(0.0, f64::max))
     }
 
+    /// Returns the number of layers of the model.
+    pub fn layers(&self) -> usize {
+        self.layers.len()
+    }
+
     /// Returns the run's partition of the layers: the indices of the layers of each stage.
     pub fn cut(&self) -> &[Range<usize>] {
         &self.cut
@@ -116,21 +124,6 @@ impl Measured {
         Ok(cut.into_iter().map(|range| layers.start + range.start..layers.start + range.end).collect())
     }
 
-    /// Returns the measured costs of each stage of the partition `cut`, in milliseconds: forward and backward of one
-    /// micro-batch, and the flush. Transfers between the stages take no time.
-    pub fn stage_costs(&self, cut: &[Range<usize>]) -> Costs {
-        let sum = |range: &Range<usize>, of: fn(&LayerCost) -> f64| {
-            1e3 * self.layers[range.clone()].iter().map(of).sum::<f64>()
-        };
-        let stage = |range: &Range<usize>| {
-            // The log does not split a backward, so both halves are assumed to be equal.
-            let backward = sum(range, |layer| layer.backward) / 2.0;
-            StageCost::new(sum(range, |layer| layer.forward), backward, backward)
-        };
-        let flush = cut.iter().map(|range| sum(range, |layer| layer.flush)).collect();
-        Costs::by_stage(cut.iter().map(stage).collect()).with_optimizer(flush)
-    }
-
     /// Returns the seconds of one micro-batch's forward and backward on a range of layers.
     pub fn computes(&self, layers: Range<usize>) -> f64 {
         self.layers[layers].iter().map(|layer| layer.forward + layer.backward).sum()
@@ -144,4 +137,10 @@ impl Measured {
         let mean = known.iter().sum::<f64>() / known.len() as f64;
         Ok(stage.and_then(|stage| known.get(stage)).copied().unwrap_or(mean))
     }
+}
+
+/// Returns the mean number of actions (forwards, backwards and halves of backwards) that a worker of the plan runs in a
+/// step.
+pub(super) fn actions_of_worker(plan: &Plan) -> f64 {
+    plan.rows().iter().map(Vec::len).sum::<usize>() as f64 / plan.workers().max(1) as f64
 }

@@ -1,0 +1,120 @@
+//! The part of `stageline advise` that answers how large M should be: tables of trainings, and the recommended one.
+
+use anyhow::Result;
+use stageline_report::{
+    Advice, Measured, NoNoise, NoiseScales, PredictError, PredictedTraining, Question, RunLog, Target,
+};
+
+/// The answer to how large M should be: the logged run, and what limits the recommended training.
+pub(super) struct Accumulation<'a> {
+    pub(super) log: &'a RunLog,
+    /// The costs of a run of the same model with micro-batches of another size.
+    pub(super) other_size: Option<&'a Measured>,
+    /// The memory of a worker in bytes.
+    pub(super) memory: Option<f64>,
+    pub(super) most_workers: Option<usize>,
+}
+
+impl Accumulation<'_> {
+    /// Returns a table of trainings with 1 to 256 micro-batches, a table of other settings, and the recommended one with
+    /// its reason. `target` is the plan whose settings vary. Without gradient noise in the log, the first table has no
+    /// times to the loss of the run, and the text says what to run for a recommendation.
+    pub(super) fn answer(&self, measured: &Measured, target: Target) -> Result<String> {
+        match self.log.noise_scales() {
+            Ok(noise) => self.by_noise(measured, target, &noise),
+            Err(reason) => self.by_throughput(measured, &target, reason),
+        }
+    }
+
+    fn by_noise(&self, measured: &Measured, target: Target, noise: &NoiseScales) -> Result<String> {
+        let Self { log, other_size, memory, most_workers } = *self;
+        let question = Question { log, noise, target, other_size, memory, most_workers };
+        let Advice { trainings, alternatives, recommendation } = measured.advise(&question)?;
+        let mut text = format!("to the loss of this run, by its noise scale ({}):\n", scale(noise));
+        let fits = |training: &PredictedTraining| question.fits(training);
+        text += &table("M", trainings.iter().map(|training| (training.micro_batches.to_string(), training)), fits);
+        if !alternatives.found.is_empty() {
+            text += "other settings, each with its fastest M:\n";
+            let rows = alternatives.found.iter();
+            let name =
+                |(change, training): &(_, PredictedTraining)| format!("{change}, M = {}", training.micro_batches);
+            text += &table("setting", rows.map(|row| (name(row), &row.1)), fits);
+        }
+        for (change, reason) in &alternatives.left_out {
+            text += &format!("{change} is not compared: {reason}\n");
+        }
+        text += &match recommendation {
+            Some(recommendation) => format!("recommendation: {recommendation}\n"),
+            None => "recommendation: none, because no compared setting fits into the memory; give more --memory, train with \
+                     --recompute, or log a run with smaller micro-batches\n"
+                .to_owned(),
+        };
+        Ok(
+            text + "under Adam, larger batches may pay more than the noise scale says; take the recommended M as a lower bound\n"
+        )
+    }
+
+    fn by_throughput(&self, measured: &Measured, target: &Target, reason: NoNoise) -> Result<String> {
+        let trainings = measured.trainings(self.log, None, target)?;
+        if self.memory.is_some() && trainings.iter().any(|training| training.peak_bytes().is_none()) {
+            return Err(PredictError::NoMemory.into());
+        }
+        let fits = |training: &PredictedTraining| {
+            self.memory.is_none_or(|limit| training.peak_bytes().is_some_and(|peak| peak <= limit))
+        };
+        let table = table("M", trainings.iter().map(|training| (training.micro_batches.to_string(), training)), fits);
+        Ok(format!("by throughput alone:\n{table}no M is recommended: {reason}\n"))
+    }
+}
+
+fn scale(noise: &NoiseScales) -> String {
+    let tokens = |scale: f64| match scale.is_finite() {
+        true => format!("{scale:.0} tokens"),
+        false => "more than can be measured".to_owned(),
+    };
+    format!("median {}, at its end {}", tokens(noise.typical()), tokens(noise.last()))
+}
+
+/// Returns a table with a row for each training. Steps, tokens and time are empty where they are not predicted; a training
+/// that does not fit into the memory has an asterisk.
+fn table<'a>(
+    heading: &str,
+    rows: impl Iterator<Item = (String, &'a PredictedTraining)>,
+    fits: impl Fn(&PredictedTraining) -> bool,
+) -> String {
+    let rows: Vec<_> = rows.collect();
+    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0).max(heading.len()).max(5);
+    let mut text = format!(
+        "{heading:>width$} {:>10} {:>13} {:>10} {:>7} {:>10}  {:>9} {:>11} {:>10}\n",
+        "batch", "step", "tokens/s", "bubble", "memory", "steps", "tokens", "time"
+    );
+    for (name, training) in &rows {
+        let empty = || "-".to_owned();
+        let memory = training.peak_bytes().map_or_else(empty, |bytes| format!("{:.0} MB", bytes / 1e6));
+        let count = |number: Option<f64>| number.map_or_else(empty, |number| format!("{number:.0}"));
+        text += &format!(
+            "{name:>width$} {:>10.0} {:>10.1} ms {:>10.0} {:>6.1}% {memory:>10}{} {:>9} {:>11} {:>10}\n",
+            training.batch,
+            1e3 * training.prediction.step,
+            training.tokens_per_s(),
+            100.0 * training.prediction.bubble,
+            if fits(training) { " " } else { "*" },
+            count(training.steps),
+            count(training.tokens()),
+            training.seconds().map_or_else(empty, duration)
+        );
+    }
+    if rows.iter().any(|(_, training)| !fits(training)) {
+        text += "* needs more than --memory\n";
+    }
+    text
+}
+
+/// Returns a duration in seconds, minutes or hours, whichever gives a number that is easy to read.
+fn duration(seconds: f64) -> String {
+    match seconds {
+        ..120.0 => format!("{seconds:.1} s"),
+        ..7200.0 => format!("{:.1} min", seconds / 60.0),
+        _ => format!("{:.1} h", seconds / 3600.0),
+    }
+}
