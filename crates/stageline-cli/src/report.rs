@@ -132,10 +132,7 @@ impl fmt::Display for Report {
             if let Some(TrainingFlags { stages, micro_batches, cut }) = training {
                 let cut: Vec<_> = cut.iter().map(usize::to_string).collect();
                 let cut = cut.join(",");
-                writeln!(
-                    f,
-                    "training       --stages {stages} --micro-batches {micro_batches} --cut {cut}, with the plan"
-                )?;
+                writeln!(f, "training       --stages {stages} --micro-batches {micro_batches} --cut {cut}")?;
             }
         }
         let (step, bound) = (self.step_ms, self.bound_ms);
