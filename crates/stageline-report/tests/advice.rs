@@ -217,6 +217,8 @@ fn a_plan_without_a_generator_is_compared_with_schedules() {
     let advice = advise(&asked);
     assert_eq!(advice.trainings.iter().map(|training| training.micro_batches).collect::<Vec<_>>(), [3]);
     assert!(matches!(change(&advice), Change::Schedule { .. }));
+    let text = advice.recommendation.as_ref().unwrap().to_string();
+    assert!(text.contains(" than the plan of the run with M = 3, "), "{text}");
     let workers = |change: &Change| matches!(change, Change::Workers(_));
     assert!(!advice.alternatives.found.iter().any(|(change, _)| workers(change)));
     assert!(!advice.alternatives.left_out.iter().any(|(change, _)| workers(change)));

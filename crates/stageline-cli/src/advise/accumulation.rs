@@ -2,12 +2,18 @@
 
 use anyhow::Result;
 use stageline_report::{
-    Advice, Measured, NoNoise, NoiseScales, PredictError, PredictedTraining, Question, RunLog, Target,
+    Advice, Alternatives, Change, Measured, NoNoise, NoiseScales, PredictError, PredictedTraining, Question,
+    Recommendation, RunLog, Target,
 };
+
+use crate::measured_search::starts;
 
 /// The answer to how large M should be: the logged run, and what limits the recommended training.
 pub(super) struct Accumulation<'a> {
     pub(super) log: &'a RunLog,
+    /// The name of the schedule whose other settings vary, and its number of chunks (stages) on a worker.
+    pub(super) schedule: &'a str,
+    pub(super) chunks: usize,
     /// The costs of a run of the same model with micro-batches of another size.
     pub(super) other_size: Option<&'a Measured>,
     /// The memory of a worker in bytes.
@@ -27,7 +33,7 @@ impl Accumulation<'_> {
     }
 
     fn by_noise(&self, measured: &Measured, target: Target, noise: &NoiseScales) -> Result<String> {
-        let Self { log, other_size, memory, most_workers } = *self;
+        let Self { log, other_size, memory, most_workers, .. } = *self;
         let question = Question { log, noise, target, other_size, memory, most_workers };
         let Advice { trainings, alternatives, recommendation } = measured.advise(&question)?;
         let mut text = format!("to the loss of this run, by its noise scale ({}):\n", scale(noise));
@@ -40,18 +46,37 @@ impl Accumulation<'_> {
                 |(change, training): &(_, PredictedTraining)| format!("{change}, M = {}", training.micro_batches);
             text += &table("setting", rows.map(|row| (name(row), &row.1)), fits);
         }
-        for (change, reason) in &alternatives.left_out {
-            text += &format!("{change} is not compared: {reason}\n");
-        }
+        text += &left_out(&alternatives);
         text += &match recommendation {
-            Some(recommendation) => format!("recommendation: {recommendation}\n"),
+            Some(recommendation) => {
+                format!("recommendation: {recommendation}\nas flags of a training: {}\n", self.flags(&recommendation))
+            }
             None => "recommendation: none, because no compared setting fits into the memory; give more --memory, train with \
                      --recompute, or log a run with smaller micro-batches\n"
                 .to_owned(),
         };
-        Ok(
-            text + "under Adam, larger batches may pay more than the noise scale says; take the recommended M as a lower bound\n"
-        )
+        text += "under Adam, larger batches may pay more than the noise scale says; take the recommended M as a lower bound\n";
+        Ok(text)
+    }
+
+    /// Returns the flags of a training with the recommended settings.
+    fn flags(&self, recommendation: &Recommendation) -> String {
+        let Recommendation { change, training, .. } = recommendation;
+        let (schedule, chunks) = match change {
+            Change::Schedule { name, chunks } => (*name, *chunks),
+            Change::None | Change::Workers(_) | Change::Rows(_) => (self.schedule, self.chunks),
+        };
+        let cut = &training.prediction.cut;
+        let starts: Vec<_> = starts(cut).iter().map(usize::to_string).collect();
+        let mut flags = format!("--stages {} --micro-batches {}", cut.len() / chunks.max(1), training.micro_batches);
+        if let Change::Rows(rows) = change {
+            flags += &format!(" --micro-batch-size {rows} times that of the run");
+        }
+        flags += &format!(" --schedule {schedule}");
+        if chunks > 1 {
+            flags += &format!(" --chunks {chunks}");
+        }
+        flags + &format!(" --cut {}", starts.join(","))
     }
 
     fn by_throughput(&self, measured: &Measured, target: &Target, reason: NoNoise) -> Result<String> {
@@ -65,6 +90,19 @@ impl Accumulation<'_> {
         let table = table("M", trainings.iter().map(|training| (training.micro_batches.to_string(), training)), fits);
         Ok(format!("by throughput alone:\n{table}no M is recommended: {reason}\n"))
     }
+}
+
+/// Returns a line for each reason why settings are not compared, with these settings.
+fn left_out(alternatives: &Alternatives) -> String {
+    let mut by_reason: Vec<(String, Vec<String>)> = Vec::new();
+    for (change, reason) in &alternatives.left_out {
+        let (change, reason) = (change.to_string(), reason.to_string());
+        match by_reason.iter_mut().find(|(other, _)| *other == reason) {
+            Some((_, changes)) => changes.push(change),
+            None => by_reason.push((reason, vec![change])),
+        }
+    }
+    by_reason.iter().map(|(reason, changes)| format!("not compared: {}: {reason}\n", changes.join("; "))).collect()
 }
 
 fn scale(noise: &NoiseScales) -> String {
@@ -97,7 +135,7 @@ fn table<'a>(
             training.batch,
             1e3 * training.prediction.step,
             training.tokens_per_s(),
-            100.0 * training.prediction.bubble,
+            100.0 * training.prediction.bubble.max(0.0),
             if fits(training) { " " } else { "*" },
             count(training.steps),
             count(training.tokens()),

@@ -157,6 +157,8 @@ impl Asked<'_> {
     fn accumulation(&self) -> Accumulation<'_> {
         Accumulation {
             log: self.log,
+            schedule: self.name,
+            chunks: self.schedule.chunks(),
             other_size: self.other_size.as_ref(),
             memory: self.flags.memory.map(|gigabytes| 1e9 * gigabytes),
             most_workers: self.flags.most_stages,

@@ -49,6 +49,9 @@ fn one_recommendation_has_its_reason() {
     );
     assert_eq!(large, expected);
     let small = advice(1, "--most-stages 2");
+    let log = write(folder.path(), "run.jsonl", &noisy(1));
+    let flags = "\nas flags of a training: --stages 2 --micro-batches 1 --schedule zb-h1 --cut 0,1\n";
+    assert!(text(&format!("advise --from {log} --most-stages 2")).contains(flags));
     assert!(small.starts_with("recommendation: the schedule zb-h1 with M = 1: "), "{small}");
     assert!(small.contains(" faster to the same loss than 1f1b with M = 1, because its bubble is "), "{small}");
 }
@@ -58,17 +61,20 @@ fn settings_that_cannot_be_compared_have_a_reason() {
     let folder = tempfile::tempdir().unwrap();
     let log = write(folder.path(), "run.jsonl", &noisy(40));
     let advice = text(&format!("advise --from {log}"));
-    let missing = "2 x the rows is not compared: the costs of larger micro-batches are not measured; log a run";
+    let missing =
+        "not compared: 2 x the rows; 4 x the rows: the costs of larger micro-batches are not measured; log a run";
     assert!(advice.contains(missing), "{advice}");
     let unknown = error(&format!("advise --from {log} --memory 1"));
     assert!(unknown.contains("does not say how much memory its workers used"), "{unknown}");
     // Micro-batches of 20 tokens take 1.5 times as long as those of 10.
     let larger = noisy(40)
         .replace(r#""tokens_per_micro_batch":10"#, r#""tokens_per_micro_batch":20"#)
-        .replace(r#""forward":1,"backward":2"#, r#""forward":1.5,"backward":3"#);
+        .replace(r#""forward":1,"backward":2"#, r#""forward":1.5,"backward":3"#)
+        .replace(r#""step_seconds":9.0"#, r#""step_seconds":13.5"#);
     let other = write(folder.path(), "larger.jsonl", &larger);
     let compared = text(&format!("advise --from {log} --other-size {other}"));
-    assert!(!compared.contains("rows is not compared: the costs") && compared.contains("2 x the rows"), "{compared}");
+    assert!(!compared.contains("the costs of larger micro-batches are not measured"), "{compared}");
+    assert!(row(&compared, "2 x the rows, M = 1").starts_with(&[2.0, 1.0, 20.0, 9000.0]), "{compared}");
 }
 
 #[test]

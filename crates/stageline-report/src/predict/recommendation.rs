@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use stageline_schedule::schedule_named;
+
 use super::change::Change;
 use super::question::Question;
 use super::reason::{Compared, about_as_short};
@@ -88,7 +90,12 @@ fn of_change(question: &Question, own: &PredictedTraining, change: Change, train
     let (m, compared) = (own.micro_batches, Compared { training, other: own });
     let other = match change {
         Change::None | Change::Rows(_) => format!("M = {m}"),
-        Change::Schedule { .. } => format!("{} with M = {m}", question.target.schedule.name()),
+        Change::Schedule { .. } => {
+            // A plan that no schedule generates has no name of its own.
+            let name =
+                schedule_named(question.target.schedule.name()).map_or("the plan of the run", |known| known.name());
+            format!("{name} with M = {m}")
+        }
         Change::Workers(_) => format!("P = {} with M = {m}", question.target.workers),
     };
     let because = match change {
