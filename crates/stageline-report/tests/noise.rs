@@ -111,3 +111,37 @@ fn a_noise_scale_that_is_not_known_has_a_reason_with_a_way_out() {
         assert!(ways.iter().all(|way| text.contains(way)), "{text}");
     }
 }
+
+/// Tests estimates of single steps that are off by up to their own size, as at the beginning of a training: the squared
+/// norm falls from 100 to 1, and the noise scale grows from 50 to 2000.
+#[test]
+fn rough_estimates_give_the_steps_of_the_true_noise_scales() {
+    // A generator of equally distributed shares from -1 to 1 (Knuth's MMIX).
+    let mut state = 1_u64;
+    let mut share = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as f64 / f64::from(1_u32 << 30) - 1.0
+    };
+    let (steps, every) = (400_u16, 10);
+    let squared_norm = |step: usize| 1.0 + 99.0 * (-(step as f64) / 40.0).exp();
+    let scale = |step: usize| 50.0 * 40.0_f64.powf(step as f64 / f64::from(steps));
+    let estimates: Vec<_> = (0..usize::from(steps))
+        .map(|step| {
+            let rough =
+                (squared_norm(step) * (1.0 + share()), scale(step) * squared_norm(step) * (1.0 + 0.2 * share()));
+            (step % every == 0).then_some(rough)
+        })
+        .collect();
+    let scales = run(&estimates).noise_scales().unwrap();
+    for batch in [25.0, 50.0, 200.0, 400.0, 1600.0] {
+        let exact: f64 = (0..usize::from(steps)).map(|step| worth(scale(step), batch)).sum();
+        let error = scales.steps(batch) / exact - 1.0;
+        assert!(error.abs() < 0.1, "{batch}: {error}");
+    }
+    // One ratio of all means would be that of the first steps, whose gradients are the largest.
+    let measured: Vec<_> = estimates.iter().flatten().collect();
+    let sum = |of: fn(&(f64, f64)) -> f64| measured.iter().map(|estimate| of(estimate)).sum::<f64>();
+    let single = f64::from(steps) * worth(sum(|estimate| estimate.1) / sum(|estimate| estimate.0), 25.0);
+    let exact: f64 = (0..usize::from(steps)).map(|step| worth(scale(step), 25.0)).sum();
+    assert!(single < 0.85 * exact, "{single} of {exact}");
+}

@@ -118,3 +118,12 @@ fn the_update_of_a_layer_is_shown_beside_its_gradient() {
     }
     assert!(chart(&run_page(&log), "Update and gradient of each layer").is_none());
 }
+
+#[test]
+fn a_run_without_steps_has_a_page() {
+    let mut empty = log(&[1.0; 2], 2, 2, 0.0);
+    empty.steps.clear();
+    assert!(run_page(&empty).contains("Loss: nothing was measured"));
+    let page = run_page(&log(&[1.0; 2], 2, 2, 0.0));
+    assert!(page.contains("layer 0") && page.contains("made up") && !page.contains("NaN"));
+}

@@ -5,9 +5,7 @@ mod synthetic;
 use std::ops::Range;
 
 use stageline_report::record::{Line, Run};
-use stageline_report::{
-    Cause, Cut, Hosts, Link, LogError, Measured, PredictError, Prediction, RunLog, Target, run_page,
-};
+use stageline_report::{Cause, Cut, Hosts, Link, Measured, PredictError, Prediction, RunLog, Target, run_page};
 use stageline_schedule::{GPipe, Interleaved, OneFOneB, Schedule, ZbH1, ZbV};
 
 use synthetic::{log, simulated};
@@ -310,31 +308,6 @@ fn times_come_from_synchronised_steps_and_throughput_from_the_others() {
     (synchronised.synchronised, synchronised.step_seconds, synchronised.tokens_per_s) = (true, 2.0, 0.5);
     assert_eq!((log.typical(), log.throughput()), (Some((2.0, 0.25)), Some(1.0)));
     assert!(run_page(&log).contains("1 tokens a second in the other steps"));
-}
-
-#[test]
-fn unreadable_logs_are_rejected_with_the_line() {
-    let error = RunLog::read("{\"a\":1}\n".as_bytes()).unwrap_err();
-    assert!(matches!(error, LogError::NoRun), "{error}");
-    let error = RunLog::read("{\n{}\n".as_bytes()).unwrap_err();
-    assert!(matches!(error, LogError::Line { line: 1, .. }), "{error}");
-    // A last line that a crash cut short is skipped.
-    let mut cut_short = log(&[1.0; 2], 2, 2, 0.0);
-    let text = serde_json::to_string(&Line::Run(Box::new(cut_short.run.clone()))).unwrap() + "\n{\"step\":1,\"lo";
-    let read = RunLog::read(text.as_bytes()).unwrap();
-    assert_eq!((read.run == cut_short.run, read.steps.len()), (true, 0));
-    assert!(matches!(Measured::of(&read), Err(PredictError::NoSteps)));
-    cut_short.run.layers.truncate(1);
-    assert!(matches!(Measured::of(&cut_short), Err(PredictError::Layers { stages: 2 })));
-}
-
-#[test]
-fn a_run_without_steps_has_a_page() {
-    let mut empty = log(&[1.0; 2], 2, 2, 0.0);
-    empty.steps.clear();
-    assert!(run_page(&empty).contains("Loss: nothing was measured"));
-    let page = run_page(&log(&[1.0; 2], 2, 2, 0.0));
-    assert!(page.contains("layer 0") && page.contains("made up") && !page.contains("NaN"));
 }
 
 /// Tests costs that are linear in the size of a micro-batch, a + b x size: two runs give those of any third size.

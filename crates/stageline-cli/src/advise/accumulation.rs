@@ -47,14 +47,17 @@ impl Accumulation<'_> {
             text += &table("setting", rows.map(|row| (name(row), &row.1)), fits);
         }
         text += &left_out(&alternatives);
-        text += &match recommendation {
+        text += &match &recommendation {
             Some(recommendation) => {
-                format!("recommendation: {recommendation}\nas flags of a training: {}\n", self.flags(&recommendation))
+                format!("recommendation: {recommendation}\nas flags of a training: {}\n", self.flags(recommendation))
             }
             None => "recommendation: none, because no compared setting fits into the memory; give more --memory, train with \
                      --recompute, or log a run with smaller micro-batches\n"
                 .to_owned(),
         };
+        if matches!(&recommendation, Some(Recommendation { change: Change::Schedule { .. }, .. })) {
+            text += "first log a short run of this schedule: the log of another one does not show what its chunks and split backwards cost\n";
+        }
         text += "under Adam, larger batches may pay more than the noise scale says; take the recommended M as a lower bound\n";
         Ok(text)
     }

@@ -51,7 +51,9 @@ fn one_recommendation_has_its_reason() {
     let small = advice(1, "--most-stages 2");
     let log = write(folder.path(), "run.jsonl", &noisy(1));
     let flags = "\nas flags of a training: --stages 2 --micro-batches 1 --schedule zb-h1 --cut 0,1\n";
-    assert!(text(&format!("advise --from {log} --most-stages 2")).contains(flags));
+    let warning = "first log a short run of this schedule: ";
+    let advised = text(&format!("advise --from {log} --most-stages 2"));
+    assert!(advised.contains(&format!("{flags}{warning}")), "{advised}");
     assert!(small.starts_with("recommendation: the schedule zb-h1 with M = 1: "), "{small}");
     assert!(small.contains(" faster to the same loss than 1f1b with M = 1, because its bubble is "), "{small}");
 }

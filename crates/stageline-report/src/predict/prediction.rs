@@ -7,6 +7,10 @@
 //!   and the overhead of an action for each action of a worker, where the two halves of a split backward are two
 //!   actions. It is multiplied by the variation of the run: the factor by which
 //!   the run's own steps took longer than they are simulated in this way.
+//!
+//! The model lacks costs that a log under one schedule does not show: the fixed work of each chunk beyond its layers, and
+//! of a split backward beyond the whole one. Layers without FLOPs, such as embeddings, count as free within their stage.
+//! A log of the predicted schedule has these costs.
 
 use std::ops::Range;
 
