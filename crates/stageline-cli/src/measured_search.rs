@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use anyhow::Result;
-use stageline_report::Measured;
+use stageline_report::{Measured, PredictError};
 use stageline_schedule::{Best, Costs, Memory, Placement, Plan, best_placed};
 
 use crate::costs::{CostFlags, MemoryFlags};
@@ -40,7 +40,12 @@ impl<'a> MeasuredSearch<'a> {
         memory: &'a MemoryFlags,
     ) -> Result<Self> {
         let measured = if costs.has_transfers() { measured.without_links() } else { measured };
-        let search = Self::new(measured, workers)?;
+        let search = Self::new(measured, workers).map_err(|error| match error.downcast_ref() {
+            Some(PredictError::Unlinked { .. } | PredictError::Bytes) => error.context(format!(
+                "the log does not have the transfers between {workers} workers: give --transfer, or --bytes with --bandwidth"
+            )),
+            _ => error,
+        })?;
         memory.memory(workers, 1)?;
         costs.with_transfers(Costs::uniform(workers, 1.0, 2.0), workers, 1)?;
         Ok(Self { flags: Some((costs, memory)), ..search })

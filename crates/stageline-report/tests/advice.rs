@@ -3,7 +3,9 @@
 mod synthetic;
 
 use stageline_report::record::{Link, Noise, SignalAndNoise};
-use stageline_report::{Advice, Change, Cut, LeftOut, Measured, NoiseScales, PredictError, Question, RunLog, Target};
+use stageline_report::{
+    Advice, Change, Cut, LeftOut, Measured, NoiseScales, PredictError, PredictedTraining, Question, RunLog, Target,
+};
 use stageline_schedule::{GPipe, OneFOneB, Schedule};
 
 use synthetic::log;
@@ -118,8 +120,14 @@ fn more_workers_are_recommended_while_they_are_used_well() {
     );
     assert_eq!(recommended(1e7, 3).change, Change::Workers(3));
     assert_eq!(recommended(1e7, 2).change, Change::None);
-    // With few micro-batches more workers would mostly idle.
-    assert!(!matches!(recommended(1.0, 8).change, Change::Workers(_)));
+    // With fewer micro-batches twice the workers shorten the training, and idle too much.
+    let log = noisy(run.clone(), 500.0);
+    let noise = noise(&log);
+    let advice = advise(&question(&log, &noise, 4));
+    let least = advice.trainings.iter().filter_map(PredictedTraining::seconds).min_by(f64::total_cmp).unwrap();
+    let four = advice.alternatives.found.iter().find(|(change, _)| *change == Change::Workers(4)).unwrap();
+    assert!(four.1.seconds().unwrap() < 0.8 * least && four.1.seconds().unwrap() > 0.5 / 0.8 * least);
+    assert!(!matches!(change(&advice), Change::Workers(_)));
 }
 
 #[test]

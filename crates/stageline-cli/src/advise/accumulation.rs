@@ -91,7 +91,7 @@ impl Accumulation<'_> {
             self.memory.is_none_or(|limit| training.peak_bytes().is_some_and(|peak| peak <= limit))
         };
         let table = table("M", trainings.iter().map(|training| (training.micro_batches.to_string(), training)), fits);
-        Ok(format!("by throughput alone:\n{table}no M is recommended: {reason}\n"))
+        Ok(format!("by throughput alone:\n{table}no M is recommended, and no other setting is compared: {reason}\n"))
     }
 }
 
@@ -99,7 +99,8 @@ impl Accumulation<'_> {
 fn left_out(alternatives: &Alternatives) -> String {
     let mut by_reason: Vec<(String, Vec<String>)> = Vec::new();
     for (change, reason) in &alternatives.left_out {
-        let (change, reason) = (change.to_string(), reason.to_string());
+        // The first line of an error about a plan is its reason; the others show the plan.
+        let (change, reason) = (change.to_string(), reason.to_string().lines().next().unwrap_or_default().to_owned());
         match by_reason.iter_mut().find(|(other, _)| *other == reason) {
             Some((_, changes)) => changes.push(change),
             None => by_reason.push((reason, vec![change])),

@@ -86,7 +86,7 @@ fn without_noise_the_table_has_throughput_and_the_text_a_way_out() {
     let advice = text(&format!("advise --from {unmeasured}"));
     assert_eq!(row(&advice, "4"), [4.0, 40.0, 15000.0, 3.0, 20.0]);
     assert!(
-        advice.contains("no M is recommended: the log has no gradient noise; log a run with --noise-every 10"),
+        advice.contains("no M is recommended, and no other setting is compared: the log has no gradient noise; log a run with --noise-every 10"),
         "{advice}"
     );
     assert!(!advice.contains("recommendation:"), "{advice}");
@@ -97,7 +97,12 @@ fn without_noise_the_table_has_throughput_and_the_text_a_way_out() {
     let one = write(folder.path(), "one.jsonl", &one.replace("\"step_seconds\":9.0", "\"step_seconds\":6.0"));
     let advice = text(&format!("advise --from {one}"));
     assert!(advice.contains("by throughput alone:\n"), "{advice}");
-    assert!(advice.contains("no M is recommended: a run with M = 1 cannot measure the noise"), "{advice}");
+    assert!(
+        advice.contains(
+            "no M is recommended, and no other setting is compared: a run with M = 1 cannot measure the noise"
+        ),
+        "{advice}"
+    );
     assert_eq!(row(&advice, "2"), [2.0, 20.0, 9000.0, 2.0, 33.3]);
 }
 
@@ -109,5 +114,8 @@ fn with_hosts_the_best_partition_has_the_table_too() {
     let advice = text(&format!("advise --from {log} --hosts 1,1"));
     // Two micro-batches take 20.5 s over the link between the hosts.
     assert!(row(&advice, "2").starts_with(&[2.0, 20.0, 20500.0]), "{advice}");
-    assert!(advice.contains("no M is recommended: the log has no gradient noise"), "{advice}");
+    assert!(
+        advice.contains("no M is recommended, and no other setting is compared: the log has no gradient noise"),
+        "{advice}"
+    );
 }

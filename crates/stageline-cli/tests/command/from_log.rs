@@ -108,6 +108,24 @@ fn the_search_takes_the_links_of_a_log_unless_flags_replace_them() {
         error(&format!("search --stages 4 --micro-batches 1 --from {log} --transfer 1,2"))
             .contains("--transfer has 2 entries")
     );
+    // The links of a run of four workers are not those of five.
+    let five = write(
+        folder.path(),
+        "five.jsonl",
+        &log_of_four(links).replacen(
+            r#"{"name":"block 3","stage":3,"#,
+            r#"{"name":"block 4","stage":3,"weight":1,"parameters":5},{"name":"block 3","stage":3,"#,
+            1,
+        ),
+    );
+    let unlinked = error(&format!("search --stages 5 --micro-batches 1 --from {five}"));
+    assert!(
+        unlinked.contains("the transfers between 5 workers: give --transfer, or --bytes with --bandwidth"),
+        "{unlinked}"
+    );
+    assert!(
+        json(&format!("search --stages 5 --micro-batches 1 --from {five} --transfer 1 --json"))["step_ms"].is_number()
+    );
     // With three workers the layers are cut elsewhere, and the second and third worker still have the link.
     assert!(
         json(&format!("search --stages 3 --micro-batches 1 --from {log} --json"))["step_ms"].as_f64().unwrap() > 9e3
