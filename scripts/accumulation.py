@@ -73,10 +73,9 @@ def table(results, advice):
 
 
 def advised_m(advice):
-    """The M with the least predicted time in the table of `stageline advise`, under the schedule of the run."""
-    seconds = {"s": 1, "min": 60, "h": 3600}
-    rows = re.findall(r"^ *(\d+) +\d+ .* ([\d.]+) (s|min|h)$", advice, re.M)
-    return min((float(time) * seconds[unit], int(m)) for m, time, unit in rows)[1]
+    """The M that `stageline advise` recommends under the schedule and the P of the run."""
+    found = re.findall(r"^(?:recommendation|without that change): (?:no accumulation \()?M = (\d+)", advice, re.M)
+    return int(found[-1])
 
 
 def main():

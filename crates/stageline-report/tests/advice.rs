@@ -70,6 +70,37 @@ fn the_m_with_the_least_time_is_recommended_with_its_figures() {
     assert_eq!(advice.recommendation.unwrap().to_string(), expected);
 }
 
+/// Tests the same costs and noise as above, for which M = 8 to 128 take at most 10% longer than M = 32.
+#[test]
+fn the_m_of_the_run_stays_among_equals_and_a_larger_one_falls_to_the_largest_of_them() {
+    let seconds = |m: f64| ((m + 1.0) * 12.0 + 2.0) * (1.0 + 1e3 / m);
+    let text = |run: usize| {
+        let log = noisy(log(&[1.0; 8], 2, run, 0.0), 1e5);
+        let noise = noise(&log);
+        let advice = advise(&question(&log, &noise, 2));
+        assert_eq!(advice.recommendation, advice.unchanged);
+        advice.unchanged.unwrap().to_string()
+    };
+    for run in [8.0, 16.0, 128.0] {
+        let slower = seconds(run) / seconds(32.0);
+        assert!(slower > 1.0 && slower <= 1.1, "{run}: {slower}");
+        let expected = format!(
+            "M = {run}: as in the run, because no M is more than 10% faster to the same loss, and M = 32 is the fastest by {:.0}%; beyond \
+             M = 128 ",
+            100.0 * (slower - 1.0)
+        );
+        assert!(text(run as usize).starts_with(&expected), "{}", text(run as usize));
+    }
+    assert!(seconds(256.0) > 1.1 * seconds(32.0));
+    let (tokens, other) = (128.0 * (1.0 + 1e3 / 128.0), 256.0 * (1.0 + 1e3 / 256.0));
+    let expected = format!(
+        "M = 128: {:.1} times faster to the same loss than M = 256, because it needs {:.0}% fewer tokens; ",
+        seconds(256.0) / seconds(128.0),
+        100.0 * (1.0 - tokens / other)
+    );
+    assert!(text(256).starts_with(&expected), "{}", text(256));
+}
+
 #[test]
 fn a_batch_far_above_the_noise_scale_needs_no_accumulation() {
     let log = noisy(log(&[1.0; 8], 1, 2, 0.0), 1.0);
@@ -93,6 +124,7 @@ fn another_schedule_is_recommended_if_its_training_is_a_tenth_shorter() {
     let Change::Schedule { name, .. } = recommendation.change else { panic!("{recommendation}") };
     let own = &advice.trainings[0];
     assert_eq!(own.micro_batches, 1);
+    assert_eq!(advice.unchanged.as_ref().map(|unchanged| &unchanged.training), Some(own));
     assert!(recommendation.training.seconds().unwrap() <= 0.9 * own.seconds().unwrap());
     let least = advice.alternatives.found.iter().filter_map(|(_, training)| training.seconds());
     assert_eq!(recommendation.training.seconds(), least.min_by(f64::total_cmp));

@@ -35,7 +35,7 @@ impl Accumulation<'_> {
     fn by_noise(&self, measured: &Measured, target: Target, noise: &NoiseScales) -> Result<String> {
         let Self { log, other_size, memory, most_workers, .. } = *self;
         let question = Question { log, noise, target, other_size, memory, most_workers };
-        let Advice { trainings, alternatives, recommendation } = measured.advise(&question)?;
+        let Advice { trainings, alternatives, recommendation, unchanged } = measured.advise(&question)?;
         let mut text = format!("to the loss of this run, by its noise scale ({}):\n", scale(noise));
         let fits = |training: &PredictedTraining| question.fits(training);
         text += &table("M", trainings.iter().map(|training| (training.micro_batches.to_string(), training)), fits);
@@ -57,6 +57,9 @@ impl Accumulation<'_> {
         };
         if matches!(&recommendation, Some(Recommendation { change: Change::Schedule { .. }, .. })) {
             text += "first log a short run of this schedule: the log of another one does not show what its chunks and split backwards cost\n";
+        }
+        if let Some(unchanged) = unchanged.filter(|unchanged| recommendation.as_ref() != Some(unchanged)) {
+            text += &format!("without that change: {unchanged}\n");
         }
         text += "under Adam, larger batches may pay more than the noise scale says; take the recommended M as a lower bound\n";
         Ok(text)

@@ -4,7 +4,7 @@ use super::alternatives::Alternatives;
 use super::error::PredictError;
 use super::measured::Measured;
 use super::question::Question;
-use super::recommendation::{Recommendation, recommended};
+use super::recommendation::{Recommendation, recommended_change, recommended_m};
 use super::trainings::PredictedTraining;
 
 /// The answer to a [`Question`]: the compared trainings, and the recommended one.
@@ -16,6 +16,9 @@ pub struct Advice {
     pub alternatives: Alternatives,
     /// The recommended training; `None` if none fits into the memory.
     pub recommendation: Option<Recommendation>,
+    /// The recommended training without a changed setting, in which only the number of micro-batches differs from the
+    /// question; `None` if none fits into the memory.
+    pub unchanged: Option<Recommendation>,
 }
 
 impl Measured {
@@ -30,8 +33,10 @@ impl Measured {
             return Err(PredictError::NoMemory);
         }
         let trainings = self.trainings(question.log, Some(question.noise), &question.target)?;
-        let alternatives = self.alternatives(question, question.fastest(&trainings));
-        let recommendation = recommended(question, &trainings, &alternatives.found);
-        Ok(Advice { trainings, alternatives, recommendation })
+        let own = question.fastest(&trainings);
+        let alternatives = self.alternatives(question, own);
+        let unchanged = recommended_m(question, &trainings);
+        let recommendation = recommended_change(question, own, &alternatives.found).or_else(|| unchanged.clone());
+        Ok(Advice { trainings, alternatives, recommendation, unchanged })
     }
 }

@@ -45,14 +45,14 @@ impl Compared<'_> {
     }
 }
 
-/// Returns the index of the training with the most micro-batches that takes at most 10% longer than the shortest one, of
-/// those for which `fits` holds.
+/// Returns the indices of the trainings that take at most 10% longer than the shortest one, of those for which `fits`
+/// holds.
 pub(super) fn about_as_short(
     trainings: &[PredictedTraining],
     shortest: &PredictedTraining,
     fits: impl Fn(&PredictedTraining) -> bool,
-) -> usize {
+) -> Vec<usize> {
     let least = shortest.seconds().unwrap_or(f64::INFINITY);
     let is_about = |training: &PredictedTraining| training.seconds().is_some_and(|time| time <= (1.0 + ABOUT) * least);
-    trainings.iter().rposition(|training| fits(training) && is_about(training)).unwrap_or(0)
+    (0..trainings.len()).filter(|at| fits(&trainings[*at]) && is_about(&trainings[*at])).collect()
 }

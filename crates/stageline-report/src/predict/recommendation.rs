@@ -44,31 +44,53 @@ impl fmt::Display for Recommendation {
     }
 }
 
-/// Returns the recommended one of the `trainings` with the settings of the question and of the `alternatives` with one
-/// changed setting; `None` if none fits into the memory.
+/// Returns the recommended one of the `trainings` with the settings of the question, whose number of micro-batches alone
+/// may change; `None` if none fits into the memory.
 ///
-/// A changed setting is recommended if its training is at least 10% shorter than the shortest without it. More workers
-/// must also be used well: together they may take at most 1.25 times the worker-hours. Fewer workers are recommended if
-/// the training takes no longer.
-pub(super) fn recommended(
+/// All M whose training is at most 10% longer than the shortest count as equal, because a smaller difference may be an
+/// error of the prediction. If the M of the run is one of them, it stays. If it is larger than all of them, the largest of
+/// them is recommended, and otherwise the one with the shortest training.
+pub(super) fn recommended_m(question: &Question, trainings: &[PredictedTraining]) -> Option<Recommendation> {
+    let shortest = question.fastest(trainings)?;
+    let equal = about_as_short(trainings, shortest, |training| question.fits(training));
+    let (run, last) = (question.target.micro_batches, trainings[*equal.last()?].micro_batches);
+    let is_equal = equal.iter().find(|at| trainings[**at].micro_batches == run);
+    let training = match is_equal {
+        Some(at) => &trainings[*at],
+        None if run > last => &trainings[*equal.last()?],
+        None => shortest,
+    };
+    let first = if is_equal.is_some() && training.micro_batches != shortest.micro_batches {
+        as_in_the_run(training, shortest)
+    } else {
+        beside_another(question, trainings, training)
+    };
+    let reason = first + &of_more(question, trainings, *equal.last()?);
+    Some(Recommendation { change: Change::None, training: training.clone(), reason })
+}
+
+/// Returns the recommended one of the `alternatives` with one changed setting. `own` is the shortest training without a
+/// change; `None` if none fits into the memory. The result is `None` if no change is worth it.
+///
+/// A changed setting is recommended if its training is at least 10% shorter than `own`. More workers must also be used
+/// well: together they may take at most 1.25 times the worker-hours. Fewer workers are recommended if the training takes
+/// no longer.
+pub(super) fn recommended_change(
     question: &Question,
-    trainings: &[PredictedTraining],
+    own: Option<&PredictedTraining>,
     alternatives: &[(Change, PredictedTraining)],
 ) -> Option<Recommendation> {
-    let own = question.fastest(trainings);
     let better = alternatives.iter().filter(|(change, training)| match own {
         Some(own) => is_better(question, own, *change, training),
         None => true,
     });
     let better = better.filter_map(|(change, training)| Some((training.seconds()?, change, training)));
-    let better = better.min_by(|a, b| a.0.total_cmp(&b.0));
-    let (change, training, reason) = match (better, own) {
-        (Some((_, change, training)), Some(own)) => (*change, training, of_change(question, own, *change, training)),
-        (Some((_, change, training)), None) => (*change, training, of_memory(question)),
-        (None, Some(own)) => (Change::None, own, of_micro_batches(question, trainings, own)),
-        (None, None) => return None,
+    let (_, change, training) = better.min_by(|a, b| a.0.total_cmp(&b.0))?;
+    let reason = match own {
+        Some(own) => of_change(question, own, *change, training),
+        None => of_memory(question),
     };
-    Some(Recommendation { change, training: training.clone(), reason })
+    Some(Recommendation { change: *change, training: training.clone(), reason })
 }
 
 /// Whether a training with a changed setting is recommended in place of `own`, the shortest without the change.
@@ -124,44 +146,52 @@ fn of_memory(question: &Question) -> String {
     )
 }
 
-/// Returns the reason for a number of micro-batches: the figures of the training `own`, which is the shortest, beside those
-/// of the run's number of micro-batches, or of the next one if it is that of the run.
-fn of_micro_batches(question: &Question, trainings: &[PredictedTraining], own: &PredictedTraining) -> String {
+/// Returns the reason for the M of the run, whose training is about as short as the shortest one.
+fn as_in_the_run(training: &PredictedTraining, shortest: &PredictedTraining) -> String {
+    let seconds = |training: &PredictedTraining| training.seconds().unwrap_or(f64::NAN);
+    format!(
+        "as in the run, because no M is more than 10% faster to the same loss, and M = {} is the fastest by {:.0}%",
+        shortest.micro_batches,
+        100.0 * (seconds(training) / seconds(shortest) - 1.0)
+    )
+}
+
+/// Returns the reason for the M of `own`: its figures beside those of the run's M, or of the next M if it is that of the
+/// run.
+fn beside_another(question: &Question, trainings: &[PredictedTraining], own: &PredictedTraining) -> String {
     let at = trainings.iter().position(|training| training.micro_batches == own.micro_batches).unwrap_or(0);
     let run = trainings.iter().find(|training| training.micro_batches == question.target.micro_batches);
     let beside = at.checked_sub(1).or(Some(at + 1)).and_then(|beside| trainings.get(beside));
-    let first = match (own.micro_batches, run.filter(|run| run.micro_batches != own.micro_batches).or(beside)) {
-        (_, None) => "the only M for which the plan is known".to_owned(),
-        (1, Some(other)) if own.batch > question.noise.typical() => format!(
-            "{} M = {}, because a batch of one micro-batch is {:.1} times the noise scale of {:.0} tokens",
-            Compared { training: own, other }.faster(),
-            other.micro_batches,
-            own.batch / question.noise.typical(),
-            question.noise.typical()
-        ),
-        (_, Some(other)) => {
-            let compared = Compared { training: own, other };
-            format!("{} M = {}, {}", compared.faster(), other.micro_batches, compared.because())
-        }
+    let Some(other) = run.filter(|run| run.micro_batches != own.micro_batches).or(beside) else {
+        return "the only M for which the plan is known".to_owned();
     };
-    let last = about_as_short(trainings, own, |training| question.fits(training));
-    match trainings.get(last + 1) {
-        Some(next) if !question.fits(next) => format!(
-            "{first}; M = {} needs {:.1} MB on a worker, and {:.1} MB is the limit",
+    let (compared, scale) = (Compared { training: own, other }, question.noise.typical());
+    let because = if own.micro_batches == 1 && own.batch > scale {
+        let times = own.batch / scale;
+        format!("because a batch of one micro-batch is {times:.1} times the noise scale of {scale:.0} tokens")
+    } else {
+        compared.because()
+    };
+    format!("{} M = {}, {because}", compared.faster(), other.micro_batches)
+}
+
+/// Returns the reason against more micro-batches than those of the training at the index `last`, the last one that is
+/// about as short as the shortest; an empty text if more are not compared.
+fn of_more(question: &Question, trainings: &[PredictedTraining], last: usize) -> String {
+    let Some(next) = trainings.get(last + 1) else { return String::new() };
+    let (m, last) = (trainings[last].micro_batches, &trainings[last]);
+    if !question.fits(next) {
+        return format!(
+            "; M = {} needs {:.1} MB on a worker, and {:.1} MB is the limit",
             next.micro_batches,
             next.peak_bytes().unwrap_or(f64::NAN) / 1e6,
             question.memory.unwrap_or(f64::NAN) / 1e6
-        ),
-        Some(next) if next.prediction.bubble < trainings[last].prediction.bubble => format!(
-            "{first}; beyond M = {} the extra samples of a batch outweigh the shorter bubble",
-            trainings[last].micro_batches
-        ),
-        Some(_) => format!(
-            "{first}; beyond M = {} the extra samples of a batch cost more than they save steps",
-            trainings[last].micro_batches
-        ),
-        None => first,
+        );
     }
+    if next.prediction.bubble < last.prediction.bubble {
+        return format!("; beyond M = {m} the extra samples of a batch outweigh the shorter bubble");
+    }
+    format!("; beyond M = {m} the extra samples of a batch cost more than they save steps")
 }
 
 fn milliseconds(seconds: f64) -> String {
