@@ -72,6 +72,12 @@ def table(results, advice):
     return "\n".join(rows) + "\n"
 
 
+def advised_m(advice):
+    """The M that `stageline advise` recommends under the schedule and the P of the run."""
+    found = re.findall(r"^(?:recommendation|without that change): (?:no accumulation \()?M = (\d+)", advice, re.M)
+    return int(found[-1])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--target-loss", type=float, default=2.8)
@@ -104,7 +110,7 @@ def main():
     print(advice)
     if arguments.table:
         arguments.table.write_text(table(results, advice))
-    advised = int(re.search(r"^M = (\d+) is the largest whose training", advice, re.M).group(1))
+    advised = advised_m(advice)
     fastest = min((found[0], m) for m, found in results.items() if found)[1]
     ratio = max(advised / fastest, fastest / advised)
     print(f"fastest in the sweep: M = {fastest}; advised: M = {advised}; a factor of {ratio:g}")

@@ -24,8 +24,8 @@ pub(crate) struct CostFlags {
     /// Time of a stage's whole backward of one micro-batch, in ms [default: the sum of its halves]
     #[arg(long, value_delimiter = ',', value_name = "MS", value_parser = amount)]
     backward: Vec<f64>,
-    /// Latency of each transfer from a stage to another worker, in ms
-    #[arg(long, value_delimiter = ',', value_name = "MS", default_value = "0", value_parser = amount)]
+    /// Latency of each transfer from a stage to another worker, in ms [default: 0]
+    #[arg(long, value_delimiter = ',', value_name = "MS", value_parser = amount)]
     transfer: Vec<f64>,
     /// Bytes that a stage sends to the next stage for one micro-batch, and receives back from it as a gradient
     #[arg(long, value_delimiter = ',', value_name = "BYTES", value_parser = amount, requires = "bandwidth")]
@@ -67,22 +67,37 @@ impl CostFlags {
         let forward = shared("--forward", &self.forward)?;
         let input_gradient = shared("--input-grad", &self.input_grad)?;
         let weight_gradient = shared("--weight-grad", &self.weight_grad)?;
-        // A chunk sends as much as a whole stage, so these are not divided.
-        let latency = spread("--transfer", &self.transfer, workers, chunks, 1.0)?;
         let mut stages: Vec<_> = (0..workers * chunks)
-            .map(|stage| {
-                StageCost::new(forward[stage], input_gradient[stage], weight_gradient[stage])
-                    .with_latency(latency[stage])
-            })
+            .map(|stage| StageCost::new(forward[stage], input_gradient[stage], weight_gradient[stage]))
             .collect();
         if !self.backward.is_empty() {
             for (cost, backward) in stages.iter_mut().zip(shared("--backward", &self.backward)?) {
                 cost.backward = backward;
             }
         }
-        let transfers = if self.serialised { Transfers::Serialised } else { Transfers::Asynchronous };
         let costs = Costs::by_stage(stages).with_optimizer(shared("--optimizer", &self.optimizer)?);
-        Ok(costs.with_links(self.links(workers, chunks)?).with_transfers(transfers))
+        self.with_transfers(costs, workers, chunks)
+    }
+
+    /// Whether a flag gives the times of transfers between stages.
+    pub(crate) fn has_transfers(&self) -> bool {
+        !self.transfer.is_empty() || !self.bytes.is_empty()
+    }
+
+    /// Returns `costs`, the costs of `workers` x `chunks` stages in ms, with the transfers that the flags give in place
+    /// of their own. If no flag gives the times of transfers, the costs keep their own times.
+    pub(crate) fn with_transfers(&self, costs: Costs, workers: usize, chunks: usize) -> anyhow::Result<Costs> {
+        let transfers = if self.serialised { Transfers::Serialised } else { Transfers::Asynchronous };
+        let costs = costs.with_transfers(transfers);
+        if !self.has_transfers() {
+            return Ok(costs);
+        }
+        // A chunk sends as much as a whole stage, so these are not divided.
+        let latencies = match self.transfer.as_slice() {
+            [] => vec![0.0; workers * chunks],
+            list => spread("--transfer", list, workers, chunks, 1.0)?,
+        };
+        Ok(costs.with_latencies(&latencies).with_links(self.links(workers, chunks)?))
     }
 
     /// Returns the time in ms for which one transfer occupies the network link from each stage to the next: its bytes

@@ -9,16 +9,18 @@
 //! - `devices`: lists the devices of this host, and `serve`: serves them to a training on another host. Only these two
 //!   need burn.
 //!
-//! The subcommands share `shape` (the flags that choose a plan), `costs` (the flags for times and sizes) and `output`
-//! (writes to files and to the terminal).
+//! The subcommands share `shape` (the flags that choose a plan), `chosen` (the schedule of a prediction), `measured_search`
+//! (searches with the costs of a log), `costs` (the flags for times and sizes) and `output` (writes to files and to the
+//! terminal).
 
-mod accumulation;
 mod advise;
 mod check;
+mod chosen;
 mod costs;
 #[cfg_attr(feature = "devices", path = "devices/enabled.rs")]
 #[cfg_attr(not(feature = "devices"), path = "devices/disabled.rs")]
 mod devices;
+mod measured_search;
 mod output;
 mod plan;
 mod report;

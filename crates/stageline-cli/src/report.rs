@@ -53,6 +53,19 @@ struct Found {
     schedule: &'static str,
     /// The least number of micro-batches that channels between stages must hold so that the found plan completes.
     capacity: usize,
+    /// The flags with which a training has the found plan and the layers for which it was searched; `None` if the costs
+    /// are not those of a log.
+    #[serde(flatten)]
+    training: Option<TrainingFlags>,
+}
+
+/// The flags of a training that has the plan of a search, without its `--schedule`.
+#[derive(Serialize)]
+struct TrainingFlags {
+    stages: usize,
+    micro_batches: usize,
+    /// The index of the first layer of each stage, counted from 0.
+    cut: Vec<usize>,
 }
 
 /// The idle time of a worker in the simulated step, by its cause, in ms.
@@ -93,8 +106,12 @@ impl Report {
         }
     }
 
-    pub(crate) fn found(self, schedule: &'static str, checked: &Checked) -> Self {
-        Self { found: Some(Found { schedule, capacity: checked.least_capacity() }), ..self }
+    /// Adds the schedule of a found plan and, if the layers of the model are known, `cut`: the first layer of each of
+    /// the plan's stages.
+    pub(crate) fn found(self, schedule: &'static str, checked: &Checked, cut: Option<Vec<usize>>) -> Self {
+        let (plan, capacity) = (checked.plan(), checked.least_capacity());
+        let flags = |cut| TrainingFlags { stages: plan.workers(), micro_batches: plan.micro_batches(), cut };
+        Self { found: Some(Found { schedule, capacity, training: cut.map(flags) }), ..self }
     }
 
     /// Prints the report as text or JSON, and writes the timeline to an SVG file or prints it as text if the flags ask
@@ -110,8 +127,13 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(Found { schedule, capacity }) = &self.found {
+        if let Some(Found { schedule, capacity, training }) = &self.found {
             writeln!(f, "schedule       {schedule}, for channels that hold {capacity} micro-batches or more")?;
+            if let Some(TrainingFlags { stages, micro_batches, cut }) = training {
+                let cut: Vec<_> = cut.iter().map(usize::to_string).collect();
+                let cut = cut.join(",");
+                writeln!(f, "training       --stages {stages} --micro-batches {micro_batches} --cut {cut}")?;
+            }
         }
         let (step, bound) = (self.step_ms, self.bound_ms);
         let above = if bound > 0.0 { 100.0 * (step / bound - 1.0) } else { 0.0 };

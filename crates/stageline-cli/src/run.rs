@@ -9,11 +9,10 @@ use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use serde::Serialize;
 use stageline_report::{Cut, Link, Measured, RunLog, Target, run_page};
-use stageline_schedule::Schedule;
 
+use crate::chosen::{Chosen, SEARCH};
 use crate::costs::{amount, rate};
 use crate::output::print;
-use crate::shape;
 
 /// Predicts step time, bubble, throughput and memory for another P, M or schedule, from the log of a run.
 ///
@@ -33,7 +32,8 @@ pub(crate) struct PredictFlags {
     /// the logged run]
     #[arg(long)]
     micro_batches: Option<usize>,
-    /// Name of the schedule of the predicted run [default: the schedule of the logged run]
+    /// Name of the schedule of the predicted run, or `search` for the best plan with the measured costs [default: the
+    /// schedule of the logged run]
     #[arg(long)]
     schedule: Option<String>,
     /// Number of chunks (stages) V of every worker, for schedules in which it can be chosen
@@ -108,12 +108,16 @@ struct Predicted<'a> {
 pub(crate) fn predict(flags: &PredictFlags) -> Result<()> {
     let log = read(&flags.from)?;
     let measured = Measured::of(&log)?;
-    let (schedule, name) = schedule(&log, flags.schedule.as_deref(), flags.chunks)?;
     let workers = flags.stages.unwrap_or(log.plan.workers());
     let micro_batches = flags.micro_batches.unwrap_or(log.plan.micro_batches());
     let own = own_error(&log, &measured)?;
     let measured = flags.link.apply(measured)?;
-    let prediction = measured.predict(&Target { workers, micro_batches, schedule: &schedule, cut: Cut::OfTheRun })?;
+    let Chosen { schedule, name, cut } = match flags.schedule.as_deref() {
+        Some(SEARCH) => Chosen::searched(&measured, workers, micro_batches, flags.chunks)?,
+        Some(name) => Chosen::named(name, flags.chunks)?,
+        None => Chosen::of_run(&log, flags.chunks)?.checked(&log, workers, micro_batches)?,
+    };
+    let prediction = measured.predict(&Target { workers, micro_batches, schedule: &schedule, cut })?;
     let predicted = Predicted {
         schedule: &name,
         stages: workers,
@@ -186,17 +190,6 @@ pub(crate) fn read(path: &Path) -> Result<RunLog> {
         );
     }
     Ok(log)
-}
-
-/// Returns the schedule with the given name and number of chunks (stages per worker), together with its name. Without a
-/// name, returns the schedule of the run, with the run's number of chunks unless `chunks` is given.
-pub(crate) fn schedule(log: &RunLog, name: Option<&str>, chunks: Option<usize>) -> Result<(Box<dyn Schedule>, String)> {
-    if let Some(name) = name {
-        return Ok((shape::schedule(name, chunks)?, name.to_owned()));
-    }
-    let (name, own) = (&log.run.schedule, log.plan.stages() / log.plan.workers().max(1));
-    let schedule = shape::schedule(name, chunks.or(Some(own))).context("give a schedule with --schedule")?;
-    Ok((schedule, name.clone()))
 }
 
 /// Returns the names of the layers of each stage. `cut` is a partition of the layers of the run's model into stages.

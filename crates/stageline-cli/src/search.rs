@@ -2,11 +2,13 @@
 
 use std::path::PathBuf;
 
+use anyhow::Result;
 use clap::Args;
 use stageline_report::Measured;
-use stageline_schedule::{Memory, best};
+use stageline_schedule::{Best, Memory, best};
 
 use crate::costs::{CostFlags, MemoryFlags};
+use crate::measured_search::{MeasuredSearch, starts};
 use crate::output::write_to;
 use crate::report::{Report, ReportFlags};
 use crate::run::read;
@@ -23,7 +25,8 @@ pub(crate) struct Flags {
     #[arg(long)]
     stages: usize,
     /// File with the log of a run, which a training program writes with `--log`. The costs of stages are computed from
-    /// the log, with the most even partition of the model's layers into P stages
+    /// the log, with the most even partition of the model's layers, which is printed as --cut. Transfers take the time of
+    /// the links in the log, unless --transfer, or --bytes with --bandwidth, gives their times
     #[arg(long, value_name = "FILE", conflicts_with_all = ["forward", "input_grad", "weight_grad", "backward", "optimizer"])]
     from: Option<PathBuf>,
     /// Number of micro-batches M in a step
@@ -40,22 +43,30 @@ pub(crate) struct Flags {
     report: ReportFlags,
 }
 
-pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
-    not_too_large(flags.stages, flags.micro_batches)?;
-    let costs = match &flags.from {
-        Some(path) => {
-            let measured = Measured::of(&read(path)?)?;
-            measured.stage_costs(&measured.balanced(flags.stages)?)
-        }
-        None => flags.costs.costs(flags.stages, 1)?,
-    };
-    let memory = flags.memory.memory(flags.stages, 1)?;
-    let unlimited = || Memory::unlimited(flags.stages);
-    let found = best(flags.micro_batches, &costs, &memory.unwrap_or_else(unlimited), usize::MAX)?;
+pub(crate) fn run(flags: &Flags) -> Result<()> {
+    let workers = flags.stages;
+    not_too_large(workers, flags.micro_batches)?;
+    let (found, cut) = flags.search()?;
     if let Some(path) = &flags.csv {
         write_to(path, &found.checked.plan().to_csv())?;
     }
-    let memory = flags.memory.memory(flags.stages, found.costs.stages() / flags.stages)?;
+    let memory = flags.memory.memory(workers, found.costs.stages() / workers)?;
     let report = Report::new(&found.checked, &found.costs, &found.timeline, found.bound, memory.as_ref());
-    report.found(found.schedule, &found.checked).give(&found.timeline, &flags.report)
+    report.found(found.schedule, &found.checked, cut).give(&found.timeline, &flags.report)
+}
+
+impl Flags {
+    /// Returns the best plan and, if the costs are those of a log, the first layer of each of its stages.
+    fn search(&self) -> Result<(Best, Option<Vec<usize>>)> {
+        let Some(path) = &self.from else {
+            let costs = self.costs.costs(self.stages, 1)?;
+            let memory = self.memory.memory(self.stages, 1)?.unwrap_or_else(|| Memory::unlimited(self.stages));
+            return Ok((best(self.micro_batches, &costs, &memory, usize::MAX)?, None));
+        };
+        let measured = Measured::of(&read(path)?)?;
+        let search = MeasuredSearch::with_flags(measured, self.stages, &self.costs, &self.memory)?;
+        let found = search.best(self.micro_batches)?;
+        let cut = starts(&search.cut(found.checked.plan())?);
+        Ok((found, Some(cut)))
+    }
 }

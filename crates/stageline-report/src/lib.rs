@@ -8,6 +8,7 @@
 //!   and summarises its steps.
 //! - `predict`: [`Measured::predict`] gives the step time, bubble and memory that another plan would have, and
 //!   [`Measured::host_cuts`] the best ways to spread the layers over hosts, both with the costs that the run measured.
+//!   [`Measured::advise`] recommends a training, also by the noise of the gradient ([`NoiseScales`]).
 //! - `page`: shows a run on one HTML page ([`run_page()`]), and has the charts and tables (HTML and SVG) to build other
 //!   pages with ([`Page`]).
 //! - `export`: writes a run in the file formats of Perfetto ([`Trace`]) and TensorBoard ([`TensorBoard`]).
@@ -19,8 +20,11 @@ mod log;
 mod page;
 mod predict;
 
-pub use export::{TensorBoard, Trace};
+pub use export::{StageNoise, TensorBoard, Trace};
 pub use log::record::{self, Link};
-pub use log::{Cause, LogError, RunLog};
+pub use log::{Cause, LogError, NoNoise, NoiseScales, RunLog};
 pub use page::{Line, LineChart, Page, Scale, Series, StackedBars, run_page};
-pub use predict::{Accumulation, Crossing, Cut, HostCut, Hosts, Measured, PredictError, Prediction, Target};
+pub use predict::{
+    Advice, Alternatives, Change, Crossing, Cut, HostCut, Hosts, LeftOut, Measured, PredictError, PredictedTraining,
+    Prediction, Question, Recommendation, Target,
+};

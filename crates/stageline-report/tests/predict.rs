@@ -1,19 +1,17 @@
-//! Tests predictions from the logs of synthetic runs against closed forms.
+//! Predictions from synthetic runs, against closed forms.
 
 mod synthetic;
 
 use std::ops::Range;
 
 use stageline_report::record::{Line, Run};
-use stageline_report::{
-    Cause, Cut, Hosts, Link, LogError, Measured, PredictError, Prediction, RunLog, Target, run_page,
-};
+use stageline_report::{Cause, Cut, Hosts, Link, Measured, PredictError, Prediction, RunLog, Target, run_page};
 use stageline_schedule::{GPipe, Interleaved, OneFOneB, Schedule, ZbH1, ZbV};
 
 use synthetic::{log, simulated};
 
-/// Tests the time that a network link adds to a step with one micro-batch: the latency and the transfer time count
-/// twice, because the micro-batch crosses every boundary forward and back.
+/// Tests that a link costs its latency and transfer time twice with one micro-batch, which crosses every boundary
+/// forward and back.
 #[test]
 fn a_link_costs_its_latency_and_transfer_time() {
     let one = |workers| Target { workers, micro_batches: 1, schedule: &OneFOneB, cut: Cut::OfTheRun };
@@ -34,14 +32,14 @@ fn a_link_costs_its_latency_and_transfer_time() {
     assert!(matches!(unknown, PredictError::Bytes), "{unknown}");
 }
 
-/// Makes the log of a run on two hosts with two workers each, which are connected by the network link `link`.
+/// Makes the log of a run on two hosts with two workers each, which are connected by `link`.
 fn log_of_two_hosts(link: Link) -> RunLog {
     let mut log = log(&[1.0; 12], 4, 4, 0.0);
     log.run.links = vec![None, Some(link), None];
     log
 }
 
-/// Tests that workers in a prediction have the network links of the run's workers with the same numbers. Of the three
+/// Tests that workers in a prediction have the links of the run's workers with the same numbers. Of the three
 /// boundaries between the run's four workers, only the second has a link.
 #[test]
 fn links_of_the_run_connect_the_same_workers_in_a_prediction() {
@@ -95,8 +93,8 @@ fn transfer_time_is_counted_once() {
     assert!((step(&log) - (without_sends - 2.0 * 2.25) - 6.0 * 2.375).abs() < 1e-9, "{}", step(&log));
 }
 
-/// Tests a run whose steps take 1.25 times as long as they are simulated: its predictions are longer by the same
-/// factor. This factor is not used for a run over network links, because its links may be the reason.
+/// Tests that a run whose steps take 1.25 times as long as they are simulated has predictions that are as much longer.
+/// A run over links has none of this, because its links may be the reason.
 #[test]
 fn steps_that_vary_take_longer_than_simulated_in_predictions_too() {
     let log = log(&[1.0; 4], 2, 4, 0.5);
@@ -115,8 +113,8 @@ fn steps_that_vary_take_longer_than_simulated_in_predictions_too() {
     assert!((linked - (12.0 + 1.0 + 0.5 / 4.0 + 2.0)).abs() < 1e-9, "{linked}");
 }
 
-/// Tests the predicted bubble of a plan with only one of its network links. With one micro-batch, every link adds the
-/// transfer time of one activation and one gradient to the step.
+/// Tests the bubble that a plan has with only one of its links. With one micro-batch, every link adds the transfer time
+/// of one activation and one gradient to the step.
 #[test]
 fn crossings_give_the_bubble_of_each_link_alone() {
     let link = |seconds| Link { latency: seconds, bandwidth: 1e6 };
@@ -312,33 +310,7 @@ fn times_come_from_synchronised_steps_and_throughput_from_the_others() {
     assert!(run_page(&log).contains("1 tokens a second in the other steps"));
 }
 
-#[test]
-fn unreadable_logs_are_rejected_with_the_line() {
-    let error = RunLog::read("{\"a\":1}\n".as_bytes()).unwrap_err();
-    assert!(matches!(error, LogError::NoRun), "{error}");
-    let error = RunLog::read("{\n{}\n".as_bytes()).unwrap_err();
-    assert!(matches!(error, LogError::Line { line: 1, .. }), "{error}");
-    // A last line that a crash cut short is skipped.
-    let mut cut_short = log(&[1.0; 2], 2, 2, 0.0);
-    let text = serde_json::to_string(&Line::Run(Box::new(cut_short.run.clone()))).unwrap() + "\n{\"step\":1,\"lo";
-    let read = RunLog::read(text.as_bytes()).unwrap();
-    assert_eq!((read.run == cut_short.run, read.steps.len()), (true, 0));
-    assert!(matches!(Measured::of(&read), Err(PredictError::NoSteps)));
-    cut_short.run.layers.truncate(1);
-    assert!(matches!(Measured::of(&cut_short), Err(PredictError::Layers { stages: 2 })));
-}
-
-#[test]
-fn a_run_without_steps_has_a_page() {
-    let mut empty = log(&[1.0; 2], 2, 2, 0.0);
-    empty.steps.clear();
-    assert!(run_page(&empty).contains("Loss: nothing was measured"));
-    let page = run_page(&log(&[1.0; 2], 2, 2, 0.0));
-    assert!(page.contains("layer 0") && page.contains("made up") && !page.contains("NaN"));
-}
-
-/// Tests the costs of other micro-batch sizes: if costs are linear in the size (a + b x size), two runs give the costs
-/// of any third size.
+/// Tests costs that are linear in the size of a micro-batch, a + b x size: two runs give those of any third size.
 #[test]
 fn two_runs_with_micro_batches_of_other_sizes_give_linear_costs() {
     let of_size = |tokens: f64| {

@@ -176,6 +176,40 @@ impl Costs {
         self.optimizer[stage]
     }
 
+    /// Returns these costs with every time multiplied by `factor`, such as 1000 to turn seconds into milliseconds.
+    ///
+    /// # Panics
+    /// Panics if a product is negative or not finite.
+    pub fn times(&self, factor: f64) -> Self {
+        let scaled = |cost: &StageCost| StageCost {
+            forward: factor * cost.forward,
+            input_gradient: factor * cost.input_gradient,
+            weight_gradient: factor * cost.weight_gradient,
+            backward: factor * cost.backward,
+            send_activation: factor * cost.send_activation,
+            send_gradient: factor * cost.send_gradient,
+        };
+        let stages = self.stages.iter().map(|costs| costs.iter().map(scaled).collect()).collect();
+        let each = |times: &Vec<f64>| times.iter().map(|time| factor * time).collect();
+        Self::by_micro_batch(stages)
+            .with_optimizer(each(&self.optimizer))
+            .with_links(each(&self.links))
+            .with_transfers(self.transfers)
+    }
+
+    /// Returns these costs with the latencies of each stage's transfers replaced by `latencies`, one for each stage.
+    ///
+    /// # Panics
+    /// Panics unless `latencies` has one time per stage, each finite and not negative.
+    pub fn with_latencies(self, latencies: &[f64]) -> Self {
+        assert_eq!(latencies.len(), self.stages(), "give one latency per stage");
+        let latent =
+            |(costs, latency): (&Vec<StageCost>, &f64)| costs.iter().map(|cost| cost.with_latency(*latency)).collect();
+        let stages = self.stages.iter().zip(latencies).map(latent).collect();
+        let Self { optimizer, links, transfers, .. } = self;
+        Self::by_micro_batch(stages).with_optimizer(optimizer).with_links(links).with_transfers(transfers)
+    }
+
     /// Returns a copy of these costs in which transfers take no time.
     pub fn without_latency(&self) -> Self {
         let free = |costs: &Vec<StageCost>| costs.iter().map(|cost| cost.with_latency(0.0)).collect();
@@ -224,5 +258,32 @@ impl Costs {
             Carried::Activation => cost.send_activation,
             Carried::Gradient => cost.send_gradient,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn costs() -> Costs {
+        let cost = StageCost { backward: 4.0, ..StageCost::new(1.0, 2.0, 3.0).with_latency(0.5) };
+        Costs::equal(2, cost).with_optimizer(vec![6.0, 7.0]).with_links(vec![8.0, 0.0])
+    }
+
+    #[test]
+    fn every_time_is_converted_to_another_unit() {
+        let cost = StageCost { backward: 4e3, ..StageCost::new(1e3, 2e3, 3e3).with_latency(5e2) };
+        let milliseconds = Costs::equal(2, cost).with_optimizer(vec![6e3, 7e3]).with_links(vec![8e3, 0.0]);
+        assert_eq!(
+            costs().with_transfers(Transfers::Serialised).times(1e3),
+            milliseconds.with_transfers(Transfers::Serialised)
+        );
+    }
+
+    #[test]
+    fn latencies_replace_those_of_each_stage_only() {
+        let changed = costs().with_latencies(&[0.25, 0.75]);
+        assert_eq!([0, 1].map(|stage| changed.stage(stage, 0).send_activation), [0.25, 0.75]);
+        assert_eq!(changed.with_latencies(&[0.5, 0.5]), costs());
     }
 }

@@ -9,13 +9,17 @@
 //! - [`record`]: the structures of the lines: [`Run`](record::Run), [`Step`](record::Step),
 //!   [`Account`](record::Account), [`Event`](record::Event).
 //! - `run_log`: reads the lines into a [`RunLog`], and summarises the warm steps. `median`: the median of figures.
+//! - `noise`: the noise scale of the gradient over the steps of a run ([`NoiseScales`]).
 //! - `error`: [`LogError`], with the number of the line that cannot be read.
 
 mod error;
 mod median;
+mod noise;
 pub mod record;
 mod run_log;
 
 pub use error::LogError;
 pub(crate) use median::median;
+pub use noise::{NoNoise, NoiseScales};
+pub(crate) use noise::{WINDOW, windowed_scales};
 pub use run_log::{Cause, RunLog};

@@ -109,6 +109,12 @@ impl RunLog {
         median(self.warm().filter(|step| !step.synchronised).map(|step| step.tokens_per_s))
     }
 
+    /// Returns the median weight of the targets of a step (in most models, its number of tokens) over the
+    /// [warm steps](Self::warm_steps); `None` if no step updated parameters.
+    pub fn weight(&self) -> Option<f64> {
+        median(self.warm_steps().map(|step| step.weight))
+    }
+
     /// Returns the median step time in seconds and the median bubble as a share of the total stage time (workers x step
     /// time); `None` if no step updated parameters. Both are over the [warm steps](Self::warm_steps), which leave out
     /// the first two, and without the time for which workers wait for their devices only for the measurement.
@@ -116,13 +122,6 @@ impl RunLog {
         let typical = |figure: fn(&Step) -> f64| median(self.warm_steps().map(figure));
         let bubble = |step: &Step| 1.0 - (1.0 - step.bubble) * step.step_seconds / step.seconds_without_asking();
         Some((typical(Step::seconds_without_asking)?, typical(bubble)?))
-    }
-
-    /// Returns the noise scale at the end of the run: the weight of targets (in most models, the number of tokens) of
-    /// the batch whose gradient has as much noise as signal, from running averages. Returns `None` if the run did not
-    /// measure it, or if the noise hides the gradient at the end of the run.
-    pub fn noise_scale(&self) -> Option<f64> {
-        self.steps.iter().rev().find_map(|step| step.noise.as_ref())?.smoothed_scale
     }
 
     /// Returns the largest cause of the workers' idle time, and its share of the total stage time (workers x step

@@ -74,6 +74,11 @@ impl LineChart<'_> {
         self.drawing().map_or_else(|| nothing(self.title), Drawing::element)
     }
 
+    /// Returns the line chart as SVG for a page, with its legend; `None` if no point is finite.
+    pub(super) fn svg_if_measured(&self) -> Option<String> {
+        self.drawing().map(Drawing::element)
+    }
+
     /// Returns the line chart as the text of an SVG file of its own, with its legend, its style, and colours for light
     /// and dark pages; `None` if no point is finite.
     pub fn file(&self) -> Option<String> {

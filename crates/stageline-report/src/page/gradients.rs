@@ -3,41 +3,73 @@
 use super::chart::{LineChart, Scale, Series, StackedBars, number};
 use super::drawing::Line;
 use super::html::Page;
-use super::over_steps::{over_steps, thinned};
-use crate::log::RunLog;
-use crate::log::record::{Health, Step};
+use super::over_steps::every;
+use crate::log::record::{Health, Noise, SignalAndNoise, Step};
+use crate::log::{RunLog, windowed_scales};
 
 /// The most layers in a chart, which is the number of colours.
 const MOST_LAYERS: usize = 8;
 
-/// Adds a section to the page with a chart of the noise scale over the steps that measured it, and one of each stage's
-/// noise. Adds nothing if no step measured it.
+/// Adds a section to the page with charts of the noise scale, of the noise scale of each stage, and of each stage's
+/// noise, over the steps that measured them. Adds nothing if no step measured the noise.
 pub(super) fn noise(page: &mut Page, log: &RunLog) {
-    let measured: Vec<_> = log.steps.iter().filter(|step| step.noise.is_some()).collect();
+    let measured: Vec<_> = log.steps.iter().filter_map(|step| Some((step.step as f64, step.noise.as_ref()?))).collect();
     if measured.is_empty() {
         return;
     }
     let about = "At the noise scale, the gradient of a batch has as much noise as signal; smaller batches need more steps, and larger \
-                 ones more tokens to the same loss.";
-    let end = log.noise_scale().map(|scale| format!(" At the end of the run it is {} tokens.", number(scale)));
-    page.section("Gradient noise", &(about.to_owned() + &end.unwrap_or_default()));
-    let of_step = |step: &Step| step.noise.as_ref().and_then(|noise| noise.scale);
-    let smoothed = |step: &Step| step.noise.as_ref().and_then(|noise| noise.smoothed_scale);
-    let scales = over_steps(
-        &measured,
-        "Noise scale",
-        "tokens",
-        &[("averaged", Line::Solid, smoothed), ("of the step", Line::Dashed, of_step)],
-        None,
-    );
-    let stages = (0..log.plan.stages()).map(|stage| {
-        let variance = |step: &Step| step.noise.as_ref()?.stages.get(stage).map(|noise| noise.variance);
-        let points = thinned(&measured).filter_map(|step| Some((step.step as f64, variance(step)?))).collect();
-        Series { name: format!("stage {stage}"), points, line: Line::Solid, colour: stage }
+                 ones more tokens to the same loss. Solid lines average 9 measured steps around each, dashed lines are of one step.";
+    let end = match log.noise_scales().map(|scales| scales.last()) {
+        Ok(scale) if scale.is_finite() => format!(" At the end of the run it is {} tokens.", number(scale)),
+        Ok(_) => " At the end of the run the noise hides the gradient.".to_owned(),
+        Err(reason) => format!(" The noise scale of the run is not known: {reason}."),
+    };
+    page.section("Gradient noise", &(about.to_owned() + &end));
+    let stages = 0..log.plan.stages();
+    let total = scales(&measured, "total", log.plan.stages(), |noise| Some(noise.total));
+    let of_stage = |stage: usize| {
+        scales(&measured, &format!("stage {stage}"), stage, move |noise| noise.stages.get(stage).copied())
+    };
+    let variances = stages.clone().map(|stage| {
+        let points = measured.iter().filter_map(|(step, noise)| Some((*step, noise.stages.get(stage)?.variance)));
+        Series { name: format!("stage {stage}"), points: thinned(points.collect()), line: Line::Solid, colour: stage }
     });
-    let series = stages.collect();
-    let (title, y) = ("Noise of each stage", "variance of a token's gradient");
-    page.pictures([scales, LineChart { title, x: "step", y, scale: Scale::Linear, series }.svg()]);
+    let chart = |title, y, series| LineChart { title, x: "step", y, scale: Scale::Linear, series }.svg_if_measured();
+    let of_stages: Vec<_> = stages.flat_map(of_stage).collect();
+    let beside = if of_stages.iter().all(|series| series.points.is_empty()) { Vec::new() } else { total.clone() };
+    let pictures = [
+        chart("Noise scale", "tokens", total),
+        chart("Noise scale of each stage", "tokens", of_stages.into_iter().chain(beside).collect()),
+        chart("Noise of each stage", "variance of a token's gradient", variances.collect()),
+    ];
+    page.pictures(pictures.into_iter().flatten());
+}
+
+/// Returns two lines of a noise scale over the measured steps: the average over a window around each step (solid), and
+/// that of the step alone (dashed). Steps in which the noise hides the gradient have no point.
+fn scales(
+    measured: &[(f64, &Noise)],
+    name: &str,
+    colour: usize,
+    estimate: impl Fn(&Noise) -> Option<SignalAndNoise>,
+) -> Vec<Series> {
+    let (at, estimates): (Vec<_>, Vec<_>) =
+        measured.iter().filter_map(|(step, noise)| Some((*step, estimate(noise)?))).unzip();
+    let alone = estimates.iter().map(|estimate| SignalAndNoise::scale_of(&[*estimate])).collect();
+    let series = |name: String, line, scales: Vec<Option<f64>>| {
+        let points = at.iter().zip(scales).filter_map(|(step, scale)| Some((*step, scale?))).collect();
+        Series { name, points: thinned(points), line, colour }
+    };
+    vec![
+        series(name.to_owned(), Line::Solid, windowed_scales(&estimates)),
+        series(format!("{name}, of the step"), Line::Dashed, alone),
+    ]
+}
+
+/// Returns at most 2,000 of the points of a line, evenly spaced, so that charts stay small.
+fn thinned(points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
+    let every = every(points.len());
+    points.into_iter().step_by(every).collect()
 }
 
 pub(super) fn health(page: &mut Page, log: &RunLog) {
@@ -57,13 +89,15 @@ pub(super) fn health(page: &mut Page, log: &RunLog) {
             let points = examined.iter().map(|step| (step.step as f64, figure(&step.health_of(layer)))).collect();
             Series { name: (*layer).to_owned(), points, line: Line::Solid, colour }
         });
-        LineChart { title, x: "step", y, scale: Scale::Linear, series: series.collect() }.svg()
+        LineChart { title, x: "step", y, scale: Scale::Linear, series: series.collect() }.svg_if_measured()
     };
-    page.pictures([
+    let pictures = [
         over("Update of each layer", "share of the norm of its parameters", Health::update_ratio_of),
+        over("Update and gradient of each layer", "norm of update / norm of gradient", Health::update_to_gradient_of),
         over("Second moment of each layer", "mean over its parameters", Health::second_moment_of),
-        histogram(last),
-    ]);
+        Some(histogram(last)),
+    ];
+    page.pictures(pictures.into_iter().flatten());
     let row = |health: &Health| {
         vec![
             format!("{}: {}", health.stage, health.parameter),

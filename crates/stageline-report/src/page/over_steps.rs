@@ -18,6 +18,11 @@ pub(super) fn over_steps(steps: &[&Step], title: &str, y: &str, figures: &[Figur
 
 /// Returns at most 2,000 of the given training steps, evenly spaced, so that charts stay small.
 pub(super) fn thinned<'a>(steps: &[&'a Step]) -> impl Iterator<Item = &'a Step> {
+    steps.iter().copied().step_by(every(steps.len()))
+}
+
+/// Returns the distance between the points of a line that are drawn, so that at most 2,000 of `points` points are.
+pub(super) fn every(points: usize) -> usize {
     const MOST: usize = 2_000;
-    steps.iter().copied().step_by(steps.len().div_ceil(MOST).max(1))
+    points.div_ceil(MOST).max(1)
 }

@@ -34,6 +34,12 @@ pub enum PredictError {
         /// The number of layers of the model in each run.
         layers: [usize; 2],
     },
+    /// The memory of the predicted training is limited, and the run did not count memory.
+    #[error(
+        "the log does not say how much memory its workers used, so whether a training fits is not known; log a run of a program with \
+         the counting allocator, or of GPUs with --synchronise-every 20, or leave the limit out"
+    )]
+    NoMemory,
     /// The log does not state how many bytes the stages send to each other.
     #[error(
         "the log does not say how many bytes cross between stages; write a new log with `--log`, of 2 stages or more"

@@ -12,7 +12,8 @@ use stageline_schedule::Schedule;
 use super::error::PredictError;
 use super::measured::Measured;
 use super::network::Hosts;
-use super::prediction::{Cut, Prediction, Target};
+use super::prediction::Prediction;
+use super::target::{Cut, Target};
 use crate::log::record::Link;
 
 /// The largest number of choices of boundaries between hosts that a search for the best partition over hosts simulates.

@@ -2,29 +2,52 @@
 //!
 //! Input: a [`RunLog`](crate::RunLog), and a [`Target`]: the schedule, numbers of workers and micro-batches, and
 //! partition ([`Cut`]) of the predicted plan. Output: a [`Prediction`], the network links that a plan uses
-//! ([`Crossing`]), and the best partitions of the layers over several [`Hosts`] ([`HostCut`]). This module owns
+//! ([`Crossing`]), the best partitions of the layers over several [`Hosts`] ([`HostCut`]), and a recommended training
+//! ([`Advice`]). This module owns
 //! dividing a run's measured costs among layers and adding them up for other stages; the simulation is
 //! `stageline-schedule`'s. It must not read files, and must not print: `stageline predict` and `stageline advise` do.
 //!
-//! - `measured`: the costs of a run by layer, with the overheads of a step and an action ([`Measured`]).
+//! - `target`: the predicted plan, and its partition of the layers ([`Target`], [`Cut`]).
+//! - `measured`: the costs of a run by layer, with the overheads of a step and an action ([`Measured`]). `from_log`:
+//!   computes them from the log of the run.
+//! - `plan_costs`: the costs of a plan's stages and transfers, added up from those of layers ([`Crossing`]).
 //! - `prediction`: the simulation of another plan with these costs. `footprint`: its peak memory by worker.
 //! - `size`: the costs of micro-batches of another size, from two runs.
-//! - `accumulation`: trainings to the same loss with other numbers of micro-batches ([`Accumulation`]).
+//! - `trainings`: trainings to the same loss with other numbers of micro-batches ([`PredictedTraining`]).
+//! - `question`: which of them takes the least time within a memory ([`Question`]). `alternatives`: trainings with another
+//!   schedule, number of workers or micro-batch size ([`Change`]). `recommendation`: the recommended one, with its reason
+//!   ([`Recommendation`]). `advice`: all of these together ([`Advice`]).
 //! - `network`: the network links between workers, and the workers of each host. `host_cuts`: partitions over hosts.
 //! - `error`: the reasons why there is no prediction ([`PredictError`]).
 
-mod accumulation;
+mod advice;
+mod alternatives;
+mod change;
 mod error;
 mod footprint;
+mod from_log;
 mod host_cuts;
 mod measured;
 mod network;
+mod plan_costs;
 mod prediction;
+mod question;
+mod reason;
+mod recommendation;
 mod size;
+mod target;
+mod trainings;
 
-pub use accumulation::Accumulation;
+pub use advice::Advice;
+pub use alternatives::{Alternatives, LeftOut};
+pub use change::Change;
 pub use error::PredictError;
 pub use host_cuts::HostCut;
 pub use measured::Measured;
 pub use network::Hosts;
-pub use prediction::{Crossing, Cut, Prediction, Target};
+pub use plan_costs::Crossing;
+pub use prediction::Prediction;
+pub use question::Question;
+pub use recommendation::Recommendation;
+pub use target::{Cut, Target};
+pub use trainings::PredictedTraining;

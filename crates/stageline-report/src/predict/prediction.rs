@@ -4,48 +4,22 @@
 //! - *Stages.* With as many stages as the run had, the prediction uses the stages of the run. Otherwise each stage is a
 //!   sum of layers, and each layer has its share of the stage to which it belonged in the run.
 //! - *Step time.* The predicted step is the simulated step plus the overheads of the run: the overhead of a step once,
-//!   and the overhead of an action for each action. It is multiplied by the variation of the run: the factor by which
+//!   and the overhead of an action for each action of a worker, where the two halves of a split backward are two
+//!   actions. It is multiplied by the variation of the run: the factor by which
 //!   the run's own steps took longer than they are simulated in this way.
-//! - *Transfers.* Worker n of the prediction has the network links of worker n of the run. A transfer over a link takes
-//!   its latency plus bytes / bandwidth, and keeps no worker busy. To count a transfer only once, a send of the run
-//!   counts only as far as it took longer than this transfer time. The cause `other` of the log is assumed to contain
-//!   no transfers.
-//! - *Sizes.* The bytes of a transfer are known at the stage boundaries of the run. At other split points their mean is
-//!   assumed.
+//!
+//! The model lacks costs that a log under one schedule does not show: the fixed work of each chunk beyond its layers, and
+//! of a split backward beyond the whole one. Layers without FLOPs, such as embeddings, count as free within their stage.
+//! A log of the predicted schedule has these costs.
 
 use std::ops::Range;
 
-use stageline_schedule::{Checked, Costs, Placement, Schedule, ScheduleError, StageCost, check, simulate};
+use stageline_schedule::{Checked, Placement, ScheduleError, check, simulate};
 
 use super::error::PredictError;
-use super::measured::{LayerCost, Measured};
-use crate::log::record::Link;
-
-/// The plan whose performance is predicted: its schedule, its numbers of workers and micro-batches, and the partition
-/// of the model's layers into its stages.
-pub struct Target<'a> {
-    /// The number of workers (P) of the predicted plan.
-    pub workers: usize,
-    /// The number of micro-batches (M) in a step of the predicted plan. Each has the size of a micro-batch of the
-    /// measured run.
-    pub micro_batches: usize,
-    /// The schedule that generates the predicted plan.
-    pub schedule: &'a dyn Schedule,
-    /// The choice of the partition of the model's layers into the stages of the predicted plan.
-    pub cut: Cut,
-}
-
-/// The choice of the partition of the model's layers into the stages of a predicted plan.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Cut {
-    /// The run's own partition if the predicted plan has as many stages as the run; otherwise the most even partition
-    /// by measured time.
-    OfTheRun,
-    /// The most even partition of the layers into contiguous stages, by the measured time of a forward and backward.
-    Balanced,
-    /// A partition given by the caller: the indices of the layers of each stage.
-    Given(Vec<Range<usize>>),
-}
+use super::measured::{Measured, actions_of_worker};
+use super::plan_costs::Crossing;
+use super::target::{Cut, Target, is_cut};
 
 /// The prediction for a plan: its step time, bubble, throughput and memory.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,26 +37,6 @@ pub struct Prediction {
     pub peak_bytes: Option<Vec<f64>>,
     /// The partition of the model's layers in the predicted plan: the indices of the layers of each stage.
     pub cut: Vec<Range<usize>>,
-}
-
-/// The network link between two neighbouring stages of a plan, with the bytes that one micro-batch sends over it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Crossing {
-    /// The number of the stage that sends its activations over the network link.
-    pub stage: usize,
-    /// The network link from the stage with the number `stage` to the next stage.
-    pub link: Link,
-    /// The bytes that one micro-batch sends over the network link in each direction: its activations onwards, its
-    /// gradients back.
-    pub bytes: f64,
-}
-
-impl Crossing {
-    /// Returns the transfer time in seconds of one micro-batch's activation and gradient over the network link, one
-    /// after the other.
-    pub fn takes(&self) -> f64 {
-        2.0 * self.link.takes(self.bytes)
-    }
 }
 
 impl Measured {
@@ -122,24 +76,19 @@ impl Measured {
         let capacity = self.capacity.unwrap_or(target.micro_batches).min(target.micro_batches);
         let checked = check(plan, capacity)?;
         let placement = checked.placement();
-        let mut crossings = Vec::new();
-        for (stage, pair) in cut.windows(2).enumerate() {
-            if let Some(link) = self.network.between(placement.worker(stage), placement.worker(stage + 1))? {
-                crossings.push(Crossing { stage, link, bytes: self.bytes_at(pair[0].end)? });
-            }
-        }
+        let crossings = self.crossings_on(&placement, &cut)?;
         Ok(Placed { checked, placement, cut, crossings })
     }
 
     /// Simulates the predicted plan and returns its step time, bubble, throughput and memory. Only transfers over the
     /// network links in `crossings` take time; other transfers are free.
     fn predict_over(&self, placed: &Placed, crossings: &[Crossing]) -> Prediction {
-        let Placed { checked, cut, .. } = placed;
+        let Placed { checked, placement, cut, .. } = placed;
         let plan = checked.plan();
         let (workers, micro_batches) = (plan.workers(), plan.micro_batches());
-        let (costs, sends) = self.costs(placed, crossings);
+        let (costs, sends) = self.costs_over(placement, cut, crossings);
         let timeline = simulate(checked, &costs);
-        let actions = (2 * micro_batches * cut.len() / workers) as f64;
+        let actions = actions_of_worker(plan);
         let step = self.variation * (timeline.step() + self.step_overhead + self.action_overhead * actions);
         let busy = timeline.busy().iter().sum::<f64>() - sends * micro_batches as f64;
         Prediction {
@@ -150,33 +99,6 @@ impl Measured {
             peak_bytes: self.footprint.as_ref().map(|footprint| footprint.peaks(cut, plan)),
             cut: cut.clone(),
         }
-    }
-
-    /// Returns the costs of each stage in seconds, for the simulation of the predicted plan, and the seconds for which
-    /// all sends of one micro-batch together keep workers busy. The time of each send is already part of the sending
-    /// stage's forward or backward.
-    fn costs(&self, Placed { placement, cut, .. }: &Placed, crossings: &[Crossing]) -> (Costs, f64) {
-        let sum =
-            |range: &Range<usize>, of: fn(&LayerCost) -> f64| self.layers[range.clone()].iter().map(of).sum::<f64>();
-        let sends_on = |stage: usize| stage + 1 < cut.len() && placement.worker(stage) != placement.worker(stage + 1);
-        let mut sends = 0.0;
-        let stage_cost = |(stage, range)| {
-            let (forward, backward) = (sum(range, |layer| layer.forward), sum(range, |layer| layer.backward));
-            let onwards = if sends_on(stage) { self.send_seconds } else { 0.0 };
-            let back = if stage > 0 && sends_on(stage - 1) { self.send_seconds } else { 0.0 };
-            sends += onwards + back;
-            // The log does not split a backward, so both halves are assumed to be equal.
-            StageCost::new(forward + onwards, backward / 2.0 + back, backward / 2.0)
-        };
-        let mut stages: Vec<_> = cut.iter().enumerate().map(stage_cost).collect();
-        let mut occupied = vec![0.0; cut.len()];
-        for Crossing { stage, link, bytes } in crossings {
-            stages[*stage].send_activation = link.latency;
-            stages[stage + 1].send_gradient = link.latency;
-            occupied[*stage] = bytes / link.bandwidth;
-        }
-        let flush = cut.iter().map(|range| sum(range, |layer| layer.flush)).collect();
-        (Costs::by_stage(stages).with_links(occupied).with_optimizer(flush), sends)
     }
 
     /// Returns the smallest number of micro-batches M, from 1 to `most`, whose predicted bubble is at most `bubble`,
@@ -210,6 +132,8 @@ impl Measured {
         match self.predict(&Target { micro_batches, cut: target.cut.clone(), ..*target }) {
             Ok(prediction) => Ok(Some(prediction)),
             Err(PredictError::Schedule(ScheduleError::MicroBatches { .. })) => Ok(None),
+            // A plan that no schedule generates has one number of micro-batches.
+            Err(PredictError::Schedule(ScheduleError::Shape { written, asked })) if written.0 == asked.0 => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -222,12 +146,4 @@ struct Placed {
     placement: Placement,
     cut: Vec<Range<usize>>,
     crossings: Vec<Crossing>,
-}
-
-/// Whether `cut` is a partition of `layers` layers into `stages` stages: every stage has at least one layer, and begins
-/// after the last layer of the previous stage.
-fn is_cut(cut: &[Range<usize>], layers: usize, stages: usize) -> bool {
-    let starts = [0].into_iter().chain(cut.iter().map(|range| range.end));
-    let follow = cut.iter().zip(starts).all(|(range, start)| range.start == start && !range.is_empty());
-    cut.len() == stages && follow && cut.last().is_some_and(|last| last.end == layers)
 }

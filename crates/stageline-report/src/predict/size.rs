@@ -26,6 +26,7 @@ impl Measured {
         let layer = |(one, other): (&LayerCost, &LayerCost)| LayerCost {
             forward: mix(one.forward, other.forward),
             backward: mix(one.backward, other.backward),
+            input_gradient: mix(one.input_gradient, other.input_gradient).min(mix(one.backward, other.backward)),
             flush: f64::midpoint(one.flush, other.flush),
         };
         let bytes = self.boundary_bytes.iter().zip(&other.boundary_bytes).find(|(one, other)| one.len() == other.len());

@@ -56,24 +56,47 @@ impl Best {
 pub fn best(micro_batches: usize, costs: &Costs, memory: &Memory, most_chunks: usize) -> Result<Best, SearchError> {
     let workers = costs.stages();
     assert_eq!(workers, memory.stages.len(), "give costs and memory for the same stages");
+    best_placed(workers, micro_batches, most_chunks, |placement| {
+        let chunks = placement.stages() / workers;
+        Some((costs.cut(chunks), memory.cut(chunks)))
+    })
+}
+
+/// Finds the plan with the shortest simulated step as [`best()`] does, for stages whose costs and memory depend on their
+/// placement on the workers.
+///
+/// `of` returns the costs and the memory of the stages of a placement on `workers` workers, with 1 to `most_chunks` stages
+/// (chunks) on each of them. If it returns `None`, for example because the link between two of the workers is not known,
+/// the search leaves out all plans with this placement.
+///
+/// # Errors
+/// Returns a [`SearchError`] if there are no workers or micro-batches, no placement has costs, or no plan fits into the
+/// memory.
+pub fn best_placed(
+    workers: usize,
+    micro_batches: usize,
+    most_chunks: usize,
+    of: impl Fn(&Placement) -> Option<(Costs, Memory)>,
+) -> Result<Best, SearchError> {
     if workers == 0 || micro_batches == 0 {
         return Err(SearchError::Nothing { workers, micro_batches });
     }
-    let mut search = Search { micro_batches, best: None, bound: f64::INFINITY };
+    let mut search = Search { workers, micro_batches, of, best: None, bound: f64::INFINITY, fitting: None };
     for schedule in SCHEDULES {
         let chunked = (2..=MOST_CHUNKS.min(most_chunks)).filter_map(|chunks| schedule.with_chunks(chunks));
         if schedule.chunks() <= most_chunks {
-            search.generator(schedule, costs, memory);
+            search.generator(schedule);
         }
-        chunked.for_each(|schedule| search.generator(&*schedule, costs, memory));
+        chunked.for_each(|schedule| search.generator(&*schedule));
     }
     let in_a_v = (most_chunks >= 2).then(|| Placement::in_a_v(workers));
     for placement in [Placement::in_turn(workers, 1)].into_iter().chain(in_a_v) {
-        search.automatic(&placement, costs, memory);
+        search.automatic(&placement);
     }
-    // Each micro-batch fits by itself, so the plan that runs them one after the other fits too.
-    let enough = memory.stages.iter().copied().map(StageMemory::peak).fold(0.0, f64::max);
-    let no_plan = SearchError::Memory { limit: memory.limit, enough };
+    let no_plan = match search.fitting {
+        Some((limit, enough)) => SearchError::Memory { limit, enough },
+        None => SearchError::Costs { workers },
+    };
     search.best.map(|best| Best { bound: search.bound, ..best }).ok_or(no_plan)
 }
 
@@ -89,28 +112,47 @@ fn lower_limits(memory: &Memory) -> impl Iterator<Item = Memory> + '_ {
     limits.into_iter().map(|limit| Memory { limit, ..memory.clone() })
 }
 
-struct Search {
+struct Search<F> {
+    workers: usize,
     micro_batches: usize,
+    /// Returns the costs and the memory of the stages of a placement; `None` if they are not known.
+    of: F,
     bound: f64,
     best: Option<Best>,
+    /// The memory limit of a worker, and the lowest limit that is known to be enough for a plan; `None` if no placement
+    /// has costs.
+    fitting: Option<(f64, f64)>,
 }
 
-impl Search {
+impl<F: Fn(&Placement) -> Option<(Costs, Memory)>> Search<F> {
     /// Generates the plan of one schedule and keeps it as the search's best plan if it fits into the memory and has the
     /// shortest simulated step so far.
-    fn generator(&mut self, schedule: &dyn Schedule, costs: &Costs, memory: &Memory) {
-        let (costs, memory) = (costs.cut(schedule.chunks()), memory.cut(schedule.chunks()));
-        if let Ok(plan) = schedule.plan(costs.stages(), self.micro_batches) {
-            self.add_bound(&plan.placement(), &costs, &memory);
+    fn generator(&mut self, schedule: &dyn Schedule) {
+        let Ok(plan) = schedule.plan(self.workers * schedule.chunks(), self.micro_batches) else { return };
+        let placement = plan.placement();
+        if let Some((costs, memory)) = self.costs(&placement) {
+            self.add_bound(&placement, &costs, &memory);
             self.offer(schedule.name(), plan, &costs, &memory);
         }
     }
 
+    /// Returns the costs and the memory of the stages of a placement, and notes how much memory is enough for a plan.
+    fn costs(&mut self, placement: &Placement) -> Option<(Costs, Memory)> {
+        let (costs, memory) = (self.of)(placement)?;
+        // Each micro-batch fits by itself, so the plan that runs them one after the other fits too.
+        let chunks = placement.stages().div_ceil(self.workers);
+        if chunks == 1 {
+            let enough = memory.stages.iter().copied().map(StageMemory::peak).fold(0.0, f64::max);
+            self.fitting = Some((memory.limit, enough));
+        }
+        Some((costs, memory))
+    }
+
     /// Generates automatic schedules (plans generated for the given costs and memory) for one placement of stages on
     /// workers, with every combination of rules and memory limit, and keeps the best plan so far.
-    fn automatic(&mut self, placement: &Placement, costs: &Costs, memory: &Memory) {
-        let (micro_batches, chunks) = (self.micro_batches, placement.stages() / placement.workers());
-        let (costs, memory) = (costs.cut(chunks), memory.cut(chunks));
+    fn automatic(&mut self, placement: &Placement) {
+        let micro_batches = self.micro_batches;
+        let Some((costs, memory)) = self.costs(placement) else { return };
         self.add_bound(placement, &costs, &memory);
         for less in lower_limits(&memory) {
             for plan in Rules::all().filter_map(|rules| automatic(placement, micro_batches, &costs, &less, rules)) {
@@ -171,6 +213,11 @@ pub enum SearchError {
         /// The number of micro-batches for which a plan was searched.
         micro_batches: usize,
     },
+    /// The costs of no placement of stages on workers are known.
+    Costs {
+        /// The number of workers for which a plan was searched.
+        workers: usize,
+    },
     /// No plan fits into the memory of the workers.
     Memory {
         /// The memory limit of each worker, in the unit of the memory given to the search.
@@ -187,6 +234,12 @@ impl fmt::Display for SearchError {
                 f,
                 "{workers} stages and {micro_batches} micro-batches: ask for at least 1 stage and 1 micro-batch"
             ),
+            Self::Costs { workers } => {
+                write!(
+                    f,
+                    "the costs of no plan for {workers} workers are known; give the costs of its stages and transfers"
+                )
+            }
             Self::Memory { limit, enough } => write!(
                 f,
                 "no plan fits into {limit} a worker; raise the limit to {enough}, cut the batch into smaller micro-batches, \

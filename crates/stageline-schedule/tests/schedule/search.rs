@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 
 use proptest::prelude::*;
 use stageline_schedule::{
-    Action, Checked, Compute, Costs, Interleaved, Memory, Placement, Plan, SCHEDULES, StageCost, StageMemory, ZbH2,
-    best, check, lower_bound, simulate,
+    Action, Checked, Compute, Costs, Interleaved, Memory, Placement, Plan, SCHEDULES, SearchError, StageCost,
+    StageMemory, ZbH2, best, best_placed, check, lower_bound, simulate,
 };
 
 use crate::simulated;
@@ -176,4 +176,28 @@ fn the_search_keeps_to_the_chunks_that_a_model_has() {
     assert_eq!(best(4, &costs, &memory, 1).unwrap().checked.plan().stages(), 3);
     let chunked = best(4, &costs, &memory, 4).unwrap();
     assert!(chunked.checked.plan().stages() > 3, "{}", chunked.schedule);
+}
+
+/// Tests a search whose chunks have other costs than parts of a stage: two chunks on a worker take much longer, or the
+/// link that they need is not known.
+#[test]
+fn the_search_takes_the_costs_of_each_placement() {
+    let of = |chunked: Option<f64>| {
+        best_placed(3, 6, 4, |placement| {
+            let chunks = placement.stages() / 3;
+            let costs = Costs::uniform(3, 1.0, 2.0).cut(chunks);
+            let costs = if chunks > 1 { costs.times(chunked?) } else { costs };
+            Some((costs, Memory::unlimited(3).cut(chunks)))
+        })
+        .unwrap()
+    };
+    assert!(of(Some(1.0)).checked.plan().stages() > 3);
+    for chunked in [Some(10.0), None] {
+        let found = of(chunked);
+        assert_eq!(found.checked.plan().stages(), 3);
+        assert_eq!(found.costs, Costs::uniform(3, 1.0, 2.0));
+    }
+    let error = best_placed(3, 6, 4, |_| None).unwrap_err();
+    assert_eq!(error, SearchError::Costs { workers: 3 });
+    assert!(matches!(best_placed(0, 6, 4, |_| None).unwrap_err(), SearchError::Nothing { workers: 0, .. }));
 }

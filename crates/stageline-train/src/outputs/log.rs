@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 use stageline::{NoiseAverage, StepReport};
 use stageline_report::record::{Line, Run, Validation};
-use stageline_report::{RunLog, TensorBoard, Trace, run_page};
+use stageline_report::{RunLog, StageNoise, TensorBoard, Trace, run_page};
 
 use crate::outputs::record;
 
@@ -50,6 +50,8 @@ pub struct Log {
     synchronise_every: usize,
     /// The running averages of the gradient's squared norm and noise over the steps of this run.
     noise: NoiseAverage,
+    /// The latest estimates of the noise of each stage, for TensorBoard.
+    stage_noise: StageNoise,
 }
 
 impl Log {
@@ -80,7 +82,8 @@ impl Log {
             every => (start + outputs.draw_step).next_multiple_of(every).min(last - last % every),
         };
         let (trace, noise) = (Trace::new(), NoiseAverage::over(AVERAGED));
-        let mut log = Self { outputs, file, text: before, trace, board, drawn, synchronise_every, noise };
+        let stage_noise = StageNoise::new();
+        let mut log = Self { outputs, file, text: before, trace, board, drawn, synchronise_every, noise, stage_noise };
         log.write(&Line::Run(Box::new(run)))?;
         Ok(log)
     }
@@ -137,9 +140,11 @@ impl Log {
             ];
             let peak = step.memory.iter().map(|memory| memory.peak).max();
             let figures = figures.into_iter().chain([("memory/peak bytes of a worker", peak.map(|peak| peak as f64))]);
-            let metrics: Vec<_> = step.metrics.iter().map(|(name, value)| (format!("metric/{name}"), *value)).collect();
+            let noise = step.noise.as_ref().map_or_else(Vec::new, |noise| self.stage_noise.add(noise));
+            let metrics = step.metrics.iter().map(|(name, value)| (format!("metric/{name}"), *value));
+            let more: Vec<_> = metrics.chain(noise).collect();
             let figures = figures.filter_map(|(tag, figure)| Some((tag, figure?)));
-            let figures: Vec<_> = figures.chain(metrics.iter().map(|(tag, value)| (tag.as_str(), *value))).collect();
+            let figures: Vec<_> = figures.chain(more.iter().map(|(tag, value)| (tag.as_str(), *value))).collect();
             board.scalars(now(), step.step, &figures)?;
         }
         self.write(&Line::Step(Box::new(step)))

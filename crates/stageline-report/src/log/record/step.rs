@@ -199,6 +199,14 @@ impl Health {
         norm(|health| health.update_ratio * health.parameter_norm) / norm(|health| health.parameter_norm)
     }
 
+    /// Returns the norm of the update of several parameters together, divided by the norm of their gradients before
+    /// clipping; NaN if there is no parameter, or all gradients are 0.
+    pub fn update_to_gradient_of(parameters: &[&Self]) -> f64 {
+        let norm = |of: fn(&Self) -> f64| parameters.iter().map(|health| of(health).powi(2)).sum::<f64>().sqrt();
+        let gradient = norm(|health| health.gradient_norm);
+        if gradient > 0.0 { norm(|health| health.update_ratio * health.parameter_norm) / gradient } else { f64::NAN }
+    }
+
     /// Returns the mean of the second moments of several parameters; NaN if the optimizer keeps none.
     pub fn second_moment_of(parameters: &[&Self]) -> f64 {
         let moments: Vec<_> = parameters.iter().filter_map(|health| health.second_moment).collect();

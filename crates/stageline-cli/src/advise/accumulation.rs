@@ -1,0 +1,165 @@
+//! The part of `stageline advise` that answers how large M should be: tables of trainings, and the recommended one.
+
+use anyhow::Result;
+use stageline_report::{
+    Advice, Alternatives, Change, Measured, NoNoise, NoiseScales, PredictError, PredictedTraining, Question,
+    Recommendation, RunLog, Target,
+};
+
+use crate::measured_search::starts;
+
+/// The answer to how large M should be: the logged run, and what limits the recommended training.
+pub(super) struct Accumulation<'a> {
+    pub(super) log: &'a RunLog,
+    /// The name of the schedule whose other settings vary, and its number of chunks (stages) on a worker.
+    pub(super) schedule: &'a str,
+    pub(super) chunks: usize,
+    /// The costs of a run of the same model with micro-batches of another size.
+    pub(super) other_size: Option<&'a Measured>,
+    /// The memory of a worker in bytes.
+    pub(super) memory: Option<f64>,
+    pub(super) most_workers: Option<usize>,
+}
+
+impl Accumulation<'_> {
+    /// Returns a table of trainings with 1 to 256 micro-batches, a table of other settings, and the recommended one with
+    /// its reason. `target` is the plan whose settings vary. Without gradient noise in the log, the first table has no
+    /// times to the loss of the run, and the text says what to run for a recommendation.
+    pub(super) fn answer(&self, measured: &Measured, target: Target) -> Result<String> {
+        match self.log.noise_scales() {
+            Ok(noise) => self.by_noise(measured, target, &noise),
+            Err(reason) => self.by_throughput(measured, &target, reason),
+        }
+    }
+
+    fn by_noise(&self, measured: &Measured, target: Target, noise: &NoiseScales) -> Result<String> {
+        let Self { log, other_size, memory, most_workers, .. } = *self;
+        let question = Question { log, noise, target, other_size, memory, most_workers };
+        let Advice { trainings, alternatives, recommendation, unchanged } = measured.advise(&question)?;
+        let mut text = format!("to the loss of this run, by its noise scale ({}):\n", scale(noise));
+        let fits = |training: &PredictedTraining| question.fits(training);
+        text += &table("M", trainings.iter().map(|training| (training.micro_batches.to_string(), training)), fits);
+        if !alternatives.found.is_empty() {
+            text += "other settings, each with its fastest M:\n";
+            let rows = alternatives.found.iter();
+            let name =
+                |(change, training): &(_, PredictedTraining)| format!("{change}, M = {}", training.micro_batches);
+            text += &table("setting", rows.map(|row| (name(row), &row.1)), fits);
+        }
+        text += &left_out(&alternatives);
+        text += &match &recommendation {
+            Some(recommendation) => {
+                format!("recommendation: {recommendation}\nas flags of a training: {}\n", self.flags(recommendation))
+            }
+            None => "recommendation: none, because no compared setting fits into the memory; give more --memory, train with \
+                     --recompute, or log a run with smaller micro-batches\n"
+                .to_owned(),
+        };
+        if matches!(&recommendation, Some(Recommendation { change: Change::Schedule { .. }, .. })) {
+            text += "first log a short run of this schedule: the log of another one does not show what its chunks and split backwards cost\n";
+        }
+        if let Some(unchanged) = unchanged.filter(|unchanged| recommendation.as_ref() != Some(unchanged)) {
+            text += &format!("without that change: {unchanged}\n");
+        }
+        text += "under Adam, larger batches may pay more than the noise scale says; take the recommended M as a lower bound\n";
+        Ok(text)
+    }
+
+    /// Returns the flags of a training with the recommended settings.
+    fn flags(&self, recommendation: &Recommendation) -> String {
+        let Recommendation { change, training, .. } = recommendation;
+        let (schedule, chunks) = match change {
+            Change::Schedule { name, chunks } => (*name, *chunks),
+            Change::None | Change::Workers(_) | Change::Rows(_) => (self.schedule, self.chunks),
+        };
+        let cut = &training.prediction.cut;
+        let starts: Vec<_> = starts(cut).iter().map(usize::to_string).collect();
+        let mut flags = format!("--stages {} --micro-batches {}", cut.len() / chunks.max(1), training.micro_batches);
+        if let Change::Rows(rows) = change {
+            flags += &format!(" --micro-batch-size {rows} times that of the run");
+        }
+        flags += &format!(" --schedule {schedule}");
+        if chunks > 1 {
+            flags += &format!(" --chunks {chunks}");
+        }
+        flags + &format!(" --cut {}", starts.join(","))
+    }
+
+    fn by_throughput(&self, measured: &Measured, target: &Target, reason: NoNoise) -> Result<String> {
+        let trainings = measured.trainings(self.log, None, target)?;
+        if self.memory.is_some() && trainings.iter().any(|training| training.peak_bytes().is_none()) {
+            return Err(PredictError::NoMemory.into());
+        }
+        let fits = |training: &PredictedTraining| {
+            self.memory.is_none_or(|limit| training.peak_bytes().is_some_and(|peak| peak <= limit))
+        };
+        let table = table("M", trainings.iter().map(|training| (training.micro_batches.to_string(), training)), fits);
+        Ok(format!("by throughput alone:\n{table}no M is recommended, and no other setting is compared: {reason}\n"))
+    }
+}
+
+/// Returns a line for each reason why settings are not compared, with these settings.
+fn left_out(alternatives: &Alternatives) -> String {
+    let mut by_reason: Vec<(String, Vec<String>)> = Vec::new();
+    for (change, reason) in &alternatives.left_out {
+        // The first line of an error about a plan is its reason; the others show the plan.
+        let (change, reason) = (change.to_string(), reason.to_string().lines().next().unwrap_or_default().to_owned());
+        match by_reason.iter_mut().find(|(other, _)| *other == reason) {
+            Some((_, changes)) => changes.push(change),
+            None => by_reason.push((reason, vec![change])),
+        }
+    }
+    by_reason.iter().map(|(reason, changes)| format!("not compared: {}: {reason}\n", changes.join("; "))).collect()
+}
+
+fn scale(noise: &NoiseScales) -> String {
+    let tokens = |scale: f64| match scale.is_finite() {
+        true => format!("{scale:.0} tokens"),
+        false => "more than can be measured".to_owned(),
+    };
+    format!("median {}, at its end {}", tokens(noise.typical()), tokens(noise.last()))
+}
+
+/// Returns a table with a row for each training. Steps, tokens and time are empty where they are not predicted; a training
+/// that does not fit into the memory has an asterisk.
+fn table<'a>(
+    heading: &str,
+    rows: impl Iterator<Item = (String, &'a PredictedTraining)>,
+    fits: impl Fn(&PredictedTraining) -> bool,
+) -> String {
+    let rows: Vec<_> = rows.collect();
+    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0).max(heading.len()).max(5);
+    let mut text = format!(
+        "{heading:>width$} {:>10} {:>13} {:>10} {:>7} {:>10}  {:>9} {:>11} {:>10}\n",
+        "batch", "step", "tokens/s", "bubble", "memory", "steps", "tokens", "time"
+    );
+    for (name, training) in &rows {
+        let empty = || "-".to_owned();
+        let memory = training.peak_bytes().map_or_else(empty, |bytes| format!("{:.0} MB", bytes / 1e6));
+        let count = |number: Option<f64>| number.map_or_else(empty, |number| format!("{number:.0}"));
+        text += &format!(
+            "{name:>width$} {:>10.0} {:>10.1} ms {:>10.0} {:>6.1}% {memory:>10}{} {:>9} {:>11} {:>10}\n",
+            training.batch,
+            1e3 * training.prediction.step,
+            training.tokens_per_s(),
+            100.0 * training.prediction.bubble.max(0.0),
+            if fits(training) { " " } else { "*" },
+            count(training.steps),
+            count(training.tokens()),
+            training.seconds().map_or_else(empty, duration)
+        );
+    }
+    if rows.iter().any(|(_, training)| !fits(training)) {
+        text += "* needs more than --memory\n";
+    }
+    text
+}
+
+/// Returns a duration in seconds, minutes or hours, whichever gives a number that is easy to read.
+fn duration(seconds: f64) -> String {
+    match seconds {
+        ..120.0 => format!("{seconds:.1} s"),
+        ..7200.0 => format!("{:.1} min", seconds / 60.0),
+        _ => format!("{:.1} h", seconds / 3600.0),
+    }
+}

@@ -1,0 +1,111 @@
+//! The parts of `stageline advise` about network links and hosts, as text.
+
+use anyhow::Result;
+use stageline_report::{Crossing, HostCut, Link, Measured, Prediction, Target};
+
+use super::Asked;
+use crate::shape;
+
+/// The increase of the bubble above which `advise` calls a network link too slow, as a share of the total stage time
+/// (workers x step time).
+const TOO_SLOW: f64 = 0.02;
+
+impl Asked<'_> {
+    /// Returns a text with a table of the network links between stages; an empty text if the plan uses no link. Each
+    /// row of the table shows the bubble that is predicted if only transfers over its link take time, and the last two
+    /// rows show the bubbles with all links and with no links. A line follows for each of the schedules eager-1f1b,
+    /// zb-h1 and zb-h2 whose predicted bubble over these links is smaller.
+    pub(super) fn links(&self, measured: &Measured, target: &Target) -> Result<String> {
+        let crossings = measured.crossings(target)?;
+        if crossings.is_empty() {
+            return Ok(String::new());
+        }
+        let (without, with) = (measured.clone().without_links().predict(target)?, measured.predict(target)?);
+        let mut text = format!(
+            "link          GB/s     latency  MB each way      round trip    stage before  bubble, at M = {} under {}\n",
+            target.micro_batches, self.name
+        );
+        for (crossing, alone) in crossings {
+            let Crossing { stage, link: Link { latency, bandwidth }, bytes } = crossing;
+            text += &format!(
+                "{:<9} {:>8.4} {:>8.3} ms {:>12.3} {:>12.3} ms {:>12.3} ms  {}\n",
+                format!("{stage} to {}", stage + 1),
+                bandwidth / 1e9,
+                1e3 * latency,
+                bytes / 1e6,
+                1e3 * crossing.takes(),
+                1e3 * measured.computes(with.cut[stage].clone()),
+                verdict(without.bubble, alone),
+            );
+        }
+        let mut line = |links, bubble: String| text += &format!("{links:<77}{bubble}\n");
+        line("all links", verdict(without.bubble, with.bubble));
+        line("no links", format!("{:.1}%", 100.0 * without.bubble));
+        Ok(text + &self.tolerant_schedules(measured, target, with.bubble)?)
+    }
+
+    /// Returns a line for each of the schedules eager-1f1b, zb-h1 and zb-h2 whose predicted bubble with the same
+    /// network links is smaller than `bubble`.
+    fn tolerant_schedules(&self, measured: &Measured, target: &Target, bubble: f64) -> Result<String> {
+        let mut text = String::new();
+        for name in ["eager-1f1b", "zb-h1", "zb-h2"].into_iter().filter(|name| *name != self.name) {
+            let schedule = shape::schedule(name, None)?;
+            // Not every schedule has a plan of every shape.
+            let Ok(found) = measured.predict(&Target { schedule: &schedule, cut: target.cut.clone(), ..*target })
+            else {
+                continue;
+            };
+            if found.bubble < bubble {
+                let (bubble, live) = (100.0 * found.bubble, most_live(&found));
+                text +=
+                    &format!("over these links {name} has a bubble of {bubble:.1}%, with {live} live micro-batches\n");
+            }
+        }
+        Ok(text)
+    }
+
+    /// Returns a text table with a row for each of the partitions `cuts` of the layers over hosts: the layers after
+    /// which the hosts meet, the bytes sent there, the time of the slowest worker, the step time and the bubble.
+    pub(super) fn host_cuts(&self, measured: &Measured, cuts: &[HostCut]) -> String {
+        let end = |stage: &usize| self.log.run.layers[measured.cut()[*stage].end - 1].name.as_str();
+        let places: Vec<_> = cuts.iter().map(|cut| cut.behind.iter().map(end).collect::<Vec<_>>().join(", ")).collect();
+        let megabytes = |cut: &HostCut| cut.bytes.iter().map(|bytes| format!("{:.3}", bytes / 1e6)).collect::<Vec<_>>();
+        let megabytes: Vec<_> = cuts.iter().map(|cut| megabytes(cut).join(", ")).collect();
+        let longest =
+            |texts: &[String], heading: &str| texts.iter().map(String::len).max().unwrap_or(0).max(heading.len());
+        let (width, most) = (longest(&places, "hosts split after"), longest(&megabytes, "MB each way"));
+        let table = |place: &str, bytes: &str, slowest: &str, step: &str, bubble: &str| {
+            format!("{place:width$}  {bytes:>most$}  {slowest:>14}  {step:>12}  {bubble:>6}\n")
+        };
+        let mut text = table("hosts split after", "MB each way", "slowest worker", "step", "bubble");
+        for ((place, megabytes), HostCut { slowest, prediction, .. }) in places.iter().zip(&megabytes).zip(cuts) {
+            let milliseconds = |seconds: f64| format!("{:.3} ms", 1e3 * seconds);
+            let bubble = format!("{:.1}%", 100.0 * prediction.bubble);
+            text += &table(place, megabytes, &milliseconds(*slowest), &milliseconds(prediction.step), &bubble);
+        }
+        let same = cuts.iter().flat_map(|cut| &cut.bytes).all(|bytes| *bytes == cuts[0].bytes[0]);
+        text + match (cuts.len(), same) {
+            (1, _) => "the run has no other boundary at which these hosts could split; log a run of more stages\n",
+            (_, true) => "all of these boundaries carry the same bytes, so only the balance decides\n",
+            (_, false) => "",
+        }
+    }
+}
+
+/// Returns a text that shows the predicted bubble with transfers over the network links (`with`) and says whether the
+/// links are fast enough. They are too slow if `with` exceeds `without`, the bubble with free transfers, by more than
+/// 2% of the total stage time (workers x step time).
+fn verdict(without: f64, with: f64) -> String {
+    let (percent, more) = (100.0 * with, with - without);
+    if more > TOO_SLOW {
+        format!("{percent:.1}%, too slow for this split: {:.1}% of the stage time", 100.0 * more)
+    } else {
+        format!("{percent:.1}%, fast enough")
+    }
+}
+
+/// Returns the largest predicted number of live micro-batches (those whose activations are kept for backwards) on any
+/// worker.
+pub(super) fn most_live(prediction: &Prediction) -> usize {
+    prediction.peak_live.iter().max().copied().unwrap_or(0)
+}

@@ -1,0 +1,206 @@
+//! `stageline advise`: recommends settings for the next run, from the log of a run.
+//!
+//! - `accumulation`: how large M should be, and what else shortens the training.
+//! - `links`: whether network links are fast enough, and the partitions over several hosts.
+
+mod accumulation;
+mod links;
+
+use std::ops::Range;
+use std::path::PathBuf;
+
+use anyhow::{Context, Error, Result, bail, ensure};
+use clap::Args;
+use stageline_report::{Cause, Cut, Hosts, Measured, RunLog, Target};
+use stageline_schedule::Schedule;
+
+use self::accumulation::Accumulation;
+use self::links::most_live;
+use crate::chosen::{Chosen, SEARCH, has_generator};
+use crate::costs::amount;
+use crate::measured_search::starts;
+use crate::output::print;
+use crate::run::{LinkFlags, layers, read};
+
+/// Recommends a number of micro-batches, or another change, and a partition of the layers, from the log of a run.
+///
+/// Prints the smallest number of micro-batches M whose bubble is at most --bubble, and how long trainings with M = 1 to
+/// 256 take to the loss of the run by its gradient noise. Then it compares other schedules, other numbers of workers and
+/// larger micro-batches, and recommends the fastest training with the reason. It also prints whether the network links
+/// between workers are fast enough, the most even partition of the measured layers, and the main cause of idle time.
+/// With --hosts, it compares the partitions over several hosts.
+#[derive(Args)]
+pub(crate) struct Flags {
+    /// File with the log of a run, which a training program writes with `--log`
+    #[arg(long, value_name = "FILE")]
+    from: PathBuf,
+    /// Number of workers P of the recommended run [default: the P of the logged run]
+    #[arg(long)]
+    stages: Option<usize>,
+    /// Name of the schedule of the recommended run [default: the schedule of the logged run]
+    #[arg(long)]
+    schedule: Option<String>,
+    /// Largest acceptable bubble of the recommended run, as a share of the total stage time (workers x step time)
+    #[arg(long, default_value_t = 0.1)]
+    bubble: f64,
+    /// Largest number of micro-batches M to try
+    #[arg(long, default_value_t = 512)]
+    most: usize,
+    /// Number of workers on each host, in order, such as `4,4`: compares the partitions of the layers over these hosts,
+    /// with the bytes sent between hosts and the time of the slowest worker. Hosts are connected by the network link of
+    /// --bandwidth and --latency, or else by the slowest link in the log
+    #[arg(long, value_name = "WORKERS,WORKERS", value_delimiter = ',', conflicts_with = "stages")]
+    hosts: Vec<usize>,
+    /// Memory of each worker, in GB: trainings that need more are not recommended
+    #[arg(long, value_name = "GB", value_parser = amount)]
+    memory: Option<f64>,
+    /// Largest number of workers P to recommend [default: the number of layers of the model]
+    #[arg(long, value_name = "P", conflicts_with = "hosts")]
+    most_stages: Option<usize>,
+    /// File with the log of another run of the same model, whose micro-batches have another size: also compares larger
+    /// micro-batches
+    #[arg(long, value_name = "FILE")]
+    other_size: Option<PathBuf>,
+    #[command(flatten)]
+    link: LinkFlags,
+}
+
+impl Flags {
+    /// Returns the schedule of the recommended run: that of --schedule, or that of the logged run.
+    fn schedule(&self, log: &RunLog) -> Result<Chosen> {
+        match self.schedule.as_deref() {
+            Some(SEARCH) => bail!(
+                "--schedule {SEARCH}: a search finds a plan for one M, and advise compares many; name a schedule, and then search a plan \
+                 for the recommended M with `stageline search --from {}`",
+                self.from.display()
+            ),
+            Some(name) => Chosen::named(name, None),
+            None => {
+                let workers = self.stages.unwrap_or(log.plan.workers());
+                Chosen::of_run(log, None)?.checked(log, workers, log.plan.micro_batches())
+            }
+        }
+    }
+}
+
+pub(crate) fn run(flags: &Flags) -> Result<()> {
+    ensure!((0.0..1.0).contains(&flags.bubble), "--bubble {}: give a share, at least 0 and less than 1", flags.bubble);
+    let log = read(&flags.from)?;
+    let measured = Measured::of(&log)?;
+    let Chosen { schedule, name, .. } = flags.schedule(&log)?;
+    let other_size = flags.other_size.as_deref().map(|path| Ok::<_, Error>(Measured::of(&read(path)?)?)).transpose()?;
+    let question = Asked { flags, log: &log, schedule: &schedule, name: &name, other_size };
+    let (mut text, cut) =
+        if flags.hosts.is_empty() { question.any_cut(measured)? } else { question.cut_between_hosts(measured)? };
+    for (stage, names) in layers(&log, &cut).into_iter().enumerate() {
+        text += &format!("stage {stage}: {}\n", names.join(", "));
+    }
+    let starts: Vec<_> = starts(&cut).iter().map(usize::to_string).collect();
+    let workers = cut.len() / question.schedule.chunks();
+    text += &format!("as flags of a training: --stages {workers} --cut {}\n", starts.join(","));
+    if let Some((cause, share)) = log.main_cause() {
+        text += &format!("main cause of idle time: {}, {:.1}% of the stage time\n", advice(cause), 100.0 * share);
+    }
+    print(&text)
+}
+
+/// The input of a recommendation: the flags of `advise`, the log of the run, and the schedule of the recommended run.
+struct Asked<'a> {
+    flags: &'a Flags,
+    log: &'a RunLog,
+    schedule: &'a dyn Schedule,
+    name: &'a str,
+    /// The costs of a run of the same model with micro-batches of another size.
+    other_size: Option<Measured>,
+}
+
+impl Asked<'_> {
+    fn target(&self, workers: usize, cut: Cut) -> Target<'_> {
+        Target { workers, micro_batches: self.log.plan.micro_batches(), schedule: self.schedule, cut }
+    }
+
+    /// Returns the recommendation without --hosts as text, and the recommended partition of the layers into stages,
+    /// which is the most even one by the measured time of a forward and backward.
+    fn any_cut(&self, measured: Measured) -> Result<(String, Vec<Range<usize>>)> {
+        let measured = self.flags.link.apply(measured)?;
+        let workers = self.flags.stages.unwrap_or(self.log.plan.workers());
+        let mut text = self.micro_batches(&measured, &self.target(workers, Cut::Balanced))?;
+        text += &self.accumulation().answer(&measured, self.target(workers, Cut::Balanced))?;
+        text += &self.links(&measured, &self.target(workers, Cut::OfTheRun))?;
+        let cut = measured.balanced(workers * self.schedule.chunks())?;
+        text += if measured.cut() == cut {
+            "the partition of the run is the most even one:\n"
+        } else {
+            "the most even partition:\n"
+        };
+        Ok((text, cut))
+    }
+
+    /// Returns the recommendation with --hosts as text, and the recommended partition of the layers into stages. This
+    /// partition has the shortest predicted step of those whose boundaries between hosts are stage boundaries of the
+    /// logged run.
+    fn cut_between_hosts(&self, measured: Measured) -> Result<(String, Vec<Range<usize>>)> {
+        let hosts = Hosts::new(self.flags.hosts.clone())?;
+        let link = self.flags.link.link().or(measured.slowest_link());
+        let link = link.context("the log has no links; give the link between hosts with --bandwidth and --latency")?;
+        let cuts = measured.host_cuts(&hosts, link, self.schedule, self.log.plan.micro_batches())?;
+        let cut = cuts[0].prediction.cut.clone();
+        let best = self.target(hosts.workers(), Cut::Given(cut.clone()));
+        let measured = measured.between(hosts, link)?;
+        let mut text = self.micro_batches(&measured, &best)?;
+        text += &self.accumulation().answer(&measured, self.target(best.workers, best.cut.clone()))?;
+        text += &self.links(&measured, &best)?;
+        text += &self.host_cuts(&measured, &cuts);
+        Ok((text + "the best partition over these hosts:\n", cut))
+    }
+
+    fn accumulation(&self) -> Accumulation<'_> {
+        Accumulation {
+            log: self.log,
+            schedule: self.name,
+            chunks: self.schedule.chunks(),
+            other_size: self.other_size.as_ref(),
+            memory: self.flags.memory.map(|gigabytes| 1e9 * gigabytes),
+            most_workers: self.flags.most_stages,
+        }
+    }
+
+    /// Returns the line of the recommendation that names the smallest number of micro-batches (M) whose predicted
+    /// bubble is at most `--bubble`.
+    fn micro_batches(&self, measured: &Measured, target: &Target) -> Result<String> {
+        let (name, workers, Flags { bubble, most, .. }) = (self.name, target.workers, self.flags);
+        let share = 100.0 * bubble;
+        if self.flags.schedule.is_none() && !has_generator(self.log) {
+            let own = 100.0 * measured.predict(target)?.bubble;
+            return Ok(format!(
+                "the log has a plan for M = {} and P = {workers}, with a bubble of {own:.1}%, which no schedule generates for other \
+                 numbers; give --schedule NAME to compare them\n",
+                target.micro_batches
+            ));
+        }
+        let Some((micro_batches, prediction)) = measured.least_micro_batches(target, *bubble, *most)? else {
+            return Ok(format!(
+                "no M up to {most} has a bubble of at most {share:.1}% under {name} at P = {workers}\n"
+            ));
+        };
+        let batch = self.log.weight().unwrap_or(f64::NAN) * micro_batches as f64 / self.log.plan.micro_batches() as f64;
+        Ok(format!(
+            "M = {micro_batches} is the smallest with a bubble of at most {share:.1}% under {name} at P = {workers}: {:.1}%, \
+             {:.0} tokens a second, at most {} live micro-batches\n",
+            100.0 * prediction.bubble,
+            batch / prediction.step,
+            most_live(&prediction),
+        ))
+    }
+}
+
+/// Returns the name of a cause of idle time, with a remedy in brackets.
+fn advice(cause: Cause) -> &'static str {
+    match cause {
+        Cause::Pipeline => "filling and draining the pipeline (use a larger M, or a schedule with chunks)",
+        Cause::Imbalance => "stages with unequal work (use the most even partition, or fewer stages)",
+        Cause::Transfer => "transfers (split where activations are small, which --hosts finds, or use faster links)",
+        Cause::Flush => "unequal parts of the flush (spread the parameters more evenly)",
+        Cause::Other => "overhead of the runtime (use larger micro-batches)",
+    }
+}

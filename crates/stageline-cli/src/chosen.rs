@@ -1,0 +1,77 @@
+//! The schedule of a prediction from the log of a run: a named one, that of the run, or the plan of a search.
+
+use anyhow::{Result, ensure};
+use stageline_report::{Cut, Measured, RunLog};
+use stageline_schedule::{Schedule, schedule_named};
+
+use crate::measured_search::MeasuredSearch;
+use crate::shape;
+
+/// The value of `--schedule` that searches for a plan with the measured costs.
+pub(crate) const SEARCH: &str = "search";
+
+/// The schedule of a prediction, with its name and the partition of the layers that belongs to it.
+pub(crate) struct Chosen {
+    pub(crate) schedule: Box<dyn Schedule>,
+    pub(crate) name: String,
+    pub(crate) cut: Cut,
+}
+
+impl Chosen {
+    /// Returns the schedule with this name and number of chunks (stages on a worker).
+    pub(crate) fn named(name: &str, chunks: Option<usize>) -> Result<Self> {
+        Ok(Self { schedule: shape::schedule(name, chunks)?, name: name.to_owned(), cut: Cut::OfTheRun })
+    }
+
+    /// Returns the schedule of the run, with the run's number of chunks unless `chunks` is given. If no generator has the
+    /// name of the run's schedule, because its plan was searched or read from a file, the result is the run's plan, which
+    /// has only its own numbers of workers and micro-batches.
+    pub(crate) fn of_run(log: &RunLog, chunks: Option<usize>) -> Result<Self> {
+        let (name, own) = (&log.run.schedule, log.plan.chunks());
+        if has_generator(log) {
+            return Self::named(name, chunks.or(Some(own)));
+        }
+        ensure!(
+            chunks.is_none_or(|chunks| chunks == own),
+            "--chunks {}: the plan of the log has {own} stages on a worker, and no schedule generates it for another \
+             number; leave --chunks out, or name a schedule with --schedule",
+            chunks.unwrap_or(own)
+        );
+        Ok(Self { schedule: Box::new(log.plan.clone()), name: name.clone(), cut: Cut::OfTheRun })
+    }
+
+    /// Returns this schedule of the run, or an error if it is a plan for other numbers of workers or micro-batches.
+    pub(crate) fn checked(self, log: &RunLog, workers: usize, micro_batches: usize) -> Result<Self> {
+        let own = (log.plan.workers(), log.plan.micro_batches());
+        ensure!(
+            has_generator(log) || own == (workers, micro_batches),
+            "the log has a plan for P = {} and M = {}, which no schedule generates for P = {workers} and M = {micro_batches}; \
+             give --schedule NAME, or --schedule {SEARCH} to search for a plan with the measured costs",
+            own.0,
+            own.1
+        );
+        Ok(self)
+    }
+
+    /// Returns the best plan for these numbers of workers and micro-batches by the measured costs, with the partition of
+    /// the layers for which it was searched.
+    pub(crate) fn searched(
+        measured: &Measured,
+        workers: usize,
+        micro_batches: usize,
+        chunks: Option<usize>,
+    ) -> Result<Self> {
+        ensure!(chunks.is_none(), "--chunks: a search chooses the number of stages on a worker; leave --chunks out");
+        shape::not_too_large(workers, micro_batches)?;
+        let search = MeasuredSearch::new(measured.clone(), workers)?;
+        let found = search.best(micro_batches)?;
+        let plan = found.checked.plan().clone();
+        let (cut, name) = (Cut::Given(search.cut(&plan)?), format!("{SEARCH} ({})", found.schedule));
+        Ok(Self { schedule: Box::new(plan), name, cut })
+    }
+}
+
+/// Whether a generator has the name of the run's schedule. Plans from a search or a file have none.
+pub(crate) fn has_generator(log: &RunLog) -> bool {
+    schedule_named(&log.run.schedule).is_ok()
+}

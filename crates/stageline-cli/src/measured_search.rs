@@ -1,0 +1,80 @@
+//! The search for a plan with the costs that a run measured: [`MeasuredSearch`].
+
+use std::ops::Range;
+
+use anyhow::Result;
+use stageline_report::{Measured, PredictError};
+use stageline_schedule::{Best, Costs, Memory, Placement, Plan, best_placed};
+
+use crate::costs::{CostFlags, MemoryFlags};
+
+/// The number of milliseconds in a second, the unit of the costs in a log.
+const MS: f64 = 1e3;
+
+/// A search for a plan with the costs that a run measured. The layers are spread over the stages of every plan as evenly
+/// as possible by their measured time.
+pub(crate) struct MeasuredSearch<'a> {
+    measured: Measured,
+    workers: usize,
+    /// The flags for transfers and for memory, where the command has them.
+    flags: Option<(&'a CostFlags, &'a MemoryFlags)>,
+}
+
+impl<'a> MeasuredSearch<'a> {
+    /// Prepares a search for a plan on `workers` workers, with the network links that `measured` has.
+    ///
+    /// # Errors
+    /// Returns an error if the model has fewer layers than workers, or a link between neighbouring workers is not known.
+    pub(crate) fn new(measured: Measured, workers: usize) -> Result<Self> {
+        let cut = measured.balanced(workers)?;
+        measured.costs(&Placement::in_turn(workers, 1), &cut)?;
+        Ok(Self { measured, workers, flags: None })
+    }
+
+    /// Prepares a search as [`new`](Self::new) does. Transfers have the times that the flags of `costs` give, if they
+    /// give any, and the memory of the stages is that of the flags.
+    pub(crate) fn with_flags(
+        measured: Measured,
+        workers: usize,
+        costs: &'a CostFlags,
+        memory: &'a MemoryFlags,
+    ) -> Result<Self> {
+        let measured = if costs.has_transfers() { measured.without_links() } else { measured };
+        let search = Self::new(measured, workers).map_err(|error| match error.downcast_ref() {
+            Some(PredictError::Unlinked { .. } | PredictError::Bytes) => error.context(format!(
+                "the log does not have the transfers between {workers} workers: give --transfer, or --bytes with --bandwidth"
+            )),
+            _ => error,
+        })?;
+        memory.memory(workers, 1)?;
+        costs.with_transfers(Costs::uniform(workers, 1.0, 2.0), workers, 1)?;
+        Ok(Self { flags: Some((costs, memory)), ..search })
+    }
+
+    /// Returns the plan with the shortest simulated step, with its costs in ms.
+    pub(crate) fn best(&self, micro_batches: usize) -> Result<Best> {
+        // A stage needs a layer of its own.
+        let most_chunks = self.measured.layers() / self.workers;
+        Ok(best_placed(self.workers, micro_batches, most_chunks, |placement| self.stages(placement).ok())?)
+    }
+
+    /// Returns the costs in ms and the memory of the stages of a placement.
+    fn stages(&self, placement: &Placement) -> Result<(Costs, Memory)> {
+        let (workers, chunks) = (self.workers, placement.stages() / self.workers);
+        let costs = self.measured.costs(placement, &self.measured.balanced(placement.stages())?)?.times(MS);
+        let unlimited = || Memory::unlimited(workers).cut(chunks);
+        let Some((flags, memory)) = self.flags else { return Ok((costs, unlimited())) };
+        let memory = memory.memory(workers, 1)?.map_or_else(unlimited, |memory| memory.cut(chunks));
+        Ok((flags.with_transfers(costs, workers, chunks)?, memory))
+    }
+
+    /// Returns the partition of the layers for which the plan was searched: the indices of the layers of each stage.
+    pub(crate) fn cut(&self, plan: &Plan) -> Result<Vec<Range<usize>>> {
+        Ok(self.measured.balanced(plan.stages())?)
+    }
+}
+
+/// Returns the index of the first layer of each stage, as the flag `--cut` of a training takes them.
+pub(crate) fn starts(cut: &[Range<usize>]) -> Vec<usize> {
+    cut.iter().map(|range| range.start).collect()
+}

@@ -1,0 +1,121 @@
+//! The answer of `advise` to how large M should be.
+
+use crate::logs::{LOG, log_of_four, noisy, write};
+use crate::{error, text};
+
+/// Returns the columns of a table's row, which begins with `name`.
+fn row(advice: &str, name: &str) -> Vec<f64> {
+    let row = advice.lines().find(|line| line.trim_start().starts_with(&format!("{name} "))).unwrap();
+    row.split_whitespace().filter_map(|column| column.trim_end_matches('%').parse().ok()).collect()
+}
+
+/// Tests the table of a run with a noise scale of 40 tokens. A training to the same loss takes steps in proportion to
+/// 1 + 40 / B; a step takes (M + 1) x 3 s, for a batch of 10 M tokens.
+#[test]
+fn the_table_has_the_time_to_the_loss_of_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = write(folder.path(), "run.jsonl", &noisy(40));
+    let advice = text(&format!("advise --from {log} --most-stages 2"));
+    assert!(advice.contains("by its noise scale (median 40 tokens, at its end 40 tokens):\n"), "{advice}");
+    for m in [1.0_f64, 2.0, 4.0, 16.0] {
+        let steps = 5.0 * (1.0 + 40.0 / (10.0 * m)) / (1.0 + 40.0 / 20.0);
+        let step = 3.0 * (m + 1.0);
+        let [number, batch, milliseconds, rate, bubble, found, tokens, time] = row(&advice, &m.to_string())[..] else {
+            panic!("{advice}");
+        };
+        assert_eq!((number, batch, milliseconds), (m, 10.0 * m, 1e3 * step));
+        assert!((bubble - 100.0 / (m + 1.0)).abs() < 0.051 && (rate - 10.0 * m / step).abs() < 0.51, "{advice}");
+        assert!((found - steps).abs() < 0.51 && (tokens - steps * batch).abs() < 0.51, "{advice}");
+        assert!((time - steps * step).abs() < 0.051, "{advice}");
+    }
+    assert!(row(&advice, "256")[0] == 256.0 && !advice.contains("\n  512 "), "{advice}");
+}
+
+#[test]
+fn one_recommendation_has_its_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let advice = |scale: u32, flags: &str| {
+        let log = write(folder.path(), "run.jsonl", &noisy(scale));
+        let advice = text(&format!("advise --from {log} {flags}"));
+        let lines: Vec<_> = advice.lines().filter(|line| line.starts_with("recommendation: ")).collect();
+        assert_eq!(lines.len(), 1, "{advice}");
+        lines[0].to_owned()
+    };
+    // With so much noise only the bubble counts: the step takes 3 (M + 1) s.
+    let large = advice(1_000_000_000, "--most-stages 2");
+    let times = (3.0 / 2.0) / (257.0 / 256.0);
+    let expected = format!(
+        "recommendation: M = 256: {times:.1} times faster to the same loss than M = 2, because its bubble is 0% instead of 33%"
+    );
+    assert_eq!(large, expected);
+    let small = advice(1, "--most-stages 2");
+    let log = write(folder.path(), "run.jsonl", &noisy(1));
+    let flags = "\nas flags of a training: --stages 2 --micro-batches 1 --schedule zb-h1 --cut 0,1\n";
+    let warning = "first log a short run of this schedule: ";
+    let advised = text(&format!("advise --from {log} --most-stages 2"));
+    assert!(advised.contains(&format!("{flags}{warning}")), "{advised}");
+    assert!(small.starts_with("recommendation: the schedule zb-h1 with M = 1: "), "{small}");
+    assert!(small.contains(" faster to the same loss than 1f1b with M = 1, because its bubble is "), "{small}");
+}
+
+#[test]
+fn settings_that_cannot_be_compared_have_a_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = write(folder.path(), "run.jsonl", &noisy(40));
+    let advice = text(&format!("advise --from {log}"));
+    let missing =
+        "not compared: 2 x the rows; 4 x the rows: the costs of larger micro-batches are not measured; log a run";
+    assert!(advice.contains(missing), "{advice}");
+    let unknown = error(&format!("advise --from {log} --memory 1"));
+    assert!(unknown.contains("does not say how much memory its workers used"), "{unknown}");
+    // Micro-batches of 20 tokens take 1.5 times as long as those of 10.
+    let larger = noisy(40)
+        .replace(r#""tokens_per_micro_batch":10"#, r#""tokens_per_micro_batch":20"#)
+        .replace(r#""forward":1,"backward":2"#, r#""forward":1.5,"backward":3"#)
+        .replace(r#""step_seconds":9.0"#, r#""step_seconds":13.5"#);
+    let other = write(folder.path(), "larger.jsonl", &larger);
+    let compared = text(&format!("advise --from {log} --other-size {other}"));
+    assert!(!compared.contains("the costs of larger micro-batches are not measured"), "{compared}");
+    assert!(row(&compared, "2 x the rows, M = 1").starts_with(&[2.0, 1.0, 20.0, 9000.0]), "{compared}");
+}
+
+#[test]
+fn without_noise_the_table_has_throughput_and_the_text_a_way_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let unmeasured = write(folder.path(), "run.jsonl", LOG);
+    let advice = text(&format!("advise --from {unmeasured}"));
+    assert_eq!(row(&advice, "4"), [4.0, 40.0, 15000.0, 3.0, 20.0]);
+    assert!(
+        advice.contains("no M is recommended, and no other setting is compared: the log has no gradient noise; log a run with --noise-every 10"),
+        "{advice}"
+    );
+    assert!(!advice.contains("recommendation:"), "{advice}");
+    // A run with one micro-batch cannot measure the noise.
+    let one = LOG
+        .replace(r"0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n", r"0F0,0B0\n1F0,1B0\n")
+        .replace("\"weight\":20", "\"weight\":10");
+    let one = write(folder.path(), "one.jsonl", &one.replace("\"step_seconds\":9.0", "\"step_seconds\":6.0"));
+    let advice = text(&format!("advise --from {one}"));
+    assert!(advice.contains("by throughput alone:\n"), "{advice}");
+    assert!(
+        advice.contains(
+            "no M is recommended, and no other setting is compared: a run with M = 1 cannot measure the noise"
+        ),
+        "{advice}"
+    );
+    assert_eq!(row(&advice, "2"), [2.0, 20.0, 9000.0, 2.0, 33.3]);
+}
+
+#[test]
+fn with_hosts_the_best_partition_has_the_table_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let log =
+        write(folder.path(), "run.jsonl", &log_of_four(r#""links":[null,{"latency":0.25,"bandwidth":1e9},null],"#));
+    let advice = text(&format!("advise --from {log} --hosts 1,1"));
+    // Two micro-batches take 20.5 s over the link between the hosts.
+    assert!(row(&advice, "2").starts_with(&[2.0, 20.0, 20500.0]), "{advice}");
+    assert!(
+        advice.contains("no M is recommended, and no other setting is compared: the log has no gradient noise"),
+        "{advice}"
+    );
+}

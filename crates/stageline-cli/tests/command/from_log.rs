@@ -1,0 +1,169 @@
+//! `predict`, `search --from`, `advise` and `page` on the log of a run.
+
+use std::fs;
+
+use crate::logs::{LOG, log_of_four, searched, write};
+use crate::{error, json, text};
+
+#[test]
+fn predict_advise_and_page_read_the_log_of_a_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let (log, html) = (folder.path().join("run.jsonl"), folder.path().join("run.html"));
+    fs::write(&log, LOG).unwrap();
+    let (log, html) = (log.display(), html.display());
+
+    // The step takes (M + P - 1) (F + B), and the bubble is (P - 1) / (M + P - 1).
+    let predicted = json(&format!("predict --from {log} --micro-batches 8 --json"));
+    assert_eq!((predicted["step_seconds"].as_f64(), predicted["own_step_error"].as_f64()), (Some(27.0), Some(0.0)));
+    assert!((predicted["bubble"].as_f64().unwrap() - 1.0 / 9.0).abs() < 1e-12);
+    assert_eq!(predicted["layers"], serde_json::json!([["front"], ["back"]]));
+    assert!(text(&format!("predict --from {log}")).contains("the run itself is simulated 0.0% off"));
+
+    let advice = text(&format!("advise --from {log} --bubble 0.2"));
+    assert!(advice.starts_with("M = 4 is the smallest with a bubble of at most 20.0% under 1f1b at P = 2"), "{advice}");
+    assert!(advice.contains("main cause of idle time: filling and draining the pipeline"), "{advice}");
+    assert!(advice.contains("as flags of a training: --stages 2 --cut 0,1\n"), "{advice}");
+
+    let unknown = error(&format!("advise --from {log} --bandwidth 1"));
+    assert!(unknown.contains("does not say how many bytes cross between stages"), "{unknown}");
+    let crossing = folder.path().join("crossing.jsonl");
+    fs::write(&crossing, LOG.replace("\"send_activation\":0", "\"send_activation\":0,\"output_bytes\":2e9")).unwrap();
+    let crossing = crossing.display();
+    let advice = text(&format!("advise --from {crossing} --bandwidth 100 --latency 5"));
+    assert!(
+        advice.contains("0 to 1    100.0000    5.000 ms     2000.000       50.000 ms     3000.000 ms  33.7%, fast"),
+        "{advice}"
+    );
+    assert!(advice.contains("%, fast enough\nno links ") && !advice.contains("too slow"), "{advice}");
+    let advice = text(&format!("advise --from {crossing} --bandwidth 2"));
+    assert!(advice.contains("too slow for this split") && advice.contains("over these links zb-h1 has"), "{advice}");
+    // The micro-batch takes F, a second on the link, F and B, a second back, and B.
+    let linked = json(&format!("predict --from {crossing} --bandwidth 2 --micro-batches 1 --json"));
+    assert_eq!(linked["step_seconds"].as_f64(), Some(1.0 + 1.0 + 3.0 + 1.0 + 2.0));
+    assert!(error(&format!("advise --from {crossing} --latency 5")).contains("--bandwidth"));
+
+    text(&format!("page --from {log} --html {html}"));
+    let page = fs::read_to_string(folder.path().join("run.html")).unwrap();
+    assert!(page.contains("<td>front</td>") && page.contains("<td>seed</td>"));
+    let refused = error(&format!("predict --from {log} --stages 3"));
+    assert!(refused.contains("2 layers cannot be cut into 3 stages"), "{refused}");
+}
+
+/// Tests a search with the costs of a log, whose stages take a second for a forward and two for a backward.
+#[test]
+fn the_search_takes_the_costs_and_the_layers_of_a_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let (log, csv) = (write(folder.path(), "run.jsonl", LOG), folder.path().join("plan.csv"));
+    let csv = csv.display();
+    let found = json(&format!("search --stages 2 --micro-batches 4 --from {log} --csv {csv} --json"));
+    // The model has one layer for each of the two workers, so no plan with chunks is found.
+    assert_eq!((found["stages"].as_u64(), &found["cut"]), (Some(2), &serde_json::json!([0, 1])));
+    assert!(text(&format!("check {csv}")).contains(": 2 workers, 2 stages, 4 micro-batches,"));
+    let costs = "--forward 1000 --input-grad 1000 --weight-grad 1000";
+    let simulated = json(&format!("simulate --plan {csv} {costs} --json"));
+    assert_eq!(found["step_ms"], simulated["step_ms"]);
+    assert!(
+        error(&format!("search --stages 3 --micro-batches 4 --from {log}")).contains("2 layers cannot be cut into 3")
+    );
+
+    // Twice as many layers as workers allow two chunks, and no more.
+    let four = write(folder.path(), "four.jsonl", &log_of_four(""));
+    let found = json(&format!("search --stages 2 --micro-batches 8 --from {four} --csv {csv} --json"));
+    assert_eq!(found["cut"], serde_json::json!([0, 1, 2, 3]));
+    let printed = text(&format!("search --stages 2 --micro-batches 8 --from {four}"));
+    assert!(printed.contains("\ntraining       --stages 2 --micro-batches 8 --cut 0,1,2,3\n"), "{printed}");
+    let simulated = json(&format!("simulate --plan {csv} {costs} --json"));
+    assert_eq!(found["step_ms"], simulated["step_ms"]);
+    // The first layer takes as long as the three others, so it is a stage of its own.
+    let uneven = log_of_four("").replacen(r#""forward":1,"backward":2"#, r#""forward":3,"backward":6"#, 1);
+    let uneven = write(folder.path(), "uneven.jsonl", &uneven);
+    let found = json(&format!("search --stages 2 --micro-batches 1 --from {uneven} --json"));
+    assert_eq!((found["stages"].as_u64(), &found["cut"]), (Some(2), &serde_json::json!([0, 1])));
+    // Without a log the layers are not known.
+    let by_flags = json("search --stages 2 --micro-batches 4 --json");
+    assert!(by_flags.get("cut").is_none() && by_flags.get("stages").is_none());
+}
+
+/// Tests a search on four workers with one micro-batch. Its step takes the forwards and the input gradients of all stages,
+/// and the weight gradient of the first stage: 4 + 4 + 1 s, and both directions of the links.
+#[test]
+fn the_search_takes_the_links_of_a_log_unless_flags_replace_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let links = r#""links":[null,{"latency":0.25,"bandwidth":1e9},null],"#;
+    let log = write(folder.path(), "run.jsonl", &log_of_four(links));
+    let step = |flags: &str| {
+        let found = json(&format!("search --stages 4 --micro-batches 1 --from {log} --json {flags}"));
+        found["step_ms"].as_f64().unwrap()
+    };
+    // The link carries 1 GB in each direction.
+    assert_eq!(step(""), 9e3 + 2.0 * (250.0 + 1000.0));
+    assert_eq!(step("--serialised"), 9e3 + 2.0 * (250.0 + 1000.0));
+    assert_eq!(step("--transfer 0"), 9e3);
+    assert_eq!(step("--transfer 100"), 9e3 + 6.0 * 100.0);
+    assert_eq!(step("--transfer 100 --bytes 2e9 --bandwidth 1"), 9e3 + 6.0 * (100.0 + 2000.0));
+    assert!(
+        error(&format!("search --stages 4 --micro-batches 1 --from {log} --forward 2")).contains("cannot be used with")
+    );
+    assert!(
+        error(&format!("search --stages 4 --micro-batches 1 --from {log} --transfer 1,2"))
+            .contains("--transfer has 2 entries")
+    );
+    // The links of a run of four workers are not those of five.
+    let five = write(
+        folder.path(),
+        "five.jsonl",
+        &log_of_four(links).replacen(
+            r#"{"name":"block 3","stage":3,"#,
+            r#"{"name":"block 4","stage":3,"weight":1,"parameters":5},{"name":"block 3","stage":3,"#,
+            1,
+        ),
+    );
+    let unlinked = error(&format!("search --stages 5 --micro-batches 1 --from {five}"));
+    assert!(
+        unlinked.contains("the transfers between 5 workers: give --transfer, or --bytes with --bandwidth"),
+        "{unlinked}"
+    );
+    assert!(
+        json(&format!("search --stages 5 --micro-batches 1 --from {five} --transfer 1 --json"))["step_ms"].is_number()
+    );
+    // With three workers the layers are cut elsewhere, and the second and third worker still have the link.
+    assert!(
+        json(&format!("search --stages 3 --micro-batches 1 --from {log} --json"))["step_ms"].as_f64().unwrap() > 9e3
+    );
+}
+
+/// Tests the log of a training whose plan was searched or read from a file.
+#[test]
+fn a_logged_plan_without_a_generator_predicts_its_own_numbers() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = write(folder.path(), "run.jsonl", &searched(LOG));
+    let own = json(&format!("predict --from {log} --json"));
+    assert_eq!((own["schedule"].as_str(), own["step_seconds"].as_f64()), (Some("plan"), Some(9.0)));
+    assert_eq!(json(&format!("predict --from {log} --stages 2 --micro-batches 2 --chunks 1 --json")), own);
+    for other in ["--micro-batches 4", "--stages 1"] {
+        let refused = error(&format!("predict --from {log} {other}"));
+        assert!(
+            refused.contains("a plan for P = 2 and M = 2") && refused.contains("--schedule NAME, or --schedule search"),
+            "{refused}"
+        );
+    }
+    assert!(error(&format!("predict --from {log} --chunks 2")).contains("leave --chunks out, or name a schedule"));
+    assert_eq!(json(&format!("predict --from {log} --schedule 1f1b --micro-batches 8 --json"))["step_seconds"], 27.0);
+
+    // A search has the measured costs and the layers of the log.
+    let searched = json(&format!("predict --from {log} --schedule search --micro-batches 4 --json"));
+    let found = json(&format!("search --from {log} --stages 2 --micro-batches 4 --json"));
+    assert_eq!(searched["step_seconds"].as_f64().unwrap(), found["step_ms"].as_f64().unwrap() / 1e3);
+    assert_eq!(searched["schedule"], format!("search ({})", found["schedule"].as_str().unwrap()));
+    assert!(error(&format!("predict --from {log} --schedule search --chunks 2")).contains("leave --chunks out"));
+
+    let advice = text(&format!("advise --from {log}"));
+    assert!(
+        advice.starts_with("the log has a plan for M = 2 and P = 2, with a bubble of 33.3%, which no schedule"),
+        "{advice}"
+    );
+    assert!(advice.contains("as flags of a training: --stages 2 --cut 0,1\n"), "{advice}");
+    assert!(error(&format!("advise --from {log} --stages 1")).contains("--schedule NAME"));
+    let refused = error(&format!("advise --from {log} --schedule search"));
+    assert!(refused.contains("stageline search --from"), "{refused}");
+}

@@ -1,0 +1,59 @@
+//! Logs of made-up runs.
+
+use std::fs;
+use std::path::Path;
+
+use crate::text;
+
+/// The log of a run of two equal stages, each of which takes a second for the forward of a micro-batch.
+pub const LOG: &str = r#"{"stageline":"0.1.0","schedule":"1f1b","plan":"0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n","channel_capacity":2,"layers":[{"name":"front","stage":0,"weight":1,"parameters":5},{"name":"back","stage":1,"weight":1,"parameters":5}],"tokens_per_micro_batch":10,"configuration":{"seed":1}}
+{"step":0,"loss":2.0,"weight":20,"tokens_per_s":2,"step_seconds":9.0,"bubble":0.3333,"bubble_ideal":0.3333,"bubble_simulated":0.3333,"learning_rate":0.1,"gradient_norm":1,"clipped":false,"loss_scale":1,"workers":[{"busy":6,"fill":1,"drain":2,"imbalance":0,"transfer":0,"flush":0,"other":0},{"busy":6,"fill":1,"drain":2,"imbalance":0,"transfer":0,"flush":0,"other":0}],"stages":[{"forward":1,"backward":2,"send_activation":0,"send_gradient":0,"flush":0},{"forward":1,"backward":2,"send_activation":0,"send_gradient":0,"flush":0}]}
+{"final":true}
+"#;
+
+/// Makes the log of a run of four equal stages, which take a second for a forward, with two micro-batches and the given
+/// links. The boundaries between the stages carry 4, 1 and 4 GB for each micro-batch.
+pub fn log_of_four(links: &str) -> String {
+    let plan = text("plan --stages 4 --micro-batches 2 --csv").replace('\n', "\\n");
+    let each = |entry: &dyn Fn(usize) -> String| (0..4).map(entry).collect::<Vec<_>>().join(",");
+    let layers = each(&|stage| format!(r#"{{"name":"block {stage}","stage":{stage},"weight":1,"parameters":5}}"#));
+    let stages = each(&|stage| {
+        let bytes = ["4e9", "1e9", "4e9", "null"][stage];
+        format!(
+            r#"{{"forward":1,"backward":2,"send_activation":0,"send_gradient":0,"flush":0,"output_bytes":{bytes}}}"#
+        )
+    });
+    let worker = r#"{"busy":6,"fill":3,"drain":6,"imbalance":0,"transfer":0,"flush":0,"other":0}"#;
+    let workers = each(&|_| worker.to_owned());
+    format!(
+        r#"{{"stageline":"0.1.0","schedule":"1f1b","plan":"{plan}","channel_capacity":2,"layers":[{layers}],{links}"tokens_per_micro_batch":10,"configuration":{{}}}}
+{{"step":0,"loss":2.0,"weight":20,"tokens_per_s":2,"step_seconds":15.0,"bubble":0.6,"bubble_ideal":0.6,"bubble_simulated":0.6,"learning_rate":0.1,"gradient_norm":1,"clipped":false,"loss_scale":1,"workers":[{workers}],"stages":[{stages}]}}
+"#
+    )
+}
+
+/// Makes the log of the run in [`LOG`] with five steps, each of which measured a noise scale of `scale` tokens.
+pub fn noisy(scale: u32) -> String {
+    let lines: Vec<_> = LOG.lines().collect();
+    let noise = format!(
+        r#""noise":{{"scale":1,"smoothed_scale":1,"total":{{"squared_norm":2,"variance":{}}},"stages":[]}}"#,
+        2 * scale
+    );
+    let steps = (0..5).map(|step| {
+        let step = lines[1].replace("\"step\":0", &format!("\"step\":{step}"));
+        step.replace("\"loss_scale\":1", &format!("\"loss_scale\":1,{noise}")) + "\n"
+    });
+    [lines[0], "\n"].into_iter().map(str::to_owned).chain(steps).collect()
+}
+
+/// Makes the log of a run whose plan was searched or read from a file, so that no schedule has its name.
+pub fn searched(log: &str) -> String {
+    log.replace(r#""schedule":"1f1b""#, r#""schedule":"plan""#)
+}
+
+/// Writes a log to a file in `folder`, and returns its path.
+pub fn write(folder: &Path, name: &str, text: &str) -> String {
+    let path = folder.join(name);
+    fs::write(&path, text).unwrap();
+    path.display().to_string()
+}

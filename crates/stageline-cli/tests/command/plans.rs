@@ -1,0 +1,182 @@
+//! Plans without a run: `plan`, `simulate`, `search` and `check`.
+
+use std::fs;
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::{error, json, text};
+
+const PAPERS_COSTS: &str = "--forward 18.522 --input-grad 18.086 --weight-grad 9.337 --transfer 0.601";
+
+#[test]
+fn a_plan_is_printed_as_text_or_as_csv() {
+    let picture = "stage 0 F0 F1 .. B0 .. B1\nstage 1 .. F0 B0 F1 B1 ..\n";
+    assert_eq!(text("plan --stages 2 --micro-batches 2 --input-grad 0"), picture);
+    let csv = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n";
+    assert_eq!(text("plan --stages 2 --micro-batches 2 --csv"), csv);
+    let lowered = "0F0,0SEND_F0,0RECV_B0,0I0,0WAIT_SEND_F0,0W0\n1RECV_F0,1F0,1I0,1SEND_B0,1W0,1WAIT_SEND_B0\n";
+    assert_eq!(text("plan --schedule zb-h1 --stages 2 --micro-batches 1 --csv --lowered"), lowered);
+}
+
+#[test]
+fn a_plan_is_drawn_as_svg() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("plan.svg");
+    assert_eq!(text(&format!("plan --schedule zb-v --stages 4 --micro-batches 8 --svg {}", path.display())), "");
+    let svg = fs::read_to_string(path).unwrap();
+    assert!(svg.starts_with("<svg ") && svg.contains("<title>7W7</title>"), "{svg}");
+}
+
+/// Compares the printed bubbles with those of the Zero Bubble paper (arXiv:2401.10241) for 8 workers and 24
+/// micro-batches.
+#[test]
+fn simulated_bubbles_are_those_of_the_zero_bubble_paper() {
+    for (schedule, bubble) in [("1f1b", 0.2431), ("zb-h1", 0.1585), ("zb-h2", 0.1083)] {
+        let report =
+            json(&format!("simulate --schedule {schedule} --stages 8 --micro-batches 24 {PAPERS_COSTS} --json"));
+        let simulated = report["bubble_span"].as_f64().unwrap();
+        assert_eq!((simulated * 1e4).round() / 1e4, bubble, "{schedule}");
+    }
+}
+
+#[test]
+fn the_report_of_a_simulation_has_all_its_fields() {
+    let report = json("simulate --stages 4 --micro-batches 8 --optimizer 0,2,0,0 --json");
+    // The step takes (M + P - 1) (F + B) + 2 ms, of which 8 x 3 are busy.
+    assert_eq!((report["step_ms"].as_f64(), report["span_ms"].as_f64()), (Some(35.0), Some(33.0)));
+    let total = (4.0 * 35.0 - (4.0 * 24.0 + 2.0)) / (4.0 * 35.0);
+    assert!((report["bubble_total"].as_f64().unwrap() - total).abs() < 1e-9);
+    assert!((report["bubble_span"].as_f64().unwrap() - 3.0 / 11.0).abs() < 1e-9);
+    assert_eq!(report["bound_ms"].as_f64(), Some(3.0 + 24.0 + 2.0));
+    assert_eq!(report["peak_live"], serde_json::json!([4, 3, 2, 1]));
+    let first = serde_json::json!({"fill": 6.0, "drain": 3.0, "imbalance": 0.0, "transfer": 0.0, "flush": 2.0});
+    assert_eq!(report["idle_ms"][0], first);
+    assert_eq!(report["idle_ms"].as_array().unwrap().len(), 4);
+    assert!(report.get("schedule").is_none() && report.get("peak_bytes").is_none());
+}
+
+#[test]
+fn costs_are_given_for_all_stages_or_for_each() {
+    let step = |flags: &str| json(&format!("simulate --stages 2 --micro-batches 1 --json {flags}"))["step_ms"].as_f64();
+    assert_eq!(step("--forward 2 --input-grad 3 --weight-grad 4"), Some(2.0 * (2.0 + 7.0)));
+    assert_eq!(step("--forward 2,3 --backward 5,1 --transfer 0.5,0.25"), Some(2.0 + 0.5 + 3.0 + 1.0 + 0.25 + 5.0));
+    // Chunks share the costs of their stage; worker 1 has no transfer between its two chunks.
+    let step = |flags: &str| {
+        json(&format!("simulate --schedule zb-v --stages 2 --micro-batches 1 --json {flags}"))["step_ms"].as_f64()
+    };
+    assert_eq!(step("--forward 2 --input-grad 0 --weight-grad 0 --transfer 1"), Some(4.0 + 4.0));
+    assert_eq!(step("--forward 1,2,4,8 --input-grad 0 --weight-grad 0"), Some(15.0));
+    // A link takes 3 ms for a micro-batch in each direction: GPipe waits for five forward and five back.
+    let step = |flags: &str| {
+        let step = "simulate --schedule gpipe --stages 2 --micro-batches 5 --forward 1 --backward 2 --json";
+        json(&format!("{step} {flags}"))["step_ms"].as_f64()
+    };
+    assert_eq!(step("--bytes 6e6 --bandwidth 2 --transfer 0.5"), Some(6.0 + 2.0 * 5.0 * 3.0 + 2.0 * 0.5));
+    assert!(error("simulate --stages 2 --micro-batches 2 --bytes 1 --bandwidth 0").contains("must be at least"));
+    let message = error("simulate --stages 4 --micro-batches 4 --forward 1,2");
+    assert!(
+        message.contains("--forward has 2 entries; for 4 stages in 1 chunks each give a list of 1 or 4"),
+        "{message}"
+    );
+    assert!(error("simulate --stages 4 --micro-batches 4 --forward=-1").contains("must be from 0 to 1e15"));
+    assert!(error("simulate --stages 4 --micro-batches 4 --forward nan").contains("must be from 0 to 1e15"));
+}
+
+#[test]
+fn memory_is_reported_and_limits_the_search() {
+    let flags = "--stages 4 --micro-batches 8 --memory-per-forward 100 --json";
+    assert_eq!(json(&format!("simulate {flags}"))["peak_bytes"], serde_json::json!([400.0, 300.0, 200.0, 100.0]));
+    assert_eq!(
+        json(&format!("simulate --schedule zb-v {flags}"))["peak_bytes"],
+        serde_json::json!([400.0, 400.0, 400.0, 400.0])
+    );
+    let found = json(&format!("search {flags} --memory-limit 250"));
+    let peaks = found["peak_bytes"].as_array().unwrap();
+    assert!(peaks.iter().all(|peak| peak.as_f64().unwrap() <= 250.0), "{found}");
+    let message = error(&format!("simulate {flags} --memory-limit 300"));
+    assert!(message.contains("the plan needs 400 bytes on a worker, and the limit is 300"), "{message}");
+    let message = error(&format!("search {flags} --memory-limit 50"));
+    assert!(message.contains("no plan fits into 50 a worker; raise the limit to 100"), "{message}");
+}
+
+#[test]
+fn the_search_writes_the_best_plan() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("best.csv");
+    let flags = format!("--stages 4 --micro-batches 6 --memory-per-forward 1 --memory-limit 4 {PAPERS_COSTS}");
+    let found = json(&format!("search {flags} --json --csv {}", path.display()));
+    let step = |report: &Value| report["step_ms"].as_f64().unwrap();
+    assert!(found["bound_ms"].as_f64().unwrap() <= step(&found));
+    assert!(step(&found) <= step(&json(&format!("simulate --stages 4 --micro-batches 6 {PAPERS_COSTS} --json"))));
+    // The plan completes at the reported capacity.
+    let capacity = found["capacity"].as_u64().unwrap();
+    text(&format!("check {} --capacity {capacity}", path.display()));
+    // In a plan from a file, stages are those that the actions name: in a V of 8 each takes half.
+    let workers = fs::read_to_string(&path).unwrap().lines().count();
+    assert_eq!((found["schedule"].as_str(), workers), (Some("zb-v"), 4));
+    let halves = "--forward 9.261 --input-grad 9.043 --weight-grad 4.6685 --transfer 0.601";
+    assert_eq!(step(&json(&format!("simulate --plan {} {halves} --json", path.display()))), step(&found));
+}
+
+#[test]
+fn a_plan_from_a_file_is_checked() {
+    let directory = tempfile::tempdir().unwrap();
+    let write = |name: &str, csv: &str| {
+        let path = directory.path().join(name);
+        fs::write(&path, csv).unwrap();
+        path.display().to_string()
+    };
+    let good = write("good.csv", "0F0,0F1,,,0B0,,0B1\n,1F0,1B0,1F1,1B1\n");
+    let accepted = "accepted at channel capacity 1 (the least is 1): 2 workers, 2 stages, 2 micro-batches, at most 2 live on a worker\n";
+    assert_eq!(text(&format!("check {good} --capacity 1")), accepted);
+    assert!(error(&format!("check {good} --capacity 1 --live 1")).contains("would hold 2 live micro-batches at 0F1"));
+    assert!(error(&format!("check {good} --capacity 0")).contains("raise the channel capacity to 1"));
+    let damaged = write("damaged.csv", "0F0,0B0\n1F0,1Q0\n");
+    assert!(error(&format!("check {damaged}")).contains("damaged.csv: row 2, column 2: `1Q0` is not an action"));
+    let missing = write("missing.csv", "0F0,0B0\n1F0\n");
+    let message = error(&format!("check {missing}"));
+    assert!(message.contains("1B0 is missing\n  worker 1: [1F0]"), "{message}");
+    assert!(error("check no/such/file.csv").contains("cannot read no/such/file.csv"));
+}
+
+#[test]
+fn a_closed_pipe_is_no_error() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_stageline"));
+    let arguments = ["plan", "--stages", "200", "--micro-batches", "300"];
+    let mut plan = command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(plan.stdout.take());
+    let output = plan.wait_with_output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_plan_is_read_from_the_standard_input() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_stageline"));
+    let mut check = command.args(["check", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    check.stdin.take().unwrap().write_all(b"0F0,0B0\n").unwrap();
+    let output = check.wait_with_output().unwrap();
+    assert!(
+        String::from_utf8(output.stdout)
+            .unwrap()
+            .starts_with("accepted at channel capacity 1 (the least is 0): 1 workers")
+    );
+}
+
+#[test]
+fn impossible_plans_are_rejected_with_the_reason() {
+    assert!(error("plan --schedule 2f2b --stages 2 --micro-batches 2").contains("there is no schedule `2f2b`"));
+    assert!(
+        error("plan --schedule zb-v --chunks 3 --stages 2 --micro-batches 2").contains("zb-v has 2 chunks a worker")
+    );
+    assert!(error("plan --schedule interleaved --stages 4 --micro-batches 6").contains("ask for 4 or 8 micro-batches"));
+    assert!(error("plan --stages 0 --micro-batches 2").contains("0 stages"));
+    assert!(error("search --stages 0 --micro-batches 2").contains("0 stages"));
+    assert!(error("search --stages 18446744073709551615 --micro-batches 1").contains("ask for fewer"));
+    assert!(error("search --stages 2 --micro-batches 18446744073709551615").contains("ask for fewer"));
+    assert!(error("plan --stages 1000 --micro-batches 200 --svg -").contains("too many for a picture"));
+    assert!(error("plan --stages 99999999 --micro-batches 99999999").contains("ask for fewer"));
+    assert!(error("simulate --stages 2").contains("--micro-batches"));
+    assert_eq!(text("plan --schedule interleaved --chunks 3 --stages 2 --micro-batches 2 --csv").lines().count(), 2);
+}

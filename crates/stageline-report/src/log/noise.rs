@@ -1,0 +1,162 @@
+//! The noise scale of the gradient over the steps of a run ([`NoiseScales`]), from the estimates of its measured steps.
+//!
+//! *Window.* The estimates of one step are too rough for a ratio. The noise scale at a measured step is therefore the mean
+//! of the variances over the mean of the squared norms in a window of 9 measured steps: the step itself and 4
+//! on each side, fewer at both ends of the run. The window is short because the squared norm falls by orders of
+//! magnitude at the start of a training, where a mean over more steps would be that of the first ones. If the mean of the
+//! squared norms is not above 0, the noise hides the gradient there, and the noise scale counts as infinite. A step that
+//! was not measured has the noise scale of the nearest one that was.
+//!
+//! *Steps to a loss.* A step with a batch of B lowers the loss in proportion to 1 / (1 + N / B), where N is the noise
+//! scale at that time and the learning rate the best one for B (McCandlish et al., 2018,
+//! [arXiv:1812.06162](https://arxiv.org/abs/1812.06162), equation 2.7). So a step of the run, with the batch W, is worth
+//! (1 + N / B) / (1 + N / W) steps with the batch B. The sum over the run's steps is the number of steps with the batch B
+//! to the same loss.
+
+use super::record::{Noise, SignalAndNoise, Step};
+use super::run_log::RunLog;
+
+/// The number of measured steps in a window, whose mean estimates give a noise scale.
+pub(crate) const WINDOW: usize = 9;
+
+/// The fewest measured steps from which the noise scale of a run is computed.
+const FEWEST: usize = 4;
+
+/// The noise scale over the steps of a run: the weight of targets (in most models, the number of tokens) of the batch
+/// whose gradient has as much noise as signal, at each step that updated parameters.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NoiseScales {
+    of_steps: Vec<OfStep>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct OfStep {
+    /// The weight of the step's targets.
+    batch: f64,
+    /// The noise scale at the step; infinite if the noise hides the gradient.
+    scale: f64,
+}
+
+/// The reason why the noise scale of a run is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoNoise {
+    /// The run has one micro-batch a step, and the noise is measured from the differences between micro-batches.
+    #[error(
+        "a run with M = 1 cannot measure the noise of its gradient; log a run with --micro-batches 2 or more and --noise-every 10"
+    )]
+    OneMicroBatch,
+    /// No step of the run measured the noise of its gradient.
+    #[error("the log has no gradient noise; log a run with --noise-every 10 and --micro-batches 2 or more")]
+    NotMeasured,
+    /// Fewer steps measured the noise than an average needs.
+    #[error(
+        "{measured} steps of the log measured the gradient noise, and {needed} are needed; log a longer run, or one with a smaller \
+         --noise-every"
+    )]
+    TooFew {
+        /// The number of steps that measured the noise and updated parameters.
+        measured: usize,
+        /// The fewest such steps from which the noise scale is computed.
+        needed: usize,
+    },
+    /// The averaged squared norm of the gradient is not above 0 in any window of the run, so its noise hides its size.
+    #[error(
+        "the noise of the gradient hides its size in all {measured} steps that measured it; log a longer run, one with a smaller \
+         --noise-every, or one with a larger --micro-batches"
+    )]
+    Hidden {
+        /// The number of steps that measured the noise and updated parameters.
+        measured: usize,
+    },
+}
+
+impl RunLog {
+    /// Returns the noise scale over the steps of the run that updated parameters, from windows of 9 measured steps.
+    ///
+    /// # Errors
+    /// Returns [`NoNoise`] if too few steps measured the noise, or if the noise hides the gradient in all of them.
+    pub fn noise_scales(&self) -> Result<NoiseScales, NoNoise> {
+        let updated: Vec<&Step> = self.steps.iter().filter(|step| step.gradient_norm.is_some()).collect();
+        let estimates = updated.iter().enumerate().filter_map(|(at, step)| Some((at, step.noise.as_ref()?.total)));
+        let (at, totals): (Vec<_>, Vec<_>) = estimates.unzip();
+        match totals.len() {
+            0 if self.plan.micro_batches() == 1 => return Err(NoNoise::OneMicroBatch),
+            0 => return Err(NoNoise::NotMeasured),
+            measured @ ..FEWEST => return Err(NoNoise::TooFew { measured, needed: FEWEST }),
+            _ => {}
+        }
+        let scales = windowed_scales(&totals);
+        if scales.iter().all(Option::is_none) {
+            return Err(NoNoise::Hidden { measured: totals.len() });
+        }
+        let nearest = |step: usize| {
+            let after = at.partition_point(|measured| *measured < step);
+            let candidates = [after.saturating_sub(1), after.min(at.len() - 1)];
+            candidates.into_iter().min_by_key(|&candidate| at[candidate].abs_diff(step)).unwrap_or(0)
+        };
+        let of_step = |(number, step): (usize, &&Step)| OfStep {
+            batch: step.weight,
+            scale: scales[nearest(number)].unwrap_or(f64::INFINITY),
+        };
+        // A step whose targets have no weight changes nothing.
+        let of_steps = updated.iter().enumerate().map(of_step).filter(|step| step.batch > 0.0);
+        Ok(NoiseScales { of_steps: of_steps.collect() })
+    }
+}
+
+impl NoiseScales {
+    /// Returns the number of steps that trainings with batches of the weight `batch` need to the loss that the run
+    /// reached, with the best learning rate for this batch.
+    pub fn steps(&self, batch: f64) -> f64 {
+        self.of_steps.iter().map(|step| step.worth(batch)).sum()
+    }
+
+    /// Returns the median of the noise scale over the steps of the run; infinite if the noise hides the gradient in half
+    /// of them.
+    pub fn typical(&self) -> f64 {
+        let mut scales: Vec<_> = self.of_steps.iter().map(|step| step.scale).collect();
+        scales.sort_by(f64::total_cmp);
+        scales.get(scales.len() / 2).copied().unwrap_or(f64::INFINITY)
+    }
+
+    /// Returns the noise scale at the last step of the run; infinite if the noise hides the gradient there.
+    pub fn last(&self) -> f64 {
+        self.of_steps.last().map_or(f64::INFINITY, |step| step.scale)
+    }
+}
+
+impl OfStep {
+    /// Returns the number of steps with batches of the weight `batch` that lower the loss as much as this step.
+    fn worth(self, batch: f64) -> f64 {
+        if self.scale.is_infinite() {
+            return self.batch / batch;
+        }
+        (1.0 + self.scale / batch) / (1.0 + self.scale / self.batch)
+    }
+}
+
+impl SignalAndNoise {
+    /// Returns the noise scale by the mean of several estimates; `None` if the mean squared norm is not above 0, or there
+    /// is no estimate.
+    pub fn scale_of(estimates: &[Self]) -> Option<f64> {
+        let sum = |figure: fn(&Self) -> f64| estimates.iter().map(figure).sum::<f64>();
+        let (squared_norm, variance) = (sum(|estimate| estimate.squared_norm), sum(|estimate| estimate.variance));
+        (squared_norm > 0.0).then(|| variance.max(0.0) / squared_norm)
+    }
+}
+
+impl Noise {
+    /// Returns the noise scale of each stage by the estimates of this step alone, which is rough; `None` for a stage whose
+    /// estimated squared norm is not above 0.
+    pub fn stage_scales(&self) -> Vec<Option<f64>> {
+        self.stages.iter().map(|stage| SignalAndNoise::scale_of(&[*stage])).collect()
+    }
+}
+
+/// Returns the noise scale at each of several measured steps, in their order, from a window around the step; `None` where
+/// the mean squared norm of the window is not above 0.
+pub(crate) fn windowed_scales(estimates: &[SignalAndNoise]) -> Vec<Option<f64>> {
+    let window = |at: usize| &estimates[at.saturating_sub(WINDOW / 2)..(at + WINDOW / 2 + 1).min(estimates.len())];
+    (0..estimates.len()).map(|at| SignalAndNoise::scale_of(window(at))).collect()
+}

@@ -1,0 +1,162 @@
+//! Predicts the trainings with other settings than those of a plan: another schedule, another number of workers, or
+//! larger micro-batches ([`Alternatives`]).
+
+use stageline_schedule::{SCHEDULES, Schedule, ScheduleError};
+
+use super::change::Change;
+use super::error::PredictError;
+use super::measured::Measured;
+use super::question::Question;
+use super::target::{Cut, Target};
+use super::trainings::PredictedTraining;
+
+/// The largest number of chunks (stages) on a worker that is tried for schedules that leave it free.
+const MOST_CHUNKS: usize = 4;
+
+/// The factors by which micro-batches with more rows are larger than those of the run.
+const ROWS: [usize; 2] = [2, 4];
+
+/// The trainings with one changed setting, each at the number of micro-batches with which it takes the least time to the
+/// loss of the run, and the settings for which there is no prediction.
+#[derive(Debug, Default)]
+pub struct Alternatives {
+    /// The changed settings with their fastest training that fits into the memory.
+    pub found: Vec<(Change, PredictedTraining)>,
+    /// The settings that are not predicted, with the reason.
+    pub left_out: Vec<(Change, LeftOut)>,
+}
+
+/// The reason why a changed setting is not predicted, or cannot be recommended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LeftOut {
+    /// There is no prediction.
+    #[error(transparent)]
+    Predict(#[from] PredictError),
+    /// No number of micro-batches fits into the memory.
+    #[error("no M fits into {0:.1} MB a worker")]
+    Memory(f64),
+    /// The memory of micro-batches of another size is not predicted, so it is not known whether they fit.
+    #[error(
+        "the memory of larger micro-batches is not predicted, so whether they fit is not known; leave --memory out"
+    )]
+    UnknownMemory,
+    /// The batch of the fastest training cannot be cut into fewer micro-batches with so many more rows.
+    #[error("the fastest M = {micro_batches} is no multiple of {rows}")]
+    Indivisible {
+        /// The number of micro-batches of the fastest training without a change.
+        micro_batches: usize,
+        /// The factor by which the micro-batches would be larger.
+        rows: usize,
+    },
+    /// The costs of micro-batches of only one size are measured.
+    #[error(
+        "the costs of larger micro-batches are not measured; log a run of the model with another --micro-batch-size, and give \
+         its log with --other-size"
+    )]
+    OneSize,
+}
+
+impl Measured {
+    /// Predicts the trainings with one changed setting. `own` is the fastest training without a change; `None` if none
+    /// fits into the memory.
+    pub(super) fn alternatives(&self, question: &Question, own: Option<&PredictedTraining>) -> Alternatives {
+        let mut all = Alternatives::default();
+        for (change, schedule) in self.schedules(question) {
+            let target = Target { schedule: &*schedule, cut: question.target.cut.clone(), ..question.target };
+            all.add(change, self.fastest(question, &target));
+        }
+        for workers in self.workers(question) {
+            let target = Target { workers, cut: Cut::Balanced, ..question.target };
+            all.add(Change::Workers(workers), self.fastest(question, &target));
+        }
+        for (rows, own) in ROWS.into_iter().flat_map(|rows| own.map(|own| (rows, own))) {
+            all.add(Change::Rows(rows), self.with_rows(question, own, rows));
+        }
+        all
+    }
+
+    /// Returns the schedules that fit the layers of the model, except for that of the question.
+    fn schedules(&self, question: &Question) -> Vec<(Change, Box<dyn Schedule>)> {
+        let Target { workers, schedule: own, .. } = &question.target;
+        // A given partition has one number of stages.
+        let fits = |chunks: usize| match question.target.cut {
+            Cut::Given(_) => chunks == own.chunks(),
+            Cut::OfTheRun | Cut::Balanced => workers * chunks <= self.layers(),
+        };
+        let mut found = Vec::new();
+        for schedule in SCHEDULES {
+            let chunked = (2..=MOST_CHUNKS).filter(|chunks| *chunks != schedule.chunks());
+            let chunked = chunked.filter_map(|chunks| schedule.with_chunks(chunks));
+            for schedule in [Box::new(*schedule) as Box<dyn Schedule>].into_iter().chain(chunked) {
+                let (name, chunks) = (schedule.name(), schedule.chunks());
+                if fits(chunks) && (name, chunks) != (own.name(), own.chunks()) {
+                    found.push((Change::Schedule { name, chunks }, schedule));
+                }
+            }
+        }
+        found
+    }
+
+    /// Returns the other numbers of workers that are tried: powers of two, one worker more and one less, up to the number
+    /// of the model's layers.
+    fn workers(&self, question: &Question) -> Vec<usize> {
+        let Target { workers: own, schedule, cut, .. } = &question.target;
+        if matches!(cut, Cut::Given(_)) {
+            return Vec::new();
+        }
+        let most = (self.layers() / schedule.chunks().max(1)).min(question.most_workers.unwrap_or(usize::MAX));
+        let powers = (0..).map(|power| 1_usize << power).take_while(|workers| *workers <= most);
+        let mut all: Vec<_> = powers.chain([own.saturating_sub(1), own + 1]).collect();
+        all.retain(|workers| (1..=most).contains(workers) && workers != own);
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// Predicts the training with the batch of `own`, the fastest without a change, in micro-batches of `rows` times the
+    /// rows.
+    fn with_rows(
+        &self,
+        question: &Question,
+        own: &PredictedTraining,
+        rows: usize,
+    ) -> Result<Option<PredictedTraining>, LeftOut> {
+        let Some(other) = question.other_size else { return Err(LeftOut::OneSize) };
+        if question.memory.is_some() {
+            return Err(LeftOut::UnknownMemory);
+        }
+        if !own.micro_batches.is_multiple_of(rows) {
+            return Err(LeftOut::Indivisible { micro_batches: own.micro_batches, rows });
+        }
+        let sized = self.with_size(other, rows as f64 * self.tokens)?;
+        let target = Target { cut: question.target.cut.clone(), ..question.target };
+        let trainings = sized.trainings(question.log, Some(question.noise), &target)?;
+        Ok(trainings.into_iter().find(|training| training.micro_batches == own.micro_batches / rows))
+    }
+
+    /// Returns the training that takes the least time to the loss of the run, of those that fit into the memory; `None`
+    /// if the schedule has no plan for any number of micro-batches.
+    fn fastest(&self, question: &Question, target: &Target) -> Result<Option<PredictedTraining>, LeftOut> {
+        let trainings = match self.trainings(question.log, Some(question.noise), target) {
+            // A plan that no schedule generates has one number of workers.
+            Err(PredictError::Schedule(ScheduleError::Shape { .. })) => return Ok(None),
+            trainings => trainings?,
+        };
+        match (question.fastest(&trainings), question.memory) {
+            (None, Some(limit)) if !trainings.is_empty() => Err(LeftOut::Memory(limit / 1e6)),
+            (fastest, _) => Ok(fastest.cloned()),
+        }
+    }
+}
+
+impl Alternatives {
+    fn add(&mut self, change: Change, fastest: Result<Option<PredictedTraining>, LeftOut>) {
+        match fastest {
+            Ok(Some(training)) => self.found.push((change, training)),
+            // A schedule whose plans all need other numbers of micro-batches is no alternative.
+            Ok(None) => {}
+            Err(reason) => self.left_out.push((change, reason)),
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Adds the measured costs of layers up to the costs of a plan's stages, with the transfers between its workers.
+//!
+//! - *Backwards.* A schedule may split a backward into the gradients of inputs and of weights. The share of each half is
+//!   that of the logged run, if its schedule splits backwards and the log has the events of a step; otherwise both are
+//!   assumed to be equal.
+//! - *Transfers.* Worker n of the plan has the network links of worker n of the run. A transfer over a link takes its
+//!   latency plus bytes / bandwidth, and keeps no worker busy. To count a transfer only once, a send of the run counts
+//!   only as far as it took longer than this transfer time. The cause `other` of the log is assumed to contain no
+//!   transfers.
+//! - *Sizes.* The bytes of a transfer are known at the stage boundaries of the run. At other split points their mean is
+//!   assumed.
+
+use std::ops::Range;
+
+use stageline_schedule::{Costs, Placement, StageCost};
+
+use super::error::PredictError;
+use super::measured::{LayerCost, Measured};
+use super::target::is_cut;
+use crate::log::record::Link;
+
+/// The network link between two neighbouring stages of a plan, with the bytes that one micro-batch sends over it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Crossing {
+    /// The number of the stage that sends its activations over the network link.
+    pub stage: usize,
+    /// The network link from the stage with the number `stage` to the next stage.
+    pub link: Link,
+    /// The bytes that one micro-batch sends over the network link in each direction: its activations onwards, its
+    /// gradients back.
+    pub bytes: f64,
+}
+
+impl Crossing {
+    /// Returns the transfer time in seconds of one micro-batch's activation and gradient over the network link, one
+    /// after the other.
+    pub fn takes(&self) -> f64 {
+        2.0 * self.link.takes(self.bytes)
+    }
+}
+
+impl Measured {
+    /// Returns the measured costs of each stage of a plan in seconds: its forward and backward of one micro-batch, its
+    /// flush, and its transfers over the network links between the workers of `placement`. `cut` has the indices of the
+    /// layers of each stage.
+    ///
+    /// # Errors
+    /// Returns [`PredictError`] if `cut` is no partition of the layers into the stages of the placement, or a network
+    /// link or the bytes on it are not known.
+    pub fn costs(&self, placement: &Placement, cut: &[Range<usize>]) -> Result<Costs, PredictError> {
+        let (layers, stages) = (self.layers.len(), placement.stages());
+        if !is_cut(cut, layers, stages) {
+            return Err(PredictError::Cut { cut: cut.to_vec(), layers, stages });
+        }
+        Ok(self.costs_over(placement, cut, &self.crossings_on(placement, cut)?).0)
+    }
+
+    /// Returns the network links between neighbouring stages of a plan, in the order of the stages.
+    pub(super) fn crossings_on(
+        &self,
+        placement: &Placement,
+        cut: &[Range<usize>],
+    ) -> Result<Vec<Crossing>, PredictError> {
+        let mut crossings = Vec::new();
+        for (stage, pair) in cut.windows(2).enumerate() {
+            if let Some(link) = self.network.between(placement.worker(stage), placement.worker(stage + 1))? {
+                crossings.push(Crossing { stage, link, bytes: self.bytes_at(pair[0].end)? });
+            }
+        }
+        Ok(crossings)
+    }
+
+    /// Returns the costs of each stage in seconds, and the seconds for which all sends of one micro-batch together keep
+    /// workers busy. The time of each send is already part of the sending stage's forward or backward. Only transfers
+    /// over the network links in `crossings` take time.
+    pub(super) fn costs_over(
+        &self,
+        placement: &Placement,
+        cut: &[Range<usize>],
+        crossings: &[Crossing],
+    ) -> (Costs, f64) {
+        let sum =
+            |range: &Range<usize>, of: fn(&LayerCost) -> f64| self.layers[range.clone()].iter().map(of).sum::<f64>();
+        let sends_on = |stage: usize| stage + 1 < cut.len() && placement.worker(stage) != placement.worker(stage + 1);
+        let mut sends = 0.0;
+        let stage_cost = |(stage, range)| {
+            let forward = sum(range, |layer| layer.forward);
+            let input_gradient = sum(range, |layer| layer.input_gradient);
+            let weight_gradient = sum(range, |layer| layer.backward - layer.input_gradient);
+            let onwards = if sends_on(stage) { self.send_seconds } else { 0.0 };
+            let back = if stage > 0 && sends_on(stage - 1) { self.send_seconds } else { 0.0 };
+            sends += onwards + back;
+            StageCost::new(forward + onwards, input_gradient + back, weight_gradient)
+        };
+        let mut stages: Vec<_> = cut.iter().enumerate().map(stage_cost).collect();
+        let mut occupied = vec![0.0; cut.len()];
+        for Crossing { stage, link, bytes } in crossings {
+            stages[*stage].send_activation = link.latency;
+            stages[stage + 1].send_gradient = link.latency;
+            occupied[*stage] = bytes / link.bandwidth;
+        }
+        let flush = cut.iter().map(|range| sum(range, |layer| layer.flush)).collect();
+        (Costs::by_stage(stages).with_links(occupied).with_optimizer(flush), sends)
+    }
+}

@@ -1,0 +1,58 @@
+//! The figures in which two predicted trainings differ, as parts of a sentence.
+
+use super::trainings::PredictedTraining;
+
+/// The share by which a training may take longer than the shortest one to count as about as short.
+const ABOUT: f64 = 0.1;
+
+/// A training beside another one that takes longer to the same loss.
+pub(super) struct Compared<'a> {
+    pub(super) training: &'a PredictedTraining,
+    pub(super) other: &'a PredictedTraining,
+}
+
+impl Compared<'_> {
+    /// Returns by how much the training is faster to the same loss, as text before the name of the other one.
+    pub(super) fn faster(&self) -> String {
+        let seconds = |training: &PredictedTraining| training.seconds().unwrap_or(f64::NAN);
+        let times = seconds(self.other) / seconds(self.training);
+        match times {
+            ..1.005 => "as fast to the same loss as".to_owned(),
+            ..1.1 => format!("{:.0}% faster to the same loss than", 100.0 * (times - 1.0)),
+            _ => format!("{times:.1} times faster to the same loss than"),
+        }
+    }
+
+    /// Returns the ratio of the throughputs.
+    pub(super) fn throughput(&self) -> f64 {
+        self.training.tokens_per_s() / self.other.tokens_per_s()
+    }
+
+    /// Returns the figure that contributes the most to the shorter time, as a clause. The time is the number of tokens
+    /// divided by the throughput, so it is one of these two.
+    pub(super) fn because(&self) -> String {
+        let tokens = |training: &PredictedTraining| training.tokens().unwrap_or(f64::NAN);
+        let fewer_tokens = tokens(self.other) / tokens(self.training);
+        let [bubble, other] = [self.training, self.other].map(|training| 100.0 * training.prediction.bubble);
+        if fewer_tokens > self.throughput() {
+            return format!("because it needs {:.0}% fewer tokens", 100.0 * (1.0 - 1.0 / fewer_tokens));
+        }
+        if other - bubble >= 0.5 {
+            return format!("because its bubble is {bubble:.0}% instead of {other:.0}%");
+        }
+        let [rate, slower] = [self.training, self.other].map(PredictedTraining::tokens_per_s);
+        format!("because it trains {rate:.0} tokens a second instead of {slower:.0}")
+    }
+}
+
+/// Returns the indices of the trainings that take at most 10% longer than the shortest one, of those for which `fits`
+/// holds.
+pub(super) fn about_as_short(
+    trainings: &[PredictedTraining],
+    shortest: &PredictedTraining,
+    fits: impl Fn(&PredictedTraining) -> bool,
+) -> Vec<usize> {
+    let least = shortest.seconds().unwrap_or(f64::INFINITY);
+    let is_about = |training: &PredictedTraining| training.seconds().is_some_and(|time| time <= (1.0 + ABOUT) * least);
+    (0..trainings.len()).filter(|at| fits(&trainings[*at]) && is_about(&trainings[*at])).collect()
+}

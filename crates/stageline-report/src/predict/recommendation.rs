@@ -1,0 +1,199 @@
+//! The training that is recommended for a run, and the reason in one sentence: [`Recommendation`].
+
+use std::fmt;
+
+use stageline_schedule::schedule_named;
+
+use super::change::Change;
+use super::question::Question;
+use super::reason::{Compared, about_as_short};
+use super::trainings::PredictedTraining;
+
+/// The share of the time to the loss by which a changed setting must shorten the training to be recommended. A smaller
+/// gain may be an error of the prediction.
+const WORTH: f64 = 0.1;
+
+/// The least share of the workers' time that additional workers may add to the throughput: with twice the workers a
+/// training must be at least 1.6 times faster.
+const EFFICIENT: f64 = 0.8;
+
+/// The training that reaches the loss of a logged run in the least time, with the reason. As text it is one sentence.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recommendation {
+    /// The setting that changes, besides the number of micro-batches.
+    pub change: Change,
+    /// The recommended training.
+    pub training: PredictedTraining,
+    /// The reason, from the predicted figures of this training and of another one.
+    pub reason: String,
+}
+
+impl fmt::Display for Recommendation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (m, reason) = (self.training.micro_batches, &self.reason);
+        match self.change {
+            Change::None if m == 1 => write!(f, "no accumulation (M = 1): {reason}"),
+            Change::None => write!(f, "M = {m}: {reason}"),
+            Change::Schedule { name, chunks: 1 } => write!(f, "the schedule {name} with M = {m}: {reason}"),
+            Change::Schedule { name, chunks } => {
+                write!(f, "the schedule {name} with V = {chunks} and M = {m}: {reason}")
+            }
+            Change::Workers(workers) => write!(f, "P = {workers} with M = {m}: {reason}"),
+            Change::Rows(rows) => write!(f, "micro-batches of {rows} times the rows with M = {m}: {reason}"),
+        }
+    }
+}
+
+/// Returns the recommended one of the `trainings` with the settings of the question, whose number of micro-batches alone
+/// may change; `None` if none fits into the memory.
+///
+/// All M whose training is at most 10% longer than the shortest count as equal, because a smaller difference may be an
+/// error of the prediction. If the M of the run is one of them, it stays. If it is larger than all of them, the largest of
+/// them is recommended, and otherwise the one with the shortest training.
+pub(super) fn recommended_m(question: &Question, trainings: &[PredictedTraining]) -> Option<Recommendation> {
+    let shortest = question.fastest(trainings)?;
+    let equal = about_as_short(trainings, shortest, |training| question.fits(training));
+    let (run, last) = (question.target.micro_batches, trainings[*equal.last()?].micro_batches);
+    let is_equal = equal.iter().find(|at| trainings[**at].micro_batches == run);
+    let training = match is_equal {
+        Some(at) => &trainings[*at],
+        None if run > last => &trainings[*equal.last()?],
+        None => shortest,
+    };
+    let first = if is_equal.is_some() && training.micro_batches != shortest.micro_batches {
+        as_in_the_run(training, shortest)
+    } else {
+        beside_another(question, trainings, training)
+    };
+    let reason = first + &of_more(question, trainings, *equal.last()?);
+    Some(Recommendation { change: Change::None, training: training.clone(), reason })
+}
+
+/// Returns the recommended one of the `alternatives` with one changed setting. `own` is the shortest training without a
+/// change; `None` if none fits into the memory. The result is `None` if no change is worth it.
+///
+/// A changed setting is recommended if its training is at least 10% shorter than `own`. More workers must also be used
+/// well: together they may take at most 1.25 times the worker-hours. Fewer workers are recommended if the training takes
+/// no longer.
+pub(super) fn recommended_change(
+    question: &Question,
+    own: Option<&PredictedTraining>,
+    alternatives: &[(Change, PredictedTraining)],
+) -> Option<Recommendation> {
+    let better = alternatives.iter().filter(|(change, training)| match own {
+        Some(own) => is_better(question, own, *change, training),
+        None => true,
+    });
+    let better = better.filter_map(|(change, training)| Some((training.seconds()?, change, training)));
+    let (_, change, training) = better.min_by(|a, b| a.0.total_cmp(&b.0))?;
+    let reason = match own {
+        Some(own) => of_change(question, own, *change, training),
+        None => of_memory(question),
+    };
+    Some(Recommendation { change: *change, training: training.clone(), reason })
+}
+
+/// Whether a training with a changed setting is recommended in place of `own`, the shortest without the change.
+fn is_better(question: &Question, own: &PredictedTraining, change: Change, training: &PredictedTraining) -> bool {
+    let (Some(before), Some(after)) = (own.seconds(), training.seconds()) else { return false };
+    let shorter = after <= (1.0 - WORTH) * before;
+    match change {
+        Change::Workers(workers) if workers < question.target.workers => after <= before,
+        Change::Workers(workers) => {
+            let efficiency = before * question.target.workers as f64 / (after * workers as f64);
+            shorter && efficiency >= EFFICIENT
+        }
+        Change::None | Change::Schedule { .. } | Change::Rows(_) => shorter,
+    }
+}
+
+/// Returns the reason for a changed setting: its figures beside those of `own`, the shortest training without the change.
+fn of_change(question: &Question, own: &PredictedTraining, change: Change, training: &PredictedTraining) -> String {
+    let (m, compared) = (own.micro_batches, Compared { training, other: own });
+    let other = match change {
+        Change::None | Change::Rows(_) => format!("M = {m}"),
+        Change::Schedule { .. } => {
+            // A plan that no schedule generates has no name of its own.
+            let name =
+                schedule_named(question.target.schedule.name()).map_or("the plan of the run", |known| known.name());
+            format!("{name} with M = {m}")
+        }
+        Change::Workers(_) => format!("P = {} with M = {m}", question.target.workers),
+    };
+    let because = match change {
+        Change::Workers(workers) if workers > question.target.workers => format!(
+            "because {workers} workers train {:.1} times the tokens a second at a bubble of {:.0}%",
+            compared.throughput(),
+            100.0 * training.prediction.bubble
+        ),
+        Change::Rows(_) if (training.batch / own.batch - 1.0).abs() < 1e-9 => format!(
+            "because a batch of {:.0} tokens takes {} instead of {}",
+            own.batch,
+            milliseconds(training.prediction.step),
+            milliseconds(own.prediction.step)
+        ),
+        _ => compared.because(),
+    };
+    format!("{} {other}, {because}", compared.faster())
+}
+
+fn of_memory(question: &Question) -> String {
+    let limit = question.memory.unwrap_or(f64::INFINITY) / 1e6;
+    format!(
+        "the fastest of the compared settings that fit into {limit:.1} MB a worker, because no M fits at P = {} under {}",
+        question.target.workers,
+        question.target.schedule.name()
+    )
+}
+
+/// Returns the reason for the M of the run, whose training is about as short as the shortest one.
+fn as_in_the_run(training: &PredictedTraining, shortest: &PredictedTraining) -> String {
+    let seconds = |training: &PredictedTraining| training.seconds().unwrap_or(f64::NAN);
+    format!(
+        "as in the run, because no M is more than 10% faster to the same loss, and M = {} is the fastest by {:.0}%",
+        shortest.micro_batches,
+        100.0 * (seconds(training) / seconds(shortest) - 1.0)
+    )
+}
+
+/// Returns the reason for the M of `own`: its figures beside those of the run's M, or of the next M if it is that of the
+/// run.
+fn beside_another(question: &Question, trainings: &[PredictedTraining], own: &PredictedTraining) -> String {
+    let at = trainings.iter().position(|training| training.micro_batches == own.micro_batches).unwrap_or(0);
+    let run = trainings.iter().find(|training| training.micro_batches == question.target.micro_batches);
+    let beside = at.checked_sub(1).or(Some(at + 1)).and_then(|beside| trainings.get(beside));
+    let Some(other) = run.filter(|run| run.micro_batches != own.micro_batches).or(beside) else {
+        return "the only M for which the plan is known".to_owned();
+    };
+    let (compared, scale) = (Compared { training: own, other }, question.noise.typical());
+    let because = if own.micro_batches == 1 && own.batch > scale {
+        let times = own.batch / scale;
+        format!("because a batch of one micro-batch is {times:.1} times the noise scale of {scale:.0} tokens")
+    } else {
+        compared.because()
+    };
+    format!("{} M = {}, {because}", compared.faster(), other.micro_batches)
+}
+
+/// Returns the reason against more micro-batches than those of the training at the index `last`, the last one that is
+/// about as short as the shortest; an empty text if more are not compared.
+fn of_more(question: &Question, trainings: &[PredictedTraining], last: usize) -> String {
+    let Some(next) = trainings.get(last + 1) else { return String::new() };
+    let (m, last) = (trainings[last].micro_batches, &trainings[last]);
+    if !question.fits(next) {
+        return format!(
+            "; M = {} needs {:.1} MB on a worker, and {:.1} MB is the limit",
+            next.micro_batches,
+            next.peak_bytes().unwrap_or(f64::NAN) / 1e6,
+            question.memory.unwrap_or(f64::NAN) / 1e6
+        );
+    }
+    if next.prediction.bubble < last.prediction.bubble {
+        return format!("; beyond M = {m} the extra samples of a batch outweigh the shorter bubble");
+    }
+    format!("; beyond M = {m} the extra samples of a batch cost more than they save steps")
+}
+
+fn milliseconds(seconds: f64) -> String {
+    format!("{:.1} ms", 1e3 * seconds)
+}

@@ -1,0 +1,88 @@
+//! Predicts how long trainings with other plans take to the loss of a logged run, from the noise of its gradient.
+
+use std::collections::BTreeSet;
+
+use super::error::PredictError;
+use super::measured::Measured;
+use super::prediction::Prediction;
+use super::target::Target;
+use crate::log::{NoiseScales, RunLog};
+
+/// The largest number of micro-batches (M) of the trainings that are compared.
+const MOST: usize = 256;
+
+/// A training that reaches the loss of a logged run with another plan, as the measured costs and the gradient noise of
+/// the run predict it. Its tokens are counted as the log counts its throughput: by the weights of the targets.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PredictedTraining {
+    /// The number of micro-batches (M) in a step of each replica.
+    pub micro_batches: usize,
+    /// The weight of a batch's targets; in most models, its number of tokens.
+    pub batch: f64,
+    /// The predicted step time, bubble and memory.
+    pub prediction: Prediction,
+    /// The predicted number of optimizer steps to the loss that the logged run reached; `None` if the noise of its
+    /// gradient is not known.
+    pub steps: Option<f64>,
+}
+
+impl PredictedTraining {
+    /// Returns the predicted throughput: the weight of the targets (in most models, the number of tokens) a second.
+    pub fn tokens_per_s(&self) -> f64 {
+        self.batch / self.prediction.step
+    }
+
+    /// Returns the predicted weight of all targets that the training uses; in most models, their number of tokens. The
+    /// result is `None` if the number of steps is not known.
+    pub fn tokens(&self) -> Option<f64> {
+        Some(self.steps? * self.batch)
+    }
+
+    /// Returns the predicted duration of the training in seconds; `None` if the number of steps is not known.
+    pub fn seconds(&self) -> Option<f64> {
+        Some(self.steps? * self.prediction.step)
+    }
+
+    /// Returns the predicted peak memory of the worker that needs the most, in bytes; `None` if the run did not count
+    /// memory.
+    pub fn peak_bytes(&self) -> Option<f64> {
+        self.prediction.peak_bytes.iter().flatten().copied().reduce(f64::max)
+    }
+}
+
+/// Returns the numbers of micro-batches that are compared: the powers of two and, because some schedules have plans only
+/// for multiples of the number of workers, their products with it; up to 256.
+pub(super) fn choices(workers: usize) -> BTreeSet<usize> {
+    let powers = || (0..).map(|power| 1 << power).take_while(|number| *number <= MOST);
+    powers().chain(powers().map(|number| number * workers).filter(|number| *number <= MOST)).collect()
+}
+
+impl Measured {
+    /// Predicts the trainings that reach the loss of the logged run `log` with 1, 2, 4, ... up to 256 micro-batches, as
+    /// far as the schedule of `target` has a plan for these numbers. `noise` is the [noise scale](RunLog::noise_scales) of
+    /// the run; without it, no number of steps is predicted.
+    ///
+    /// # Errors
+    /// Returns the errors of [`predict`](Self::predict), except for a number of micro-batches that the schedule lacks,
+    /// and [`PredictError::NoSteps`] if no step of the run updated parameters.
+    pub fn trainings(
+        &self,
+        log: &RunLog,
+        noise: Option<&NoiseScales>,
+        target: &Target,
+    ) -> Result<Vec<PredictedTraining>, PredictError> {
+        let weight = log.weight().ok_or(PredictError::NoSteps)?;
+        let rows = self.tokens / (log.run.tokens_per_micro_batch * log.run.replicas as f64);
+        let of_micro_batch = rows * weight / log.plan.micro_batches() as f64;
+        let mut found = Vec::new();
+        for micro_batches in choices(target.workers).into_iter().chain([target.micro_batches]) {
+            let Some(prediction) = self.predict_with(target, micro_batches)? else { continue };
+            let batch = of_micro_batch * micro_batches as f64;
+            let steps = noise.map(|noise| noise.steps(batch));
+            found.push(PredictedTraining { micro_batches, batch, prediction, steps });
+        }
+        found.sort_by_key(|training| training.micro_batches);
+        found.dedup_by_key(|training| training.micro_batches);
+        Ok(found)
+    }
+}

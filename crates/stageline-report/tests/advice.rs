@@ -1,0 +1,265 @@
+//! The recommended trainings of synthetic runs, whose costs and noise are given by the test.
+
+mod synthetic;
+
+use stageline_report::record::{Link, Noise, SignalAndNoise};
+use stageline_report::{
+    Advice, Change, Cut, LeftOut, Measured, NoiseScales, PredictError, PredictedTraining, Question, RunLog, Target,
+};
+use stageline_schedule::{GPipe, OneFOneB, Schedule};
+
+use synthetic::log;
+
+/// Returns the log of a run with this noise scale, and micro-batches of 100 tokens.
+fn noisy(mut log: RunLog, scale: f64) -> RunLog {
+    let total = SignalAndNoise { squared_norm: 1.0, variance: scale };
+    let micro_batches = log.plan.micro_batches() as f64;
+    for step in &mut log.steps {
+        step.weight = log.run.tokens_per_micro_batch * micro_batches;
+        step.noise = Some(Noise { scale: None, smoothed_scale: None, total, stages: vec![total; 2] });
+    }
+    log
+}
+
+fn noise(log: &RunLog) -> NoiseScales {
+    log.noise_scales().unwrap()
+}
+
+/// Returns the question about the run's own number of workers under 1F1B, with at most `most_workers` workers.
+fn question<'a>(log: &'a RunLog, noise: &'a NoiseScales, most_workers: usize) -> Question<'a> {
+    let (workers, micro_batches) = (log.plan.workers(), log.plan.micro_batches());
+    let target = Target { workers, micro_batches, schedule: &OneFOneB, cut: Cut::Balanced };
+    Question { log, noise, target, other_size: None, memory: None, most_workers: Some(most_workers) }
+}
+
+fn advise(question: &Question) -> Advice {
+    Measured::of(question.log).unwrap().advise(question).unwrap()
+}
+
+fn change(advice: &Advice) -> Change {
+    advice.recommendation.as_ref().unwrap().change
+}
+
+/// Tests the recommended M against the closed form of 1F1B with two equal stages: a step takes (M + 1) x 12 s and 2 s for
+/// the flush, and a training takes 1 + N / (100 M) steps for each full-batch step.
+#[test]
+fn the_m_with_the_least_time_is_recommended_with_its_figures() {
+    let log = noisy(log(&[1.0; 8], 2, 4, 0.0), 1e5);
+    let noise = noise(&log);
+    let advice = advise(&question(&log, &noise, 2));
+    let seconds = |m: f64| ((m + 1.0) * 12.0 + 2.0) * 5.0 * (1.0 + 1e3 / m) / (1.0 + 1e3 / 4.0);
+    for training in &advice.trainings {
+        let (m, found) = (training.micro_batches as f64, training.seconds().unwrap());
+        assert!((found / seconds(m) - 1.0).abs() < 1e-9, "M = {m}: {found} for {}", seconds(m));
+        let product = training.tokens_per_s() * found;
+        assert!((product / training.tokens().unwrap() - 1.0).abs() < 1e-9, "M = {m}: {product}");
+    }
+    let shortest = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0]
+        .into_iter()
+        .min_by(|a, b| seconds(*a).total_cmp(&seconds(*b)));
+    assert_eq!(shortest, Some(32.0));
+    let bubble = |m: f64| 100.0 * (1.0 - (12.0 * m + 2.0) / ((m + 1.0) * 12.0 + 2.0));
+    let expected = format!(
+        "M = 32: {:.1} times faster to the same loss than M = 4, because its bubble is {:.0}% instead of {:.0}%; beyond M = 128 the \
+         extra samples of a batch outweigh the shorter bubble",
+        seconds(4.0) / seconds(32.0),
+        bubble(32.0),
+        bubble(4.0)
+    );
+    assert!(seconds(128.0) <= 1.1 * seconds(32.0) && seconds(256.0) > 1.1 * seconds(32.0));
+    assert_eq!(advice.recommendation.unwrap().to_string(), expected);
+}
+
+/// Tests the same costs and noise as above, for which M = 8 to 128 take at most 10% longer than M = 32.
+#[test]
+fn the_m_of_the_run_stays_among_equals_and_a_larger_one_falls_to_the_largest_of_them() {
+    let seconds = |m: f64| ((m + 1.0) * 12.0 + 2.0) * (1.0 + 1e3 / m);
+    let text = |run: usize| {
+        let log = noisy(log(&[1.0; 8], 2, run, 0.0), 1e5);
+        let noise = noise(&log);
+        let advice = advise(&question(&log, &noise, 2));
+        assert_eq!(advice.recommendation, advice.unchanged);
+        advice.unchanged.unwrap().to_string()
+    };
+    for run in [8.0, 16.0, 128.0] {
+        let slower = seconds(run) / seconds(32.0);
+        assert!(slower > 1.0 && slower <= 1.1, "{run}: {slower}");
+        let expected = format!(
+            "M = {run}: as in the run, because no M is more than 10% faster to the same loss, and M = 32 is the fastest by {:.0}%; beyond \
+             M = 128 ",
+            100.0 * (slower - 1.0)
+        );
+        assert!(text(run as usize).starts_with(&expected), "{}", text(run as usize));
+    }
+    assert!(seconds(256.0) > 1.1 * seconds(32.0));
+    let (tokens, other) = (128.0 * (1.0 + 1e3 / 128.0), 256.0 * (1.0 + 1e3 / 256.0));
+    let expected = format!(
+        "M = 128: {:.1} times faster to the same loss than M = 256, because it needs {:.0}% fewer tokens; ",
+        seconds(256.0) / seconds(128.0),
+        100.0 * (1.0 - tokens / other)
+    );
+    assert!(text(256).starts_with(&expected), "{}", text(256));
+}
+
+#[test]
+fn a_batch_far_above_the_noise_scale_needs_no_accumulation() {
+    let log = noisy(log(&[1.0; 8], 1, 2, 0.0), 1.0);
+    let noise = noise(&log);
+    let text = advise(&question(&log, &noise, 1)).recommendation.unwrap().to_string();
+    // A step takes 24 s for each micro-batch and 4 s for the flush.
+    let times = 52.0 * (1.0 + 1.0 / 200.0) / (28.0 * (1.0 + 1.0 / 100.0));
+    let expected = format!(
+        "no accumulation (M = 1): {times:.1} times faster to the same loss than M = 2, because a batch of one micro-batch is 100.0 \
+         times the noise scale of 1 tokens; "
+    );
+    assert!(text.starts_with(&expected), "{text}");
+}
+
+#[test]
+fn another_schedule_is_recommended_if_its_training_is_a_tenth_shorter() {
+    let log = noisy(log(&[1.0; 8], 2, 4, 0.0), 1.0);
+    let noise = noise(&log);
+    let advice = advise(&question(&log, &noise, 2));
+    let recommendation = advice.recommendation.as_ref().unwrap();
+    let Change::Schedule { name, .. } = recommendation.change else { panic!("{recommendation}") };
+    let own = &advice.trainings[0];
+    assert_eq!(own.micro_batches, 1);
+    assert_eq!(advice.unchanged.as_ref().map(|unchanged| &unchanged.training), Some(own));
+    assert!(recommendation.training.seconds().unwrap() <= 0.9 * own.seconds().unwrap());
+    let least = advice.alternatives.found.iter().filter_map(|(_, training)| training.seconds());
+    assert_eq!(recommendation.training.seconds(), least.min_by(f64::total_cmp));
+    let bubbles = [&recommendation.training, own].map(|training| 100.0 * training.prediction.bubble);
+    let figures = format!("because its bubble is {:.0}% instead of {:.0}%", bubbles[0], bubbles[1]);
+    let text = recommendation.to_string();
+    assert!(text.starts_with(&format!("the schedule {name} with ")) && text.ends_with(&figures), "{text}");
+    assert!(text.contains(" than 1f1b with M = 1, "), "{text}");
+}
+
+/// Tests that more workers are recommended only where they are used well: with many micro-batches.
+#[test]
+fn more_workers_are_recommended_while_they_are_used_well() {
+    let run = log(&[1.0; 8], 2, 4, 0.0);
+    let recommended = |scale: f64, most: usize| {
+        let log = noisy(run.clone(), scale);
+        let noise = noise(&log);
+        advise(&question(&log, &noise, most)).recommendation.unwrap()
+    };
+    let eight = recommended(1e7, 8);
+    assert_eq!((eight.change, eight.training.micro_batches), (Change::Workers(8), 256));
+    assert!(
+        eight.to_string().contains("than P = 2 with M = 256, because 8 workers train 3.9 times the tokens a second"),
+        "{eight}"
+    );
+    assert_eq!(recommended(1e7, 3).change, Change::Workers(3));
+    assert_eq!(recommended(1e7, 2).change, Change::None);
+    // With fewer micro-batches twice the workers shorten the training, and idle too much.
+    let log = noisy(run.clone(), 500.0);
+    let noise = noise(&log);
+    let advice = advise(&question(&log, &noise, 4));
+    let least = advice.trainings.iter().filter_map(PredictedTraining::seconds).min_by(f64::total_cmp).unwrap();
+    let four = advice.alternatives.found.iter().find(|(change, _)| *change == Change::Workers(4)).unwrap();
+    assert!(four.1.seconds().unwrap() < 0.8 * least && four.1.seconds().unwrap() > 0.5 / 0.8 * least);
+    assert!(!matches!(change(&advice), Change::Workers(_)));
+}
+
+#[test]
+fn fewer_workers_are_recommended_if_links_make_the_pipeline_slower() {
+    let mut log = noisy(log(&[1.0; 8], 2, 4, 0.0), 1e3);
+    log.run.links = vec![Some(Link { latency: 500.0, bandwidth: 1e6 })];
+    let noise = noise(&log);
+    let mut asked = question(&log, &noise, 8);
+    asked.target.cut = Cut::OfTheRun;
+    let advice = advise(&asked);
+    assert_eq!(change(&advice), Change::Workers(1));
+    // The log has no link of a third worker.
+    let unlinked = |(change, reason): &(Change, LeftOut)| {
+        *change == Change::Workers(4) && matches!(reason, LeftOut::Predict(PredictError::Unlinked { .. }))
+    };
+    assert!(advice.alternatives.left_out.iter().any(unlinked), "{:?}", advice.alternatives.left_out);
+}
+
+/// Tests larger micro-batches whose costs two runs have: a + b x size, so a token of a larger micro-batch takes less time.
+#[test]
+fn larger_micro_batches_are_recommended_if_two_sizes_are_measured() {
+    let of_size = |tokens: f64| {
+        let mut log = log(&[0.5 + 0.01 * tokens; 8], 2, 4, 0.0);
+        log.run.tokens_per_micro_batch = tokens;
+        noisy(log, 1e5)
+    };
+    let (log, other) = (of_size(100.0), Measured::of(&of_size(300.0)).unwrap());
+    let noise = noise(&log);
+    let mut asked = question(&log, &noise, 2);
+    let one_size = advise(&asked);
+    let missing = one_size.alternatives.left_out.iter().find(|(change, _)| *change == Change::Rows(2)).unwrap();
+    assert!(missing.1.to_string().contains("--micro-batch-size") && change(&one_size) == Change::None);
+    asked.other_size = Some(&other);
+    let recommendation = advise(&asked).recommendation.unwrap();
+    assert_eq!(recommendation.change, Change::Rows(4));
+    let [own, larger] = [one_size.recommendation.unwrap().training, recommendation.training.clone()];
+    assert_eq!((larger.micro_batches * 4, larger.batch), (own.micro_batches, own.batch));
+    let figures =
+        format!("takes {:.1} ms instead of {:.1} ms", 1e3 * larger.prediction.step, 1e3 * own.prediction.step);
+    assert!(recommendation.to_string().ends_with(&figures), "{recommendation}");
+    asked.memory = Some(1e9);
+    let left_out = advise(&asked).alternatives.left_out;
+    assert!(
+        left_out.iter().any(|(change, reason)| matches!((change, reason), (Change::Rows(4), LeftOut::UnknownMemory)))
+    );
+}
+
+/// Tests a memory with room for 4 live micro-batches on each worker. GPipe keeps all M of them, and 1F1B at most P.
+#[test]
+fn a_training_that_needs_too_much_memory_is_not_recommended() {
+    let log = noisy(log(&[1.0; 8], 2, 4, 0.0), 1e5);
+    let noise = noise(&log);
+    let held = |live: f64| 500.0 + 4.0 * (16.0 + 1000.0 * live);
+    let mut asked = question(&log, &noise, 2);
+    asked.target.schedule = &GPipe as &dyn Schedule;
+    asked.memory = Some(held(4.0));
+    let advice = advise(&asked);
+    let fitting: Vec<_> = advice.trainings.iter().filter(|training| asked.fits(training)).collect();
+    assert_eq!(fitting.iter().map(|training| training.micro_batches).collect::<Vec<_>>(), [1, 2, 4]);
+    let recommendation = advice.recommendation.as_ref().unwrap();
+    assert!(asked.fits(&recommendation.training) && recommendation.training.micro_batches > 4, "{recommendation}");
+    assert!(advice.alternatives.found.iter().all(|(_, training)| asked.fits(training)));
+
+    // With memory for one micro-batch nothing but M = 1 fits under GPipe, and 1F1B needs room for two.
+    asked.memory = Some(held(0.0));
+    let none = advise(&asked);
+    assert!(none.recommendation.is_none() && none.alternatives.found.is_empty());
+    let mut uncounted = log.clone();
+    uncounted.steps.iter_mut().for_each(|step| step.memory.clear());
+    let error = Measured::of(&uncounted).unwrap().advise(&asked).unwrap_err();
+    assert!(matches!(error, PredictError::NoMemory), "{error}");
+}
+
+#[test]
+fn without_noise_trainings_have_a_throughput_and_no_steps() {
+    let log = log(&[1.0; 8], 2, 1, 0.0);
+    let target = Target { workers: 2, micro_batches: 1, schedule: &OneFOneB, cut: Cut::Balanced };
+    let trainings = Measured::of(&log).unwrap().trainings(&log, None, &target).unwrap();
+    assert_eq!(trainings.len(), 9);
+    for training in trainings {
+        assert_eq!((training.steps, training.tokens(), training.seconds()), (None, None, None));
+        let step = (training.micro_batches as f64 + 1.0) * 12.0 + 2.0;
+        assert!((training.tokens_per_s() * step / training.batch - 1.0).abs() < 1e-9);
+    }
+}
+
+/// Tests a run whose plan no schedule generates: it is compared with schedules, and not with other numbers of workers or
+/// micro-batches under the same plan.
+#[test]
+fn a_plan_without_a_generator_is_compared_with_schedules() {
+    let log = noisy(log(&[1.0; 8], 2, 3, 0.0), 1e5);
+    let noise = noise(&log);
+    let mut asked = question(&log, &noise, 8);
+    asked.target.schedule = &log.plan;
+    let advice = advise(&asked);
+    assert_eq!(advice.trainings.iter().map(|training| training.micro_batches).collect::<Vec<_>>(), [3]);
+    assert!(matches!(change(&advice), Change::Schedule { .. }));
+    let text = advice.recommendation.as_ref().unwrap().to_string();
+    assert!(text.contains(" than the plan of the run with M = 3, "), "{text}");
+    let workers = |change: &Change| matches!(change, Change::Workers(_));
+    assert!(!advice.alternatives.found.iter().any(|(change, _)| workers(change)));
+    assert!(!advice.alternatives.left_out.iter().any(|(change, _)| workers(change)));
+}

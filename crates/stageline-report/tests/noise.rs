@@ -1,0 +1,147 @@
+//! The noise scale of synthetic runs, whose noise is known at every step, and the steps to the same loss.
+
+mod synthetic;
+
+use stageline_report::record::{Noise, SignalAndNoise};
+use stageline_report::{NoNoise, RunLog};
+
+use synthetic::log;
+
+/// The weight of the targets of a step in these runs.
+const BATCH: f64 = 100.0;
+
+/// Makes the log of a run with a step for each of `estimates`, the squared norm and the variance that the step measured;
+/// `None` for a step that measured none.
+fn run(estimates: &[Option<(f64, f64)>]) -> RunLog {
+    let mut log = log(&[1.0; 2], 2, 4, 0.0);
+    let template = log.steps[0].clone();
+    let step = |(step, estimate): (usize, &Option<(f64, f64)>)| {
+        let noise = estimate.map(|(squared_norm, variance)| {
+            let total = SignalAndNoise { squared_norm, variance };
+            Noise { scale: None, smoothed_scale: None, total, stages: vec![total; 2] }
+        });
+        stageline_report::record::Step { step, weight: BATCH, noise, ..template.clone() }
+    };
+    log.steps = estimates.iter().enumerate().map(step).collect();
+    log
+}
+
+/// Returns the number of steps with another batch that one step of the run is worth, at a known noise scale.
+fn worth(scale: f64, batch: f64) -> f64 {
+    (1.0 + scale / batch) / (1.0 + scale / BATCH)
+}
+
+#[test]
+fn a_constant_noise_scale_gives_the_steps_of_the_closed_form() {
+    // The squared norm falls by half in every step, and the noise with it.
+    let falling: Vec<_> = (0..40).map(|step| Some((0.5_f64.powi(step), 300.0 * 0.5_f64.powi(step)))).collect();
+    let scales = run(&falling).noise_scales().unwrap();
+    for batch in [10.0, 100.0, 1000.0, 1e6] {
+        let steps = 40.0 * worth(300.0, batch);
+        assert!((scales.steps(batch) / steps - 1.0).abs() < 1e-9, "{batch}: {} for {steps}", scales.steps(batch));
+    }
+    assert!((scales.steps(BATCH) - 40.0).abs() < 1e-9);
+    assert!((scales.typical() - 300.0).abs() < 1e-9 && (scales.last() - 300.0).abs() < 1e-9);
+}
+
+/// Tests a run whose noise scale grows from 10 to 1000: the early steps are worth as many steps with any large batch, and
+/// the late ones are not. A single noise scale for the whole run would miss both.
+#[test]
+fn each_part_of_the_run_counts_with_its_own_noise_scale() {
+    let phases: Vec<_> = (0..400).map(|step| Some(if step < 200 { (1e4, 1e5) } else { (1.0, 1e3) })).collect();
+    let scales = run(&phases).noise_scales().unwrap();
+    for batch in [25.0, 400.0, 3200.0] {
+        let [early, late] = [worth(10.0, batch), worth(1000.0, batch)];
+        // Only the windows of the 4 steps before and after the change have estimates of both phases.
+        let least = 196.0 * (early + late) + 8.0 * early.min(late);
+        let most = 196.0 * (early + late) + 8.0 * early.max(late);
+        assert!((least..=most).contains(&scales.steps(batch)), "{batch}: {} of {least}..{most}", scales.steps(batch));
+    }
+    assert_eq!(scales.last(), 1000.0);
+}
+
+/// Tests a short log whose first gradients are a thousand times larger, as at the start of a training.
+#[test]
+fn large_early_gradients_do_not_hide_the_noise_of_the_rest() {
+    let short: Vec<_> = (0..30).map(|step| Some(if step < 3 { (1e6, 2e3) } else { (1.0, 2e3) })).collect();
+    let scales = run(&short).noise_scales().unwrap();
+    assert_eq!((scales.typical(), scales.last()), (2000.0, 2000.0));
+    // 7 windows contain one of the first 3 steps, and 23 have the noise scale of the others.
+    assert!((scales.steps(1e9) - 23.0 * worth(2000.0, 1e9) - 7.0).abs() < 0.2, "{}", scales.steps(1e9));
+}
+
+#[test]
+fn a_step_that_was_not_measured_has_the_noise_of_the_nearest_one() {
+    let every = |every: usize| -> Vec<_> { (0..120).map(|step| (step % every == 0).then_some((1.0, 50.0))).collect() };
+    let [all, tenth] = [1, 10].map(|number| run(&every(number)).noise_scales().unwrap());
+    assert_eq!(all, tenth);
+    let skipped = |mut log: RunLog| {
+        log.steps[7].gradient_norm = None;
+        log.noise_scales().unwrap().steps(BATCH)
+    };
+    assert!((skipped(run(&every(10))) - 119.0).abs() < 1e-9);
+}
+
+#[test]
+fn where_the_noise_hides_the_gradient_steps_fall_with_the_batch() {
+    let hidden: Vec<_> = (0..60).map(|step| Some((if step < 30 { 1.0 } else { -1.0 }, 0.0))).collect();
+    let scales = run(&hidden).noise_scales().unwrap();
+    // Without noise a step is worth one step with any batch; without signal, as many as it has more samples.
+    let steps = scales.steps(4.0 * BATCH);
+    assert!((30.0 + 30.0 / 4.0 - steps).abs() < 4.0 * 0.75, "{steps}");
+    assert!(scales.last().is_infinite() && scales.typical().is_infinite());
+}
+
+#[test]
+fn a_noise_scale_that_is_not_known_has_a_reason_with_a_way_out() {
+    let reason = |estimates: &[Option<(f64, f64)>]| run(estimates).noise_scales().unwrap_err();
+    assert_eq!(reason(&[None; 9]), NoNoise::NotMeasured);
+    let few: Vec<_> = (0..9).map(|step| (step < 3).then_some((1.0, 1.0))).collect();
+    assert_eq!(reason(&few), NoNoise::TooFew { measured: 3, needed: 4 });
+    assert_eq!(reason(&[Some((-1.0, 1.0)); 9]), NoNoise::Hidden { measured: 9 });
+    let one = log(&[1.0; 2], 2, 1, 0.0).noise_scales().unwrap_err();
+    assert_eq!(one, NoNoise::OneMicroBatch);
+    for (reason, ways) in [
+        (one, &["--micro-batches 2", "--noise-every 10"][..]),
+        (NoNoise::NotMeasured, &["--micro-batches 2", "--noise-every 10"]),
+        (NoNoise::TooFew { measured: 3, needed: 4 }, &["3 steps", "4 are needed", "--noise-every"]),
+        (NoNoise::Hidden { measured: 9 }, &["9 steps", "longer run", "--micro-batches"]),
+    ] {
+        let text = reason.to_string();
+        assert!(ways.iter().all(|way| text.contains(way)), "{text}");
+    }
+}
+
+/// Tests estimates of single steps that are off by up to their own size, as at the beginning of a training: the squared
+/// norm falls from 100 to 1, and the noise scale grows from 50 to 2000.
+#[test]
+fn rough_estimates_give_the_steps_of_the_true_noise_scales() {
+    // A generator of equally distributed shares from -1 to 1 (Knuth's MMIX).
+    let mut state = 1_u64;
+    let mut share = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as f64 / f64::from(1_u32 << 30) - 1.0
+    };
+    let (steps, every) = (400_u16, 10);
+    let squared_norm = |step: usize| 1.0 + 99.0 * (-(step as f64) / 40.0).exp();
+    let scale = |step: usize| 50.0 * 40.0_f64.powf(step as f64 / f64::from(steps));
+    let estimates: Vec<_> = (0..usize::from(steps))
+        .map(|step| {
+            let rough =
+                (squared_norm(step) * (1.0 + share()), scale(step) * squared_norm(step) * (1.0 + 0.2 * share()));
+            (step % every == 0).then_some(rough)
+        })
+        .collect();
+    let scales = run(&estimates).noise_scales().unwrap();
+    for batch in [25.0, 50.0, 200.0, 400.0, 1600.0] {
+        let exact: f64 = (0..usize::from(steps)).map(|step| worth(scale(step), batch)).sum();
+        let error = scales.steps(batch) / exact - 1.0;
+        assert!(error.abs() < 0.1, "{batch}: {error}");
+    }
+    // One ratio of all means would be that of the first steps, whose gradients are the largest.
+    let measured: Vec<_> = estimates.iter().flatten().collect();
+    let sum = |of: fn(&(f64, f64)) -> f64| measured.iter().map(|estimate| of(estimate)).sum::<f64>();
+    let single = f64::from(steps) * worth(sum(|estimate| estimate.1) / sum(|estimate| estimate.0), 25.0);
+    let exact: f64 = (0..usize::from(steps)).map(|step| worth(scale(step), 25.0)).sum();
+    assert!(single < 0.85 * exact, "{single} of {exact}");
+}

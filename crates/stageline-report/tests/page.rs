@@ -1,0 +1,129 @@
+//! The values in the charts of a run's page, from synthetic logs.
+
+mod synthetic;
+
+use stageline_report::record::{Health, Noise, SignalAndNoise};
+use stageline_report::{RunLog, run_page};
+
+use synthetic::log;
+
+/// Returns the part of a page that draws the chart with this title; `None` if the page has no such chart.
+fn chart<'a>(page: &'a str, title: &str) -> Option<&'a str> {
+    let start = page.find(&format!("aria-label='{title}'"))?;
+    let chart = &page[start..];
+    Some(&chart[..chart.find("</ul>").unwrap()])
+}
+
+/// Returns the marked points of the lines of a chart, as `name: y at x`.
+fn points(chart: &str) -> Vec<&str> {
+    chart.split("<title>").skip(1).map(|rest| rest.split("</title>").next().unwrap()).collect()
+}
+
+/// Returns the heights of the points of each line of a chart, as values, where the axis is from 0 to `top`.
+fn heights(chart: &str, top: f64) -> Vec<Vec<f64>> {
+    // The axis is from y = 272 up to y = 32.
+    let value = |point: &str| top * (272.0 - point.split_once(',').unwrap().1.parse::<f64>().unwrap()) / 240.0;
+    let lines = chart.split("points='").skip(1).map(|rest| rest.split('\'').next().unwrap());
+    lines.map(|line| line.split(' ').filter(|point| !point.is_empty()).map(value).collect()).collect()
+}
+
+/// Makes the log of a run of two stages whose noise was measured in every step: the scale of stage 0 is 10, and that of
+/// stage 1 is 20 in every step but the third, where the noise hides the gradient.
+fn noisy() -> RunLog {
+    let mut log = log(&[1.0; 2], 2, 4, 0.0);
+    for (at, step) in log.steps.iter_mut().enumerate() {
+        let one = SignalAndNoise { squared_norm: 2.0, variance: 20.0 };
+        let other = SignalAndNoise { squared_norm: if at == 2 { -1.0 } else { 1.0 }, variance: 20.0 };
+        let total = SignalAndNoise {
+            squared_norm: one.squared_norm + other.squared_norm,
+            variance: one.variance + other.variance,
+        };
+        step.noise = Some(Noise { scale: None, smoothed_scale: None, total, stages: vec![one, other] });
+    }
+    log
+}
+
+#[test]
+fn noise_scales_of_stages_stand_beside_that_of_the_model() {
+    let page = run_page(&noisy());
+    // A window has all 5 steps: 5 x 20 over 4 - 1, and 5 x 40 over 5 x 2 + 4 - 1.
+    let of_stages = chart(&page, "Noise scale of each stage").unwrap();
+    let smoothed =
+        |name: &str, value: &str| (0..5).map(|step| format!("{name}: {value} at {step}")).collect::<Vec<_>>();
+    let expected = [smoothed("stage 0", "10"), smoothed("stage 1", "33.33"), smoothed("total", "15.38")].concat();
+    assert_eq!(points(of_stages), expected);
+    // In the third step the noise scale of the whole model is 40, the top of the axis.
+    let lines = heights(of_stages, 40.0);
+    let near = |found: &[f64], expected: &[f64]| {
+        found.len() == expected.len() && found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 0.05)
+    };
+    // The third step of stage 1 has no noise scale of its own.
+    assert!(near(&lines[1], &[10.0; 5]) && near(&lines[3], &[20.0; 4]), "{lines:?}");
+    let total = [40.0 / 3.0, 40.0 / 3.0, 40.0, 40.0 / 3.0, 40.0 / 3.0];
+    assert!(near(&lines[5], &total), "{lines:?}");
+    let of_model = chart(&page, "Noise scale").unwrap();
+    assert_eq!(points(of_model), smoothed("total", "15.38"));
+    assert!(near(&heights(of_model, 40.0)[1], &total));
+    assert!(page.contains("At the end of the run it is 15.38 tokens."), "{page}");
+}
+
+#[test]
+fn a_log_without_noise_of_stages_has_no_chart_of_it() {
+    let mut log = noisy();
+    log.steps.iter_mut().filter_map(|step| step.noise.as_mut()).for_each(|noise| noise.stages.clear());
+    let page = run_page(&log);
+    assert!(chart(&page, "Noise scale").is_some());
+    assert!(chart(&page, "Noise scale of each stage").is_none() && chart(&page, "Noise of each stage").is_none());
+    log.steps.iter_mut().for_each(|step| step.noise = None);
+    assert!(!run_page(&log).contains("Noise scale"));
+}
+
+/// Makes the health of a parameter with these norms of its values, its update and its gradient.
+fn health(parameter: &str, [values, update, gradient]: [f64; 3]) -> Health {
+    Health {
+        stage: 0,
+        parameter: parameter.to_owned(),
+        gradient_norm: gradient,
+        parameter_norm: values,
+        update_ratio: update / values,
+        second_moment: None,
+        zeros: 0.0,
+        histogram: vec![(0.5, 7)],
+    }
+}
+
+#[test]
+fn the_update_of_a_layer_is_shown_beside_its_gradient() {
+    let mut log = log(&[1.0; 2], 2, 4, 0.0);
+    // The norm of the update of `blocks.0` is 5, and that of its gradient 10 and later 20.
+    log.steps[1].health = vec![
+        health("blocks.0.a", [9.0, 3.0, 6.0]),
+        health("blocks.0.b", [2.0, 4.0, 8.0]),
+        health("head.a", [1.0, 0.5, 2.0]),
+    ];
+    log.steps[3].health = vec![
+        health("blocks.0.a", [9.0, 3.0, 12.0]),
+        health("blocks.0.b", [2.0, 4.0, 16.0]),
+        health("head.a", [1.0, 0.5, 0.0]),
+    ];
+    let page = run_page(&log);
+    let ratios = points(chart(&page, "Update and gradient of each layer").unwrap());
+    assert_eq!(ratios, ["blocks.0: 0.5 at 1", "blocks.0: 0.25 at 3", "head: 0.25 at 1"]);
+    // No optimizer keeps a second moment here.
+    assert!(chart(&page, "Second moment of each layer").is_none());
+    assert!(chart(&page, "Update of each layer").is_some());
+
+    for step in &mut log.steps {
+        step.health.iter_mut().for_each(|health| health.gradient_norm = f64::NAN);
+    }
+    assert!(chart(&run_page(&log), "Update and gradient of each layer").is_none());
+}
+
+#[test]
+fn a_run_without_steps_has_a_page() {
+    let mut empty = log(&[1.0; 2], 2, 2, 0.0);
+    empty.steps.clear();
+    assert!(run_page(&empty).contains("Loss: nothing was measured"));
+    let page = run_page(&log(&[1.0; 2], 2, 2, 0.0));
+    assert!(page.contains("layer 0") && page.contains("made up") && !page.contains("NaN"));
+}
