@@ -463,8 +463,14 @@ unsafe fn running(
     }
     let memory = state.allocations.iter().filter(|(_, (of, _))| *of == device);
     let memory = Ranges::of(memory.map(|(begin, (_, bytes))| (*begin, *bytes)));
-    let program = Arc::clone(program);
-    Box::new(move || kernel::run(program.as_ref().as_ref().map_err(String::clone)?, &launch, &memory))
+    let (program, accessed) = (Arc::clone(program), Arc::clone(&state.ledger.accessed));
+    Box::new(move || {
+        let program = program.as_ref().as_ref().map_err(String::clone)?;
+        kernel::run(program, &launch, &memory)?;
+        let mut accessed = accessed.lock().expect("no thread panics with it");
+        *accessed.entry(program.name.clone()).or_default() += memory.accessed();
+        Ok(())
+    })
 }
 
 #[unsafe(no_mangle)]

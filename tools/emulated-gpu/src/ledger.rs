@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::sync::{Arc, Mutex};
 
 /// The ledger: the counts of the program's calls, over all devices and streams.
 #[derive(Debug, Default)]
@@ -18,6 +19,9 @@ pub struct Ledger {
     pub launches: BTreeMap<(String, i32), u64>,
     /// The number of launches of all kernels on all devices.
     pub launched: u64,
+    /// The bytes that each kernel has accessed in device memory, if kernels compute. Every launch counts each sector of
+    /// 32 bytes once, however often it reads or writes it, as a device with an unlimited cache would.
+    pub accessed: Arc<Mutex<BTreeMap<String, u64>>>,
     /// The list of all kernel launches in order, if the settings ask for this list.
     pub order: Vec<String>,
     /// The names of the loaded kernels in the order of loading; the first kernel has number 1.
@@ -63,6 +67,7 @@ impl Ledger {
         let _ = writeln!(text, " \"kernels\": {},\n \"allocations\": {},", list(&self.kernels), self.allocations);
         let _ = writeln!(text, " \"launched\": {},", object(by_device));
         let _ = writeln!(text, " \"launches\": {},", object(launches));
+        let _ = writeln!(text, " \"accessed\": {},", object(&*self.accessed.lock().expect("no thread panics with it")));
         let _ = writeln!(text, " \"peaks\": {},", object(peaks));
         let _ =
             writeln!(text, " \"races\": {}, \"first_races\": {},", races.len(), list(&races[..races.len().min(20)]));

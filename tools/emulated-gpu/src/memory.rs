@@ -2,6 +2,7 @@
 //! kernels may access.
 
 use std::alloc::{Layout, alloc};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The byte that fills device memory before it is written: floats of such bytes are NaN, and addresses of such bytes
 /// are invalid.
@@ -27,27 +28,65 @@ pub fn copy(to: u64, from: u64, bytes: usize) {
     unsafe { (to as *mut u8).copy_from(from as *const u8, bytes) };
 }
 
-/// The device memory that kernels may access, as sorted ranges of addresses.
-#[derive(Clone, Debug, Default)]
-pub struct Ranges(Vec<[u64; 2]>);
+/// The bytes of a sector, the smallest part of memory that an NVIDIA device reads or writes at once.
+const SECTOR: u64 = 32;
+
+/// The device memory that a kernel may access, as sorted ranges of addresses, with the sectors that it has accessed.
+#[derive(Debug, Default)]
+pub struct Ranges(Vec<Range>);
+
+/// An allocation of device memory that a kernel may access.
+#[derive(Debug)]
+struct Range {
+    begin: u64,
+    end: u64,
+    /// One bit for each sector of the allocation, which is set once the kernel has accessed the sector.
+    accessed: Vec<AtomicU64>,
+}
 
 impl Ranges {
-    /// Makes the ranges that kernels may access from the addresses and lengths of allocations.
+    /// Makes the ranges that a kernel may access from the addresses and lengths of allocations.
     pub fn of(allocations: impl Iterator<Item = (u64, u64)>) -> Self {
-        let mut ranges: Vec<_> = allocations.map(|(begin, bytes)| [begin, begin + bytes]).collect();
-        ranges.sort_unstable();
+        let range = |(begin, bytes): (u64, u64)| {
+            let words = bytes.div_ceil(SECTOR).div_ceil(u64::from(u64::BITS));
+            Range { begin, end: begin + bytes, accessed: (0..words).map(|_| AtomicU64::new(0)).collect() }
+        };
+        let mut ranges: Vec<_> = allocations.map(range).collect();
+        ranges.sort_unstable_by_key(|range| range.begin);
         Self(ranges)
     }
 
-    /// Returns a pointer to the bytes at an address that a kernel accesses.
+    /// Returns a pointer to the bytes at an address that a kernel accesses, and notes the access.
     ///
     /// # Errors
     /// Fails if the bytes are not within one allocation.
     pub fn pointer(&self, at: u64, bytes: usize) -> Result<*mut u8, String> {
-        let behind = self.0.partition_point(|[begin, _]| *begin <= at);
-        match behind.checked_sub(1).map(|index| self.0[index]) {
-            Some([_, end]) if at <= end && end - at >= bytes as u64 => Ok(at as *mut u8),
+        let behind = self.0.partition_point(|range| range.begin <= at);
+        match behind.checked_sub(1).map(|index| &self.0[index]) {
+            Some(range) if at <= range.end && range.end - at >= bytes as u64 => {
+                range.note(at, bytes as u64);
+                Ok(at as *mut u8)
+            }
             _ => Err(format!("accesses {bytes} bytes at {at:#x}, which are not allocated")),
+        }
+    }
+
+    /// Returns the bytes of all sectors that the kernel has accessed, each counted once.
+    pub fn accessed(&self) -> u64 {
+        let words = self.0.iter().flat_map(|range| &range.accessed);
+        words.map(|word| u64::from(word.load(Ordering::Relaxed).count_ones()) * SECTOR).sum()
+    }
+}
+
+impl Range {
+    fn note(&self, at: u64, bytes: u64) {
+        let sectors = (at - self.begin) / SECTOR..(at - self.begin + bytes).div_ceil(SECTOR);
+        for sector in sectors {
+            let (word, bit) = (&self.accessed[(sector / 64) as usize], 1 << (sector % 64));
+            // Most accesses are to sectors that were accessed before; reading is cheaper than writing.
+            if word.load(Ordering::Relaxed) & bit == 0 {
+                word.fetch_or(bit, Ordering::Relaxed);
+            }
         }
     }
 }

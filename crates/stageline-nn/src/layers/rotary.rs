@@ -1,10 +1,10 @@
 //! Rotary position embeddings: [`rotated`] turns queries and keys by angles that depend on their positions, and
 //! [`RotaryAngles`] has these angles.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use burn::tensor::{Device, Tensor, TensorData};
-use parking_lot::Mutex;
 
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::engine::of_their_backend;
@@ -12,13 +12,16 @@ use crate::kernels::rotation;
 
 /// The angles of a rotary position embedding (Su et al., 2021, [arXiv:2104.09864](https://arxiv.org/abs/2104.09864)):
 /// position `p` turns pair `i` of a head's elements by `p` times frequency `i`.
-///
-/// Clones share a cache of one table: the cosines and sines that were used last.
 #[derive(Clone, Debug)]
 pub struct RotaryAngles {
     /// The frequency of each pair of elements of a head, in radians per position.
     frequencies: Arc<[f32]>,
-    last: Arc<Mutex<Option<Table>>>,
+}
+
+thread_local! {
+    /// The table that this thread used last, with the frequencies for which it was made. Threads share no table,
+    /// because the queue of one thread on a GPU does not wait until that of another has written it.
+    static LAST: RefCell<Option<(Arc<[f32]>, Table)>> = const { RefCell::new(None) };
 }
 
 /// The cosines and sines of the angles of some consecutive positions, each `[positions, size / 2]` in f32 for heads of
@@ -35,7 +38,7 @@ impl RotaryAngles {
     /// Creates the angles for the given frequencies, one for each pair of a head's elements, in radians per position. A
     /// head has twice as many elements as there are frequencies.
     pub fn new(frequencies: impl Into<Arc<[f32]>>) -> Self {
-        Self { frequencies: frequencies.into(), last: Arc::default() }
+        Self { frequencies: frequencies.into() }
     }
 
     /// Returns the angles of heads of `size` elements with the usual frequencies: `base` to the power of `-2 i / size`
@@ -54,24 +57,30 @@ impl RotaryAngles {
     }
 
     /// Returns the cosines and sines of the angles for `count` positions from `first` on, as tensors on `device`;
-    /// reuses the table of the last call if it has these positions.
+    /// reuses the table of the thread's last call if it has these positions.
     fn table(&self, first: usize, count: usize, device: &Device) -> Table {
-        let mut last = self.last.lock();
-        let suits = |table: &Table| table.device == *device && table.first == first && table.cosines.dims()[0] >= count;
-        if !last.as_ref().is_some_and(suits) {
-            // The angle is rounded to f32 as in other implementations, so that long sequences have the same angles.
-            let angles = (first..first + count).flat_map(|position| {
-                self.frequencies.iter().map(move |frequency| f64::from(position as f32 * frequency))
-            });
-            let (cosines, sines) = angles.map(|angle| (angle.cos() as f32, angle.sin() as f32)).unzip();
-            let tensor = |numbers: Vec<f32>| {
-                Tensor::from_data(TensorData::new(numbers, [count, self.frequencies.len()]), device)
+        LAST.with_borrow_mut(|last| {
+            let suits = |(frequencies, table): &(Arc<[f32]>, Table)| {
+                let same = Arc::ptr_eq(frequencies, &self.frequencies) && table.device == *device;
+                same && table.first == first && table.cosines.dims()[0] >= count
             };
-            *last = Some(Table { device: device.clone(), first, cosines: tensor(cosines), sines: tensor(sines) });
-        }
-        let table = last.clone().expect("the table was made above");
-        let part = |angles: Tensor<2>| angles.slice_dim(0, 0..count);
-        Table { cosines: part(table.cosines), sines: part(table.sines), ..table }
+            let (_, table) = match last.take().filter(suits) {
+                Some(last_one) => last.insert(last_one),
+                None => last.insert((Arc::clone(&self.frequencies), self.new_table(first, count, device))),
+            };
+            let part = |angles: &Tensor<2>| angles.clone().slice_dim(0, 0..count);
+            Table { device: device.clone(), first, cosines: part(&table.cosines), sines: part(&table.sines) }
+        })
+    }
+
+    fn new_table(&self, first: usize, count: usize, device: &Device) -> Table {
+        // The angle is rounded to f32 as in other implementations, so that long sequences have the same angles.
+        let angles = (first..first + count)
+            .flat_map(|position| self.frequencies.iter().map(move |frequency| f64::from(position as f32 * frequency)));
+        let (cosines, sines) = angles.map(|angle| (angle.cos() as f32, angle.sin() as f32)).unzip();
+        let tensor =
+            |numbers: Vec<f32>| Tensor::from_data(TensorData::new(numbers, [count, self.frequencies.len()]), device);
+        Table { device: device.clone(), first, cosines: tensor(cosines), sines: tensor(sines) }
     }
 }
 

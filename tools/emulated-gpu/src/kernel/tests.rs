@@ -385,6 +385,8 @@ fn indices_have_three_axes_and_another_block_size_is_rejected() {
     let launch = |block| Launch { grid: [2, 3, 4], block, shared: 0, parameters: parameters.clone() };
     run(&program, &launch([2, 3, 2]), &memory).unwrap();
     assert_eq!(buffer, (7..2 * 3 * 4 * 12 + 7).collect::<Vec<_>>());
+    // Every thread has written its number of 4 bytes, and every sector of 32 bytes counts once.
+    assert_eq!(memory.accessed(), 2 * 3 * 4 * 12 * 4);
     assert!(
         run(&program, &launch([12, 1, 1]), &memory)
             .unwrap_err()
