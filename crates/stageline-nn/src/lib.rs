@@ -12,7 +12,8 @@
 //!   three times or more, both in split layers and directly: with split backwards its gradients are added in another
 //!   order.
 //! - **Backends**: split backwards, [`block`], [`selective`] and the operations that replace several of burn's run on
-//!   CPUs and on NVIDIA GPUs, if the crate is built with the backend. The GPU code has run on an emulated GPU only.
+//!   CPUs and on GPUs, if the crate is built with the backend. The GPU code has run on a Vulkan device in software and on
+//!   an emulated NVIDIA GPU only. There, causal attention stores no scores, so [`selective`] saves little memory.
 //! - **Custom layers**: the `Backward` of a burn operation (burn's feature `extension`) passes its weight gradients to
 //!   [`put_off`] as a [`Deferred`].
 //!
