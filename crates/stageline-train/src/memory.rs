@@ -17,7 +17,8 @@ fn least_flush_bytes(optimizer: OptimizerName, rollback: bool) -> u64 {
     let times = if rollback { 2 } else { 1 };
     match optimizer {
         OptimizerName::Adamw => times * 4 * (1 + 2),
-        OptimizerName::Lion => times * 4 * (1 + 1),
+        // Muon has one state for a matrix, and AdamW beside it has two for the other parameters.
+        OptimizerName::Lion | OptimizerName::Muon => times * 4 * (1 + 1),
         // The rows and columns of Adafactor's state are small, and plain SGD has none.
         OptimizerName::Adafactor | OptimizerName::Sgd => times * 4,
     }
@@ -35,7 +36,9 @@ pub fn refuse_too_many_parameters(job: &Job, parameters: u64, resumed: bool, sma
     let (needs, has) = (parameters.saturating_mul(bytes), memory_for(job, 0));
     let way_out = match (resumed, job.training.optimizer) {
         (true, _) => "free memory, or resume on another host".to_owned(),
-        (false, OptimizerName::Adamw | OptimizerName::Lion) => format!("{smaller}, or try --optimizer adafactor"),
+        (false, OptimizerName::Adamw | OptimizerName::Lion | OptimizerName::Muon) => {
+            format!("{smaller}, or try --optimizer adafactor")
+        }
         (false, OptimizerName::Adafactor | OptimizerName::Sgd) => smaller.to_owned(),
     };
     // The memory of other devices is not known here.

@@ -1,8 +1,10 @@
 //! Chains a model's stages in order, each with its [`StageConfig`]; the compiler checks that each stage takes the
 //! output type of the one before.
 
+use std::sync::Arc;
+
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
-use burn::module::Module;
+use burn::module::{Module, ParamGroup, ParamId};
 use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
 
@@ -28,7 +30,13 @@ pub struct StageConfig {
     optimizer: ModuleOptimizer,
     learning_rate: ModuleLrScheduler,
     recompute: Recompute,
+    /// The function that adds the optimizer of a row's first and last layer; `None` if these layers have the optimizer
+    /// of the stage.
+    ends: Option<WithGroup>,
 }
+
+/// The type of a function that adds another optimizer to a stage's optimizer, for a group of the stage's parameters.
+type WithGroup = Arc<dyn Fn(ModuleOptimizer, ParamGroup) -> ModuleOptimizer + Send + Sync>;
 
 impl StageConfig {
     /// Creates the configuration of a stage that runs on `device` and steps its parameters with `optimizer`.
@@ -39,7 +47,7 @@ impl StageConfig {
         learning_rate: impl Into<ModuleLrScheduler>,
     ) -> Self {
         let (optimizer, learning_rate) = (optimizer.into(), learning_rate.into());
-        Self { device, optimizer, learning_rate, recompute: Recompute::Nothing }
+        Self { device, optimizer, learning_rate, recompute: Recompute::Nothing, ends: None }
     }
 
     /// Sets which part of its forward the stage recomputes in its backwards (activation checkpointing). If unset, the
@@ -47,6 +55,35 @@ impl StageConfig {
     #[must_use]
     pub fn recompute(self, recompute: Recompute) -> Self {
         Self { recompute, ..self }
+    }
+
+    /// Sets another optimizer for the first and the last layer of a [`Row`](crate::Row), which are most often
+    /// embeddings and a head. `add` receives the optimizer of the stage and the group of these layers' parameters in
+    /// the stage, and returns the optimizer with the group's own optimizer.
+    ///
+    /// A chain of stages that are cut by hand does not call `add`, because only a row knows its ends.
+    ///
+    /// ```
+    /// use burn::optim::{AdamWConfig, LionConfig};
+    /// # use burn::tensor::Device;
+    /// # use stageline::StageConfig;
+    ///
+    /// let config = StageConfig::new(Device::flex(), LionConfig::new().init(), 1e-4)
+    ///     .ends(|optimizer, ends| optimizer.with_group(ends, AdamWConfig::new().build(), None));
+    /// ```
+    #[must_use]
+    pub fn ends(self, add: impl Fn(ModuleOptimizer, ParamGroup) -> ModuleOptimizer + Send + Sync + 'static) -> Self {
+        Self { ends: Some(Arc::new(add)), ..self }
+    }
+
+    /// Returns this configuration with the optimizer of a row's ends added for the parameters `ids`, which are those of
+    /// the first and the last layer that this stage has.
+    pub(crate) fn with_ends(self, ids: Vec<ParamId>) -> Self {
+        let optimizer = match &self.ends {
+            Some(add) if !ids.is_empty() => add(self.optimizer, ParamGroup::from_ids(ids)),
+            _ => self.optimizer,
+        };
+        Self { optimizer, ..self }
     }
 
     pub(crate) fn device(&self) -> &Device {
@@ -93,7 +130,7 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
     /// Registers the next stage of the chain: records its device, its recomputation setting and its parameters. Returns
     /// the stage's module with its optimizer, not yet copied to a device.
     fn add<M: Module>(&mut self, module: M, config: StageConfig) -> Unplaced<M> {
-        let StageConfig { device, optimizer, learning_rate, recompute } = config;
+        let StageConfig { device, optimizer, learning_rate, recompute, .. } = config;
         let stage = self.devices.len();
         self.devices.push(device.inner());
         self.recompute.push(recompute);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use burn::module::Module;
+use burn::module::{Module, ParamId};
 use burn::tensor::Device;
 
 use crate::build::builder::PipelineBuilder;
@@ -14,6 +14,7 @@ use crate::pipeline::Pipeline;
 use crate::pipeline::modules::{ModuleError, Modules};
 use crate::state::names::Names;
 use stageline_nn::params::seed::{seeded_on, unseeded};
+use stageline_nn::params::visit::describe;
 
 /// A model as a row of layers: a first layer, any number of blocks of one type, and a last layer with a loss.
 ///
@@ -89,6 +90,20 @@ enum Part<F, B, L> {
     Begin(F, Vec<B>),
     Middle(Vec<B>),
     End(Vec<B>, L),
+}
+
+impl<F: Module, B, L: Module> Part<F, B, L> {
+    /// Returns the ids of the parameters of the first and of the last layer of the model, as far as the stage has them.
+    fn ids_of_ends(&self) -> Vec<ParamId> {
+        let (first, last) = match self {
+            Self::Whole(first, _, last) => (Some(first), Some(last)),
+            Self::Begin(first, _) => (Some(first), None),
+            Self::Middle(_) => (None, None),
+            Self::End(_, last) => (None, Some(last)),
+        };
+        let (first, last) = (first.map(describe).unwrap_or_default(), last.map(describe).unwrap_or_default());
+        first.into_iter().chain(last).map(|parameter| parameter.id).collect()
+    }
 }
 
 impl<F, B, L> Row<F, B, L>
@@ -185,6 +200,7 @@ where
             let first_block = range.start.saturating_sub(1);
             let part = self.part(range, config.device());
             names = self.named(std::mem::take(&mut names), &part, first_block);
+            let config = config.with_ends(part.ids_of_ends());
             (part, config)
         });
         let mut chain = None;
