@@ -43,7 +43,7 @@ fn muon_steps_the_matrices_of_blocks_and_adamw_everything_else() {
     let place = folder.path().to_str().unwrap();
     for stages in ["1", "3"] {
         let folder = format!("{place}/{stages}");
-        trained(&[("stages", stages), ("checkpoint", &folder)]).unwrap();
+        trained(&[("stages", stages), ("checkpoint", folder.as_str())]).unwrap();
         let states = Saved::open(Path::new(&folder)).unwrap().read().unwrap().optimizer;
         let with = |field: &str| -> Vec<String> {
             states.keys().filter_map(|name| name.strip_suffix(field)).map(str::to_owned).collect()
