@@ -109,6 +109,24 @@ type Wire<In, Out> = Box<dyn Fn(&mut Assembly, Source<In>) -> Source<Out>>;
 /// A chain of stages, from the input of a batch (`In`) to the output of the last stage so far (`Out`).
 ///
 /// [`Pipeline::builder`] begins a chain, [`stage`](Self::stage) appends to it, and [`loss`](Self::loss) ends it.
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use stageline::{LossStage, Pipeline, StageConfig};
+/// # fn build<L: LossStage<Input = Tensor<2>, Output = Tensor<2>>>(first: L, last: L, config: StageConfig) {
+/// let pipeline = Pipeline::builder().stage(first, config.clone()).loss(last, config).micro_batches(8).build();
+/// # }
+/// ```
+///
+/// A last stage that is appended by `stage` has no loss in the pipeline, so this does not compile:
+///
+/// ```compile_fail,E0277
+/// # use burn::tensor::Tensor;
+/// # use stageline::{LossStage, Pipeline, StageConfig};
+/// # fn build<L: LossStage<Input = Tensor<2>, Output = Tensor<2>>>(first: L, last: L, config: StageConfig) {
+/// let pipeline = Pipeline::builder().stage(first, config.clone()).stage(last, config).micro_batches(8).build();
+/// # }
+/// ```
 #[must_use = "end the chain with `loss` and `build` it"]
 pub struct Chain<In: Payload, Out: Payload> {
     devices: Vec<Device>,
@@ -116,6 +134,15 @@ pub struct Chain<In: Payload, Out: Payload> {
     owners: Owners,
     wire: Wire<In, Out>,
 }
+
+/// A chain that ends with a loss. No [`Chain`] is one, because [`Chain::loss`] returns a [`PipelineBuilder`]; the trait
+/// only gives the compiler a message for those who call a setting of the builder on a chain.
+#[diagnostic::on_unimplemented(
+    message = "a chain ends with `.loss(stage, config)`; the last stage was added by `.stage`",
+    label = "the chain has no loss",
+    note = "replace the last `.stage(...)` by `.loss(...)`, which returns the builder with all settings and `build`"
+)]
+pub trait EndsWithLoss {}
 
 impl Pipeline<(), (), ()> {
     /// Creates an empty chain of stages. [`stage`](Chain::stage) appends the stages in the order of the model, and
@@ -180,5 +207,23 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
             wire: Box::new(wire),
             scoring: Scoring { weight: Box::new(move |target| constants.weight(target)), metrics: L::METRICS },
         })
+    }
+
+    /// Does not compile, because only a chain that ends with a loss can be built.
+    #[doc(hidden)]
+    pub fn build(self) -> Self
+    where
+        Self: EndsWithLoss,
+    {
+        self
+    }
+
+    /// Does not compile, because only a chain that ends with a loss has settings.
+    #[doc(hidden)]
+    pub fn micro_batches(self, _: usize) -> Self
+    where
+        Self: EndsWithLoss,
+    {
+        self
     }
 }
