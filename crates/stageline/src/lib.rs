@@ -19,6 +19,8 @@
 //! - Training: [`Pipeline::step`], [`Pipeline::steps`] and [`Pipeline::eval`] run batches, and [`Pipeline::infer`]
 //!   returns outputs; [`StepReport`] says what a step did, and [`StepError`] why it failed. [`Pipeline::checkpoint`]
 //!   copies the state to resume from.
+//! - Warnings: they are `tracing` events, so a program shows them by a subscriber, such as
+//!   `tracing_subscriber::fmt::init()`; without one they are invisible. Programs of `stageline-train` have one.
 //! - Time and memory: [`Recording`] explains the idle time of a step, and [`MemoryEstimate`] predicts the memory of the
 //!   workers.
 //! - Proof: [`verify`] checks on a user's own model that a pipeline trains as one full batch on one device would.

@@ -13,6 +13,10 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// [`PipelineBuilder::restore`](crate::PipelineBuilder::restore) takes the checkpoint; the checkpoint's field `run`
     /// has room for a program's own state.
     ///
+    /// The names of a chain's parameters are those of [`PipelineBuilder::names`](crate::PipelineBuilder::names). A
+    /// pipeline of a [`Row`](crate::Row) has such names without that call. With neither, a name is made of the stage
+    /// and the path in its module, and the checkpoint can be resumed only with the same partition.
+    ///
     /// A checkpoint can also be taken after an error, because a failed step is rolled back on every stage. The
     /// exception is a failed step that some stage has made while [`rollback`](crate::PipelineBuilder::rollback) is off.
     ///
@@ -21,14 +25,23 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     ///
     /// use burn::tensor::Tensor;
     /// use stageline::checkpoint::{CheckpointError, Saved, Store, Writer};
-    /// use stageline::{Batch, BoxError, Pipeline, PipelineBuilder};
+    /// use stageline::{Batch, BoxError, LossStage, Names, Pipeline, Stage, StageConfig};
     ///
     /// type Float = Tensor<2>;
     ///
-    /// fn train(
-    ///     builder: PipelineBuilder<Float, Float, Float>,
+    /// fn train<S, L>(
+    ///     encoder: S,
+    ///     decoder: L,
+    ///     config: StageConfig,
     ///     batch: impl Fn(u64) -> Batch<Float, Float>,
-    /// ) -> Result<(), BoxError> {
+    /// ) -> Result<(), BoxError>
+    /// where
+    ///     S: Stage<Input = Float, Output = Float>,
+    ///     L: LossStage<Input = Float, Output = Float, Target = Float>,
+    /// {
+    ///     // The names of the whole model, which are the same on every cut.
+    ///     let names = Names::new().part("encoder", &encoder).part("decoder", &decoder);
+    ///     let builder = Pipeline::builder().stage(encoder, config.clone()).loss(decoder, config).names(names);
     ///     let folder = Path::new("kept");
     ///     let (mut pipeline, start) = match Saved::open(folder) {
     ///         Ok(saved) => (builder.restore(saved.read()?).build()?, saved.manifest().progress.steps),
