@@ -188,6 +188,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
             events,
             took,
         });
+        if update.stepped() {
+            self.done.learning_rate = report.stages.first().and_then(|stage| stage.learning_rate);
+        }
         span.record("loss", report.loss).record("weight", report.weight()).record("bubble", report.bubble());
         Ok(report)
     }
