@@ -161,7 +161,7 @@ impl Demand<'_> {
         let (job, rows) = (self.job, self.job.training.micro_batch_size);
         let takes = |lever: &Lever| match lever {
             Lever::SmallerMicroBatches { micro_batches, .. } => *micro_batches <= LARGEST,
-            Lever::MoreStages { stages } => *stages <= self.most_stages,
+            Lever::MoreStages { workers } => workers * self.planned.stages / job.running.workers <= self.most_stages,
             // A resumed run cannot change its optimizer, because the checkpoint has the states of the former one.
             Lever::LeanerOptimizer => !self.resumed && job.training.optimizer == OptimizerName::Adamw,
             _ => true,
@@ -211,7 +211,7 @@ fn explain(refused: &DoesNotFit) -> String {
         Lever::Recompute => "--recompute full".to_owned(),
         Lever::OneFOneB => "--schedule 1f1b".to_owned(),
         Lever::OneStage => "--stages 1".to_owned(),
-        Lever::MoreStages { stages } => format!("--stages {stages} --device D (so many of them)"),
+        Lever::MoreStages { workers } => format!("--stages {workers} --device D (so many of them)"),
         Lever::LeanerOptimizer => "--optimizer adafactor".to_owned(),
         other => other.to_string(),
     };
