@@ -6,7 +6,9 @@ use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use stageline::nn::Linear;
 use stageline::schedule::{Interleaved, LoopedBreadthFirst, OneFOneB, Plan, Schedule, ZbV};
-use stageline::{Batch, Cut, CutError, LayeredModel, LossStage, ModelRow, Pipeline, Row, Stage, StageConfig, Weight};
+use stageline::{
+    Batch, Costs, Cut, CutError, LayeredModel, LossStage, ModelRow, Pipeline, Row, Stage, StageConfig, Weight,
+};
 use stageline_train::fingerprint;
 
 use crate::model::{Bytes, Logits, Shape, costs, gpt};
@@ -107,6 +109,11 @@ fn measured_costs_have_times_and_the_same_counts() {
     let (counted, measured) = (row.count(sample.clone()), row.measure(sample, &Device::flex()));
     assert_eq!((counted.parameters(), counted.flops()), (measured.parameters(), measured.flops()));
     assert_eq!(counted.parameters() as usize, row.init(&Device::flex()).num_params());
+    let parts = |costs: &Costs| -> Vec<(String, u64)> {
+        costs.layers().iter().map(|layer| (layer.name.clone(), layer.parameters)).collect()
+    };
+    let sizes = row.sizes();
+    assert_eq!((parts(&sizes), sizes.flops()), (parts(&counted), 0.0));
     assert!(counted.layers().iter().all(|layer| layer.time.is_none()));
     assert!(measured.layers().iter().all(|layer| layer.time.is_some_and(|time| !time.is_zero())));
     assert_eq!(measured.cut(3).unwrap().stages(), 3);

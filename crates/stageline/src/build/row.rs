@@ -7,7 +7,7 @@ use burn::tensor::Device;
 
 use crate::build::builder::PipelineBuilder;
 use crate::build::chain::StageConfig;
-use crate::build::cost::{Costing, Costs, Way, parameters};
+use crate::build::cost::{Costing, Costs, LayerCost, Way, parameters};
 use crate::build::cut::{Cut, CutError};
 use crate::model::stage::{LossStage, Stage};
 use crate::pipeline::Pipeline;
@@ -145,10 +145,21 @@ where
     /// Returns the number of elements in the parameters of all layers, without initialising the lazy parameters of
     /// burn's layers.
     pub fn parameters(&self) -> u64 {
-        let device = drawing_device(None).autodiff();
+        self.sizes().parameters()
+    }
+
+    /// Returns the costs of the layers without their FLOPs and times: the name and the number of parameters of each. No
+    /// layer is run, and the lazy parameters of burn's layers stay uninitialised.
+    pub fn sizes(&self) -> Costs {
+        let ([first, blocks, last], device) = (&self.names, drawing_device(None).autodiff());
+        let size = |name: String, parameters: u64| LayerCost { name, parameters, flops: 0.0, time: None };
         unseeded(|| {
-            let blocks = (0..self.blocks).map(|index| parameters(&(self.block)(index, &device)));
-            parameters(&(self.first)(&device)) + blocks.sum::<u64>() + parameters(&(self.last)(&device))
+            let mut sizes = vec![size(first.clone(), parameters(&(self.first)(&device)))];
+            for index in 0..self.blocks {
+                sizes.push(size(format!("{blocks}.{index}"), parameters(&(self.block)(index, &device))));
+            }
+            sizes.push(size(last.clone(), parameters(&(self.last)(&device))));
+            Costs(sizes)
         })
     }
 
