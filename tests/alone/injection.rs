@@ -18,7 +18,7 @@ use stageline::checkpoint::Checkpoint;
 use stageline::schedule::{
     DualPipeV, EagerOneFOneB, GPipe, Interleaved, LoopedBreadthFirst, OneFOneB, Schedule, VHalf, VMin, ZbH1, ZbH2, ZbV,
 };
-use stageline::{Activity, Batch, Clip, Failure, Pipeline, PipelineBuilder, StageConfig, StepError};
+use stageline::{Activity, Batch, Clip, Failure, Pipeline, PipelineBuilder, StageConfig, StepError, Update};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber, span};
 
@@ -58,9 +58,11 @@ static NOTED: Mutex<Option<Vec<Noted>>> = Mutex::new(None);
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Noted {
     id: u64,
+    stage: Option<u64>,
     action: String,
     micro_batch: Option<u64>,
     waited_us: Option<u64>,
+    waited_for: Option<String>,
     step: Option<u64>,
     /// The figures in the tracing span of a training step, by name: the step's loss, weight and bubble.
     figures: BTreeMap<&'static str, f64>,
@@ -145,6 +147,7 @@ impl Subscriber for Saboteur {
 impl Visit for Noted {
     fn record_u64(&mut self, field: &Field, value: u64) {
         match field.name() {
+            "stage" => self.stage = Some(value),
             "micro_batch" => self.micro_batch = Some(value),
             "waited_us" => self.waited_us = Some(value),
             "step" => self.step = Some(value),
@@ -157,8 +160,10 @@ impl Visit for Noted {
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        if field.name() == "action" {
-            self.action = format!("{value:?}");
+        match field.name() {
+            "action" => self.action = format!("{value:?}"),
+            "waited_for" => self.waited_for = Some(format!("{value:?}")),
+            _ => {}
         }
     }
 }
@@ -473,8 +478,9 @@ fn recomputation_and_split_backwards_that_do_nothing_are_reported() {
     assert!(found.len() == 3 && found[1].starts_with(&unmarked(1)), "{found:?}");
 }
 
-/// Tests the fields of tracing spans: the span of an action has its micro-batch and the microseconds that it waited for
-/// others, and the span of a step has its loss, weight and bubble.
+/// Tests the fields of tracing spans: the span of an action has its stage, its micro-batch, the microseconds that it
+/// waited and for whom. The span of a step begins before its actions, and has its loss, weight and bubble, also if the
+/// step has no loss weight.
 #[test]
 fn spans_of_actions_and_steps_have_their_fields() {
     if ran_in_a_process_of_its_own() {
@@ -484,11 +490,27 @@ fn spans_of_actions_and_steps_have_their_fields() {
     let mut pipeline = tied(1, 2, 3, &OneFOneB).build().unwrap();
     *NOTED.lock().unwrap() = Some(Vec::new());
     let report = pipeline.step(batch(0)).unwrap();
+    let (input, (wanted, mask)) = Mlp::batch(6, WIDTH, false, 5);
+    let masked = pipeline.step(Batch::new(input, (wanted, mask * 0.0))).unwrap();
     drop(pipeline);
     let noted = NOTED.lock().unwrap().take().unwrap();
     let steps: Vec<_> = noted.iter().filter(|note| note.step.is_some()).collect();
     let figures = BTreeMap::from([("loss", report.loss), ("weight", report.weight()), ("bubble", report.bubble())]);
-    assert!(steps.len() == 1 && steps[0].step == Some(0) && steps[0].figures == figures, "{steps:?}");
+    assert!(steps.len() == 2 && steps[0].step == Some(0) && steps[0].figures == figures, "{steps:?}");
+    assert_eq!(noted[0], *steps[0], "a worker has begun before the span of its step");
+    assert_eq!((masked.update, steps[1].step), (Update::NoWeight, Some(1)));
+    let figure = |name: &str| steps[1].figures[name];
+    assert!(figure("loss").is_nan() && figure("weight") == 0.0 && figure("bubble") == masked.bubble(), "{steps:?}");
+    let mut waits = 0;
+    for note in &noted {
+        let Ok(activity) = note.action.parse::<Activity>() else { continue };
+        // A wait of less than a microsecond may have a cause or none.
+        let cause = activity.wait_cause().map(|cause| cause.to_string());
+        assert!(note.waited_for.is_none() || note.waited_for == cause, "{note:?}");
+        assert!(note.waited_us == Some(0) || note.waited_for.is_some(), "{note:?}");
+        waits += usize::from(note.waited_for.is_some());
+    }
+    assert!(waits > 0, "no action has waited: {noted:?}");
     for compute in ["F", "B"] {
         let mut found: Vec<_> = Vec::new();
         for note in &noted {
@@ -497,7 +519,8 @@ fn spans_of_actions_and_steps_have_their_fields() {
                 .split_once(compute)
                 .and_then(|(stage, micro_batch)| Some((stage.parse::<u64>().ok()?, micro_batch.parse::<u64>().ok()?)));
             if let Some((stage, micro_batch)) = parts {
-                assert_eq!((note.micro_batch, note.waited_us.is_some()), (Some(micro_batch), true), "{note:?}");
+                assert_eq!((note.stage, note.micro_batch), (Some(stage), Some(micro_batch)), "{note:?}");
+                assert!(note.waited_us.is_some(), "{note:?}");
                 found.push((stage, micro_batch));
             }
         }

@@ -10,6 +10,7 @@ static ALLOCATOR: stageline::CountingAllocator = stageline::CountingAllocator::n
 mod injection;
 mod kills;
 mod memory;
+mod resuming;
 mod soak;
 mod standing;
 

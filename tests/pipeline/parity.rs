@@ -1,7 +1,8 @@
 //! Tests of bitwise parity: trained parameters have the same bits for every P, schedule and channel capacity, and for a
 //! plain loop.
 
-use burn::module::Module;
+use burn::module::{Module, ParamGroup};
+use burn::optim::{AdamWConfig, LionConfig, ModuleOptimizer, MuonConfig};
 use burn::tensor::Tensor;
 use proptest::prelude::*;
 use stageline::schedule::{
@@ -10,9 +11,9 @@ use stageline::schedule::{
 };
 
 use stageline::nn::Linear;
-use stageline::{Batch, Clip, Dropout, Pipeline, Stage, Update};
+use stageline::{Batch, Clip, Dropout, Pipeline, Stage, StageConfig, Update};
 
-use crate::mlp::{Cut, Error, Layer, Mlp, Target, bits, config};
+use crate::mlp::{Cut, Error, LEARNING_RATE, Layer, Mlp, Target, bits, config, device};
 
 const SCHEDULES: [&(dyn Schedule + Sync); 5] = [&GPipe, &OneFOneB, &EagerOneFOneB, &ZbH1, &ZbH2];
 
@@ -119,6 +120,31 @@ fn clipping_gives_the_bits_of_the_plain_loop() {
         model.clone().train_plainly_clipped(3, &batches, Some(Clip::GlobalNorm(0.05))).0.bits(),
         model.train_plainly(3, &batches).bits()
     );
+}
+
+/// Tests other optimizers than AdamW against a plain loop in burn: Lion, and Muon for the weights beside AdamW for the
+/// biases.
+#[test]
+fn lion_and_muon_give_the_bits_of_the_plain_loop() {
+    let lion = || LionConfig::new().init();
+    let weights = || ParamGroup::from_any_predicates(vec!["weight"]);
+    let muon = || AdamWConfig::new().init().with_group(weights(), MuonConfig::new().build(), None);
+    let model = Mlp::new(3, 8, 6);
+    let batches = batches(7, 8, true, 3);
+    for (name, optimizer) in [("Lion", &lion as &dyn Fn() -> ModuleOptimizer), ("Muon", &muon)] {
+        let (plain, _) = model.clone().train_plainly_by(optimizer(), (1, 3), &batches, None);
+        assert_ne!(plain.bits(), model.clone().train_plainly(3, &batches).bits(), "{name}");
+        for (stages, schedule) in [1, 2, 4].into_iter().flat_map(|stages| SCHEDULES.map(|schedule| (stages, schedule)))
+        {
+            let builder = model.clone().split(stages, &StageConfig::new(device(), optimizer(), LEARNING_RATE));
+            let mut pipeline = builder.micro_batches(3).schedule(schedule).build().unwrap();
+            for (input, target) in &batches {
+                pipeline.step(Batch::new(input.clone(), target.clone())).unwrap();
+            }
+            let trained = Mlp::join(pipeline.into_modules());
+            assert!(trained.bits() == plain.bits(), "{name}, P={stages} {}", schedule.name());
+        }
+    }
 }
 
 /// A stage for tests: a layer followed by dropout.

@@ -6,7 +6,9 @@ use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use stageline::nn::Linear;
 use stageline::schedule::{Interleaved, LoopedBreadthFirst, OneFOneB, Plan, Schedule, ZbV};
-use stageline::{Batch, Cut, CutError, LossStage, Pipeline, Row, Stage, StageConfig, Weight};
+use stageline::{
+    Batch, Costs, Cut, CutError, LayeredModel, LossStage, ModelRow, Pipeline, Row, Stage, StageConfig, Weight,
+};
 use stageline_train::fingerprint;
 
 use crate::model::{Bytes, Logits, Shape, costs, gpt};
@@ -107,6 +109,11 @@ fn measured_costs_have_times_and_the_same_counts() {
     let (counted, measured) = (row.count(sample.clone()), row.measure(sample, &Device::flex()));
     assert_eq!((counted.parameters(), counted.flops()), (measured.parameters(), measured.flops()));
     assert_eq!(counted.parameters() as usize, row.init(&Device::flex()).num_params());
+    let parts = |costs: &Costs| -> Vec<(String, u64)> {
+        costs.layers().iter().map(|layer| (layer.name.clone(), layer.parameters)).collect()
+    };
+    let sizes = row.sizes();
+    assert_eq!((parts(&sizes), sizes.flops()), (parts(&counted), 0.0));
     assert!(counted.layers().iter().all(|layer| layer.time.is_none()));
     assert!(measured.layers().iter().all(|layer| layer.time.is_some_and(|time| !time.is_zero())));
     assert_eq!(measured.cut(3).unwrap().stages(), 3);
@@ -167,4 +174,107 @@ fn blocks_that_change_the_shape_are_counted() {
     let costs = row.count(Tensor::zeros([2, 16], &Device::flex()));
     assert_eq!(costs.layers().len(), 6);
     assert_eq!((costs.parameters(), costs.flops()), (5 + 4 * 3 + 3, 2.0 * 2.0 * 4.0 * 3.0));
+}
+
+/// A model in one struct, as burn's proposal of pipelines has it. The forward of a block depends on its index.
+#[derive(Module, Debug)]
+struct Net {
+    input: Linear,
+    blocks: Vec<Linear>,
+    output: Linear,
+}
+
+const BLOCKS: usize = 3;
+
+impl LayeredModel for Net {
+    type Config = [usize; 3];
+    type First = Linear;
+    type Block = Linear;
+    type Last = Linear;
+    type Input = Tensor<2>;
+    type Hidden = Tensor<2>;
+    type Output = Tensor<2>;
+    type Target = Tensor<2>;
+
+    fn blocks(_: &[usize; 3]) -> usize {
+        BLOCKS
+    }
+
+    fn init_first([inputs, width, _]: &[usize; 3], device: &Device) -> Linear {
+        LinearConfig::new(*inputs, *width).init(device).into()
+    }
+
+    fn init_block([_, width, _]: &[usize; 3], _: usize, device: &Device) -> Linear {
+        LinearConfig::new(*width, *width).init(device).into()
+    }
+
+    fn init_last([_, width, outputs]: &[usize; 3], device: &Device) -> Linear {
+        LinearConfig::new(*width, *outputs).init(device).into()
+    }
+
+    fn join(input: Linear, blocks: Vec<Linear>, output: Linear) -> Self {
+        Self { input, blocks, output }
+    }
+
+    fn forward_input(input: &Linear, batch: Tensor<2>) -> Tensor<2> {
+        input.forward(batch)
+    }
+
+    fn forward_block(block: &Linear, index: usize, hidden: Tensor<2>) -> Tensor<2> {
+        (block.forward(hidden) * (index + 1) as f64).tanh()
+    }
+
+    fn forward_output(output: &Linear, hidden: Tensor<2>) -> Tensor<2> {
+        output.forward(hidden)
+    }
+
+    fn loss(_: &Linear, output: Tensor<2>, target: Tensor<2>) -> Tensor<1> {
+        (output - target).square().sum()
+    }
+
+    fn weight(_: &Linear, target: &Tensor<2>) -> Weight {
+        target.dims()[0].into()
+    }
+}
+
+/// Tests a model in one struct that becomes a row: on every cut it trains to the same bits, and its outputs are those
+/// of its plain forward. Each layer has a seed of its own, and the joined model has the parameters' names of the row.
+#[test]
+fn a_model_in_one_struct_has_the_outputs_of_its_plain_forward_on_every_cut() {
+    let row = || ModelRow::<Net>::of_model([4, 6, 2]).seed(3).names("input", "blocks", "output");
+    let numbers = |columns: usize, factor: usize| {
+        let values: Vec<f32> = (0..5 * columns).map(|at| (at * factor % 11) as f32 / 11.0).collect();
+        Tensor::<2>::from_data(TensorData::new(values, [5, columns]), &Device::flex())
+    };
+    let (input, target) = (numbers(4, 3), numbers(2, 7));
+    let bits = |tensor: Tensor<2>| tensor.into_data().iter::<f32>().map(f32::to_bits).collect::<Vec<_>>();
+    let plain = |net: &Net| {
+        let Net { input: first, blocks, output } = net.valid();
+        let mut hidden = first.forward(input.clone());
+        for (index, block) in blocks.iter().enumerate() {
+            hidden = (block.forward(hidden) * (index + 1) as f64).tanh();
+        }
+        bits(output.forward(hidden))
+    };
+    let untrained = row().init_model(&Device::flex());
+    let first_blocks = [0, 1].map(|block| untrained.blocks[block].weight.val().into_data());
+    assert_ne!(first_blocks[0], first_blocks[1], "two blocks have the same parameters");
+    let mut expected = None;
+    for cut in ["0", "0,2", "0,1,4", "0,1,2,3,4"] {
+        let cut: Cut = cut.parse().unwrap();
+        let builder = row().pipeline(&cut, vec![config(); cut.stages()]).unwrap();
+        let mut pipeline = builder.micro_batches(2).cores_per_stage(1).build().unwrap();
+        let outputs = pipeline.infer_micro_batches(vec![input.clone()]).unwrap();
+        assert_eq!(bits(outputs[0].clone()), plain(&untrained), "{cut}");
+        pipeline.step(Batch::new(input.clone(), target.clone())).unwrap();
+        let names = pipeline.checkpoint().unwrap().parameters;
+        for name in ["input.weight", "blocks.2.bias", "output.weight"] {
+            assert!(names.contains_key(name), "{name} is not among {:?}", names.keys());
+        }
+        let outputs = pipeline.infer_micro_batches(vec![input.clone()]).unwrap();
+        let trained = row().join_model(pipeline.into_modules()).unwrap();
+        assert_eq!(bits(outputs[0].clone()), plain(&trained), "{cut}");
+        assert_ne!(plain(&trained), plain(&untrained), "{cut}");
+        assert_eq!(*expected.get_or_insert_with(|| fingerprint(&trained)), fingerprint(&trained), "{cut}");
+    }
 }

@@ -154,13 +154,24 @@ impl Mlp {
     /// Trains the model without Stageline, with gradients summed first within groups of micro-batches and then over the
     /// groups. Returns the model and the global gradient norm of every step.
     pub fn train_plainly_in_groups(
+        self,
+        groups: (usize, usize),
+        batches: &[(Tensor<2>, Target)],
+        clip: Option<Clip>,
+    ) -> (Self, Vec<f64>) {
+        self.train_plainly_by(AdamWConfig::new().init(), groups, batches, clip)
+    }
+
+    /// Trains the model without Stageline by any optimizer of burn, with gradients summed first within groups of
+    /// micro-batches and then over the groups. Returns the model and the global gradient norm of every step.
+    pub fn train_plainly_by(
         mut self,
+        mut optimizer: ModuleOptimizer,
         (groups, micro_batches): (usize, usize),
         batches: &[(Tensor<2>, Target)],
         clip: Option<Clip>,
     ) -> (Self, Vec<f64>) {
         let mut norms = Vec::new();
-        let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
         for (input, (wanted, mask)) in batches {
             let total = mask.clone().sum().into_scalar::<f32>();
             let mut sums: Vec<_> = (0..groups).map(|_| GradientsAccumulator::new()).collect();

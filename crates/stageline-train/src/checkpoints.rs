@@ -156,6 +156,12 @@ impl Keeper {
         })
     }
 
+    /// Returns the flag that the first SIGINT or SIGTERM sets, for waits that end at a signal. Without checkpoints it is
+    /// never set, because a signal then ends the process.
+    pub fn stop_signal(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.signalled)
+    }
+
     /// Whether the training ends once `steps` steps are done, because of a signal or `--stop-after`.
     pub fn stops(&self, steps: usize) -> bool {
         self.signalled.load(Ordering::Acquire) || self.stop_after.is_some_and(|last| steps >= last)
@@ -204,10 +210,10 @@ impl Keeper {
     }
 
     /// Waits until the last checkpoint is on disk, and prints the `--resume` flag that resumes from it; prints nothing
-    /// if there is no checkpoint.
-    pub fn finish(self) -> Result<()> {
-        let written = self.writer.map(Writer::finish).transpose()?.flatten();
-        let Some((steps, before)) = self.kept else { return Ok(()) };
+    /// if there is no checkpoint. No further checkpoints can be saved.
+    pub fn finish(&mut self) -> Result<()> {
+        let written = self.writer.take().map(Writer::finish).transpose()?.flatten();
+        let Some((steps, before)) = self.kept.take() else { return Ok(()) };
         if let Some(path) = written.or(before) {
             println!("checkpoint after {steps} steps; to resume from it: --resume {}", path.display());
         }

@@ -3,8 +3,8 @@
 use anyhow::Result;
 use stageline::{Batch, Payload};
 
-/// The source of the batches of a training. Several threads call it at the same time, to read batches ahead of the
-/// training steps.
+/// The source of the batches of a training. Sixteen threads call it at the same time, to read batches ahead of the
+/// training steps; at most 16 batches are in memory beside the one of the running step.
 ///
 /// The batch of a step must depend on the number of the step and the number of samples only, so that a resumed training
 /// sees the same samples in the same order.

@@ -39,6 +39,7 @@
 //! - `settings`: the settings, from the command line, a TOML file and a checkpoint to a validated `Job`.
 //! - `training`: one training, from a job, a model and its data to the trained pipeline (`Run`, `Trained`).
 //! - `adamw`: AdamW with exact bias corrections, as PyTorch has them.
+//! - `muon`: Muon for matrices, beside AdamW for all other parameters.
 //! - `model`, `data`: the two traits that a program implements or gets from a [`Row`](stageline::Row).
 //! - `plan`: chooses the plan (a schedule, a file, or a search), the cut and the devices of the stages (`Planned`).
 //! - `recipe`: builds the pipelines of a training from its job and plan, and describes the run (`Recipe`).
@@ -63,6 +64,7 @@ mod evaluation;
 mod fingerprint;
 mod memory;
 mod model;
+mod muon;
 mod outputs;
 mod plan;
 mod prefetch;

@@ -17,7 +17,8 @@ fn least_flush_bytes(optimizer: OptimizerName, rollback: bool) -> u64 {
     let times = if rollback { 2 } else { 1 };
     match optimizer {
         OptimizerName::Adamw => times * 4 * (1 + 2),
-        OptimizerName::Lion => times * 4 * (1 + 1),
+        // Muon has one state for a matrix, and AdamW beside it has two for the other parameters.
+        OptimizerName::Lion | OptimizerName::Muon => times * 4 * (1 + 1),
         // The rows and columns of Adafactor's state are small, and plain SGD has none.
         OptimizerName::Adafactor | OptimizerName::Sgd => times * 4,
     }
@@ -35,7 +36,9 @@ pub fn refuse_too_many_parameters(job: &Job, parameters: u64, resumed: bool, sma
     let (needs, has) = (parameters.saturating_mul(bytes), memory_for(job, 0));
     let way_out = match (resumed, job.training.optimizer) {
         (true, _) => "free memory, or resume on another host".to_owned(),
-        (false, OptimizerName::Adamw | OptimizerName::Lion) => format!("{smaller}, or try --optimizer adafactor"),
+        (false, OptimizerName::Adamw | OptimizerName::Lion | OptimizerName::Muon) => {
+            format!("{smaller}, or try --optimizer adafactor")
+        }
         (false, OptimizerName::Adafactor | OptimizerName::Sgd) => smaller.to_owned(),
     };
     // The memory of other devices is not known here.
@@ -158,7 +161,7 @@ impl Demand<'_> {
         let (job, rows) = (self.job, self.job.training.micro_batch_size);
         let takes = |lever: &Lever| match lever {
             Lever::SmallerMicroBatches { micro_batches, .. } => *micro_batches <= LARGEST,
-            Lever::MoreStages { stages } => *stages <= self.most_stages,
+            Lever::MoreStages { workers } => workers * self.planned.stages / job.running.workers <= self.most_stages,
             // A resumed run cannot change its optimizer, because the checkpoint has the states of the former one.
             Lever::LeanerOptimizer => !self.resumed && job.training.optimizer == OptimizerName::Adamw,
             _ => true,
@@ -208,7 +211,7 @@ fn explain(refused: &DoesNotFit) -> String {
         Lever::Recompute => "--recompute full".to_owned(),
         Lever::OneFOneB => "--schedule 1f1b".to_owned(),
         Lever::OneStage => "--stages 1".to_owned(),
-        Lever::MoreStages { stages } => format!("--stages {stages} --device D (so many of them)"),
+        Lever::MoreStages { workers } => format!("--stages {workers} --device D (so many of them)"),
         Lever::LeanerOptimizer => "--optimizer adafactor".to_owned(),
         other => other.to_string(),
     };

@@ -31,6 +31,12 @@ pub trait Model {
     /// `device` also the times measured on it. Returns `None` for a model that is cut by hand.
     fn costs(&self, sample: Self::Input, device: Option<&Device>) -> Option<Costs>;
 
+    /// Returns the costs of each layer of the model without FLOPs and times, for which no layer is run. Returns `None`
+    /// by default, and for a model that is cut by hand.
+    fn sizes(&self) -> Option<Costs> {
+        None
+    }
+
     /// Returns the builder of a pipeline of this model. `configs` has the device, the optimizer and the learning rates
     /// of each stage, so its length is the number of stages. `cut` says which layers each stage has; it must be `None`
     /// for a model that is cut by hand.
@@ -64,6 +70,10 @@ where
 
     fn costs(&self, sample: F::Input, device: Option<&Device>) -> Option<Costs> {
         Some(device.map_or_else(|| self.count(sample.clone()), |device| self.measure(sample.clone(), device)))
+    }
+
+    fn sizes(&self) -> Option<Costs> {
+        Some(Row::sizes(self))
     }
 
     fn pipeline(

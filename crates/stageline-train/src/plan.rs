@@ -8,7 +8,8 @@ use burn::tensor::Device;
 use stageline::schedule::{Costs as PlanCosts, Memory, Plan, Schedule, StageCost, best};
 use stageline::{Costs, Cut};
 
-use crate::settings::job::{Running, Training};
+use crate::model::Model;
+use crate::settings::job::{Job, Running, Training};
 use crate::settings::values::{CutBy, ScheduleBy};
 
 /// The chosen plan of a training: its schedule, the number of stages, and the cut of the model into stages.
@@ -19,6 +20,21 @@ pub struct Planned {
     pub stages: usize,
     /// The cut of the model into stages; `None` for a model that is cut by hand.
     pub cut: Option<Cut>,
+}
+
+/// Returns the costs of each layer of the model for the input of one sample: FLOPs and parameters, and with `--cut
+/// measured` also the times measured on the first device. Returns `None` for a model that is cut by hand.
+///
+/// With a list as `--cut`, no layer is run and the FLOPs are 0, unless something needs them: the log or the page
+/// (`are_written`), the model FLOP utilisation, or a search for a plan.
+pub fn costs<M: Model>(model: &M, sample: M::Input, job: &Job, are_written: bool) -> Option<Costs> {
+    let running = &job.running;
+    let are_needed = are_written || running.peak_flops.is_some() || matches!(running.schedule, ScheduleBy::Search);
+    if matches!(running.cut, CutBy::List(_)) && !are_needed {
+        return model.sizes();
+    }
+    let device = (job.running.cut == CutBy::Measured).then(|| &job.running.devices[0]);
+    model.costs(sample, device)
 }
 
 /// Chooses the schedule, the number of stages and the cut of a training from its settings. `costs` has the costs of the
@@ -147,5 +163,77 @@ impl Planned {
             (0..self.stages).map(|stage| device_of_worker(first + placement.worker(stage))).collect()
         };
         Ok((0..running.replicas).map(of_replica).collect())
+    }
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use burn::module::Module;
+    use burn::nn::{Linear, LinearConfig};
+    use burn::tensor::Tensor;
+    use clap::{Args, Command, FromArgMatches};
+    use stageline::{LossStage, Row, Stage, Weight};
+
+    use super::*;
+    use crate::settings::flags::TrainingFlags;
+    use crate::settings::merge::Settings;
+
+    /// The number of forwards that layers of the test have run.
+    static FORWARDS: AtomicUsize = AtomicUsize::new(0);
+
+    #[derive(Module, Debug)]
+    struct Layer {
+        linear: Linear,
+    }
+
+    impl Stage for Layer {
+        type Input = Tensor<2>;
+        type Output = Tensor<2>;
+
+        fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+            FORWARDS.fetch_add(1, Ordering::Relaxed);
+            self.linear.forward(input)
+        }
+    }
+
+    impl LossStage for Layer {
+        type Target = ();
+
+        fn loss(&self, output: Tensor<2>, (): ()) -> Tensor<1> {
+            output.sum()
+        }
+
+        fn weight(&self, (): &()) -> Weight {
+            1.0.into()
+        }
+    }
+
+    fn job(flags: &str) -> Job {
+        let command = TrainingFlags::augment_args(Command::new("train"));
+        let matches = command.try_get_matches_from(["train"].into_iter().chain(flags.split_whitespace())).unwrap();
+        Job::of(TrainingFlags::from_arg_matches(&matches).unwrap(), Settings(BTreeMap::new())).unwrap()
+    }
+
+    /// Tests that layers are run only if their FLOPs or times are needed: with a list as cut, they mostly are not.
+    #[test]
+    fn no_layer_is_run_for_a_list_cut_whose_flops_nobody_needs() {
+        let layer = |device: &Device| Layer { linear: LinearConfig::new(2, 2).init(device) };
+        let row = Row::new(layer, 2, move |_, device| layer(device), layer);
+        let forwards = |flags: &str, are_written: bool| {
+            FORWARDS.store(0, Ordering::Relaxed);
+            let sample = Tensor::zeros([1, 2], &Device::flex());
+            let costs = costs(&row, sample, &job(flags), are_written).unwrap();
+            assert_eq!((costs.layers().len(), costs.parameters()), (4, 4 * 6), "{flags}");
+            FORWARDS.load(Ordering::Relaxed)
+        };
+        assert_eq!(forwards("--cut 0,2", false), 0);
+        assert_eq!(forwards("--cut 0,2", true), 4);
+        assert_eq!(forwards("--cut 0,2 --peak-tflops 1", false), 4);
+        assert_eq!(forwards("--cut 0,2 --schedule search", false), 4);
+        assert_eq!(forwards("", false), 4);
     }
 }

@@ -1,72 +1,147 @@
 //! Reads batches ahead of the steps on threads of their own.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow};
-use crossbeam_channel::{Receiver, bounded};
+use anyhow::{Result, anyhow, bail};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use stageline::Batch;
 
 use crate::data::Data;
 
-/// The number n of threads that read batches. Each reads every n-th batch and keeps one ready, so reading a batch may
-/// take as long as n steps before a step has to wait.
-const READERS: usize = 4;
+/// The largest number of batches that are read, or being read, ahead of the step that trains. There are as many reading
+/// threads, so reading a batch may take as long as 16 steps before a step has to wait.
+const AHEAD: usize = 16;
+
+/// The interval at which a wait for a batch looks at the stop signal.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// The time after the stop signal for which the end of a training waits for threads that are reading a batch.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The batches of a range of training steps, in order, which several threads read ahead of the steps.
 pub struct Batches<In, Target> {
-    /// The receiver of each reading thread's batches; with n threads, a thread reads the batches of every n-th step.
-    readers: Vec<Receiver<Result<Batch<In, Target>>>>,
-    /// The number of batches that the training has taken so far.
-    taken: usize,
+    /// The numbers of the steps whose batches the threads may read, in ascending order. Every batch that the training
+    /// takes allows one more, so that at most [`AHEAD`] batches are in memory. `None` once the reading has ended.
+    allowed: Option<Sender<usize>>,
+    read: Receiver<(usize, Result<Batch<In, Target>>)>,
+    /// The batches that were read before the batch of the next step, by the numbers of their steps.
+    early: BTreeMap<usize, Result<Batch<In, Target>>>,
+    /// The steps whose batches the training has not taken, in order.
+    untaken: Range<usize>,
+    /// The steps whose batches the threads may not read yet, in order.
+    unread: Range<usize>,
+    /// Whether a batch could not be read, after which there are no further ones.
+    failed: bool,
+    /// Whether a signal asks the training to stop.
+    stop: Arc<AtomicBool>,
     /// The total time for which training steps were blocked because their batches had not been read yet.
     waited: Duration,
 }
 
 impl<In: Send, Target: Send> Batches<In, Target> {
-    /// Starts the threads that read the batches of the range `steps`, with `samples` samples in each batch. A thread
-    /// ends when it has read all its batches, when a batch cannot be read, or when the returned value is dropped.
+    /// Starts the threads that read the batches of the range `steps`, with `samples` samples in each batch. The threads
+    /// end when all batches are read, or when the returned value is dropped. A wait for a batch ends when `stop`
+    /// becomes true.
     pub fn start<'scope, 'env, D>(
         scope: &'scope Scope<'scope, 'env>,
         data: &'env D,
         steps: Range<usize>,
         samples: usize,
+        stop: Arc<AtomicBool>,
     ) -> Self
     where
         D: Data<Input = In, Target = Target> + ?Sized,
         In: 'scope,
         Target: 'scope,
     {
-        let reader = |first: usize| {
-            let (sender, receiver) = bounded(1);
-            let steps = steps.clone().skip(first).step_by(READERS);
+        // Neither channel is ever full, because at most this number of batches is allowed and not taken.
+        let (allowed, to_read) = bounded::<usize>(AHEAD);
+        let (done, read) = bounded(AHEAD);
+        for _ in 0..AHEAD.min(steps.len()) {
+            let (to_read, done) = (to_read.clone(), done.clone());
             scope.spawn(move || {
-                for step in steps {
-                    let read = catch_unwind(AssertUnwindSafe(|| data.batch(step, samples)));
+                for step in to_read {
+                    let batch = catch_unwind(AssertUnwindSafe(|| data.batch(step, samples)));
                     let panicked = |_| Err(anyhow!("the batch of step {step} cannot be made: `Data::batch` panicked"));
-                    let batch = read.unwrap_or_else(panicked);
-                    let failed = batch.is_err();
-                    if sender.send(batch).is_err() || failed {
+                    if done.send((step, batch.unwrap_or_else(panicked))).is_err() {
                         break;
                     }
                 }
             });
-            receiver
-        };
-        Self { readers: (0..READERS).map(reader).collect(), taken: 0, waited: Duration::ZERO }
+        }
+        let (untaken, unread, early) = (steps.clone(), steps, BTreeMap::new());
+        let mut batches =
+            Self { allowed: Some(allowed), read, early, untaken, unread, failed: false, stop, waited: Duration::ZERO };
+        (0..AHEAD).for_each(|_| batches.allow_next());
+        batches
     }
 
-    /// Returns the batch of the next training step; blocks until a reading thread has it ready.
-    pub fn next(&mut self) -> Result<Batch<In, Target>> {
+    /// Allows the threads to read one more batch, if there is one.
+    fn allow_next(&mut self) {
+        if let (Some(allowed), Some(step)) = (&self.allowed, self.unread.next()) {
+            // The threads end before this sender only if they panic, and then `next` returns an error.
+            let _ = allowed.send(step);
+        }
+    }
+
+    /// Returns the batch of the next training step; waits until a thread has read it. Returns `None` after the last
+    /// batch, and if the stop signal comes during the wait.
+    pub fn next(&mut self) -> Result<Option<Batch<In, Target>>> {
+        if self.failed {
+            bail!("no batch was read for this step, because an earlier one could not be read");
+        }
+        let Some(step) = self.untaken.clone().next() else { return Ok(None) };
         let began = Instant::now();
-        let batch = self.readers[self.taken % READERS].recv();
+        let batch = self.wait_for(step);
         self.waited += began.elapsed();
-        self.taken += 1;
-        batch.unwrap_or_else(|_| {
-            Err(anyhow!("no batch was read for this step, because an earlier one could not be read"))
-        })
+        let Some(batch) = batch else { return Ok(None) };
+        self.untaken.next();
+        self.failed = batch.is_err();
+        self.allow_next();
+        batch.map(Some)
+    }
+
+    /// Waits until the batch of a step is read, and returns it; `None` if the stop signal comes first.
+    fn wait_for(&mut self, step: usize) -> Option<Result<Batch<In, Target>>> {
+        loop {
+            if let Some(batch) = self.early.remove(&step) {
+                return Some(batch);
+            }
+            match self.read.recv_timeout(LOOK) {
+                Ok((step, batch)) => drop(self.early.insert(step, batch)),
+                Err(RecvTimeoutError::Timeout) if self.stop.load(Ordering::Acquire) => return None,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Some(Err(anyhow!("the batch of step {step} was not read: the reading threads have ended")));
+                }
+            }
+        }
+    }
+
+    /// Ends the reading, and waits until no thread is in `Data::batch`. Returns false if a thread is still there some
+    /// time after the stop signal.
+    pub fn end(&mut self) -> bool {
+        self.allowed = None;
+        let mut signalled = None;
+        loop {
+            match self.read.recv_timeout(LOOK) {
+                // Nobody needs a batch that is read after the end.
+                Ok(_) => {}
+                Err(RecvTimeoutError::Disconnected) => return true,
+                Err(RecvTimeoutError::Timeout) if self.stop.load(Ordering::Acquire) => {
+                    if signalled.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+                        return false;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
     }
 
     /// Returns the total time for which training steps were blocked because their batches had not been read yet.
@@ -78,7 +153,8 @@ impl<In: Send, Target: Send> Batches<In, Target> {
 #[cfg(test)]
 #[cfg(feature = "flex")]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::Barrier;
+    use std::sync::atomic::AtomicUsize;
     use std::thread;
 
     use anyhow::ensure;
@@ -110,12 +186,16 @@ mod tests {
         input.into_data().iter::<f32>().next().unwrap()
     }
 
+    fn never() -> Arc<AtomicBool> {
+        Arc::default()
+    }
+
     #[test]
     fn batches_come_in_the_order_of_their_steps_until_an_error() {
         let data = Numbers { fails_at: 17, read: AtomicUsize::new(0) };
         let found: Vec<_> = thread::scope(|scope| {
-            let mut batches = Batches::start(scope, &data, 5..40, 2);
-            (5..20).map_while(|_| batches.next().map(number).ok()).collect()
+            let mut batches = Batches::start(scope, &data, 5..40, 2, never());
+            (5..20).map_while(|_| batches.next().ok().flatten().map(number)).collect()
         });
         assert_eq!(found, (5..17).map(|step| step as f32).collect::<Vec<_>>());
     }
@@ -124,9 +204,77 @@ mod tests {
     fn readers_end_when_the_batches_are_dropped() {
         let data = Numbers { fails_at: usize::MAX, read: AtomicUsize::new(0) };
         thread::scope(|scope| {
-            let mut batches = Batches::start(scope, &data, 0..1_000_000, 1);
-            assert_eq!(number(batches.next().unwrap()), 0.0);
+            let mut batches = Batches::start(scope, &data, 0..1_000_000, 1, never());
+            assert_eq!(number(batches.next().unwrap().unwrap()), 0.0);
         });
-        assert!(data.read.load(Ordering::Relaxed) <= 1 + 3 * READERS);
+        assert!(data.read.load(Ordering::Relaxed) <= 1 + AHEAD);
+    }
+
+    /// A data source for tests whose first batches are read only when as many threads read at the same time as may. It
+    /// counts the batches that were asked for before the training had come near enough to them.
+    struct Together {
+        all_read: Barrier,
+        asked: AtomicUsize,
+        too_early: AtomicUsize,
+    }
+
+    impl Data for Together {
+        type Input = Tensor<1>;
+        type Target = ();
+
+        fn batch(&self, step: usize, samples: usize) -> Result<Batch<Tensor<1>, ()>> {
+            if step < AHEAD {
+                self.all_read.wait();
+            }
+            let is_too_early = step >= AHEAD + self.asked.load(Ordering::SeqCst);
+            self.too_early.fetch_add(usize::from(is_too_early), Ordering::SeqCst);
+            Ok(Batch::new(Tensor::full([samples], step as f32, &Device::flex()), ()))
+        }
+    }
+
+    /// Tests that as many batches are read at the same time as may be ahead of the training, and never more.
+    #[test]
+    fn sixteen_batches_are_read_ahead_and_no_more() {
+        let (asked, too_early) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let data = Together { all_read: Barrier::new(AHEAD), asked, too_early };
+        thread::scope(|scope| {
+            let mut batches = Batches::start(scope, &data, 0..200, 1, never());
+            for step in 0..200 {
+                data.asked.fetch_add(1, Ordering::SeqCst);
+                assert_eq!(number(batches.next().unwrap().unwrap()), step as f32);
+            }
+            assert!(batches.next().unwrap().is_none());
+            assert!(batches.end());
+        });
+        assert_eq!(data.too_early.into_inner(), 0);
+    }
+
+    /// A data source for tests that does not return until the test lets it.
+    struct Hangs(Arc<AtomicBool>);
+
+    impl Data for Hangs {
+        type Input = Tensor<1>;
+        type Target = ();
+
+        fn batch(&self, _: usize, samples: usize) -> Result<Batch<Tensor<1>, ()>> {
+            while !self.0.load(Ordering::SeqCst) {
+                thread::sleep(Duration::from_millis(1));
+            }
+            Ok(Batch::new(Tensor::zeros([samples], &Device::flex()), ()))
+        }
+    }
+
+    #[test]
+    fn the_stop_signal_ends_the_wait_for_a_batch_that_hangs() {
+        let data = Hangs(Arc::default());
+        let stop = Arc::new(AtomicBool::new(false));
+        thread::scope(|scope| {
+            let mut batches = Batches::start(scope, &data, 0..100, 1, Arc::clone(&stop));
+            scope.spawn(|| stop.store(true, Ordering::SeqCst));
+            assert!(batches.next().unwrap().is_none(), "a batch that hangs was read");
+            assert!(!batches.end(), "all threads have ended, although they hang");
+            data.0.store(true, Ordering::SeqCst);
+            assert!(batches.end());
+        });
     }
 }

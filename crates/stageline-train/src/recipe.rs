@@ -14,11 +14,12 @@ use stageline::schedule::Plan;
 use stageline::{Costs, MemoryEstimate, Pipeline, PipelineBuilder, StageConfig, Verify};
 use stageline_report::record::{Link, Run as RunLine};
 
+use crate::adamw::AdamW;
 use crate::data::Data;
 use crate::model::Model;
 use crate::outputs::record;
 use crate::plan::Planned;
-use crate::settings::job::Job;
+use crate::settings::job::{Job, without_decay};
 
 /// The type of the pipelines that are built from a model of the type `M`.
 pub type PipelineOf<M> = Pipeline<<M as Model>::Input, <M as Model>::Output, <M as Model>::Target>;
@@ -30,6 +31,8 @@ pub struct Recipe<'a, M> {
     pub model: &'a M,
     pub planned: &'a Planned,
     pub optimizer: ModuleOptimizer,
+    /// The optimizer of the first and the last layer of a row; `None` if it is `optimizer`.
+    ends: Option<AdamW>,
     pub learning_rate: ModuleLrScheduler,
 }
 
@@ -43,9 +46,10 @@ impl<'a, M: Model> Recipe<'a, M> {
         optimizer: Option<ModuleOptimizer>,
         learning_rate: Option<ModuleLrScheduler>,
     ) -> Self {
+        let ends = if optimizer.is_none() { job.training.optimizer_of_ends() } else { None };
         let optimizer = optimizer.unwrap_or_else(|| job.training.optimizer());
         let learning_rate = learning_rate.unwrap_or_else(|| job.training.learning_rate.clone().into());
-        Self { job, model, planned, optimizer, learning_rate }
+        Self { job, model, planned, optimizer, ends, learning_rate }
     }
 
     /// Prints the names of the first and the last layer of every stage; nothing for a model that is cut by hand.
@@ -75,7 +79,10 @@ impl<'a, M: Model> Recipe<'a, M> {
         let Job { training, running, .. } = self.job;
         let recompute = running.recompute.policy();
         let config = |device: &Device| {
-            StageConfig::new(device.clone(), self.optimizer.clone(), self.learning_rate.clone()).recompute(recompute)
+            let config = StageConfig::new(device.clone(), self.optimizer.clone(), self.learning_rate.clone());
+            let config = config.recompute(recompute);
+            let Some(adamw) = self.ends.clone() else { return config };
+            config.ends(move |optimizer, ends| optimizer.with_group(ends.exclude(without_decay()), adamw.clone(), None))
         };
         let configs = devices[0].iter().map(config).collect();
         let builder = self.model.pipeline(self.planned.cut.as_ref(), configs)?.watchdog(running.watchdog);

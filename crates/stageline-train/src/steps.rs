@@ -1,8 +1,8 @@
 //! The loop over the steps of a training ([`Loop`]): batches, steps, checkpoints, log and progress.
 
 use std::collections::BTreeMap;
-use std::thread;
 use std::time::Duration;
+use std::{process, thread};
 
 use anyhow::Result;
 use stageline::{Account, Payload, Pipeline, StepReport, Update};
@@ -49,7 +49,9 @@ pub struct Stopped {
 impl Loop<'_> {
     /// Runs training steps until the last step, the step of `--stop-after`, or a SIGINT or SIGTERM.
     ///
-    /// A last checkpoint is written at the end of the training, also after an error.
+    /// A last checkpoint is written at the end of the training, also after an error. If `Data::batch` does not return
+    /// after a signal, the checkpoint is written and the process ends, because a thread that uses the data cannot be
+    /// left behind.
     pub fn run<In, Out, Target, D, E>(
         &mut self,
         pipeline: &mut Pipeline<In, Out, Target>,
@@ -63,23 +65,34 @@ impl Loop<'_> {
         Target: Payload,
         D: Data<Input = In, Target = Target> + ?Sized,
     {
-        let ended = thread::scope(|scope| {
+        thread::scope(|scope| {
             let (steps, samples) = (self.start..self.job.training.steps, self.job.training.batch_size);
-            // The batches are dropped before the scope ends, which ends the thread that reads them.
-            let mut batches = Batches::start(scope, data, steps, samples);
-            self.steps(pipeline, &mut batches, log, evaluate)
-        });
-        self.progress.end();
-        self.last_bubble.iter().for_each(|bubble| println!("{bubble}"));
-        // All stages have made the same steps, also after an error, so a checkpoint of them is consistent.
-        let kept = self.keeper.save(pipeline);
-        match ended {
-            Ok(stopped) => kept.map(|()| stopped),
-            Err(error) => {
-                kept.unwrap_or_else(|lost| eprintln!("no checkpoint after the error: {lost:#}"));
-                Err(error)
-            }
-        }
+            // The batches are dropped before the scope ends, which ends the threads that read them.
+            let mut batches = Batches::start(scope, data, steps, samples, self.keeper.stop_signal());
+            let ended = self.steps(pipeline, &mut batches, log, evaluate);
+            self.progress.end();
+            self.last_bubble.iter().for_each(|bubble| println!("{bubble}"));
+            // All stages have made the same steps, also after an error, so a checkpoint of them is consistent.
+            let kept = self.keeper.save(pipeline);
+            let ended = match ended {
+                Ok(stopped) => kept.map(|()| stopped),
+                Err(error) => {
+                    kept.unwrap_or_else(|lost| eprintln!("no checkpoint after the error: {lost:#}"));
+                    Err(error)
+                }
+            };
+            if batches.end() { ended } else { self.leave(log, ended.map(drop)) }
+        })
+    }
+
+    /// Finishes the outputs of the training, and ends the process while a thread is still in `Data::batch`. The exit
+    /// status is 0, or 1 after an error.
+    fn leave(&mut self, log: &Log, ended: Result<()>) -> ! {
+        let finished = self.keeper.finish().and(log.close());
+        eprintln!("`Data::batch` has not returned since the signal; the process ends without it");
+        let failed = ended.and(finished).err();
+        failed.iter().for_each(|error| eprintln!("Error: {error:?}"));
+        process::exit(i32::from(failed.is_some()))
     }
 
     fn steps<In: Payload, Out: Payload, Target: Payload, E>(
@@ -101,7 +114,7 @@ impl Loop<'_> {
             let (first, mut read_error) = (done, None);
             let keeper = &self.keeper;
             let ahead = (first..until).take_while(|step| *step == first || !keeper.stops(*step));
-            let read = |_| batches.next().map_err(|error| read_error = Some(error)).ok();
+            let read = |_| batches.next().map_err(|error| read_error = Some(error)).ok().flatten();
             let (job, progress, utilisation) = (self.job, &self.progress, self.utilisation);
             let on_step = &mut self.on_step;
             for report in pipeline.steps(ahead.map_while(read)) {

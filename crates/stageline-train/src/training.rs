@@ -7,7 +7,7 @@ use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::optim::ModuleOptimizer;
 use serde_json::json;
 use stageline::checkpoint::Saved;
-use stageline::{Costs, EvalReport, Payload, Pipeline, StepReport};
+use stageline::{EvalReport, Payload, Pipeline, StepReport};
 
 use crate::checkpoints::{self, Identity, Keeper};
 use crate::data::Data;
@@ -20,7 +20,6 @@ use crate::outputs::record;
 use crate::plan;
 use crate::recipe::{PipelineOf, Recipe, links, utilisation};
 use crate::settings::job::Job;
-use crate::settings::values::CutBy;
 use crate::steps::{Loop, OnStep, Stopped};
 
 /// A run of a training program: the settings of its training, and the flags of its model and data.
@@ -117,7 +116,7 @@ impl<F> Run<F> {
     /// Returns an error if the settings do not fit the model, or the checkpoint cannot be read.
     pub fn pipeline<M: Model>(self, model: &M, sample: M::Input) -> Result<PipelineOf<M>> {
         let Self { job, saved, .. } = self;
-        let costs = costs(model, sample, &job);
+        let costs = plan::costs(model, sample, &job, false);
         let planned = plan::choose(&job.running, &job.training, costs.as_ref())?;
         let recipe = Recipe::of(&job, model, &planned, self.optimizer, self.learning_rate);
         recipe.print_cut(costs.as_ref())?;
@@ -146,7 +145,7 @@ impl<F> Run<F> {
         if let Some(parameters) = model.parameters().filter(|_| self.optimizer.is_none()) {
             memory::refuse_too_many_parameters(&job, parameters, saved.is_some(), smaller)?;
         }
-        let costs = costs(model, sample(data)?, &job);
+        let costs = plan::costs(model, sample(data)?, &job, outputs.log.is_some() || outputs.report.is_some());
         let planned = plan::choose(&job.running, &job.training, costs.as_ref())?;
         let recipe = Recipe::of(&job, model, &planned, self.optimizer, self.learning_rate);
         recipe.print_cut(costs.as_ref())?;
@@ -209,13 +208,6 @@ fn sample<D: Data + ?Sized>(data: &D) -> Result<D::Input> {
     let mut pieces = data.batch(0, 1)?.into_micro_batches(1)?;
     let Some((sample, _)) = pieces.pop() else { bail!("a batch of one sample is empty") };
     Ok(sample)
-}
-
-/// Returns the costs of each layer of the model for the input of one sample: FLOPs and parameters, and with `--cut
-/// measured` also the times measured on the first device. Returns `None` for a model that is cut by hand.
-fn costs<M: Model>(model: &M, sample: M::Input, job: &Job) -> Option<Costs> {
-    let device = (job.running.cut == CutBy::Measured).then(|| &job.running.devices[0]);
-    model.costs(sample, device)
 }
 
 #[cfg(test)]

@@ -12,12 +12,15 @@
 //!   between two stages; a [`SharedInput`] goes from the batch to every stage that reads it. [`Batch`] holds the input
 //!   and the targets of a step, and [`Weight`] the divisor of a loss.
 //! - A model of many equal blocks: [`Row`] cuts it into any number of stages, by the [`Costs`] of its layers or as a
-//!   [`Cut`] says, and creates each layer on the device of its stage.
+//!   [`Cut`] says, and creates each layer on the device of its stage. A model in one struct becomes a row by
+//!   [`LayeredModel`].
 //! - A pipeline: [`Pipeline::builder`] chains the stages, each with a [`StageConfig`] of device, optimizer and learning
 //!   rate. [`DeviceName`] opens devices by name, and [`PipelineBuilder`] has all settings.
 //! - Training: [`Pipeline::step`], [`Pipeline::steps`] and [`Pipeline::eval`] run batches, and [`Pipeline::infer`]
 //!   returns outputs; [`StepReport`] says what a step did, and [`StepError`] why it failed. [`Pipeline::checkpoint`]
 //!   copies the state to resume from.
+//! - Warnings: they are `tracing` events, so a program shows them by a subscriber, such as
+//!   `tracing_subscriber::fmt::init()`; without one they are invisible. Programs of `stageline-train` have one.
 //! - Time and memory: [`Recording`] explains the idle time of a step, and [`MemoryEstimate`] predicts the memory of the
 //!   workers.
 //! - Proof: [`verify`] checks on a user's own model that a pipeline trains as one full batch on one device would.
@@ -70,6 +73,7 @@ pub use build::builder::PipelineBuilder;
 pub use build::chain::{Chain, StageConfig};
 pub use build::cost::{Costs, LayerCost};
 pub use build::cut::{Cut, CutError};
+pub use build::layered::{BlockLayer, FirstLayer, LastLayer, LayeredModel, ModelRow};
 pub use build::row::Row;
 pub use device::gpu_api::GpuApi;
 pub use device::name::{DeviceError, DeviceErrors, DeviceName};

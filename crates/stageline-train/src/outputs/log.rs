@@ -177,7 +177,7 @@ impl Log {
     }
 
     /// Writes the trace file and the HTML page, if their paths are given, also for a run that ended early.
-    pub fn close(self) -> Result<()> {
+    pub fn close(&self) -> Result<()> {
         if let Some(path) = &self.outputs.trace {
             fs::write(path, self.trace.json()).with_context(|| unwritable(path))?;
         }

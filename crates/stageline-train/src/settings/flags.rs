@@ -97,7 +97,8 @@ pub struct TrainingFlags {
     #[arg(help_heading = "Training", long, default_value_t = 10)]
     pub noise_every: usize,
     /// Optimizer; the state of `adafactor` for a parameter matrix is little more than one row and one column, so it
-    /// needs the least memory of the adaptive ones
+    /// needs the least memory of the adaptive ones. `muon` steps the matrices of blocks with Muon, and all other
+    /// parameters with AdamW
     #[arg(help_heading = "Training", long, default_value = "adamw")]
     pub optimizer: OptimizerName,
     /// Activations that stages recompute in backwards instead of keeping them: `none`; those of attention (`selective`)
@@ -115,7 +116,14 @@ pub struct TrainingFlags {
     /// Whether stages keep copies of parameters and optimizer states during the flush (the end of a step), so that an
     /// error in the flush rolls the step back on all stages. Without copies, the flush needs 12 bytes less for each
     /// parameter under AdamW, but such an error ends the training
-    #[arg(help_heading = "Memory", long, default_value_t = true, action = clap::ArgAction::Set, value_name = "true|false")]
+    #[arg(
+        help_heading = "Memory",
+        long,
+        alias = "undo",
+        default_value_t = true,
+        action = clap::ArgAction::Set,
+        value_name = "true|false"
+    )]
     pub rollback: bool,
     /// Memory of each device, in GB, where all CPUs count as one device. A training that is estimated to need more is
     /// refused, and the error proposes other flags [default: the free memory of the host; the memory of GPUs is not

@@ -15,6 +15,7 @@ use super::flags::TrainingFlags;
 use super::merge::Settings;
 use super::values::{CutBy, FlushName, NonFiniteName, OptimizerName, RecomputeBy, ScheduleBy, WarmUp};
 use crate::adamw::AdamW;
+use crate::muon::MuonAndAdamW;
 use crate::outputs::log::Outputs;
 
 /// The largest allowed value of flags that count something, such as stages and micro-batches.
@@ -172,7 +173,7 @@ impl Job {
 impl Training {
     /// Returns the optimizer that `--optimizer` names, with weight decay on all parameters except norms and biases.
     pub fn optimizer(&self) -> ModuleOptimizer {
-        let group = ParamGroup::from_any_predicates(vec!["norm", "bias"]);
+        let group = without_decay();
         let decay = self.weight_decay;
         match self.optimizer {
             OptimizerName::Adamw => ModuleOptimizer::from(AdamW::new(decay)).with_group(group, AdamW::new(0.0), None),
@@ -186,12 +187,27 @@ impl Training {
                 let lion = |decay| LionConfig::new().with_weight_decay(decay);
                 lion(decay).init().with_group(group, lion(0.0).build(), None)
             }
+            OptimizerName::Muon => {
+                ModuleOptimizer::from(MuonAndAdamW::new(decay)).with_group(group, AdamW::new(0.0), None)
+            }
             OptimizerName::Sgd => {
                 let sgd = SgdConfig::new().with_weight_decay(Some(WeightDecayConfig::new(decay)));
                 sgd.init().with_group(group, SgdConfig::new().build(), None)
             }
         }
     }
+
+    /// Returns the optimizer of the first and the last layer of a row (embeddings and a head) if it is not the one of
+    /// the blocks. Muon is made for the matrices of hidden layers, so AdamW steps the others.
+    pub fn optimizer_of_ends(&self) -> Option<AdamW> {
+        (self.optimizer == OptimizerName::Muon).then(|| AdamW::new(self.weight_decay))
+    }
+}
+
+/// Returns the group of the parameters that have no weight decay: norms and biases, which are recognised by their
+/// names.
+pub fn without_decay() -> ParamGroup {
+    ParamGroup::from_any_predicates(vec!["norm", "bias"])
 }
 
 /// Returns the schedule of the learning rate: a linear warm-up to the peak, and then a cosine down to a tenth of the

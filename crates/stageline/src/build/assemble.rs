@@ -1,6 +1,7 @@
 //! Assembles a complete chain of stages ([`Joined`]) into replicas ([`Assembled`]): modules on their devices, joined by
 //! channels.
 
+use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::tensor::Device;
 use stageline_schedule::Checked;
 
@@ -38,6 +39,8 @@ pub(crate) struct Joined<In, Out, Target> {
     /// The part of its forward that each stage of the chain recomputes in its backward (activation checkpointing), in
     /// the order of the stages.
     pub(crate) recompute: Vec<Recompute>,
+    /// The learning rate of the first stage, at the beginning of the training; a chain has at least one stage.
+    pub(crate) learning_rate: Option<ModuleLrScheduler>,
     pub(crate) owners: Owners,
     /// The function that assembles all stages of one data-parallel replica: it copies the modules to their devices and
     /// connects the stages.

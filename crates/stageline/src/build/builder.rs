@@ -227,11 +227,14 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// Resumes a training from a checkpoint, which has the parameters, the optimizer states, the learning rates, the
     /// loss scale and the number of steps.
     ///
-    /// The stages must have the same optimizers and learning rate schedulers as before. With the same batches and
-    /// settings, the training then continues bit for bit, whatever the partition, schedule and devices, and with any
-    /// number of replicas that has the same [`gradient_groups`](Self::gradient_groups). The state of burn's own random
-    /// number generator, from which burn's dropout draws, is not in a checkpoint; [`Dropout`](crate::Dropout) does not
-    /// depend on it.
+    /// The stages must have the same optimizers and learning rate schedulers as before. A pipeline with another number
+    /// of micro-batches or of gradient groups than the checkpoint records, or with another learning rate at its last
+    /// optimizer step, continues, and a warning names both values.
+    ///
+    /// With the same batches and settings, the training then continues bit for bit, whatever the partition, schedule
+    /// and devices, and with any number of replicas that has the same [`gradient_groups`](Self::gradient_groups). The
+    /// state of burn's own random number generator, from which burn's dropout draws, is not in a checkpoint;
+    /// [`Dropout`](crate::Dropout) does not depend on it.
     pub fn restore(mut self, checkpoint: Checkpoint) -> Self {
         self.restore = Some(checkpoint);
         self

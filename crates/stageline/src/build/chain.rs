@@ -1,8 +1,10 @@
 //! Chains a model's stages in order, each with its [`StageConfig`]; the compiler checks that each stage takes the
 //! output type of the one before.
 
+use std::sync::Arc;
+
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
-use burn::module::Module;
+use burn::module::{Module, ParamGroup, ParamId};
 use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
 
@@ -28,7 +30,13 @@ pub struct StageConfig {
     optimizer: ModuleOptimizer,
     learning_rate: ModuleLrScheduler,
     recompute: Recompute,
+    /// The function that adds the optimizer of a row's first and last layer; `None` if these layers have the optimizer
+    /// of the stage.
+    ends: Option<WithGroup>,
 }
+
+/// The type of a function that adds another optimizer to a stage's optimizer, for a group of the stage's parameters.
+type WithGroup = Arc<dyn Fn(ModuleOptimizer, ParamGroup) -> ModuleOptimizer + Send + Sync>;
 
 impl StageConfig {
     /// Creates the configuration of a stage that runs on `device` and steps its parameters with `optimizer`.
@@ -39,7 +47,7 @@ impl StageConfig {
         learning_rate: impl Into<ModuleLrScheduler>,
     ) -> Self {
         let (optimizer, learning_rate) = (optimizer.into(), learning_rate.into());
-        Self { device, optimizer, learning_rate, recompute: Recompute::Nothing }
+        Self { device, optimizer, learning_rate, recompute: Recompute::Nothing, ends: None }
     }
 
     /// Sets which part of its forward the stage recomputes in its backwards (activation checkpointing). If unset, the
@@ -47,6 +55,35 @@ impl StageConfig {
     #[must_use]
     pub fn recompute(self, recompute: Recompute) -> Self {
         Self { recompute, ..self }
+    }
+
+    /// Sets another optimizer for the first and the last layer of a [`Row`](crate::Row), which are most often
+    /// embeddings and a head. `add` receives the optimizer of the stage and the group of these layers' parameters in
+    /// the stage, and returns the optimizer with the group's own optimizer.
+    ///
+    /// A chain of stages that are cut by hand does not call `add`, because only a row knows its ends.
+    ///
+    /// ```
+    /// use burn::optim::{AdamWConfig, LionConfig};
+    /// # use burn::tensor::Device;
+    /// # use stageline::StageConfig;
+    ///
+    /// let config = StageConfig::new(Device::flex(), LionConfig::new().init(), 1e-4)
+    ///     .ends(|optimizer, ends| optimizer.with_group(ends, AdamWConfig::new().build(), None));
+    /// ```
+    #[must_use]
+    pub fn ends(self, add: impl Fn(ModuleOptimizer, ParamGroup) -> ModuleOptimizer + Send + Sync + 'static) -> Self {
+        Self { ends: Some(Arc::new(add)), ..self }
+    }
+
+    /// Returns this configuration with the optimizer of a row's ends added for the parameters `ids`, which are those of
+    /// the first and the last layer that this stage has.
+    pub(crate) fn with_ends(self, ids: Vec<ParamId>) -> Self {
+        let optimizer = match &self.ends {
+            Some(add) if !ids.is_empty() => add(self.optimizer, ParamGroup::from_ids(ids)),
+            _ => self.optimizer,
+        };
+        Self { optimizer, ..self }
     }
 
     pub(crate) fn device(&self) -> &Device {
@@ -72,20 +109,49 @@ type Wire<In, Out> = Box<dyn Fn(&mut Assembly, Source<In>) -> Source<Out>>;
 /// A chain of stages, from the input of a batch (`In`) to the output of the last stage so far (`Out`).
 ///
 /// [`Pipeline::builder`] begins a chain, [`stage`](Self::stage) appends to it, and [`loss`](Self::loss) ends it.
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use stageline::{LossStage, Pipeline, StageConfig};
+/// # fn build<L: LossStage<Input = Tensor<2>, Output = Tensor<2>>>(first: L, last: L, config: StageConfig) {
+/// let pipeline = Pipeline::builder().stage(first, config.clone()).loss(last, config).micro_batches(8).build();
+/// # }
+/// ```
+///
+/// A last stage that is appended by `stage` has no loss in the pipeline, so this does not compile:
+///
+/// ```compile_fail,E0277
+/// # use burn::tensor::Tensor;
+/// # use stageline::{LossStage, Pipeline, StageConfig};
+/// # fn build<L: LossStage<Input = Tensor<2>, Output = Tensor<2>>>(first: L, last: L, config: StageConfig) {
+/// let pipeline = Pipeline::builder().stage(first, config.clone()).stage(last, config).micro_batches(8).build();
+/// # }
+/// ```
 #[must_use = "end the chain with `loss` and `build` it"]
 pub struct Chain<In: Payload, Out: Payload> {
     devices: Vec<Device>,
     recompute: Vec<Recompute>,
+    /// The learning rate of the first stage; `None` before there is a stage.
+    learning_rate: Option<ModuleLrScheduler>,
     owners: Owners,
     wire: Wire<In, Out>,
 }
+
+/// A chain that ends with a loss. No [`Chain`] is one, because [`Chain::loss`] returns a [`PipelineBuilder`]; the trait
+/// only gives the compiler a message for those who call a setting of the builder on a chain.
+#[diagnostic::on_unimplemented(
+    message = "a chain ends with `.loss(stage, config)`; the last stage was added by `.stage`",
+    label = "the chain has no loss",
+    note = "replace the last `.stage(...)` by `.loss(...)`, which returns the builder with all settings and `build`"
+)]
+pub trait EndsWithLoss {}
 
 impl Pipeline<(), (), ()> {
     /// Creates an empty chain of stages. [`stage`](Chain::stage) appends the stages in the order of the model, and
     /// [`loss`](Chain::loss) appends the last one.
     pub fn builder<In: Payload>() -> Chain<In, In> {
         let wire: Wire<In, In> = Box::new(|_, source| source);
-        Chain { devices: Vec::new(), recompute: Vec::new(), owners: Owners::default(), wire }
+        Chain { devices: Vec::new(), recompute: Vec::new(), learning_rate: None, owners: Owners::default(), wire }
     }
 }
 
@@ -93,10 +159,11 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
     /// Registers the next stage of the chain: records its device, its recomputation setting and its parameters. Returns
     /// the stage's module with its optimizer, not yet copied to a device.
     fn add<M: Module>(&mut self, module: M, config: StageConfig) -> Unplaced<M> {
-        let StageConfig { device, optimizer, learning_rate, recompute } = config;
+        let StageConfig { device, optimizer, learning_rate, recompute, .. } = config;
         let stage = self.devices.len();
         self.devices.push(device.inner());
         self.recompute.push(recompute);
+        self.learning_rate.get_or_insert_with(|| learning_rate.clone());
         let unplaced = Unplaced::new(stage, module, optimizer, learning_rate);
         self.owners.add(stage, &unplaced.module, &unplaced.optimizer);
         unplaced
@@ -116,7 +183,8 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
             assembly.runners.push(Box::new(StageRunner::new(slot, trained, source, ToNext::new(downstream))));
             Source::previous(upstream)
         };
-        Chain { devices: self.devices, recompute: self.recompute, owners: self.owners, wire: Box::new(wire) }
+        let Self { devices, recompute, learning_rate, owners, .. } = self;
+        Chain { devices, recompute, learning_rate, owners, wire: Box::new(wire) }
     }
 
     /// Ends the chain with the last stage, which computes the loss, and returns the builder of the pipeline.
@@ -139,9 +207,28 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
         PipelineBuilder::new(Joined {
             devices: self.devices,
             recompute: self.recompute,
+            learning_rate: self.learning_rate,
             owners: self.owners,
             wire: Box::new(wire),
             scoring: Scoring { weight: Box::new(move |target| constants.weight(target)), metrics: L::METRICS },
         })
+    }
+
+    /// Does not compile, because only a chain that ends with a loss can be built.
+    #[doc(hidden)]
+    pub fn build(self) -> Self
+    where
+        Self: EndsWithLoss,
+    {
+        self
+    }
+
+    /// Does not compile, because only a chain that ends with a loss has settings.
+    #[doc(hidden)]
+    pub fn micro_batches(self, _: usize) -> Self
+    where
+        Self: EndsWithLoss,
+    {
+        self
     }
 }

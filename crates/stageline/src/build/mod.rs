@@ -10,6 +10,7 @@
 //! - `chain`: stages in order (`Chain`) with their settings (`StageConfig`), and types that the compiler checks at
 //!   every boundary.
 //! - `row`: a model as a row of layers (`Row`), which becomes a chain of any number of stages.
+//! - `layered`: a model in one struct as a row of layers (`LayeredModel`, `ModelRow`).
 //! - `cut`: the partition of a row of layers into stages (`Cut`, `CutError`).
 //! - `cost`: counts or measures the parameters, FLOPs and times of the layers of a row (`Costs`, `LayerCost`).
 //! - `builder`: the setters of a pipeline's settings, such as schedule, M, replicas, precision and checkpoint.
@@ -26,6 +27,7 @@ pub(crate) mod builder;
 pub(crate) mod chain;
 pub(crate) mod cost;
 pub(crate) mod cut;
+pub(crate) mod layered;
 pub(crate) mod ownership;
 pub(crate) mod row;
 mod start;

@@ -2,18 +2,19 @@
 
 use std::ops::Range;
 
-use burn::module::Module;
+use burn::module::{Module, ParamId};
 use burn::tensor::Device;
 
 use crate::build::builder::PipelineBuilder;
 use crate::build::chain::StageConfig;
-use crate::build::cost::{Costing, Costs, Way, parameters};
+use crate::build::cost::{Costing, Costs, LayerCost, Way, parameters};
 use crate::build::cut::{Cut, CutError};
 use crate::model::stage::{LossStage, Stage};
 use crate::pipeline::Pipeline;
 use crate::pipeline::modules::{ModuleError, Modules};
 use crate::state::names::Names;
 use stageline_nn::params::seed::{seeded_on, unseeded};
+use stageline_nn::params::visit::describe;
 
 /// A model as a row of layers: a first layer, any number of blocks of one type, and a last layer with a loss.
 ///
@@ -91,6 +92,20 @@ enum Part<F, B, L> {
     End(Vec<B>, L),
 }
 
+impl<F: Module, B, L: Module> Part<F, B, L> {
+    /// Returns the ids of the parameters of the first and of the last layer of the model, as far as the stage has them.
+    fn ids_of_ends(&self) -> Vec<ParamId> {
+        let (first, last) = match self {
+            Self::Whole(first, _, last) => (Some(first), Some(last)),
+            Self::Begin(first, _) => (Some(first), None),
+            Self::Middle(_) => (None, None),
+            Self::End(_, last) => (None, Some(last)),
+        };
+        let (first, last) = (first.map(describe).unwrap_or_default(), last.map(describe).unwrap_or_default());
+        first.into_iter().chain(last).map(|parameter| parameter.id).collect()
+    }
+}
+
 impl<F, B, L> Row<F, B, L>
 where
     F: Stage,
@@ -130,10 +145,21 @@ where
     /// Returns the number of elements in the parameters of all layers, without initialising the lazy parameters of
     /// burn's layers.
     pub fn parameters(&self) -> u64 {
-        let device = drawing_device(None).autodiff();
+        self.sizes().parameters()
+    }
+
+    /// Returns the costs of the layers without their FLOPs and times: the name and the number of parameters of each. No
+    /// layer is run, and the lazy parameters of burn's layers stay uninitialised.
+    pub fn sizes(&self) -> Costs {
+        let ([first, blocks, last], device) = (&self.names, drawing_device(None).autodiff());
+        let size = |name: String, parameters: u64| LayerCost { name, parameters, flops: 0.0, time: None };
         unseeded(|| {
-            let blocks = (0..self.blocks).map(|index| parameters(&(self.block)(index, &device)));
-            parameters(&(self.first)(&device)) + blocks.sum::<u64>() + parameters(&(self.last)(&device))
+            let mut sizes = vec![size(first.clone(), parameters(&(self.first)(&device)))];
+            for index in 0..self.blocks {
+                sizes.push(size(format!("{blocks}.{index}"), parameters(&(self.block)(index, &device))));
+            }
+            sizes.push(size(last.clone(), parameters(&(self.last)(&device))));
+            Costs(sizes)
         })
     }
 
@@ -185,6 +211,7 @@ where
             let first_block = range.start.saturating_sub(1);
             let part = self.part(range, config.device());
             names = self.named(std::mem::take(&mut names), &part, first_block);
+            let config = config.with_ends(part.ids_of_ends());
             (part, config)
         });
         let mut chain = None;

@@ -20,6 +20,7 @@ use crate::pipeline::workers::Prepared;
 use crate::pipeline::{Common, Pipeline, Stepping};
 use crate::state::layout::Layout;
 use crate::state::mismatch::Mismatch;
+use crate::state::run_settings::RunSettings;
 use crate::threads::cores::Cores;
 use crate::update::loss_scale::{LossScale, Scaler};
 
@@ -55,6 +56,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         let Assembled { replicas, unfit } =
             self.stages.assemble(&plan, &devices, groups, self.precision, self.rollback, restored)?;
         Mismatch::unless_empty(layout.unfit(unfit)).map_err(BuildError::Checkpoint)?;
+        self.warn_of_changes(groups);
         let known = streams.into_iter().zip(devices).zip(parameters);
         let prepared = replicas.into_iter().zip(known);
         let prepared = prepared.map(|((channels, runners), ((streams, devices), parameters))| Prepared {
@@ -63,7 +65,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
             streams,
             stages: devices.into_iter().zip(parameters).collect(),
         });
-        let progress = self.restore.map(|checkpoint| checkpoint.progress);
+        let restored = self.restore.map(|checkpoint| (checkpoint.progress, RunSettings::read(&checkpoint.run)));
+        let (progress, before) = restored.unzip();
         let stepping = Stepping {
             scaler: Scaler::resumed(loss_scale, progress.and_then(|progress| progress.loss_scale)),
             tuned_for: self.tuned_for,
@@ -88,8 +91,26 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         // The chain's own modules are dropped first, so that they are not in memory beside the workers' copies.
         drop(self.stages.wire);
         let mut pipeline = Pipeline::start(prepared.collect(), common)?;
-        progress.into_iter().for_each(|progress| pipeline.resume(progress));
+        let learning_rate = before.flatten().and_then(|before| before.learning_rate);
+        progress.into_iter().for_each(|progress| pipeline.resume(progress, learning_rate));
         Ok(pipeline)
+    }
+
+    /// Warns if training resumes with another number of micro-batches, of gradient groups, or with another learning
+    /// rate than the checkpoint records. `groups` is the number of gradient groups of this pipeline.
+    fn warn_of_changes(&self, groups: usize) {
+        let Some(checkpoint) = &self.restore else { return };
+        let Some(before) = RunSettings::read(&checkpoint.run) else { return };
+        let settings = RunSettings {
+            micro_batches: self.replicas() * self.micro_batches,
+            gradient_groups: groups,
+            learning_rate: self.stages.learning_rate.as_ref().and_then(|schedule| {
+                // burn's schedules can only be stepped. The number of steps was validated before.
+                let mut schedule = schedule.clone();
+                (0..checkpoint.progress.optimizer_steps).fold(None, |_, _| Some(schedule.step().base()))
+            }),
+        };
+        settings.changes(before).into_iter().for_each(|change| tracing::warn!("{change}"));
     }
 
     /// Returns, by replica and stage, the number of the communication stream (a GPU's queue of transfers to other GPUs)

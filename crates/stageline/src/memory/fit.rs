@@ -55,8 +55,9 @@ pub enum Lever {
     /// The proposal to cut every stage into two, on twice as many devices. It is made only if every stage has its own
     /// device and none of them is the CPU.
     MoreStages {
-        /// P, the number of stages after every stage is cut into two.
-        stages: usize,
+        /// P, the number of workers after every stage is cut into two. In schedules with chunks, a worker has several
+        /// stages.
+        workers: usize,
     },
     /// A change to a single stage with all layers, if the stages share a device; then only one micro-batch is live
     /// (between forward and backward) at a time.
@@ -76,7 +77,7 @@ impl fmt::Display for Lever {
                 write!(f, "{micro_batches} micro-batches of {rows} rows")
             }
             Self::OneFOneB => write!(f, "the 1f1b schedule"),
-            Self::MoreStages { stages } => write!(f, "{stages} stages, each on a device of its own"),
+            Self::MoreStages { workers } => write!(f, "stages on {workers} workers, each with a device of its own"),
             Self::OneStage => write!(f, "one stage"),
             Self::LeanerOptimizer => write!(f, "an optimizer without state, such as plain SGD"),
         }
@@ -171,7 +172,7 @@ impl Change {
         let Self { recompute, times, cut, one_f_one_b, lean } = self;
         let cut = match cut {
             Cut::Same => None,
-            Cut::Twice => Some(Lever::MoreStages { stages: 2 * estimate.stages.len() }),
+            Cut::Twice => Some(Lever::MoreStages { workers: 2 * estimate.plan.workers() }),
             Cut::One => Some(Lever::OneStage),
         };
         let micro_batches = estimate.plan.micro_batches() * times;
@@ -311,5 +312,23 @@ impl fmt::Display for Bytes {
             _ => (bytes / 1e9, "GB"),
         };
         write!(f, "{size:.1} {unit}")
+    }
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use stageline_schedule::Interleaved;
+
+    use super::*;
+    use crate::memory::estimate::tests::of_activations;
+
+    #[test]
+    fn more_stages_are_counted_in_workers() {
+        let twice = Change { recompute: false, times: 1, cut: Cut::Twice, one_f_one_b: false, lean: false };
+        let estimate = of_activations(&[1.0; 4], 4);
+        assert_eq!(twice.levers(&estimate, 1), [Lever::MoreStages { workers: 8 }]);
+        let two_chunks = estimate.under(Interleaved { chunks: 2 }.plan(4, 4).unwrap());
+        assert_eq!(twice.levers(&two_chunks, 1), [Lever::MoreStages { workers: 4 }]);
     }
 }

@@ -6,12 +6,18 @@ use crate::failure::activity::During;
 use crate::failure::step_error::StepError;
 use crate::model::payload::Payload;
 use crate::pipeline::Pipeline;
+use crate::state::run_settings::RunSettings;
 
 impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// Takes a checkpoint: copies to the host everything from which training resumes. That is the parameters, the
     /// optimizer states, the loss scale and the number of steps, as the last step left them.
     /// [`PipelineBuilder::restore`](crate::PipelineBuilder::restore) takes the checkpoint; the checkpoint's field `run`
-    /// has room for a program's own state.
+    /// has room for a program's own state. Its entry `pipeline` has the numbers of micro-batches and of gradient groups
+    /// and the last learning rate, so that a resumed training with others can be reported by a warning.
+    ///
+    /// The names of a chain's parameters are those of [`PipelineBuilder::names`](crate::PipelineBuilder::names). A
+    /// pipeline of a [`Row`](crate::Row) has such names without that call. With neither, a name is made of the stage
+    /// and the path in its module, and the checkpoint can be resumed only with the same partition.
     ///
     /// A checkpoint can also be taken after an error, because a failed step is rolled back on every stage. The
     /// exception is a failed step that some stage has made while [`rollback`](crate::PipelineBuilder::rollback) is off.
@@ -21,14 +27,23 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     ///
     /// use burn::tensor::Tensor;
     /// use stageline::checkpoint::{CheckpointError, Saved, Store, Writer};
-    /// use stageline::{Batch, BoxError, Pipeline, PipelineBuilder};
+    /// use stageline::{Batch, BoxError, LossStage, Names, Pipeline, Stage, StageConfig};
     ///
     /// type Float = Tensor<2>;
     ///
-    /// fn train(
-    ///     builder: PipelineBuilder<Float, Float, Float>,
+    /// fn train<S, L>(
+    ///     encoder: S,
+    ///     decoder: L,
+    ///     config: StageConfig,
     ///     batch: impl Fn(u64) -> Batch<Float, Float>,
-    /// ) -> Result<(), BoxError> {
+    /// ) -> Result<(), BoxError>
+    /// where
+    ///     S: Stage<Input = Float, Output = Float>,
+    ///     L: LossStage<Input = Float, Output = Float, Target = Float>,
+    /// {
+    ///     // The names of the whole model, which are the same on every cut.
+    ///     let names = Names::new().part("encoder", &encoder).part("decoder", &decoder);
+    ///     let builder = Pipeline::builder().stage(encoder, config.clone()).loss(decoder, config).names(names);
     ///     let folder = Path::new("kept");
     ///     let (mut pipeline, start) = match Saved::open(folder) {
     ///         Ok(saved) => (builder.restore(saved.read()?).build()?, saved.manifest().progress.steps),
@@ -69,16 +84,22 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
             loss_scale: self.stepping.scaler.state(),
         };
         self.done.last_checkpoint = Some(self.done.steps);
-        Ok(self.layout.checkpoint(progress, states))
+        let mut checkpoint = self.layout.checkpoint(progress, states);
+        let (micro_batches, gradient_groups) = (self.pieces(), self.sizes.groups);
+        let settings = RunSettings { micro_batches, gradient_groups, learning_rate: self.done.learning_rate };
+        settings.write(&mut checkpoint.run);
+        Ok(checkpoint)
     }
 
     /// Sets the pipeline's counts of training steps and optimizer steps to `progress`, the counts in the checkpoint
-    /// from which training resumes.
-    pub(crate) fn resume(&mut self, progress: Progress) {
+    /// from which training resumes. `learning_rate` is the learning rate of the last optimizer step that the checkpoint
+    /// records, if it does.
+    pub(crate) fn resume(&mut self, progress: Progress, learning_rate: Option<f64>) {
         self.done.steps = progress.steps as usize;
         self.done.last_checkpoint = Some(self.done.steps);
         let committed = self.workers.commit(self.done.steps);
         assert!(committed.is_ok(), "no worker runs before the first step");
         self.done.optimizer_steps = progress.optimizer_steps;
+        self.done.learning_rate = learning_rate;
     }
 }

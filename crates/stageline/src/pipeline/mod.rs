@@ -100,6 +100,8 @@ struct Done {
     steps: usize,
     /// The number of training steps in which the optimizers stepped; skipped steps do not count.
     optimizer_steps: u64,
+    /// The learning rate of the first stage in the last optimizer step; `None` before the first one.
+    learning_rate: Option<f64>,
     /// The number of training steps after which the last checkpoint was taken or restored; `None` before any
     /// checkpoint.
     last_checkpoint: Option<usize>,
@@ -193,7 +195,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
             scoring,
             stepping,
             transfers: TransferOrder { streams, turns },
-            done: Done { steps: 0, optimizer_steps: 0, last_checkpoint: None },
+            done: Done { steps: 0, optimizer_steps: 0, learning_rate: None, last_checkpoint: None },
             overlap: Overlap { is_in_flight: false, error: None, last_end: Instant::now(), as_assumed: true },
             layout,
             sizes: Sizes { stages, groups, cores },

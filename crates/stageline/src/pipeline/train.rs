@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use stageline_schedule::Event;
-use tracing::field;
+use tracing::{Span, field};
 
 use crate::failure::activity::During;
 use crate::failure::step_error::StepError;
@@ -37,6 +37,8 @@ pub(crate) struct Begun<In, Target> {
     began: Instant,
     /// Whether this step began before the verdict on the previous step (step the optimizers, or skip) was known.
     behind: bool,
+    /// The tracing span of the step, which ends when this value is dropped.
+    span: Span,
 }
 
 impl<In, Target> Begun<In, Target> {
@@ -90,12 +92,13 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// Skips a step whose batch has no loss weight (no unmasked target): the step is counted and reported, and the
     /// workers do nothing.
     pub(crate) fn pass_over(&mut self) -> Result<StepReport, Ended> {
+        let span = span_of_step(self.done.steps).entered();
         let (plan, loss_scale) = (self.plan(), self.stepping.scaler.scale());
         let (stages, events) = (vec![StageReport::default(); plan.stages()], vec![Vec::new(); self.workers.running()]);
         let (step, took) = (self.done.steps, self.workers.began().elapsed());
         let update = Update::NoWeight;
         self.commit_step(step, update)?;
-        Ok(self.report(Concluded {
+        let report = self.report(Concluded {
             step,
             loss_scale,
             terms: Vec::new(),
@@ -108,35 +111,41 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
             update,
             events,
             took,
-        }))
+        });
+        note_figures(&span, &report);
+        Ok(report)
     }
 
     /// Asks all workers to run the next training step on `batch`, and returns the step that has begun. `flush` says
     /// whether its stages step their optimizers before or after the common verdict (step, or skip the step) is known.
     pub(crate) fn launch(&mut self, batch: MicroBatches<In, Target>, flush: Flush) -> Result<Begun<In, Target>, Ended> {
+        let span = span_of_step(self.done.steps);
         self.warn_of_change(batch.weights.all_samples());
         let contexts = self.contexts_of_step(&batch.weights);
-        self.start_on(Begun { batch, contexts, flush, began: self.workers.began(), behind: false })
+        self.start_on(Begun { batch, contexts, flush, began: self.workers.began(), behind: false, span })
     }
 
     /// Asks all workers to run one more training step, on `batch`, before the verdict on the running step (step the
     /// optimizers, or skip) is known. Returns the step that has begun.
     pub(crate) fn launch_behind(&mut self, batch: MicroBatches<In, Target>) -> Result<Begun<In, Target>, Ended> {
+        let span = span_of_step(self.done.steps + 1);
         self.warn_of_change(batch.weights.all_samples());
         let contexts = self.contexts_behind(&batch.weights);
         let flush = Flush::Ahead(self.stepping.flush.assumed(self.done.steps + 1));
-        self.start_on(Begun { batch, contexts, flush, began: Instant::now(), behind: true })
+        self.start_on(Begun { batch, contexts, flush, began: Instant::now(), behind: true, span })
     }
 
     /// Starts a training step on all workers: sends them their commands and the batch. Returns the step that has begun.
     fn start_on(&mut self, begun: Begun<In, Target>) -> Result<Begun<In, Target>, Ended> {
         self.overlap.is_in_flight = true;
+        let entered = begun.span.clone().entered();
         let Begun { flush, began, behind, .. } = begun;
         let step = begun.context().step;
         let (during, clock) = (During::Step(step), self.stepping.clock(step));
         let asked = self.asked(&begun.contexts, Pass::Train).into_iter();
         let for_step = |asked| Asked { during, began, clock, flush, behind, ..asked };
         self.workers.ask(&begun.batch, asked.map(for_step).collect())?;
+        drop(entered);
         Ok(begun)
     }
 
@@ -145,8 +154,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// roll back the step, make the step again as the verdict says, and discard the next step.
     pub(crate) fn complete(&mut self, begun: &Begun<In, Target>, followed: bool) -> Result<StepReport, Ended> {
         let (context, config) = (begun.context(), self.stepping.flush);
-        let (loss, weight, bubble) = (field::Empty, field::Empty, field::Empty);
-        let span = tracing::debug_span!("step", step = context.step, loss, weight, bubble).entered();
+        let _entered = begun.span.enter();
         let sums = self.workers.finished(self.replicas())?.sums(&begun.contexts)?;
         let verdict = sums.verdict(config, context.step);
         self.overlap.as_assumed = verdict == config.assumed(context.step);
@@ -188,7 +196,10 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
             events,
             took,
         });
-        span.record("loss", report.loss).record("weight", report.weight()).record("bubble", report.bubble());
+        if update.stepped() {
+            self.done.learning_rate = report.stages.first().and_then(|stage| stage.learning_rate);
+        }
+        note_figures(&begun.span, &report);
         Ok(report)
     }
 
@@ -312,6 +323,17 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     pub(crate) fn back_off(&mut self, culprit: Option<Culprit>) -> bool {
         culprit.is_none_or(|culprit| culprit.origin == Origin::Backward) && self.stepping.scaler.back_off()
     }
+}
+
+/// Returns a new tracing span for a training step, from its beginning to its report.
+fn span_of_step(step: usize) -> Span {
+    let (loss, weight, bubble) = (field::Empty, field::Empty, field::Empty);
+    tracing::debug_span!("step", step, loss, weight, bubble)
+}
+
+/// Records the loss, the weight and the bubble of a training step in its tracing span.
+fn note_figures(span: &Span, report: &StepReport) {
+    span.record("loss", report.loss).record("weight", report.weight()).record("bubble", report.bubble());
 }
 
 /// Shifts the times of a step's events so that the earliest event of all workers begins at 0.

@@ -14,6 +14,7 @@
 //! - `optimizer_check`: the check that a field of a checkpoint's optimizer state has a value that the optimizer can
 //!   produce (`Unfit`, `Bound`).
 //! - `convert`: the conversion of burn's tensors to a checkpoint's tensors and back, bit for bit.
+//! - `run_settings`: the settings that a checkpoint records, to report a resumed training with others (`RunSettings`).
 //! - `mismatch`: the error with all differences between a checkpoint and a model (`Difference`, `Kind`).
 
 pub(crate) mod convert;
@@ -22,3 +23,4 @@ pub(crate) mod mismatch;
 pub(crate) mod names;
 pub(crate) mod optimizer_check;
 pub(crate) mod optimizer_state;
+pub(crate) mod run_settings;

@@ -1,0 +1,124 @@
+//! Muon for matrices beside AdamW for all other parameters ([`MuonAndAdamW`]).
+
+use burn::optim::decay::WeightDecayConfig;
+use burn::optim::{
+    AdamWState, AdjustLrFn, Muon, MuonConfig, MuonState, Optimizer, RecordState, StateSink, StateSource,
+};
+use burn::tensor::{Device, Tensor};
+
+use crate::adamw::AdamW;
+
+/// The optimizer of `--optimizer muon`: burn's Muon (Jordan et al., 2024, *Muon: An optimizer for hidden layers in
+/// neural networks*) for parameters with two dimensions, and AdamW for all others.
+///
+/// burn's Muon rejects parameters that are not matrices with a panic. Updates of matrices are scaled as in Liu et al.,
+/// 2025 ([arXiv:2502.16982](https://arxiv.org/abs/2502.16982)): they have about the size of AdamW's updates, so both
+/// optimizers take the same learning rate.
+#[derive(Clone)]
+pub struct MuonAndAdamW {
+    muon: Muon,
+    others: AdamW,
+}
+
+/// The optimizer state of one parameter with `D` dimensions: that of Muon for a matrix, and that of AdamW otherwise.
+#[derive(Clone)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a state is moved once a step, and holds tensors, whose values are elsewhere"
+)]
+pub enum State<const D: usize> {
+    Matrix(MuonState<D>),
+    Other(AdamWState<D>),
+}
+
+impl MuonAndAdamW {
+    /// Creates the optimizer with the given weight decay, and with burn's defaults for Muon.
+    pub fn new(weight_decay: f32) -> Self {
+        let muon = MuonConfig::new().with_weight_decay(Some(WeightDecayConfig::new(weight_decay)));
+        let muon = muon.with_adjust_lr_fn(AdjustLrFn::MatchRmsAdamW).build();
+        Self { muon, others: AdamW::new(weight_decay) }
+    }
+}
+
+impl Optimizer for MuonAndAdamW {
+    type State<const D: usize> = State<D>;
+
+    fn step<const D: usize>(
+        &self,
+        lr: f64,
+        tensor: Tensor<D>,
+        grad: Tensor<D>,
+        state: Option<State<D>>,
+    ) -> (Tensor<D>, Option<State<D>>) {
+        let (matrix, other) = match state {
+            Some(State::Matrix(state)) => (Some(state), None),
+            Some(State::Other(state)) => (None, Some(state)),
+            None => (None, None),
+        };
+        if D == 2 {
+            let (tensor, state) = self.muon.step(lr, tensor, grad, matrix);
+            (tensor, state.map(State::Matrix))
+        } else {
+            let (tensor, state) = self.others.step(lr, tensor, grad, other);
+            (tensor, state.map(State::Other))
+        }
+    }
+
+    fn to_device<const D: usize>(state: State<D>, device: &Device) -> State<D> {
+        match state {
+            State::Matrix(state) => State::Matrix(Muon::to_device(state, device)),
+            State::Other(state) => State::Other(AdamW::to_device(state, device)),
+        }
+    }
+}
+
+/// A saved state has the fields of the optimizer that the parameter's number of dimensions selects.
+impl<const D: usize> RecordState for State<D> {
+    fn state_flatten(&self, prefix: &str, out: &mut StateSink) {
+        match self {
+            Self::Matrix(state) => state.state_flatten(prefix, out),
+            Self::Other(state) => state.state_flatten(prefix, out),
+        }
+    }
+
+    fn state_unflatten(prefix: &str, src: &mut StateSource, device: &Device) -> Option<Self> {
+        if D == 2 {
+            MuonState::state_unflatten(prefix, src, device).map(Self::Matrix)
+        } else {
+            AdamWState::state_unflatten(prefix, src, device).map(Self::Other)
+        }
+    }
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use burn::tensor::TensorData;
+
+    use super::*;
+
+    const RATE: f64 = 1e-2;
+
+    /// Returns the bits of a parameter of ones after three steps of an optimizer, with another gradient in each step.
+    fn trained<const D: usize, O: Optimizer>(optimizer: &O, shape: [usize; D]) -> Vec<u32> {
+        let device = Device::flex();
+        let mut tensor = Tensor::<D>::ones(shape, &device);
+        let mut state = None;
+        for step in 1..=3 {
+            let values: Vec<f32> =
+                (0..tensor.shape().num_elements()).map(|at| (at * step) as f32 * 0.1 - 0.3).collect();
+            let gradient = Tensor::<D>::from_data(TensorData::new(values, shape), &device);
+            (tensor, state) = optimizer.step(RATE, tensor, gradient, state);
+        }
+        tensor.into_data().iter::<f32>().map(f32::to_bits).collect()
+    }
+
+    #[test]
+    fn matrices_are_stepped_by_muon_and_other_parameters_by_adamw() {
+        let both = MuonAndAdamW::new(0.1);
+        assert_eq!(trained(&both, [3, 2]), trained(&both.muon, [3, 2]));
+        assert_ne!(trained(&both, [3, 2]), trained(&both.others, [3, 2]));
+        assert_eq!(trained(&both, [6]), trained(&both.others, [6]));
+        assert_eq!(trained(&both, [1, 3, 2]), trained(&both.others, [1, 3, 2]));
+    }
+}

@@ -1,0 +1,300 @@
+//! A model in one struct as a row of layers ([`LayeredModel`], [`ModelRow`]).
+
+use std::fmt;
+use std::rc::Rc;
+
+use burn::module::{Devices, Module, ModuleMapper, ModuleVisitor};
+use burn::tensor::{Device, Tensor};
+
+use crate::build::row::Row;
+use crate::model::loss_weight::Weight;
+use crate::model::payload::Payload;
+use crate::model::stage::{LossStage, Stage};
+use crate::pipeline::modules::{ModuleError, Modules};
+
+/// A model in one struct (a first part, a list of blocks and a last part) that becomes a row of layers, [`ModelRow`].
+///
+/// The forward has the three functions of burn's proposal of pipelines
+/// ([burn#5702](https://github.com/tracel-ai/burn/pull/5702)), which burn 0.22 does not have: `forward_input`, then
+/// `forward_block` for each block in order, then `forward_output`. There they are methods of the whole model. Here each
+/// borrows only the part that it runs, because no device ever has the whole model. A model with burn's methods needs
+/// only this adapter: the three functions, the constructors of the parts, the loss, and [`join`](Self::join).
+///
+/// ```
+/// use burn::module::Module;
+/// use burn::nn::{Linear, LinearConfig};
+/// use burn::optim::AdamWConfig;
+/// use burn::tensor::{Device, Tensor, activation::relu};
+/// use stageline::{Cut, LayeredModel, ModelRow, StageConfig, Weight};
+///
+/// #[derive(Module, Debug)]
+/// struct Net {
+///     input: Linear,
+///     blocks: Vec<Linear>,
+///     output: Linear,
+/// }
+///
+/// impl LayeredModel for Net {
+///     type Config = usize; // the width
+///     type First = Linear;
+///     type Block = Linear;
+///     type Last = Linear;
+///     type Input = Tensor<2>;
+///     type Hidden = Tensor<2>;
+///     type Output = Tensor<2>;
+///     type Target = Tensor<2>;
+///
+///     fn blocks(_: &usize) -> usize {
+///         4
+///     }
+///     fn init_first(width: &usize, device: &Device) -> Linear {
+///         LinearConfig::new(2, *width).init(device)
+///     }
+///     fn init_block(width: &usize, _: usize, device: &Device) -> Linear {
+///         LinearConfig::new(*width, *width).init(device)
+///     }
+///     fn init_last(width: &usize, device: &Device) -> Linear {
+///         LinearConfig::new(*width, 1).init(device)
+///     }
+///     fn join(input: Linear, blocks: Vec<Linear>, output: Linear) -> Self {
+///         Self { input, blocks, output }
+///     }
+///
+///     fn forward_input(input: &Linear, batch: Tensor<2>) -> Tensor<2> {
+///         input.forward(batch)
+///     }
+///     fn forward_block(block: &Linear, _: usize, hidden: Tensor<2>) -> Tensor<2> {
+///         relu(block.forward(hidden))
+///     }
+///     fn forward_output(output: &Linear, hidden: Tensor<2>) -> Tensor<2> {
+///         output.forward(hidden)
+///     }
+///
+///     fn loss(_: &Linear, output: Tensor<2>, target: Tensor<2>) -> Tensor<1> {
+///         (output - target).square().sum()
+///     }
+///     fn weight(_: &Linear, target: &Tensor<2>) -> Weight {
+///         target.dims()[0].into()
+///     }
+/// }
+///
+/// let row = ModelRow::<Net>::of_model(8).names("input", "blocks", "output");
+/// let cpu = Device::flex();
+/// let config = || StageConfig::new(cpu.clone(), AdamWConfig::new().init(), 1e-3);
+/// let pipeline = row.pipeline(&"0,3".parse::<Cut>()?, [config(), config()])?.build()?;
+/// let trained: Net = row.join_model(pipeline.into_modules())?;
+/// assert_eq!(trained.blocks.len(), 4);
+/// # Ok::<(), stageline::BoxError>(())
+/// ```
+pub trait LayeredModel: Sized + 'static {
+    /// The configuration from which the parts of the model are created.
+    type Config: 'static;
+    /// The first part of the model, such as embeddings.
+    type First: Module + 'static;
+    /// A block of the model.
+    type Block: Module + 'static;
+    /// The last part of the model, such as a head.
+    type Last: Module + 'static;
+    /// The input of the model, which comes from a batch.
+    type Input: Payload;
+    /// The value that the first part returns, and that every block takes and returns.
+    type Hidden: Payload;
+    /// The output of the model, such as logits.
+    type Output: Payload;
+    /// The targets of the loss, which come from a batch.
+    type Target: Payload;
+
+    /// The names of the model's metrics, as in [`LossStage::METRICS`]; the list is empty by default.
+    const METRICS: &'static [&'static str] = &[];
+
+    /// Returns the number of blocks of a model with this configuration.
+    fn blocks(config: &Self::Config) -> usize;
+
+    /// Creates the first part of the model on a device.
+    fn init_first(config: &Self::Config, device: &Device) -> Self::First;
+
+    /// Creates the block `index`, counted from 0, on a device.
+    fn init_block(config: &Self::Config, index: usize, device: &Device) -> Self::Block;
+
+    /// Creates the last part of the model on a device.
+    fn init_last(config: &Self::Config, device: &Device) -> Self::Last;
+
+    /// Returns the model that has these parts.
+    fn join(first: Self::First, blocks: Vec<Self::Block>, last: Self::Last) -> Self;
+
+    /// Computes the forward of the first part for one micro-batch.
+    fn forward_input(first: &Self::First, input: Self::Input) -> Self::Hidden;
+
+    /// Computes the forward of the block `index`, counted from 0, for one micro-batch.
+    fn forward_block(block: &Self::Block, index: usize, hidden: Self::Hidden) -> Self::Hidden;
+
+    /// Computes the forward of the last part for one micro-batch, without a loss.
+    fn forward_output(last: &Self::Last, hidden: Self::Hidden) -> Self::Output;
+
+    /// Computes the sum of the losses of one micro-batch's targets, as [`LossStage::loss`].
+    fn loss(last: &Self::Last, output: Self::Output, target: Self::Target) -> Tensor<1>;
+
+    /// Returns the loss weight of one micro-batch's targets, as [`LossStage::weight`].
+    fn weight(last: &Self::Last, target: &Self::Target) -> Weight;
+
+    /// Computes the sums of the metrics of one micro-batch, as [`LossStage::metrics`].
+    fn metrics(last: &Self::Last, output: Self::Output, target: Self::Target) -> Tensor<1> {
+        let _ = (last, output, target);
+        panic!("`LayeredModel::METRICS` names {}, so the model must override `metrics`", Self::METRICS.join(", "))
+    }
+}
+
+/// A model in one struct as a row of layers, which can be cut into any number of stages like any other [`Row`].
+pub type ModelRow<M> = Row<FirstLayer<M>, BlockLayer<M>, LastLayer<M>>;
+
+/// Defines the layer of a row that has one part of a model. The layer has no name of its own in the paths of
+/// parameters, so they are those of the part.
+macro_rules! layer {
+    ($(#[$doc:meta])* $name:ident, $part:ident $(, $extra:ident: $type:ty)?) => {
+        $(#[$doc])*
+        pub struct $name<M: LayeredModel> {
+            part: M::$part,
+            $($extra: $type,)?
+        }
+
+        impl<M: LayeredModel> Clone for $name<M> {
+            fn clone(&self) -> Self {
+                Self { part: self.part.clone(), $($extra: self.$extra)? }
+            }
+        }
+
+        impl<M: LayeredModel> fmt::Debug for $name<M> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&self.part, f)
+            }
+        }
+
+        impl<M: LayeredModel> Module for $name<M> {
+            fn collect_devices(&self, devices: Devices) -> Devices {
+                self.part.collect_devices(devices)
+            }
+
+            fn fork(self, device: &Device) -> Self {
+                Self { part: self.part.fork(device), $($extra: self.$extra)? }
+            }
+
+            fn to_device(self, device: &Device) -> Self {
+                Self { part: self.part.to_device(device), $($extra: self.$extra)? }
+            }
+
+            fn train(self) -> Self {
+                Self { part: self.part.train(), $($extra: self.$extra)? }
+            }
+
+            fn valid(&self) -> Self {
+                Self { part: self.part.valid(), $($extra: self.$extra)? }
+            }
+
+            fn materialize(self) -> Self {
+                Self { part: self.part.materialize(), $($extra: self.$extra)? }
+            }
+
+            fn visit<V: ModuleVisitor>(&self, visitor: &mut V) {
+                self.part.visit(visitor);
+            }
+
+            fn map<Mapper: ModuleMapper>(self, mapper: &mut Mapper) -> Self {
+                Self { part: self.part.map(mapper), $($extra: self.$extra)? }
+            }
+        }
+    };
+}
+
+layer! {
+    /// The first layer of a [`ModelRow`], which has the first part of the model.
+    FirstLayer, First
+}
+
+layer! {
+    /// A block of a [`ModelRow`], which has one block of the model and its index.
+    BlockLayer, Block, index: usize
+}
+
+layer! {
+    /// The last layer of a [`ModelRow`], which has the last part of the model.
+    LastLayer, Last
+}
+
+impl<M: LayeredModel> Stage for FirstLayer<M> {
+    type Input = M::Input;
+    type Output = M::Hidden;
+
+    fn forward(&self, input: M::Input) -> M::Hidden {
+        M::forward_input(&self.part, input)
+    }
+}
+
+impl<M: LayeredModel> Stage for BlockLayer<M> {
+    type Input = M::Hidden;
+    type Output = M::Hidden;
+
+    fn forward(&self, hidden: M::Hidden) -> M::Hidden {
+        M::forward_block(&self.part, self.index, hidden)
+    }
+}
+
+impl<M: LayeredModel> Stage for LastLayer<M> {
+    type Input = M::Hidden;
+    type Output = M::Output;
+
+    fn forward(&self, hidden: M::Hidden) -> M::Output {
+        M::forward_output(&self.part, hidden)
+    }
+}
+
+impl<M: LayeredModel> LossStage for LastLayer<M> {
+    type Target = M::Target;
+    const METRICS: &'static [&'static str] = M::METRICS;
+
+    fn loss(&self, output: M::Output, target: M::Target) -> Tensor<1> {
+        M::loss(&self.part, output, target)
+    }
+
+    fn weight(&self, target: &M::Target) -> Weight {
+        M::weight(&self.part, target)
+    }
+
+    fn metrics(&self, output: M::Output, target: M::Target) -> Tensor<1> {
+        M::metrics(&self.part, output, target)
+    }
+}
+
+impl<M: LayeredModel> ModelRow<M> {
+    /// Creates the row of a model's layers from the model's configuration. No layer is created before a pipeline is
+    /// built.
+    pub fn of_model(config: M::Config) -> Self {
+        let blocks = M::blocks(&config);
+        let of_first = Rc::new(config);
+        let (of_block, of_last) = (Rc::clone(&of_first), Rc::clone(&of_first));
+        Self::new(
+            move |device| FirstLayer::<M> { part: M::init_first(&of_first, device) },
+            blocks,
+            move |index, device| BlockLayer::<M> { part: M::init_block(&of_block, index, device), index },
+            move |device| LastLayer::<M> { part: M::init_last(&of_last, device) },
+        )
+    }
+
+    /// Reassembles the model from the stage modules of a pipeline of this row. Each layer stays on the device of its
+    /// stage.
+    ///
+    /// # Errors
+    /// Returns [`ModuleError`] as [`join`](Row::join) does.
+    pub fn join_model(&self, modules: Modules) -> Result<M, ModuleError> {
+        self.join(modules).map(joined)
+    }
+
+    /// Creates the whole model on one device, for a model that is not cut into stages.
+    pub fn init_model(&self, device: &Device) -> M {
+        joined(self.init(device))
+    }
+}
+
+/// Returns the model whose parts are in these layers.
+fn joined<M: LayeredModel>((first, blocks, last): (FirstLayer<M>, Vec<BlockLayer<M>>, LastLayer<M>)) -> M {
+    M::join(first.part, blocks.into_iter().map(|block| block.part).collect(), last.part)
+}

@@ -1,0 +1,75 @@
+//! The settings of a training that a checkpoint records ([`RunSettings`]), to report a resumed training that has others.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+/// The name of the entry in a checkpoint's `run` values that has the settings.
+const ENTRY: &str = "pipeline";
+
+/// The relative difference up to which two learning rates are the same. The functions of a schedule, such as a cosine,
+/// may differ in their last bits between machines.
+const SAME_RATE: f64 = 1e-9;
+
+/// The settings of a pipeline that decide the bits of its parameters, and that a checkpoint of the pipeline records.
+///
+/// A training may be resumed with other settings, on purpose or by mistake; the pipeline then continues and says so.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct RunSettings {
+    /// R x M, the number of micro-batches of a step, over all replicas.
+    pub(crate) micro_batches: usize,
+    /// The number of groups of micro-batches whose gradients are summed separately.
+    pub(crate) gradient_groups: usize,
+    /// The learning rate of the first stage in the last optimizer step; `None` before the first one.
+    pub(crate) learning_rate: Option<f64>,
+}
+
+impl RunSettings {
+    /// Writes the settings into the `run` values of a checkpoint.
+    pub(crate) fn write(self, run: &mut BTreeMap<String, Value>) {
+        let Self { micro_batches, gradient_groups, learning_rate } = self;
+        let entry = json!({
+            "micro_batches": micro_batches,
+            "gradient_groups": gradient_groups,
+            "learning_rate": learning_rate,
+        });
+        run.insert(ENTRY.to_owned(), entry);
+    }
+
+    /// Returns the settings in the `run` values of a checkpoint; `None` if it does not have them, as older checkpoints.
+    pub(crate) fn read(run: &BTreeMap<String, Value>) -> Option<Self> {
+        let entry = run.get(ENTRY)?;
+        let number = |name: &str| usize::try_from(entry.get(name)?.as_u64()?).ok();
+        Some(Self {
+            micro_batches: number("micro_batches")?,
+            gradient_groups: number("gradient_groups")?,
+            learning_rate: entry.get("learning_rate").and_then(Value::as_f64),
+        })
+    }
+
+    /// Returns a message for each setting of this pipeline that differs from `before`, the settings in the checkpoint
+    /// from which it resumes. A learning rate that either side does not know is not compared.
+    pub(crate) fn changes(self, before: Self) -> Vec<String> {
+        let mut changes = Vec::new();
+        for (name, was, is) in [
+            ("micro-batches", before.micro_batches, self.micro_batches),
+            ("groups of gradients", before.gradient_groups, self.gradient_groups),
+        ] {
+            if was != is {
+                changes.push(format!(
+                    "the steps of the checkpoint have {was} {name}, and those of this pipeline {is}: the training \
+                     continues, with other bits"
+                ));
+            }
+        }
+        if let (Some(was), Some(is)) = (before.learning_rate, self.learning_rate)
+            && (was - is).abs() > SAME_RATE * was.abs()
+        {
+            changes.push(format!(
+                "the last optimizer step of the checkpoint had the learning rate {was}, and the schedule of this pipeline \
+                 has {is} there: the training continues with its schedule"
+            ));
+        }
+        changes
+    }
+}

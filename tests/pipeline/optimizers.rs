@@ -1,0 +1,75 @@
+//! Tests of `--optimizer muon` on a row of layers: Muon steps the matrices of blocks, AdamW everything else, and a
+//! training resumes bit for bit.
+
+use std::path::Path;
+
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use stageline::Batch;
+use stageline::checkpoint::Saved;
+use stageline_train::{Data, NoFlags, Program};
+
+use crate::model::{Bytes, Shape, gpt};
+
+const SHAPE: Shape = Shape { layers: 2, width: 16, context: 8 };
+
+/// A data source of bytes that depend on the step and the sample only.
+struct Texts;
+
+impl Data for Texts {
+    type Input = Bytes;
+    type Target = Bytes;
+
+    fn batch(&self, step: usize, samples: usize) -> anyhow::Result<Batch<Bytes, Bytes>> {
+        let text = |shift: usize| {
+            let bytes: Vec<i32> =
+                (0..samples * SHAPE.context).map(|at| ((at + 100 * step + shift) * 37 % 256) as i32).collect();
+            Tensor::<2, Int>::from_data(TensorData::new(bytes, [samples, SHAPE.context]), &Device::flex())
+        };
+        Ok(Batch::new(text(0), text(1)))
+    }
+}
+
+/// Trains with these settings besides those of all tests here. Returns the hash of the parameters; `None` if the
+/// training ended early.
+fn trained(settings: &[(&str, &str)]) -> Option<String> {
+    let common = [("micro_batches", "2"), ("micro_batch_size", "1"), ("steps", "4"), ("optimizer", "muon")];
+    let run = Program::<NoFlags>::new().configured(common.into_iter().chain(settings.iter().copied())).unwrap();
+    run.train(&gpt(SHAPE, 1), &Texts).unwrap().map(|trained| trained.parameters_sha256.unwrap())
+}
+
+#[test]
+fn muon_steps_the_matrices_of_blocks_and_adamw_everything_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().to_str().unwrap();
+    for stages in ["1", "3"] {
+        let folder = format!("{place}/{stages}");
+        trained(&[("stages", stages), ("checkpoint", folder.as_str())]).unwrap();
+        let states = Saved::open(Path::new(&folder)).unwrap().read().unwrap().optimizer;
+        let with = |field: &str| -> Vec<String> {
+            states.keys().filter_map(|name| name.strip_suffix(field)).map(str::to_owned).collect()
+        };
+        let matrices = ["attention.output", "attention.query_key_value", "down", "up"];
+        let of_block = |block: usize| matrices.map(|name| format!("blocks.{block}.{name}.weight"));
+        assert_eq!(with("/momentum.velocity"), [of_block(0), of_block(1)].concat(), "P = {stages}");
+        let by_adamw = with("/momentum.moment_1");
+        for name in [
+            "embeddings.bytes.weight",
+            "embeddings.positions",
+            "blocks.1.up.bias",
+            "blocks.1.mlp_norm.gamma",
+            "head.norm.gamma",
+            "head.logits.weight",
+        ] {
+            assert!(by_adamw.iter().any(|other| other == name), "P = {stages}: {name} is not among {by_adamw:?}");
+        }
+    }
+}
+
+#[test]
+fn a_training_with_muon_resumes_bit_for_bit_on_another_cut() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().to_str().unwrap();
+    let whole = trained(&[("stages", "2")]).unwrap();
+    assert_eq!(trained(&[("stages", "2"), ("checkpoint", place), ("stop_after", "2")]), None);
+    assert_eq!(trained(&[("resume", place), ("stages", "4")]), Some(whole));
+}
