@@ -47,5 +47,5 @@ pub use plan::{
     lower,
 };
 pub use schedules::*;
-pub use search::{BalanceError, Best, SearchError, balance, best, lower_bound};
+pub use search::{BalanceError, Best, SearchError, SpeedError, balance, balance_with_speeds, best, lower_bound};
 pub use simulate::{Idle, Memory, StageMemory, Timeline, simulate};
