@@ -16,6 +16,8 @@
 //! - `test_kernels`: runs test kernels on a GPU when it is opened.
 //! - `fusion`: burn's setting for the fusion of operations on GPUs.
 //! - `nccl`: loads NCCL, which moves tensors directly between the GPUs of this host (`BetweenGpus`).
+//! - `opened`: the names under which devices were opened, for messages.
+//! - `transfer_path`: the path of tensors between two devices, which is logged at the start (`TransferPath`).
 //! - `remote`: devices of other hosts: servers, sessions (connections to one device), routes, liveness checks and lost
 //!   hosts.
 
@@ -33,5 +35,7 @@ pub(crate) mod name;
 #[cfg(any(feature = "cuda", test))]
 #[cfg_attr(not(feature = "cuda"), allow(dead_code))] // without the feature, only its tests use this module
 pub(crate) mod nccl;
+pub(crate) mod opened;
 pub mod remote;
 mod test_kernels;
+pub(crate) mod transfer_path;

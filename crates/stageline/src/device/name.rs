@@ -8,6 +8,7 @@ use burn::tensor::Device;
 #[cfg(feature = "cuda")]
 use crate::device::cuda_driver::{CudaVersion, OLDEST};
 use crate::device::gpu_api::{GpuApi, GpuSearchError};
+use crate::device::opened;
 use crate::device::remote::{HostName, RemoteError, RemoteName, Token};
 use crate::device::test_kernels::try_kernels;
 
@@ -96,8 +97,12 @@ impl DeviceName {
     fn begin(&self, token: Option<&Token>) -> Box<dyn FnOnce() -> Result<Device, DeviceError>> {
         #[cfg(feature = "remote")]
         if let Self::Remote(name) = self {
-            let connecting = crate::device::remote::connect::begin(name, token);
-            return Box::new(|| Ok(connecting.finish()?));
+            let (connecting, name) = (crate::device::remote::connect::begin(name, token), name.to_string());
+            return Box::new(move || {
+                let device = connecting.finish()?;
+                opened::record(&device, name);
+                Ok(device)
+            });
         }
         let _ = token;
         let name = self.clone();
@@ -110,6 +115,20 @@ impl DeviceName {
     /// Returns [`DeviceError`] if this build or this machine lacks the device, if the GPU fails its test kernels, or if
     /// the other host cannot be reached or requires a token.
     pub fn open(self) -> Result<Device, DeviceError> {
+        let name = self.to_string();
+        let device = self.open_unnamed()?;
+        opened::record(&device, name);
+        Ok(device)
+    }
+
+    /// Returns the name under which a device was opened, such as `cuda:0`. A device that was opened without a name is
+    /// shown as burn shows it.
+    pub fn shown(device: &Device) -> String {
+        opened::shown(device)
+    }
+
+    /// Opens the device of this name without recording the name for messages.
+    fn open_unnamed(self) -> Result<Device, DeviceError> {
         match self {
             #[cfg(feature = "remote")]
             Self::Remote(name) => Ok(crate::device::remote::connect::begin(&name, None).finish()?),
@@ -298,6 +317,13 @@ mod tests {
         for text in ["gpu", "cuda", "cuda:", "cuda:-1", "cuda:x", "ws://gpu/0", "iroh:00/0", "opencl:0", "cpu:all"] {
             assert_eq!(DeviceName::parse_list(text), Err(DeviceError::Unknown { text: text.to_owned() }));
         }
+    }
+
+    #[test]
+    #[cfg(feature = "flex")]
+    fn a_device_is_shown_by_its_name() {
+        let cpu = DeviceName::Cpu.open().unwrap();
+        assert_eq!(DeviceName::shown(&cpu.autodiff()), "cpu");
     }
 
     #[test]
