@@ -74,6 +74,7 @@ pub use build::row::Row;
 pub use device::gpu_api::{Gpu, GpuApi, GpuSearchError};
 pub use device::memory::DeviceMemory;
 pub use device::name::{DeviceError, DeviceErrors, DeviceName};
+pub use device::speed::device_speeds;
 pub use failure::activity::{During, StageFailure};
 pub use failure::build_error::BuildError;
 pub use failure::step_error::StepError;

@@ -17,6 +17,7 @@
 //! - `fusion`: burn's setting for the fusion of operations on GPUs.
 //! - `nccl`: loads NCCL, which moves tensors directly between the GPUs of this host (`BetweenGpus`).
 //! - `opened`: the names under which devices were opened, for messages.
+//! - `speed`: the relative speeds of devices, measured with a matrix product (`device_speeds`).
 //! - `transfer_path`: the path of tensors between two devices, which is logged at the start (`TransferPath`).
 //! - `remote`: devices of other hosts: servers, sessions (connections to one device), routes, liveness checks and lost
 //!   hosts.
@@ -37,5 +38,6 @@ pub(crate) mod name;
 pub(crate) mod nccl;
 pub(crate) mod opened;
 pub mod remote;
+pub(crate) mod speed;
 mod test_kernels;
 pub(crate) mod transfer_path;
