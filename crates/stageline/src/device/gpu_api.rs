@@ -86,6 +86,7 @@ impl GpuApi {
 
     #[cfg(feature = "gpu")]
     fn found(self, kind: burn::tensor::DeviceType) -> Result<Vec<Device>, GpuSearchError> {
+        crate::device::kernel_cache::keep_kernels();
         search(self, || Device::enumerate(kind).into_vec(), crate::device::library::load)
     }
 

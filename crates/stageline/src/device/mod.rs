@@ -11,6 +11,7 @@
 //! - `cuda_driver`: the check of the CUDA version that the NVIDIA driver supports (`CudaVersion`).
 //! - `gpu_api`: the interfaces by which programs use GPUs (`GpuApi`), the GPUs that are present (`Gpu`), and the errors
 //!   of the search for them (`GpuSearchError`).
+//! - `kernel_cache`: makes cubecl keep compiled and tuned kernels in the user's cache folder.
 //! - `library`: loads the library of such an interface on trial, to tell a missing library from a broken one.
 //! - `memory`: the size of a GPU's memory, and what this program has reserved and in use there (`DeviceMemory`).
 //! - `test_kernels`: runs test kernels on a GPU when it is opened.
@@ -28,6 +29,8 @@ mod cuda_driver;
 #[cfg(any(feature = "fused", test))]
 mod fusion;
 pub(crate) mod gpu_api;
+#[cfg(feature = "gpu")]
+mod kernel_cache;
 #[cfg(any(feature = "gpu", test))]
 mod library;
 pub(crate) mod location;
