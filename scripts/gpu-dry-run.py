@@ -61,7 +61,8 @@ class DryRun(Table):
         # best possible time, which that would mislead.
         environment = dict(os.environ, CUBECL_AUTOTUNE_LEVEL="full", RUST_BACKTRACE="0", XDG_CACHE_HOME=str(self.folder))
         if cuda_path:
-            environment["CUDA_PATH"] = cuda_path
+            # In a cache folder without compiled kernels, because those need no compiler.
+            environment.update(CUDA_PATH=cuda_path, XDG_CACHE_HOME=str(self.folder / "no-kernels"))
         if driver is not None:
             files = dict(ledger=ledger, kernels=self.kernels, patience=PATIENCE)
             environment["STAGELINE_EMULATED_GPU"] = ",".join(f"{name}={value}" for name, value in {**files, **driver}.items())

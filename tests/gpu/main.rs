@@ -2,15 +2,25 @@
 //! the device gives the losses of the CPU, and failures are reported as on the CPU.
 //!
 //! The environment variable `STAGELINE_GPU` names the device; `wgpu:0` if it is unset.
+//!
+//! - This file trains the GPT on the device, under all kinds of schedules, and verifies it.
+//! - `counters`: recomputation and split backwards take effect, which is counted.
+//! - `failures`: a panic, a number that is not finite and a lost device end as on the CPU.
+//! - `killed`: runs that are stopped or killed on the device resume.
+//! - `memory`: the memory in use, the reserved memory and the process do not grow over many steps.
+//! - `devices`: `stageline devices`, missing and broken drivers, and what the start of a run says about devices.
 
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use example_gpt::model::{Bytes, Logits, Shape, costs, gpt};
-use stageline::schedule::{GPipe, Interleaved, OneFOneB, Schedule, ZbV};
-use stageline::{Activity, Batch, DeviceName, Pipeline, PipelineBuilder, Recompute, StageConfig, StepError, Verify};
-use stageline_workspace::runs;
+use stageline::schedule::{GPipe, Interleaved, OneFOneB, Schedule, ZbH1, ZbV};
+use stageline::{Activity, Batch, DeviceName, Pipeline, PipelineBuilder, Recompute, StageConfig, Verify};
 
-use crate::runs::Place;
+mod counters;
+mod devices;
+mod failures;
+mod killed;
+mod memory;
 
 mod attention;
 
@@ -80,7 +90,8 @@ fn every_cut_and_schedule_trains_as_on_the_cpu() {
     for stages in [2, 4, 6] {
         assert_near(&trained("gpu", stages, ZbV, Recompute::Nothing), &expected, &format!("zb-v, {stages} stages"));
     }
-    for (stages, chunks) in [(4, 2), (6, 2)] {
+    // The first of these has both chunks of the model on one worker.
+    for (stages, chunks) in [(2, 2), (4, 2), (6, 2)] {
         let schedule = Interleaved { chunks };
         assert_near(
             &trained("gpu", stages, schedule, Recompute::Nothing),
@@ -106,11 +117,21 @@ fn recomputation_gives_the_same_bits() {
     }
 }
 
-#[test]
-fn verification_agrees() {
-    let build = || builder("gpu", 2, OneFOneB, Recompute::Nothing);
+fn verify(schedule: impl Schedule + Copy + 'static, stages: usize, recompute: Recompute) {
+    let build = || builder("gpu", stages, schedule, recompute);
     let verification = Verify::new().steps(5).pipeline(build, batch, &[batch(99)]).unwrap();
     assert!(verification.passes(), "{verification}");
+}
+
+#[test]
+fn verification_agrees() {
+    verify(OneFOneB, 2, Recompute::Nothing);
+}
+
+#[test]
+fn verification_agrees_with_split_backwards_and_recomputation() {
+    verify(ZbH1, 2, Recompute::Nothing);
+    verify(ZbV, 4, Recompute::Full);
 }
 
 #[test]
@@ -128,56 +149,4 @@ fn the_account_of_a_synchronised_step_adds_up() {
         );
         assert_eq!(computes.count(), 2 * 2 * MICRO_BATCHES);
     }
-}
-
-/// Tests that the memory in use does not grow: after many steps it is what it was after a few.
-#[test]
-fn memory_does_not_grow() {
-    let mut pipeline = builder("gpu", 2, OneFOneB, Recompute::Nothing).synchronise_every(1).build().unwrap();
-    let mut in_use = |steps: std::ops::Range<usize>| {
-        let reports = steps.map(|step| pipeline.step(batch(step)).unwrap());
-        let memory = reports.last().unwrap().recording.memory().expect("a GPU's memory is measured in these steps");
-        memory.iter().map(|worker| worker.resident).max().unwrap()
-    };
-    let (early, late) = (in_use(0..10), in_use(10..300));
-    assert!(late <= early, "{early} bytes became {late}");
-}
-
-#[test]
-fn missing_devices_are_named_with_what_they_need() {
-    let api = gpu_name().split(':').next().unwrap().to_owned();
-    let name: DeviceName = format!("{api}:99").parse().unwrap();
-    let message = name.open().unwrap_err().to_string();
-    assert!(message.contains(&format!("`{api}:99` was not found")) && message.contains("install"), "{message}");
-    assert_eq!(DeviceName::parse_list(&format!("{api}:all")).unwrap()[0].to_string(), format!("{api}:0"));
-}
-
-/// Tests that a run which is stopped on the GPU and resumed, on the GPU or the CPU, ends with the loss of a run that
-/// was not stopped.
-#[test]
-fn a_resumed_run_ends_as_one_that_was_not_stopped() {
-    let place = Place::new();
-    let device = gpu_name();
-    let loss = |said: &str| {
-        let line = said.lines().rfind(|line| line.starts_with("validation")).unwrap_or_else(|| panic!("{said}"));
-        line.split(' ').nth(1).unwrap().parse::<f64>().unwrap()
-    };
-    let whole = loss(&place.said(&format!("--device {device} --steps 8")));
-    place.said(&format!("--device {device} --steps 8 --checkpoint @kept --stop-after 5"));
-    let resumed = loss(&place.said(&format!("--device {device},cpu --resume @kept")));
-    assert!((whole - resumed).abs() < 1e-3, "{whole} and {resumed}");
-}
-
-/// Tests a learning rate so large that a later step gives NaN or infinity: the step's error says so and names the
-/// stage.
-#[test]
-fn a_learning_rate_without_bound_ends_with_an_error_that_names_the_culprit() {
-    let devices = open("gpu");
-    let config = |_| StageConfig::new(devices[0].clone(), AdamWConfig::new().init(), 1e30);
-    let cut = costs(SHAPE).cut(2).unwrap();
-    let builder = gpt(SHAPE, 7).pipeline(&cut, (0..2).map(config)).unwrap().micro_batches(MICRO_BATCHES);
-    let mut pipeline = builder.build().unwrap();
-    let error = (0..5).find_map(|step| pipeline.step(batch(step)).err()).expect("the parameters must overflow");
-    assert!(matches!(error, StepError::NonFinite { .. }), "{error}");
-    assert!(error.to_string().contains("stage"), "{error}");
 }

@@ -10,6 +10,7 @@ pub mod bubble;
 pub mod empty;
 pub mod gpt;
 pub mod mlp;
+pub mod own_process;
 pub mod paced;
 pub mod programs;
 pub mod runs;

@@ -47,5 +47,7 @@ pub use plan::{
     lower,
 };
 pub use schedules::*;
-pub use search::{BalanceError, Best, SearchError, balance, best, best_placed, lower_bound};
+pub use search::{
+    BalanceError, Best, SearchError, SpeedError, balance, balance_with_speeds, best, best_placed, lower_bound,
+};
 pub use simulate::{Idle, Memory, StageMemory, Timeline, simulate};

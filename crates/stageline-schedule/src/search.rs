@@ -2,8 +2,10 @@
 //!
 //! The input is the costs and the memory of a model's stages, or the costs of its layers. [`best()`] tries all
 //! generators of schedules, and plans generated for these costs (automatic schedules), and returns the [`Best`] plan
-//! with its timeline; [`best_placed()`] does so for costs that depend on the placement. [`lower_bound`] gives a time that no plan's step can undercut, and [`balance()`] the ranges of
-//! layers in a balanced partition. This module must not return a plan that [`check`](crate::check()) rejects or that
+//! with its timeline; [`best_placed()`] does so for costs that depend on the placement. [`lower_bound`] gives a time
+//! that no plan's step can undercut, and [`balance()`] the ranges of layers in a balanced partition
+//! ([`balance_with_speeds()`] for devices of different speed). This module must not return a plan that
+//! [`check`](crate::check()) rejects or that
 //! exceeds the memory limit.
 
 mod automatic;
@@ -11,6 +13,6 @@ mod balance;
 mod best;
 mod bound;
 
-pub use balance::{BalanceError, balance};
+pub use balance::{BalanceError, SpeedError, balance, balance_with_speeds};
 pub use best::{Best, SearchError, best, best_placed};
 pub use bound::lower_bound;

@@ -45,6 +45,7 @@
 //! - `recipe`: builds the pipelines of a training from its job and plan, and describes the run (`Recipe`).
 //! - `memory`: estimates the memory of a training, and refuses one that does not fit, with proposals for other flags
 //!   (`Demand`).
+//! - `kernels`: tells the user that GPUs compile and tune kernels before the first step (`Compiling`).
 //! - `steps`: the loop over the steps, which decides when to evaluate, save, log and stop (`Loop`).
 //! - `watch`: warnings about gradients and updates that are a sign of a bad training (`Watch`).
 //! - `prefetch`: reads batches ahead of the steps on threads of its own (`Batches`).
@@ -62,6 +63,7 @@ mod checkpoints;
 mod data;
 mod evaluation;
 mod fingerprint;
+mod kernels;
 mod memory;
 mod model;
 mod muon;

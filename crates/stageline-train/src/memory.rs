@@ -2,10 +2,11 @@
 
 use anyhow::{Error, Result, anyhow, ensure};
 use burn::tensor::Device;
-use stageline::{DeviceName, DoesNotFit, Lever, MemoryEstimate, Payload, Pipeline, Recompute};
+use stageline::{DeviceMemory, DeviceName, DoesNotFit, Lever, MemoryEstimate, Payload, Pipeline, Recompute};
 use sysinfo::System;
 
 use crate::data::Data;
+use crate::kernels::Compiling;
 use crate::plan::Planned;
 use crate::settings::job::{Job, LARGEST};
 use crate::settings::values::{FlushName, OptimizerName, RecomputeBy};
@@ -24,16 +25,16 @@ fn least_flush_bytes(optimizer: OptimizerName, rollback: bool) -> u64 {
     }
 }
 
-/// Refuses a model whose parameters and optimizer states alone are too large for the memory of the host, before any
-/// parameter is initialised. `parameters` is their number, and `smaller` is advice for the user on how to make the
-/// model smaller.
+/// Refuses a model whose parameters and optimizer states alone are too large for the memory of all devices together,
+/// before any parameter is initialised. `parameters` is their number, and `smaller` is advice for the user on how to make
+/// the model smaller.
 ///
 /// # Errors
-/// Returns an error that proposes other flags if the parameters are too large. A run with stages on other devices than
-/// the CPU of this host is not checked, because the memory of those devices is not known.
+/// Returns an error that proposes other flags if the parameters are too large. A run with a stage on a device whose
+/// memory is not known, such as a device of another host, is not checked.
 pub fn refuse_too_many_parameters(job: &Job, parameters: u64, resumed: bool, smaller: &str) -> Result<()> {
     let bytes = least_flush_bytes(job.training.optimizer, job.running.rollback);
-    let (needs, has) = (parameters.saturating_mul(bytes), memory_for(job, 0));
+    let needs = parameters.saturating_mul(bytes);
     let way_out = match (resumed, job.training.optimizer) {
         (true, _) => "free memory, or resume on another host".to_owned(),
         (false, OptimizerName::Adamw | OptimizerName::Lion | OptimizerName::Muon) => {
@@ -41,10 +42,9 @@ pub fn refuse_too_many_parameters(job: &Job, parameters: u64, resumed: bool, sma
         }
         (false, OptimizerName::Adafactor | OptimizerName::Sgd) => smaller.to_owned(),
     };
-    // The memory of other devices is not known here.
-    let on_the_host = job.running.devices.iter().all(is_host);
+    let Some(has) = memory_of_all(&job.running.devices, |device| memory_of(device, job, 0)) else { return Ok(()) };
     ensure!(
-        !on_the_host || needs <= has,
+        needs <= has,
         "{parameters} parameters and their optimizer states need at least {:.1} MB, and there are {:.1} MB: {way_out}",
         needs as f64 / 1e6,
         has as f64 / 1e6
@@ -52,15 +52,48 @@ pub fn refuse_too_many_parameters(job: &Job, parameters: u64, resumed: bool, sma
     Ok(())
 }
 
+/// Returns the memory of all devices together, in bytes, where `of` returns that of one device. A device that is listed
+/// several times counts once. The result is `None` if the memory of a device is not known.
+fn memory_of_all(devices: &[Device], of: impl Fn(&Device) -> Option<u64>) -> Option<u64> {
+    let mut distinct: Vec<&Device> = Vec::new();
+    for device in devices {
+        if !distinct.contains(&device) {
+            distinct.push(device);
+        }
+    }
+    distinct.into_iter().map(of).try_fold(0_u64, |sum, memory| Some(sum.saturating_add(memory?)))
+}
+
 /// Estimates the memory that training steps need on each device, and refuses a job that does not fit into it. With
 /// `--recompute auto`, also chooses the least recomputation that fits.
 ///
-/// The returned estimate is `None` if the memory in use on these devices cannot be measured.
+/// The estimate always runs a step, which it rolls back. So on GPUs the kernels of a step are compiled and tuned before
+/// the first step, and the user is told so. The returned estimate is `None` if the memory in use on these devices cannot
+/// be measured.
 ///
 /// # Errors
 /// Returns an error that proposes other flags if the job does not fit, and an error if `--memory` or `--recompute auto`
 /// is given and there is no estimate.
 pub fn estimate<In, Out, Target, D>(
+    pipeline: &mut Pipeline<In, Out, Target>,
+    data: &D,
+    training: &Demand,
+) -> Result<Option<MemoryEstimate>>
+where
+    In: Payload,
+    Out: Payload,
+    Target: Payload,
+    D: Data<Input = In, Target = Target> + ?Sized,
+{
+    // The estimate runs a step and rolls it back, so GPUs compile and tune the kernels of a step here.
+    let compiling = Compiling::begin(&training.job.running.devices);
+    let estimated = rehearse(pipeline, data, training)?;
+    compiling.end();
+    Ok(estimated)
+}
+
+/// Estimates the memory of a job as [`estimate`] says, without telling the user about compiled kernels.
+fn rehearse<In, Out, Target, D>(
     pipeline: &mut Pipeline<In, Out, Target>,
     data: &D,
     training: &Demand,
@@ -193,7 +226,7 @@ impl<'a> Room<'a> {
     /// Returns the memory that a device has for this job, in bytes; `None` if the size of the device's memory is not
     /// known.
     fn on(&self, device: &Device) -> Option<u64> {
-        (is_host(device) || self.job.running.memory.is_some()).then(|| memory_for(self.job, self.in_use))
+        memory_of(device, self.job, self.in_use)
     }
 
     fn is_enough(&self) -> bool {
@@ -218,19 +251,40 @@ fn explain(refused: &DoesNotFit) -> String {
     refused.explain(flag, " ")
 }
 
-/// Returns the memory that a device has for a job, in bytes: the value of `--memory`, or else the free memory of the
-/// host plus the bytes that the job already has in use.
-fn memory_for(job: &Job, in_use: u64) -> u64 {
-    if let Some(memory) = job.running.memory {
-        return memory;
+/// Returns the memory that a device has for a job, in bytes: the value of `--memory`, or else for the CPU of this host the
+/// free memory plus the bytes that the job already has in use, and for a GPU the size of its memory. The result is `None`
+/// if the size is not known.
+fn memory_of(device: &Device, job: &Job, in_use: u64) -> Option<u64> {
+    match job.running.memory {
+        Some(memory) => Some(memory),
+        None if is_host(device) => Some(free_memory().saturating_add(in_use)),
+        None => DeviceMemory::of(device)?.total,
     }
+}
+
+/// Returns the free memory of this host, in bytes.
+fn free_memory() -> u64 {
     let mut system = System::new();
     system.refresh_memory();
     let free_in_cgroup = system.cgroup_limits().map_or(u64::MAX, |group| group.total_memory.saturating_sub(group.rss));
-    system.available_memory().min(free_in_cgroup).saturating_add(in_use)
+    system.available_memory().min(free_in_cgroup)
 }
 
 /// Whether a device is the CPU of this host.
 fn is_host(device: &Device) -> bool {
     DeviceName::Cpu.open().is_ok_and(|host| host == *device)
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_is_listed_twice_counts_once() {
+        let cpu = DeviceName::Cpu.open().unwrap();
+        let devices = [cpu.clone(), cpu];
+        assert_eq!(memory_of_all(&devices, |_| Some(7)), Some(7));
+        assert_eq!(memory_of_all(&devices, |_| None), None);
+    }
 }

@@ -1,6 +1,7 @@
 //! Chooses the plan of a training: a named schedule, a plan from a file, or the plan that a search finds; and the
 //! device of every stage under that plan.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -71,7 +72,8 @@ pub fn choose(running: &Running, training: &Training, costs: Option<&Costs>) -> 
         (ScheduleBy::Search, None) => {
             // A stage needs a layer of its own.
             let most_chunks = costs.map_or(1, |costs| costs.layers().len() / workers);
-            let costs = stage_costs(costs, workers)?;
+            let speeds = running.speeds.as_ref().map(|speeds| worker_speeds(speeds, running.replicas, workers));
+            let costs = stage_costs(costs, &speeds.unwrap_or_else(|| Ok(vec![1.0; workers]))?)?;
             let found =
                 best(micro_batches, &costs, &Memory::unlimited(workers), most_chunks).context("--schedule search")?;
             println!(
@@ -84,8 +86,19 @@ pub fn choose(running: &Running, training: &Training, costs: Option<&Costs>) -> 
             (Arc::new(plan), stages)
         }
     };
-    let cut = match (&running.cut, costs) {
-        (CutBy::List(cut), _) => {
+    let cut = cut(running, &*schedule, (stages, micro_batches), costs)?;
+    Ok(Planned { schedule, stages, cut })
+}
+
+/// Returns the cut of the model into stages that the flags ask for; `None` for a model that is cut by hand.
+fn cut(
+    running: &Running,
+    schedule: &dyn Schedule,
+    (stages, micro_batches): (usize, usize),
+    costs: Option<&Costs>,
+) -> Result<Option<Cut>> {
+    Ok(match (&running.cut, costs, &running.speeds) {
+        (CutBy::List(cut), ..) => {
             ensure!(
                 cut.stages() == stages,
                 "--cut {cut}: it has {} stages, and the plan has {stages}; give one first layer for each stage",
@@ -93,24 +106,72 @@ pub fn choose(running: &Running, training: &Training, costs: Option<&Costs>) -> 
             );
             Some(cut.clone())
         }
-        (CutBy::Counted | CutBy::Measured, Some(costs)) => Some(costs.cut(stages)?),
-        (CutBy::Measured, None) => return Err(anyhow!("--cut measured: this model is cut by hand; leave --cut out")),
-        (CutBy::Counted, None) => None,
-    };
-    Ok(Planned { schedule, stages, cut })
+        (CutBy::Counted | CutBy::Measured, Some(costs), None) => Some(costs.cut(stages)?),
+        (CutBy::Counted | CutBy::Measured, Some(costs), Some(speeds)) => {
+            let placement = schedule.plan(stages, micro_batches)?.placement();
+            let of_worker = worker_speeds(speeds, running.replicas, placement.workers())?;
+            let speeds: Vec<f64> = (0..stages).map(|stage| of_worker[placement.worker(stage)]).collect();
+            Some(costs.cut_for(&speeds)?)
+        }
+        (CutBy::Measured, None, _) => {
+            return Err(anyhow!("--cut measured: this model is cut by hand; leave --cut out"));
+        }
+        (CutBy::Counted, None, Some(_)) => {
+            return Err(anyhow!("--speeds: this model is cut by hand; leave --speeds out"));
+        }
+        (CutBy::Counted, None, None) => None,
+    })
 }
 
-/// Returns the costs of `workers` stages for the schedule search, in units of the mean forward of a stage. A backward
-/// is assumed to take twice the time of a forward, and each half of a split backward as long as a forward.
-fn stage_costs(costs: Option<&Costs>, workers: usize) -> Result<PlanCosts> {
+/// Returns the index, in the list of `used` devices, of the device of a worker. `workers` is the number of workers of all
+/// replicas, which share the devices evenly.
+fn device_of_worker(worker: usize, used: usize, workers: usize) -> usize {
+    worker * used / workers
+}
+
+/// Returns the speed of each of a replica's `workers` workers: that of its device, divided among all workers on the same
+/// entry of `--device`. With several replicas it is that of the slowest replica. `speeds` has the speed of each entry.
+///
+/// # Errors
+/// Returns an error if `--device` names more devices than there are workers.
+fn worker_speeds(speeds: &[f64], replicas: usize, workers: usize) -> Result<Vec<f64>> {
+    let (used, all) = (speeds.len(), replicas * workers);
+    check_devices(used, all)?;
+    let device = |worker: usize| device_of_worker(worker, used, all);
+    let of_one = |worker: usize| {
+        let sharing = (0..all).filter(|other| device(*other) == device(worker)).count();
+        speeds[device(worker)] / sharing as f64
+    };
+    let slowest = |worker: usize| {
+        let copies = (0..replicas).map(|replica| of_one(replica * workers + worker));
+        copies.fold(f64::INFINITY, f64::min)
+    };
+    Ok((0..workers).map(slowest).collect())
+}
+
+/// Checks that there are no more devices than workers of all replicas.
+fn check_devices(used: usize, workers: usize) -> Result<()> {
+    ensure!(
+        used <= workers,
+        "--device: {used} devices for {workers} workers; name at most {workers}, or raise --stages or --replicas"
+    );
+    Ok(())
+}
+
+/// Returns the costs of one stage on each worker for the schedule search, in units of the mean forward of a stage.
+/// `speeds` has the speed of every worker. A backward is assumed to take twice the time of a forward, and each half of a
+/// split backward as long as a forward.
+fn stage_costs(costs: Option<&Costs>, speeds: &[f64]) -> Result<PlanCosts> {
+    let workers = speeds.len();
     let Some(costs) = costs else { return Ok(PlanCosts::uniform(workers, 1.0, 2.0)) };
     let layers = costs.layers();
     let work = |layer: usize| match layers[layer].time {
         Some(time) => time.as_secs_f64() / 3.0,
         None => layers[layer].flops,
     };
-    let ranges = costs.cut(workers)?.ranges(layers.len())?;
-    let forwards: Vec<f64> = ranges.into_iter().map(|range| range.map(work).sum()).collect();
+    let ranges = costs.cut_for(speeds)?.ranges(layers.len())?;
+    let forward = |(range, speed): (Range<usize>, &f64)| range.map(work).sum::<f64>() / speed;
+    let forwards: Vec<f64> = ranges.into_iter().zip(speeds).map(forward).collect();
     let mean = forwards.iter().sum::<f64>() / workers as f64;
     ensure!(mean > 0.0, "--schedule search: no layer of the model reports FLOPs; give --cut measured");
     let stages = forwards.into_iter().map(|forward| StageCost::new(forward / mean, forward / mean, forward / mean));
@@ -153,14 +214,11 @@ impl Planned {
         let placement = self.schedule.plan(self.stages, micro_batches)?.placement();
         let workers = running.replicas * placement.workers();
         let used = running.devices.len();
-        ensure!(
-            used <= workers,
-            "--device: {used} devices for {workers} workers; name at most {workers}, or raise --stages or --replicas"
-        );
-        let device_of_worker = |worker: usize| running.devices[worker * used / workers].clone();
+        check_devices(used, workers)?;
+        let device = |worker: usize| running.devices[device_of_worker(worker, used, workers)].clone();
         let of_replica = |replica: usize| {
             let first = replica * placement.workers();
-            (0..self.stages).map(|stage| device_of_worker(first + placement.worker(stage))).collect()
+            (0..self.stages).map(|stage| device(first + placement.worker(stage))).collect()
         };
         Ok((0..running.replicas).map(of_replica).collect())
     }
@@ -235,5 +293,28 @@ mod tests {
         assert_eq!(forwards("--cut 0,2 --peak-tflops 1", false), 4);
         assert_eq!(forwards("--cut 0,2 --schedule search", false), 4);
         assert_eq!(forwards("", false), 4);
+    }
+}
+
+#[cfg(test)]
+mod speeds {
+    use super::*;
+
+    #[test]
+    fn workers_on_one_device_share_its_speed() {
+        assert_eq!(worker_speeds(&[3.0], 1, 3).unwrap(), [1.0, 1.0, 1.0]);
+        assert_eq!(worker_speeds(&[1.0, 4.0], 1, 3).unwrap(), [0.5, 0.5, 4.0]);
+        assert_eq!(worker_speeds(&[1.0, 2.0, 3.0], 1, 3).unwrap(), [1.0, 2.0, 3.0]);
+    }
+
+    #[test]
+    fn a_stage_is_as_slow_as_its_slowest_replica() {
+        assert_eq!(worker_speeds(&[1.0, 4.0, 2.0, 3.0], 2, 2).unwrap(), [1.0, 3.0]);
+    }
+
+    #[test]
+    fn more_devices_than_workers_are_rejected() {
+        let error = worker_speeds(&[1.0; 3], 1, 2).unwrap_err().to_string();
+        assert!(error.contains("3 devices for 2 workers"), "{error}");
     }
 }

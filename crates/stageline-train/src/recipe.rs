@@ -11,11 +11,12 @@ use serde_json::Value;
 use stageline::checkpoint::Checkpoint;
 use stageline::remote::{LinkSpeed, link_speeds};
 use stageline::schedule::Plan;
-use stageline::{Costs, MemoryEstimate, Pipeline, PipelineBuilder, StageConfig, Verify};
+use stageline::{Costs, DeviceMemory, DeviceName, MemoryEstimate, Pipeline, PipelineBuilder, StageConfig, Verify};
 use stageline_report::record::{Link, Run as RunLine};
 
 use crate::adamw::AdamW;
 use crate::data::Data;
+use crate::kernels::gpus;
 use crate::model::Model;
 use crate::outputs::record;
 use crate::plan::Planned;
@@ -166,13 +167,24 @@ impl<'a, M: Model> Recipe<'a, M> {
             links,
             memory: estimate.map(|estimate| record::estimate(estimate, plan.workers())).unwrap_or_default(),
             tokens_per_micro_batch,
-            machine: BTreeMap::from([
-                fact("system", format!("{} {}", std::env::consts::OS, std::env::consts::ARCH)),
-                fact("cores", std::thread::available_parallelism().map_or(0, NonZero::get)),
-            ]),
+            machine: machine(&running.devices),
             configuration: settings.0.clone(),
         })
     }
+}
+
+/// Returns the facts about the machine for the description of the run in the log: its system, its number of cores, and
+/// the size of each GPU's memory in bytes, if that is known.
+fn machine(devices: &[Device]) -> BTreeMap<String, Value> {
+    let facts = [
+        fact("system", format!("{} {}", std::env::consts::OS, std::env::consts::ARCH)),
+        fact("cores", std::thread::available_parallelism().map_or(0, NonZero::get)),
+    ];
+    let size = |gpu: &Device| {
+        let name = format!("memory of {} in bytes", DeviceName::shown(gpu));
+        Some(fact(&name, DeviceMemory::of(gpu)?.total?))
+    };
+    facts.into_iter().chain(gpus(devices).iter().filter_map(size)).collect()
 }
 
 /// Returns a fact about the machine, such as its number of cores, as a name and a value for the description of the run

@@ -1,34 +1,113 @@
 //! `stageline devices`: lists the devices of this host.
 
 use clap::Args;
-use stageline::GpuApi;
+use stageline::{DeviceMemory, Gpu, GpuApi, GpuSearchError};
 
 use crate::output::print;
 
 /// Lists the devices of this host by the names that `--device` takes
 ///
-/// Each line has a device's name and the model of the processor or GPU. A GPU appears once for every interface through
-/// which this build can use it.
+/// Each line has a device's name, the model of the processor or GPU, and the GPU's memory: its size, and the bytes that
+/// this command has reserved and in use there. A GPU appears once for every interface through which this build can use
+/// it. An interface without GPUs has one line, which says why and what to install.
 #[derive(Args)]
 pub(crate) struct Flags {}
 
 pub(crate) fn run(Flags {}: Flags) -> anyhow::Result<()> {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let line = |name: &str, text: &str| format!("{name:<12}{text}\n");
+    print(&list(cores, GpuApi::gpus))
+}
+
+/// Returns the list of devices as text: the CPU with its number of cores, and the GPUs that `search` finds for each
+/// interface, or the reason why there are none.
+fn list(cores: usize, search: impl Fn(GpuApi) -> Result<Vec<Gpu>, GpuSearchError>) -> String {
     let mut lines = line("cpu", &format!("{cores} cores"));
     for api in GpuApi::ALL {
-        match api.models() {
-            None => lines += &line(&format!("{api}:"), &format!("not in this build; install it with --features {api}")),
-            Some(models) if models.is_empty() => {
+        match search(api) {
+            Err(GpuSearchError::NotBuilt { api }) => {
+                lines += &line(&format!("{api}:"), &format!("not in this build; install it with --features {api}"));
+            }
+            Err(error @ GpuSearchError::MissingLibrary { .. }) => {
+                lines += &line(&format!("{api}:"), &format!("none found; {error}"));
+            }
+            Err(error) => lines += &line(&format!("{api}:"), &format!("cannot be searched; {error}")),
+            Ok(gpus) if gpus.is_empty() => {
                 lines += &line(&format!("{api}:"), &format!("none found; {}", api.needs()));
             }
-            Some(models) => {
-                for (index, model) in models.iter().enumerate() {
-                    let model = model.as_deref().unwrap_or("does not start; its driver may be broken");
-                    lines += &line(&format!("{api}:{index}"), model);
+            Ok(gpus) => {
+                for (index, gpu) in gpus.iter().enumerate() {
+                    lines += &line(&format!("{api}:{index}"), &described(gpu));
                 }
             }
         }
     }
-    print(&lines)
+    lines
+}
+
+fn line(name: &str, text: &str) -> String {
+    format!("{name:<12}{text}\n")
+}
+
+/// Returns the model and the memory of a GPU as text.
+fn described(gpu: &Gpu) -> String {
+    let Some(model) = &gpu.model else { return "does not start; its driver may be broken".to_owned() };
+    let Some(DeviceMemory { total, reserved, in_use, .. }) = gpu.memory else { return model.clone() };
+    let size = total.map_or_else(|| "memory of unknown size".to_owned(), |total| format!("{} of memory", shown(total)));
+    format!("{model}, {size}, {} reserved, {} in use", shown(reserved), shown(in_use))
+}
+
+/// Returns a number of bytes as text: in GB, or below 1 GB in MB.
+fn shown(bytes: u64) -> String {
+    let bytes = bytes as f64;
+    if bytes < 1e9 { format!("{:.1} MB", bytes / 1e6) } else { format!("{:.1} GB", bytes / 1e9) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the text of the line of one interface.
+    fn line_of(api: GpuApi, search: impl Fn(GpuApi) -> Result<Vec<Gpu>, GpuSearchError>) -> String {
+        let lines = list(4, search);
+        assert_eq!(lines.lines().count(), 1 + GpuApi::ALL.len(), "{lines}");
+        lines.lines().find(|line| line.starts_with(&format!("{api}:"))).unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_build_without_gpus_lists_the_cpu_and_the_missing_features() {
+        let lines = list(4, |api| Err(GpuSearchError::NotBuilt { api }));
+        assert!(lines.starts_with("cpu         4 cores\n"), "{lines}");
+        for api in GpuApi::ALL {
+            assert!(lines.contains(&format!("not in this build; install it with --features {api}\n")), "{lines}");
+        }
+    }
+
+    #[test]
+    fn an_interface_without_gpus_says_what_to_install() {
+        let found = line_of(GpuApi::Vulkan, |_| Ok(Vec::new()));
+        assert!(found.contains("none found") && found.contains("`mesa-vulkan-drivers`"), "{found}");
+    }
+
+    /// Tests that a library that is missing, a library that is broken, and a search that fails have different lines.
+    #[test]
+    fn a_broken_library_is_told_from_no_gpus() {
+        let api = GpuApi::Wgpu;
+        let library = "libvulkan.so.1";
+        let missing = line_of(api, |api| Err(GpuSearchError::MissingLibrary { api, library }));
+        assert!(missing.contains("none found; the library libvulkan.so.1 is not installed"), "{missing}");
+        let cause = || "file too short".to_owned();
+        let broken = line_of(api, |api| Err(GpuSearchError::BrokenLibrary { api, library, cause: cause() }));
+        assert!(
+            broken.contains("cannot be searched; the library libvulkan.so.1 is broken (file too short)"),
+            "{broken}"
+        );
+        let failed = line_of(api, |api| Err(GpuSearchError::Failed { api, cause: cause() }));
+        assert!(failed.contains("cannot be searched") && failed.contains("(file too short)"), "{failed}");
+        assert!([missing, broken, failed].iter().all(|line| line.contains("`libvulkan1`")));
+    }
+
+    #[test]
+    fn bytes_are_shown_in_megabytes_and_gigabytes() {
+        assert_eq!([shown(0), shown(2_500_000), shown(85_200_000_000)], ["0.0 MB", "2.5 MB", "85.2 GB"]);
+    }
 }

@@ -20,27 +20,58 @@ use std::ops::Range;
 /// # Ok::<(), stageline_schedule::BalanceError>(())
 /// ```
 pub fn balance(costs: &[f64], stages: usize) -> Result<Vec<Range<usize>>, BalanceError> {
-    let layers = costs.len();
+    partition(costs, &vec![1.0; stages])
+}
+
+/// Partitions layers into contiguous, non-empty ranges, one for each entry of `speeds`, so that the time of the slowest
+/// range is as small as possible. The time of a range is its cost divided by the speed of its stage.
+///
+/// `costs` has one entry per layer, not negative, in any one unit. `speeds` has the relative speed of every stage's
+/// device, in the order of the stages, which stays as it is. With equal speeds the result is that of [`balance`].
+///
+/// # Errors
+/// Returns a [`SpeedError`] if there are fewer layers than stages, or no stages, or if a speed is not a finite number
+/// above 0.
+///
+/// ```
+/// // The second device is three times as fast as the first.
+/// let cuts = stageline_schedule::balance_with_speeds(&[1.0; 8], &[1.0, 3.0])?;
+/// assert_eq!(cuts, [0..2, 2..8]);
+/// # Ok::<(), stageline_schedule::SpeedError>(())
+/// ```
+pub fn balance_with_speeds(costs: &[f64], speeds: &[f64]) -> Result<Vec<Range<usize>>, SpeedError> {
+    match speeds.iter().position(|speed| !speed.is_finite() || *speed <= 0.0) {
+        Some(stage) => Err(SpeedError::Speed { stage, speed: speeds[stage] }),
+        None => Ok(partition(costs, speeds)?),
+    }
+}
+
+/// Returns the partition in which the slowest range takes the least time, given the speed of every range, by dynamic
+/// programming from the last layer to the first.
+fn partition(costs: &[f64], speeds: &[f64]) -> Result<Vec<Range<usize>>, BalanceError> {
+    let (layers, stages) = (costs.len(), speeds.len());
     if stages == 0 || layers < stages {
         return Err(BalanceError { layers, stages });
     }
-    // largest[n] is the largest cost of a range, at best, for the layers from n on in the number of ranges so far.
-    let mut largest: Vec<f64> = (0..layers).map(|from| costs[from..].iter().sum()).collect();
+    // slowest[n] is the longest time of a range, at best, for the layers from n on in the number of ranges so far.
+    let last = speeds[stages - 1];
+    let mut slowest: Vec<f64> = (0..layers).map(|from| costs[from..].iter().sum::<f64>() / last).collect();
     let mut first_ends = Vec::with_capacity(stages);
     for ranges in 2..=stages {
+        let speed = speeds[stages - ranges];
         let mut best = vec![f64::INFINITY; layers];
         let mut ends = vec![layers; layers];
         for from in 0..=layers - ranges {
             let mut first = 0.0;
             for end in from + 1..=layers - ranges + 1 {
                 first += costs[end - 1];
-                let worst = largest[end].max(first);
+                let worst = slowest[end].max(first / speed);
                 if worst < best[from] {
                     (best[from], ends[from]) = (worst, end);
                 }
             }
         }
-        largest = best;
+        slowest = best;
         first_ends.push(ends);
     }
     let mut start = 0;
@@ -71,23 +102,64 @@ impl fmt::Display for BalanceError {
 
 impl std::error::Error for BalanceError {}
 
+/// The error for a partition of layers into stages whose devices have different speeds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum SpeedError {
+    /// The layers cannot be partitioned into that number of stages.
+    Stages(BalanceError),
+    /// The speed of a stage's device is not a finite number above 0.
+    Speed {
+        /// The number of the stage, counted from 0.
+        stage: usize,
+        /// The speed that was given for the stage's device.
+        speed: f64,
+    },
+}
+
+impl From<BalanceError> for SpeedError {
+    fn from(error: BalanceError) -> Self {
+        Self::Stages(error)
+    }
+}
+
+impl fmt::Display for SpeedError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stages(error) => error.fmt(f),
+            Self::Speed { stage, speed } => {
+                write!(
+                    f,
+                    "the speed of stage {stage} is {speed}; give a number above 0, such as 1 for the slowest device"
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for SpeedError {}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn largest(costs: &[f64], cuts: &[Range<usize>]) -> f64 {
-        cuts.iter().map(|cut| costs[cut.clone()].iter().sum()).fold(0.0, f64::max)
+    /// Returns the time of the slowest stage of a partition.
+    fn slowest(costs: &[f64], cuts: &[Range<usize>], speeds: &[f64]) -> f64 {
+        let time = |(cut, speed): (&Range<usize>, &f64)| costs[cut.clone()].iter().sum::<f64>() / speed;
+        cuts.iter().zip(speeds).map(time).fold(0.0, f64::max)
     }
 
-    /// Returns the smallest possible cost of the most expensive stage, by trying every partition of the layers into
-    /// stages. The test compares it with the partition that `balance` finds.
-    fn least(costs: &[f64], stages: usize) -> f64 {
-        if stages == 1 {
-            return costs.iter().sum();
+    /// Returns the smallest possible time of the slowest stage, by trying every partition of the layers into stages. The
+    /// test compares it with the partition that the balance finds.
+    fn least(costs: &[f64], speeds: &[f64]) -> f64 {
+        let [speed, others @ ..] = speeds else { return 0.0 };
+        if others.is_empty() {
+            return costs.iter().sum::<f64>() / speed;
         }
-        let ends = 1..=costs.len() - (stages - 1);
-        ends.map(|end| least(&costs[end..], stages - 1).max(costs[..end].iter().sum())).fold(f64::INFINITY, f64::min)
+        let ends = 1..=costs.len() - others.len();
+        let time = |end: usize| least(&costs[end..], others).max(costs[..end].iter().sum::<f64>() / speed);
+        ends.map(time).fold(f64::INFINITY, f64::min)
     }
 
     #[test]
@@ -96,16 +168,48 @@ mod tests {
         assert!(balance(&[1.0], 0).is_err());
     }
 
+    #[test]
+    fn speeds_that_are_not_positive_are_rejected_with_their_stage() {
+        for speed in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            let error = balance_with_speeds(&[1.0; 3], &[1.0, speed]).unwrap_err();
+            assert!(matches!(error, SpeedError::Speed { stage: 1, .. }), "{error}");
+        }
+        let too_many = balance_with_speeds(&[1.0], &[1.0, 2.0]).unwrap_err();
+        assert_eq!(too_many, SpeedError::Stages(BalanceError { layers: 1, stages: 2 }));
+        assert!(balance_with_speeds(&[1.0], &[]).is_err());
+    }
+
+    /// Tests that the order of the stages stays as it is: a slow device in the middle gets the fewest layers.
+    #[test]
+    fn a_slow_device_gets_fewer_layers_wherever_it_is() {
+        for (speeds, cuts) in [
+            ([1.0, 4.0, 4.0], [0..1, 1..5, 5..9]),
+            ([4.0, 1.0, 4.0], [0..4, 4..5, 5..9]),
+            ([4.0, 4.0, 1.0], [0..4, 4..8, 8..9]),
+        ] {
+            assert_eq!(balance_with_speeds(&[1.0; 9], &speeds).unwrap(), cuts, "{speeds:?}");
+        }
+    }
+
     proptest! {
         #[test]
-        fn no_partition_is_better(costs in prop::collection::vec((0..20_u8).prop_map(f64::from), 1..9), stages in 1..9_usize) {
+        fn no_partition_is_better(
+            costs in prop::collection::vec((0..20_u8).prop_map(f64::from), 1..9),
+            speeds in prop::collection::vec((1..5_u8).prop_map(f64::from), 1..9),
+        ) {
+            let stages = speeds.len();
             prop_assume!(stages <= costs.len());
-            let cuts = balance(&costs, stages).unwrap();
-            prop_assert_eq!(cuts.len(), stages);
-            prop_assert!(cuts.iter().all(|cut| !cut.is_empty()));
-            prop_assert_eq!((cuts[0].start, cuts[stages - 1].end), (0, costs.len()));
-            prop_assert!(cuts.windows(2).all(|pair| pair[0].end == pair[1].start));
-            prop_assert_eq!(largest(&costs, &cuts), least(&costs, stages));
+            let equal = vec![1.0; stages];
+            for (speeds, cuts) in
+                [(&equal, balance(&costs, stages).unwrap()), (&speeds, balance_with_speeds(&costs, &speeds).unwrap())]
+            {
+                prop_assert_eq!(cuts.len(), stages);
+                prop_assert!(cuts.iter().all(|cut| !cut.is_empty()));
+                prop_assert_eq!((cuts[0].start, cuts[stages - 1].end), (0, costs.len()));
+                prop_assert!(cuts.windows(2).all(|pair| pair[0].end == pair[1].start));
+                prop_assert_eq!(slowest(&costs, &cuts, speeds), least(&costs, speeds));
+            }
+            prop_assert_eq!(balance_with_speeds(&costs, &equal).unwrap(), balance(&costs, stages).unwrap());
         }
     }
 }

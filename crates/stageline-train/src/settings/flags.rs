@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use clap::Args;
 use stageline::Precision;
 
-use super::values::{CutBy, FlushName, LossScaleBy, NonFiniteName, OptimizerName, RecomputeBy, ScheduleBy, WarmUp};
+use super::values::{
+    CutBy, FlushName, LossScaleBy, NonFiniteName, OptimizerName, RecomputeBy, ScheduleBy, SpeedsBy, WarmUp,
+};
 
 /// The default number of training steps. Unless `--schedule-steps` is given, the learning rate schedule is at least
 /// this long, too.
@@ -26,6 +28,11 @@ pub struct TrainingFlags {
     /// layers on the first device, and a list such as 0,3,6 gives the number of the first layer of every stage
     #[arg(help_heading = "Pipeline", long, default_value = "counted", value_name = "CUT")]
     pub cut: CutBy,
+    /// Relative speed of each device in the list of --device, such as 1,2,1, by which the cut gives faster devices more
+    /// layers; or `measured`, which times a matrix product on each device at the start [default: all devices are equally
+    /// fast]
+    #[arg(help_heading = "Pipeline", long, value_name = "SPEEDS")]
+    pub speeds: Option<SpeedsBy>,
     /// Number of micro-batches (M) into which each replica splits its share of a batch, and over which gradients are
     /// accumulated
     #[arg(help_heading = "Pipeline", long, default_value_t = 8)]
@@ -126,8 +133,8 @@ pub struct TrainingFlags {
     )]
     pub rollback: bool,
     /// Memory of each device, in GB, where all CPUs count as one device. A training that is estimated to need more is
-    /// refused, and the error proposes other flags [default: the free memory of the host; the memory of GPUs is not
-    /// checked]
+    /// refused, and the error proposes other flags [default: the free memory of the host, and the whole memory of a GPU
+    /// that reports it]
     #[arg(help_heading = "Memory", long, value_name = "GB")]
     pub memory: Option<f64>,
     /// Seed of the initial parameters, the order of samples, and the choice of held-out text

@@ -4,16 +4,16 @@ use std::num::NonZero;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use burn::module::ParamGroup;
 use burn::optim::{AdafactorConfig, LionConfig, ModuleOptimizer, SgdConfig, decay::WeightDecayConfig};
 use burn::tensor::Device;
 use stageline::remote::Token;
-use stageline::{Clip, DeviceName, LossScale, OnNonFinite, Precision, WarmupCosine, Watchdog};
+use stageline::{Clip, DeviceName, LossScale, OnNonFinite, Precision, WarmupCosine, Watchdog, device_speeds};
 
 use super::flags::TrainingFlags;
 use super::merge::Settings;
-use super::values::{CutBy, FlushName, NonFiniteName, OptimizerName, RecomputeBy, ScheduleBy, WarmUp};
+use super::values::{CutBy, FlushName, NonFiniteName, OptimizerName, RecomputeBy, ScheduleBy, SpeedsBy, WarmUp};
 use crate::adamw::AdamW;
 use crate::muon::MuonAndAdamW;
 use crate::outputs::log::Outputs;
@@ -86,6 +86,8 @@ pub struct Running {
     /// The devices of the workers, in the order of the workers, one replica after the other. If there are fewer devices
     /// than workers, consecutive workers share them evenly.
     pub devices: Vec<Device>,
+    /// The relative speed of each entry of `devices`, by which the cut is balanced; `None` if all are equally fast.
+    pub speeds: Option<Vec<f64>>,
     pub precision: Precision,
     pub synchronise_every: Option<usize>,
     /// The peak throughput of all used devices together, in FLOP/s; `None` if `--peak-tflops` is unset.
@@ -109,6 +111,7 @@ impl Job {
     pub fn of(flags: TrainingFlags, settings: Settings) -> Result<Self> {
         check(&flags)?;
         let devices = devices(&flags)?;
+        let speeds = flags.speeds.as_ref().map(|speeds| self::speeds(speeds, &devices)).transpose()?;
         let used = devices.len().min(flags.replicas * flags.stages);
         let batch_size = flags.batch_size();
         Ok(Self {
@@ -122,10 +125,7 @@ impl Job {
                 validate_every: flags.validate_every,
                 clip: (flags.clip > 0.0).then_some(Clip::GlobalNorm(flags.clip)),
                 loss_scale: flags.loss_scale.map(|scale| scale.0),
-                on_non_finite: match flags.on_non_finite {
-                    NonFiniteName::Stop => OnNonFinite::Stop,
-                    NonFiniteName::Skip => OnNonFinite::Skip,
-                },
+                on_non_finite: on_non_finite(flags.on_non_finite),
                 micro_batches: flags.micro_batches,
                 micro_batch_size: flags.micro_batch_size,
                 gradient_groups: flags.gradient_groups,
@@ -139,6 +139,7 @@ impl Job {
                 cut: flags.cut,
                 schedule: flags.schedule,
                 devices,
+                speeds,
                 precision: flags.precision,
                 synchronise_every: flags.synchronise_every,
                 peak_flops: flags.peak_tflops.map(|tflops| tflops * 1e12 * used as f64),
@@ -210,6 +211,13 @@ pub fn without_decay() -> ParamGroup {
     ParamGroup::from_any_predicates(vec!["norm", "bias"])
 }
 
+fn on_non_finite(name: NonFiniteName) -> OnNonFinite {
+    match name {
+        NonFiniteName::Stop => OnNonFinite::Stop,
+        NonFiniteName::Skip => OnNonFinite::Skip,
+    }
+}
+
 /// Returns the schedule of the learning rate: a linear warm-up to the peak, and then a cosine down to a tenth of the
 /// peak.
 fn learning_rate(flags: &TrainingFlags, batch_size: usize) -> Result<WarmupCosine> {
@@ -241,6 +249,9 @@ fn check(flags: &TrainingFlags) -> Result<()> {
     ensure!(flags.schedule_steps() > 0, "--schedule-steps 0: give 1 or more");
     if flags.checkpoint.is_none() {
         ensure!(flags.stop_after.is_none(), "--stop-after: give --checkpoint a folder, or the trained steps are lost");
+    }
+    if let (Some(_), CutBy::List(cut)) = (&flags.speeds, &flags.cut) {
+        bail!("--speeds: --cut {cut} gives the layers of every stage; leave one of the two out");
     }
     ensure!(
         flags.verify.is_none() || flags.resume.is_none(),
@@ -287,6 +298,30 @@ fn devices(flags: &TrainingFlags) -> Result<Vec<Device>> {
     let read = |path: &PathBuf| Token::read(path).with_context(|| format!("--token-file {}", path.display()));
     let token = flags.token_file.as_ref().map(read).transpose()?;
     DeviceName::open_all(&names, token.as_ref()).context("--device")
+}
+
+/// Returns the relative speed of each device in the list `devices`, as `--speeds` gives it, or measures it. The speed of
+/// a device that is listed several times is measured once and divided among its entries.
+fn speeds(by: &SpeedsBy, devices: &[Device]) -> Result<Vec<f64>> {
+    match by {
+        SpeedsBy::List(speeds) => {
+            let (given, count) = (speeds.len(), devices.len());
+            ensure!(
+                given == count,
+                "--speeds: {given} speeds for {count} devices; give one for each entry of --device"
+            );
+            Ok(speeds.clone())
+        }
+        SpeedsBy::Measured => {
+            let measured = device_speeds(devices);
+            let entries = |device: &Device| devices.iter().filter(|other| *other == device).count() as f64;
+            let shown = devices.iter().zip(&measured);
+            let shown: Vec<_> =
+                shown.map(|(device, speed)| format!("{} {speed:.2}", DeviceName::shown(device))).collect();
+            println!("measured speeds: {}", shown.join(", "));
+            Ok(devices.iter().zip(measured).map(|(device, speed)| speed / entries(device)).collect())
+        }
+    }
 }
 
 /// Returns a watchdog that warns after `seconds` seconds without a new action, and ends the training after ten times as

@@ -170,11 +170,23 @@ fn flag<'a>(command: &'a Command, name: &str) -> Result<&'a Arg> {
 ///
 /// Output paths are not inherited, so that the files of the earlier run are not overwritten. The cut and the number of
 /// chunks (stages per worker) are not inherited, because they fit one number of stages only and do not change the
-/// trained values. Devices and the token file are not inherited, because a checkpoint from elsewhere must not choose
-/// the hosts to connect to, or the file sent to them as the secret.
+/// trained values; nor are speeds, which fit one list of devices. Devices and the token file are not inherited, because
+/// a checkpoint from elsewhere must not choose the hosts to connect to, or the file sent to them as the secret.
 fn is_inherited(name: &str) -> bool {
-    !["log", "trace", "tensorboard", "report", "checkpoint", "verify", "cut", "chunks", "device", "token_file"]
-        .contains(&name)
+    ![
+        "log",
+        "trace",
+        "tensorboard",
+        "report",
+        "checkpoint",
+        "verify",
+        "cut",
+        "speeds",
+        "chunks",
+        "device",
+        "token_file",
+    ]
+    .contains(&name)
 }
 
 /// Whether a flag is a setting: the flag takes a value, is not a source of settings itself (`--config`, `--set` and

@@ -49,6 +49,32 @@ impl FromStr for CutBy {
     }
 }
 
+/// The value of the flag `--speeds`, which says how fast the devices are.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SpeedsBy {
+    /// The user gives the relative speed of every device in the list of `--device`.
+    List(Vec<f64>),
+    /// The speed of every device is measured with a matrix product at the start.
+    Measured,
+}
+
+impl FromStr for SpeedsBy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "measured" {
+            return Ok(Self::Measured);
+        }
+        let speed = |word: &str| match word.trim().parse::<f64>() {
+            Ok(speed) if speed.is_finite() && speed > 0.0 => Ok(speed),
+            _ => Err(format!(
+                "`{word}` is not a speed; give a number above 0 for each device, such as 1,2,1, or `measured`"
+            )),
+        };
+        Ok(Self::List(text.split(',').map(speed).collect::<Result<_, _>>()?))
+    }
+}
+
 /// The value of the flag `--schedule`, which chooses the plan of forwards and backwards.
 #[derive(Clone)]
 pub enum ScheduleBy {
@@ -273,5 +299,20 @@ mod tests {
         let rollback = |flags: &str| job(flags).unwrap().running.rollback;
         assert!(rollback("") && rollback("--undo true"));
         assert!(!rollback("--undo false") && !rollback("--rollback false"));
+    }
+}
+
+#[cfg(test)]
+mod speeds {
+    use super::*;
+
+    #[test]
+    fn speeds_are_a_list_of_numbers_above_zero() {
+        assert_eq!("1, 2.5,1".parse(), Ok(SpeedsBy::List(vec![1.0, 2.5, 1.0])));
+        assert_eq!("measured".parse(), Ok(SpeedsBy::Measured));
+        for text in ["", "1,0", "1,-2", "1,fast", "nan", "inf"] {
+            let error = text.parse::<SpeedsBy>().unwrap_err();
+            assert!(error.contains("is not a speed; give a number above 0"), "{text}: {error}");
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
-use stageline_schedule::balance;
+use stageline_schedule::{balance, balance_with_speeds};
 
 use crate::build::cut::{Cut, CutError};
 use crate::model::payload::{Payload, PayloadMapper};
@@ -58,13 +58,33 @@ impl Costs {
     /// # Errors
     /// Returns [`CutError::Balance`] if there are more stages than layers, or no stages.
     pub fn cut(&self, stages: usize) -> Result<Cut, CutError> {
+        Ok(Cut::of(balance(&self.weights(), stages)?))
+    }
+
+    /// Partitions the model's layers into stages of consecutive layers, one for each entry of `speeds`, and returns the
+    /// partition. The time of the slowest stage, which is the stage's cost divided by the speed of its device, is as low
+    /// as possible.
+    ///
+    /// `speeds` has the speed of each stage's device, in any one unit, in the order of the stages; for example those that
+    /// [`device_speeds`](crate::device_speeds) measures. Stages that share a device should have a part of its speed
+    /// each. The cost of a layer is that of [`cut`](Self::cut).
+    ///
+    /// # Errors
+    /// Returns [`CutError::Speeds`] if there are more stages than layers, or no stages, or if a speed is not a finite
+    /// number above 0.
+    pub fn cut_for(&self, speeds: &[f64]) -> Result<Cut, CutError> {
+        Ok(Cut::of(balance_with_speeds(&self.weights(), speeds)?))
+    }
+
+    /// Returns the cost by which each layer counts in a partition.
+    fn weights(&self) -> Vec<f64> {
         let share = |part: f64, all: f64| if all > 0.0 { part / all } else { 0.0 };
         let (parameters, flops) = (self.parameters() as f64, self.flops());
         let weight = |layer: &LayerCost| match layer.time {
             Some(time) => time.as_secs_f64(),
             None => share(layer.parameters as f64, parameters) + share(layer.flops, flops),
         };
-        Ok(Cut::of(balance(&self.0.iter().map(weight).collect::<Vec<_>>(), stages)?))
+        self.0.iter().map(weight).collect()
     }
 }
 
@@ -167,5 +187,35 @@ struct Elements(u64);
 impl ModuleVisitor for Elements {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         self.0 += param.lazy_shape().num_elements() as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn costs(times: &[u64]) -> Costs {
+        let layer = |(index, milliseconds): (usize, &u64)| LayerCost {
+            name: format!("blocks.{index}"),
+            parameters: 10,
+            flops: 100.0,
+            time: Some(Duration::from_millis(*milliseconds)),
+        };
+        Costs(times.iter().enumerate().map(layer).collect())
+    }
+
+    #[test]
+    fn a_faster_device_gets_more_of_the_measured_time() {
+        let costs = costs(&[2, 2, 2, 2, 2, 2]);
+        assert_eq!(costs.cut(2).unwrap().to_string(), "0,3");
+        assert_eq!(costs.cut_for(&[1.0, 1.0]).unwrap(), costs.cut(2).unwrap());
+        assert_eq!(costs.cut_for(&[1.0, 2.0]).unwrap().to_string(), "0,2");
+        assert_eq!(costs.cut_for(&[5.0, 1.0]).unwrap().to_string(), "0,5");
+    }
+
+    #[test]
+    fn a_speed_that_is_not_positive_is_named_with_its_stage() {
+        let error = costs(&[1, 1]).cut_for(&[1.0, 0.0]).unwrap_err().to_string();
+        assert!(error.contains("stage 1 is 0"), "{error}");
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
-use stageline_schedule::BalanceError;
+use stageline_schedule::{BalanceError, SpeedError};
 
 /// The partition of a row of layers into stages: the number of the first layer of every stage.
 ///
@@ -99,6 +99,10 @@ pub enum CutError {
     /// A partition into zero stages, or into more stages than there are layers, was requested.
     #[error(transparent)]
     Balance(#[from] BalanceError),
+    /// The same as [`Balance`](Self::Balance) for devices of different speed, or a speed that is not a finite number
+    /// above 0.
+    #[error(transparent)]
+    Speeds(#[from] SpeedError),
     /// The number of stage configurations differs from the number of stages in the cut.
     #[error("{configs} stage configurations for a cut into {stages} stages; give one for each stage")]
     Configs {

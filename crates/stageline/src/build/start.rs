@@ -10,9 +10,8 @@ use stageline_schedule::Checked;
 use crate::build::assemble::Assembled;
 use crate::build::builder::PipelineBuilder;
 use crate::build::validate::validate_progress;
-#[cfg(feature = "cuda")]
-use crate::device::location::between_cuda;
 use crate::device::location::{communication_streams, is_host};
+use crate::device::transfer_path::TransferPaths;
 use crate::failure::build_error::BuildError;
 use crate::memory::rehearsal::Parameters;
 use crate::model::payload::Payload;
@@ -43,9 +42,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         let machine = || Cores::Shared(available_parallelism().map_or(1, NonZero::get));
         let cores = self.cores_per_stage.map_or_else(machine, Cores::Each);
         let streams = self.streams(&plan, &devices);
-        #[cfg(feature = "cuda")]
-        let several_gpus =
-            devices.iter().any(|devices| devices.windows(2).any(|pair| between_cuda(&pair[0], &pair[1])));
+        let paths = TransferPaths::of(&devices);
         let parameters: Vec<_> = Parameters::by_replica(&self.stages.owners.tensors, &devices, self.precision);
         let layout = Layout::new(std::mem::take(&mut self.stages.owners.tensors), self.names.as_ref())?;
         self.restore.as_ref().map_or(Ok(()), |checkpoint| validate_progress(checkpoint.progress, loss_scale))?;
@@ -84,10 +81,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
             layout,
             watchdog: self.watchdog,
         };
-        #[cfg(feature = "cuda")]
-        if several_gpus {
-            crate::device::nccl::log();
-        }
+        paths.log();
         // The chain's own modules are dropped first, so that they are not in memory beside the workers' copies.
         drop(self.stages.wire);
         let mut pipeline = Pipeline::start(prepared.collect(), common)?;

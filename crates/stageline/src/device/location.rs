@@ -27,13 +27,13 @@ pub(crate) fn is_remote(_: &Device) -> bool {
 
 /// Whether a device is an NVIDIA GPU of this host that is used through CUDA.
 #[cfg(feature = "cuda")]
-fn is_cuda(device: &Device) -> bool {
+pub(crate) fn is_cuda(device: &Device) -> bool {
     use burn::backend::{CubeDevice, DispatchDevice};
     matches!(device.clone().inner().as_dispatch(), DispatchDevice::Cube(CubeDevice::Cuda(_)))
 }
 
 #[cfg(not(feature = "cuda"))]
-fn is_cuda(_: &Device) -> bool {
+pub(crate) fn is_cuda(_: &Device) -> bool {
     false
 }
 

@@ -9,9 +9,17 @@
 //! - `location`: tests whether a device is this host's CPU, a GPU of this host, or a device of another host, and
 //!   whether two devices share a memory.
 //! - `cuda_driver`: the check of the CUDA version that the NVIDIA driver supports (`CudaVersion`).
-//! - `gpu_api`: the interfaces by which programs use GPUs (`GpuApi`), and the GPUs that are present.
+//! - `gpu_api`: the interfaces by which programs use GPUs (`GpuApi`), the GPUs that are present (`Gpu`), and the errors
+//!   of the search for them (`GpuSearchError`).
+//! - `kernel_cache`: makes cubecl keep compiled and tuned kernels in the user's cache folder.
+//! - `library`: loads the library of such an interface on trial, to tell a missing library from a broken one.
+//! - `memory`: the size of a GPU's memory, and what this program has reserved and in use there (`DeviceMemory`).
+//! - `test_kernels`: runs test kernels on a GPU when it is opened.
 //! - `fusion`: burn's setting for the fusion of operations on GPUs.
 //! - `nccl`: loads NCCL, which moves tensors directly between the GPUs of this host (`BetweenGpus`).
+//! - `opened`: the names under which devices were opened, for messages.
+//! - `speed`: the relative speeds of devices, measured with a matrix product (`device_speeds`).
+//! - `transfer_path`: the path of tensors between two devices, which is logged at the start (`TransferPath`).
 //! - `remote`: devices of other hosts: servers, sessions (connections to one device), routes, liveness checks and lost
 //!   hosts.
 
@@ -21,9 +29,18 @@ mod cuda_driver;
 #[cfg(any(feature = "fused", test))]
 mod fusion;
 pub(crate) mod gpu_api;
+#[cfg(feature = "gpu")]
+mod kernel_cache;
+#[cfg(any(feature = "gpu", test))]
+mod library;
 pub(crate) mod location;
+pub(crate) mod memory;
 pub(crate) mod name;
 #[cfg(any(feature = "cuda", test))]
 #[cfg_attr(not(feature = "cuda"), allow(dead_code))] // without the feature, only its tests use this module
 pub(crate) mod nccl;
+pub(crate) mod opened;
 pub mod remote;
+pub(crate) mod speed;
+mod test_kernels;
+pub(crate) mod transfer_path;

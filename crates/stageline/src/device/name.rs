@@ -7,8 +7,10 @@ use burn::tensor::Device;
 
 #[cfg(feature = "cuda")]
 use crate::device::cuda_driver::{CudaVersion, OLDEST};
-use crate::device::gpu_api::GpuApi;
+use crate::device::gpu_api::{GpuApi, GpuSearchError};
+use crate::device::opened;
 use crate::device::remote::{HostName, RemoteError, RemoteName, Token};
+use crate::device::test_kernels::try_kernels;
 
 /// The name of a device as on a command line: `cpu`, `cuda:0`, `vulkan:1`, or a device of another host such as
 /// `iroh:<id>/0` or `ws://gpu-2:4433/0`.
@@ -50,9 +52,9 @@ impl DeviceName {
         let all = |found: Vec<Device>| (0..found.len()).map(|index| Self::Gpu { api, index }).collect::<Vec<_>>();
         let first = Self::Gpu { api, index: 0 };
         match api.devices().map(all) {
-            None => Err(DeviceError::NotBuilt { device: first, feature: api.name() }),
-            Some(devices) if devices.is_empty() => Err(DeviceError::NotFound { device: first, api, found: 0 }),
-            Some(devices) => Ok(devices),
+            Err(cause) => Err(DeviceError::of_search(first, cause)),
+            Ok(devices) if devices.is_empty() => Err(DeviceError::NotFound { device: first, api, found: 0 }),
+            Ok(devices) => Ok(devices),
         }
     }
 
@@ -95,8 +97,12 @@ impl DeviceName {
     fn begin(&self, token: Option<&Token>) -> Box<dyn FnOnce() -> Result<Device, DeviceError>> {
         #[cfg(feature = "remote")]
         if let Self::Remote(name) = self {
-            let connecting = crate::device::remote::connect::begin(name, token);
-            return Box::new(|| Ok(connecting.finish()?));
+            let (connecting, name) = (crate::device::remote::connect::begin(name, token), name.to_string());
+            return Box::new(move || {
+                let device = connecting.finish()?;
+                opened::record(&device, name);
+                Ok(device)
+            });
         }
         let _ = token;
         let name = self.clone();
@@ -109,6 +115,20 @@ impl DeviceName {
     /// Returns [`DeviceError`] if this build or this machine lacks the device, if the GPU fails its test kernels, or if
     /// the other host cannot be reached or requires a token.
     pub fn open(self) -> Result<Device, DeviceError> {
+        let name = self.to_string();
+        let device = self.open_unnamed()?;
+        opened::record(&device, name);
+        Ok(device)
+    }
+
+    /// Returns the name under which a device was opened, such as `cuda:0`. A device that was opened without a name is
+    /// shown as burn shows it.
+    pub fn shown(device: &Device) -> String {
+        opened::shown(device)
+    }
+
+    /// Opens the device of this name without recording the name for messages.
+    fn open_unnamed(self) -> Result<Device, DeviceError> {
         match self {
             #[cfg(feature = "remote")]
             Self::Remote(name) => Ok(crate::device::remote::connect::begin(&name, None).finish()?),
@@ -128,8 +148,9 @@ impl DeviceName {
                     crate::device::nccl::load();
                 }
                 // Devices are listed first, because the first operation on a missing device panics on another thread.
-                let Some(devices) = api.devices() else {
-                    return Err(DeviceError::NotBuilt { device: self, feature: api.name() });
+                let devices = match api.devices() {
+                    Ok(devices) => devices,
+                    Err(cause) => return Err(DeviceError::of_search(self, cause)),
                 };
                 let found = devices.len();
                 let device = devices.into_iter().nth(index);
@@ -143,33 +164,6 @@ impl DeviceName {
             }
         }
     }
-}
-
-/// Runs a few test kernels on the opened GPU.
-///
-/// One of these kernels calls `erf`, which CUDA compiles with libdevice. So a missing file of the CUDA toolkit shows
-/// here as an error, and not later as a panic on a library's thread.
-///
-/// # Errors
-/// Returns the reason why the GPU does not compute.
-fn try_kernels(opened: &Device) -> Result<(), String> {
-    use std::panic::{AssertUnwindSafe, catch_unwind};
-
-    let compute_two = || (burn::tensor::Tensor::<1>::zeros([1], opened).erf() + 2.0).into_scalar::<f32>();
-    match catch_unwind(AssertUnwindSafe(compute_two)) {
-        Ok(2.0) => Ok(()),
-        Ok(wrong) => Err(format!("it computes erf(0) + 2 = {wrong}")),
-        Err(panic) => Err(root_cause(&crate::threads::failure::Failure::of_panic(panic).to_string())),
-    }
-}
-
-/// Returns the root cause from the text of an error of the library burn. The text lists the causes of the error, the
-/// root cause last, and ends with a backtrace.
-fn root_cause(error: &str) -> String {
-    let last = error.rsplit("Caused by:").next().unwrap_or(error);
-    let ends = ["Backtrace:", "No backtrace", "Asked at:"].map(|end| last.find(end).unwrap_or(last.len()));
-    let cause = &last[..ends.into_iter().min().unwrap_or(last.len())];
-    cause.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 impl FromStr for DeviceName {
@@ -267,6 +261,14 @@ pub enum DeviceError {
         /// The oldest version of CUDA that the NVIDIA driver must support for this program.
         needed: String,
     },
+    /// The GPUs of the named device's interface, such as CUDA, cannot be searched for.
+    #[error("`{device}` was not found: {cause}")]
+    Search {
+        /// The name of the GPU that could not be searched for.
+        device: DeviceName,
+        /// The reason why the search failed, such as a missing library.
+        cause: GpuSearchError,
+    },
     /// This machine has no GPU with the index in the given device name.
     #[error(
         "`{device}` was not found: {api}, if its libraries can be loaded, reports {found} devices; {needs}, or name a device below \
@@ -282,6 +284,16 @@ pub enum DeviceError {
         /// below this number.
         found: usize,
     },
+}
+
+impl DeviceError {
+    /// Converts the error `cause` of a search for GPUs to the error of opening `device`.
+    fn of_search(device: DeviceName, cause: GpuSearchError) -> Self {
+        match cause {
+            GpuSearchError::NotBuilt { api } => Self::NotBuilt { device, feature: api.name() },
+            cause => Self::Search { device, cause },
+        }
+    }
 }
 
 #[cfg(test)]
@@ -309,15 +321,9 @@ mod tests {
 
     #[test]
     #[cfg(feature = "flex")]
-    fn a_device_that_runs_kernels_is_accepted() {
-        assert_eq!(try_kernels(&Device::flex()), Ok(()));
-    }
-
-    #[test]
-    fn the_root_cause_is_the_last_one_without_the_backtrace() {
-        let burns = "A launch error happened\nCaused by:\n  compiling 'erf' for sm_90: libdevice.10.bc was\n  not found\nBacktrace:\nNone";
-        assert_eq!(root_cause(burns), "compiling 'erf' for sm_90: libdevice.10.bc was not found");
-        assert_eq!(root_cause("no causes"), "no causes");
+    fn a_device_is_shown_by_its_name() {
+        let cpu = DeviceName::Cpu.open().unwrap();
+        assert_eq!(DeviceName::shown(&cpu.autodiff()), "cpu");
     }
 
     #[test]

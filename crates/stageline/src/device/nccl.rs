@@ -39,18 +39,6 @@ pub(crate) fn load() -> BetweenGpus {
     })
 }
 
-/// Logs the path that tensors take between the GPUs of this host: NCCL, or the host's memory.
-#[cfg(feature = "cuda")]
-pub(crate) fn log() {
-    match load() {
-        BetweenGpus::Nccl(library) => tracing::info!("tensors go from GPU to GPU by NCCL ({library})"),
-        BetweenGpus::Host => tracing::warn!(
-            "NCCL was not found, so tensors go from GPU to GPU through the host's memory, which is slower: install `libnccl2`, or pip's \
-             `nvidia-nccl-cu12` with its folder in LD_LIBRARY_PATH"
-        ),
-    }
-}
-
 /// Whether the dynamic linker can load a shared library of this name.
 fn loads(name: &str) -> bool {
     // SAFETY: the initialisers of NCCL, which is what these names stand for, have no requirements.

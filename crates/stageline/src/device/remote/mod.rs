@@ -54,7 +54,7 @@ pub(crate) use lost::{hosts_of, lost_hosts, stuck};
 pub use name::{HostName, Reach, RemoteName};
 #[cfg(feature = "remote")]
 pub use probe::link_speeds;
-pub(crate) use route::{Lanes, Route, by_the_host, moved};
+pub(crate) use route::{Lanes, Route, by_the_host, goes_through_this_host, moved};
 #[cfg(feature = "serve")]
 pub use serve::{Admission, Listen, ServeError, Server};
 pub use token::Token;

@@ -95,7 +95,7 @@ impl Route {
 /// - One server is reached over WebSocket and the other over Iroh: they have no connection to each other.
 /// - The devices are two GPUs of one server: they would exchange tensors by NCCL, which can deadlock, because the
 ///   pipeline's plan does not fix the order of these transfers.
-pub(super) fn goes_through_this_host(from: &Device, to: &Device) -> bool {
+pub(crate) fn goes_through_this_host(from: &Device, to: &Device) -> bool {
     if between_other_gpus(from, to) {
         return true;
     }

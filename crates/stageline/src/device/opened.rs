@@ -1,0 +1,27 @@
+//! The names under which devices were opened, for messages about devices.
+
+use burn::tensor::Device;
+use parking_lot::Mutex;
+
+use crate::device::location::is_host;
+
+/// All devices that were opened by a name so far, each with its name.
+static OPENED: Mutex<Vec<(Device, String)>> = Mutex::new(Vec::new());
+
+/// Records the name under which a device was opened. A device that was opened under several names keeps the first.
+pub(super) fn record(device: &Device, name: String) {
+    let device = device.clone().inner();
+    let mut opened = OPENED.lock();
+    if opened.iter().all(|(known, _)| *known != device) {
+        opened.push((device, name));
+    }
+}
+
+/// Returns the name under which a device was opened, such as `cuda:0`. A device that was opened without a name is shown
+/// as burn shows it, and the CPU as `cpu`.
+pub(crate) fn shown(device: &Device) -> String {
+    let device = device.clone().inner();
+    let opened = OPENED.lock();
+    let name = opened.iter().find(|(known, _)| *known == device).map(|(_, name)| name.clone());
+    name.unwrap_or_else(|| if is_host(&device) { "cpu".to_owned() } else { format!("{device:?}") })
+}

@@ -1,0 +1,50 @@
+//! Runs test kernels on a GPU when it is opened, so that a GPU that does not compute is an error before any training.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use burn::tensor::{Device, Tensor};
+
+use crate::threads::failure::Failure;
+
+/// Runs a few test kernels on the opened GPU.
+///
+/// One of these kernels calls `erf`, which CUDA compiles with libdevice. So a missing file of the CUDA toolkit shows
+/// here as an error, and not later as a panic on a library's thread.
+///
+/// # Errors
+/// Returns the reason why the GPU does not compute.
+pub(super) fn try_kernels(opened: &Device) -> Result<(), String> {
+    let compute_two = || (Tensor::<1>::zeros([1], opened).erf() + 2.0).into_scalar::<f32>();
+    match catch_unwind(AssertUnwindSafe(compute_two)) {
+        Ok(2.0) => Ok(()),
+        Ok(wrong) => Err(format!("it computes erf(0) + 2 = {wrong}")),
+        Err(panic) => Err(root_cause(&Failure::of_panic(panic).to_string())),
+    }
+}
+
+/// Returns the root cause from the text of an error of the library burn. The text lists the causes of the error, the
+/// root cause last, and ends with a backtrace.
+fn root_cause(error: &str) -> String {
+    let last = error.rsplit("Caused by:").next().unwrap_or(error);
+    let ends = ["Backtrace:", "No backtrace", "Asked at:"].map(|end| last.find(end).unwrap_or(last.len()));
+    let cause = &last[..ends.into_iter().min().unwrap_or(last.len())];
+    cause.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg(feature = "flex")]
+    fn a_device_that_runs_kernels_is_accepted() {
+        assert_eq!(try_kernels(&Device::flex()), Ok(()));
+    }
+
+    #[test]
+    fn the_root_cause_is_the_last_one_without_the_backtrace() {
+        let burns = "A launch error happened\nCaused by:\n  compiling 'erf' for sm_90: libdevice.10.bc was\n  not found\nBacktrace:\nNone";
+        assert_eq!(root_cause(burns), "compiling 'erf' for sm_90: libdevice.10.bc was not found");
+        assert_eq!(root_cause("no causes"), "no causes");
+    }
+}

@@ -1,0 +1,180 @@
+//! The path of tensors between the devices of neighbouring stages ([`TransferPath`]), which the start of a pipeline
+//! logs.
+
+use burn::tensor::Device;
+
+use crate::device::location::{is_cuda, is_host, is_remote, share_memory};
+use crate::device::opened::shown;
+use crate::device::remote::goes_through_this_host;
+
+/// The path that a tensor takes from one device to another one with a memory of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TransferPath {
+    /// The tensor goes directly from one CUDA device to another by NCCL.
+    Nccl,
+    /// The tensor goes from one CUDA device to another through the host's memory, because NCCL was not found.
+    WithoutNccl,
+    /// The tensor goes from one GPU to another through the host's memory, because at least one of them is not a CUDA
+    /// device.
+    BetweenGpus,
+    /// The tensor is copied between the host's memory and the memory of a GPU.
+    HostAndGpu,
+    /// The tensor goes over the network, without a detour.
+    Network,
+    /// The tensor goes over the network from one server to this host, and from here to another server.
+    NetworkByThisHost,
+}
+
+/// The location of a device, as far as it decides which path tensors take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Site {
+    /// The device is the CPU of this host.
+    Host,
+    /// The device is a GPU of this host that is used through CUDA.
+    Cuda,
+    /// The device is a GPU of this host that is used through another interface than CUDA.
+    OtherGpu,
+    /// The device belongs to another host.
+    Remote,
+}
+
+impl Site {
+    fn of(device: &Device) -> Self {
+        match device {
+            device if is_host(device) => Self::Host,
+            device if is_remote(device) => Self::Remote,
+            device if is_cuda(device) => Self::Cuda,
+            _ => Self::OtherGpu,
+        }
+    }
+}
+
+/// Returns the path of a tensor between two devices that do not share a memory. `has_nccl` says whether NCCL was found,
+/// and `meets_here` whether servers of other hosts cannot send each other tensors, so that they come through this host.
+fn way(from: Site, to: Site, has_nccl: bool, meets_here: bool) -> TransferPath {
+    match (from, to) {
+        (Site::Remote, _) | (_, Site::Remote) if meets_here => TransferPath::NetworkByThisHost,
+        (Site::Remote, _) | (_, Site::Remote) => TransferPath::Network,
+        (Site::Host, _) | (_, Site::Host) => TransferPath::HostAndGpu,
+        (Site::Cuda, Site::Cuda) if has_nccl => TransferPath::Nccl,
+        (Site::Cuda, Site::Cuda) => TransferPath::WithoutNccl,
+        (Site::Cuda | Site::OtherGpu, Site::Cuda | Site::OtherGpu) => TransferPath::BetweenGpus,
+    }
+}
+
+/// The paths of tensors between the devices of neighbouring stages: for each path, the pairs of devices that use it, as
+/// text.
+pub(crate) struct TransferPaths(Vec<(TransferPath, Vec<String>)>);
+
+impl TransferPaths {
+    /// Returns the paths between the devices of neighbouring stages, given the device of each stage in every replica.
+    /// Devices that share a memory have no path, because nothing is moved between them.
+    pub(crate) fn of(replicas: &[Vec<Device>]) -> Self {
+        let mut paths: Vec<(TransferPath, Vec<String>)> = Vec::new();
+        for pair in replicas.iter().flat_map(|devices| devices.windows(2)) {
+            let (from, to) = (&pair[0], &pair[1]);
+            if share_memory(from, to) {
+                continue;
+            }
+            let path = way(Site::of(from), Site::of(to), nccl().is_some(), goes_through_this_host(from, to));
+            let mut names = [shown(from), shown(to)];
+            names.sort();
+            let names = names.join(" and ");
+            match paths.iter_mut().find(|(known, _)| *known == path) {
+                Some((_, pairs)) if pairs.contains(&names) => {}
+                Some((_, pairs)) => pairs.push(names),
+                None => paths.push((path, vec![names])),
+            }
+        }
+        Self(paths)
+    }
+
+    /// Logs one message for each path. A path that is slower than it could be is a warning with the remedy.
+    pub(crate) fn log(&self) {
+        for (path, pairs) in &self.0 {
+            let message = message(*path, &pairs.join(", "), nccl());
+            match path {
+                TransferPath::WithoutNccl => tracing::warn!("{message}"),
+                _ => tracing::info!("{message}"),
+            }
+        }
+    }
+}
+
+/// Returns the log message about a path of tensors between the devices that `pairs` names. `library` is the file name
+/// of NCCL's library, if it was found.
+fn message(path: TransferPath, pairs: &str, library: Option<&str>) -> String {
+    match path {
+        TransferPath::Nccl => format!("tensors go from GPU to GPU by NCCL ({}): {pairs}", library.unwrap_or_default()),
+        TransferPath::WithoutNccl => format!(
+            "NCCL was not found, so tensors go from GPU to GPU through the host's memory, which is slower: {pairs}; install \
+             `libnccl2`, or pip's `nvidia-nccl-cu12` with its folder in LD_LIBRARY_PATH"
+        ),
+        TransferPath::BetweenGpus => format!("tensors go from GPU to GPU through the host's memory: {pairs}"),
+        TransferPath::HostAndGpu => format!("tensors are copied between the host's memory and a GPU: {pairs}"),
+        TransferPath::Network => format!("tensors go over the network without a detour: {pairs}"),
+        TransferPath::NetworkByThisHost => format!("tensors go over the network through this host: {pairs}"),
+    }
+}
+
+/// Returns the file name of NCCL's library; `None` if NCCL was not found, or in a build without CUDA.
+fn nccl() -> Option<&'static str> {
+    #[cfg(feature = "cuda")]
+    if let crate::device::nccl::BetweenGpus::Nccl(library) = crate::device::nccl::load() {
+        return Some(library);
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_cuda_devices_use_nccl_if_it_is_installed() {
+        assert_eq!(way(Site::Cuda, Site::Cuda, true, false), TransferPath::Nccl);
+        assert_eq!(way(Site::Cuda, Site::Cuda, false, false), TransferPath::WithoutNccl);
+        assert!(
+            message(TransferPath::Nccl, "cuda:0 and cuda:1", Some("libnccl.so.2"))
+                .ends_with("(libnccl.so.2): cuda:0 and cuda:1")
+        );
+        assert!(message(TransferPath::WithoutNccl, "cuda:0 and cuda:1", None).contains("install `libnccl2`"));
+    }
+
+    #[test]
+    fn other_devices_of_this_host_go_through_its_memory() {
+        for (from, to) in [(Site::Cuda, Site::OtherGpu), (Site::OtherGpu, Site::Cuda), (Site::OtherGpu, Site::OtherGpu)]
+        {
+            assert_eq!(way(from, to, true, true), TransferPath::BetweenGpus, "{from:?} to {to:?}");
+        }
+        for gpu in [Site::Cuda, Site::OtherGpu] {
+            assert_eq!(way(Site::Host, gpu, true, false), TransferPath::HostAndGpu);
+            assert_eq!(way(gpu, Site::Host, true, false), TransferPath::HostAndGpu);
+        }
+    }
+
+    #[test]
+    fn devices_of_other_hosts_are_reached_over_the_network() {
+        for other in [Site::Host, Site::Cuda, Site::OtherGpu, Site::Remote] {
+            assert_eq!(way(Site::Remote, other, true, false), TransferPath::Network);
+            assert_eq!(way(other, Site::Remote, true, false), TransferPath::Network);
+        }
+        assert_eq!(way(Site::Remote, Site::Remote, true, true), TransferPath::NetworkByThisHost);
+    }
+
+    #[test]
+    #[cfg(feature = "flex")]
+    fn stages_that_share_a_memory_have_no_path() {
+        assert!(TransferPaths::of(&[vec![Device::flex(), Device::flex().autodiff(), Device::flex()]]).0.is_empty());
+    }
+
+    /// Tests that a pair of devices is listed once, in whatever order its stages follow one another.
+    #[test]
+    #[cfg(all(feature = "flex", feature = "wgpu"))]
+    fn a_pair_of_devices_is_listed_once() {
+        let gpu = crate::DeviceName::parse_list("wgpu:0").unwrap().remove(0).open().unwrap();
+        let stages = vec![Device::flex(), gpu.clone(), gpu, Device::flex()];
+        let TransferPaths(paths) = TransferPaths::of(&[stages.clone(), stages]);
+        assert_eq!(paths, [(TransferPath::HostAndGpu, vec!["cpu and wgpu:0".to_owned()])]);
+    }
+}

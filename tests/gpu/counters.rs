@@ -1,0 +1,158 @@
+//! Counts that recomputation and split backwards take effect on the device, instead of falling back to whole backwards.
+
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Once};
+
+use burn::module::Module;
+use burn::nn::LinearConfig;
+use burn::tensor::{Device, Tensor};
+use stageline::nn::{block, is_recomputation};
+use stageline::schedule::{Compute, Instruction, OneFOneB, ZbH1};
+use stageline::{Activity, Batch, Pipeline, Recompute, Stage, StageConfig};
+use stageline_workspace::mlp::{Layer, Mlp, bits};
+
+use crate::open;
+
+const WIDTH: usize = 8;
+const MICRO_BATCHES: usize = 4;
+
+fn config(recompute: Recompute) -> StageConfig {
+    let device = open("gpu").remove(0);
+    StageConfig::new(device, burn::optim::AdamWConfig::new().init(), 0.01).recompute(recompute)
+}
+
+fn batch(step: u64) -> Batch<Tensor<2>, stageline_workspace::mlp::Target> {
+    let (input, target) = Mlp::batch(2 * MICRO_BATCHES, WIDTH, false, step);
+    Batch::new(input, target)
+}
+
+/// A layer that is marked for recomputation, and counts its forwards and its recomputations.
+#[derive(Module, Debug)]
+struct Counted {
+    layer: Layer,
+    #[module(skip)]
+    forwards: Arc<AtomicUsize>,
+    #[module(skip)]
+    recomputed: Arc<AtomicUsize>,
+}
+
+impl Stage for Counted {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        block(self, input, |counted, input| {
+            let counter = if is_recomputation() { &counted.recomputed } else { &counted.forwards };
+            counter.fetch_add(1, Ordering::Relaxed);
+            counted.layer.forward(input)
+        })
+    }
+}
+
+#[test]
+fn a_marked_layer_is_recomputed_once_for_every_micro_batch() {
+    for (recompute, expected) in [(Recompute::Nothing, 0), (Recompute::Full, MICRO_BATCHES)] {
+        let (forwards, recomputed) = (Arc::default(), Arc::default());
+        let Mlp { mut layers, error } = Mlp::new(2, WIDTH, 5);
+        let layer = layers.pop().unwrap();
+        let counted = Counted { layer, forwards: Arc::clone(&forwards), recomputed: Arc::clone(&recomputed) };
+        // The layer before gives the input of the marked layer a gradient.
+        let chain = Pipeline::builder().stage((layers.pop().unwrap(), counted), config(recompute));
+        let chain = chain.loss((layers, error), config(Recompute::Nothing));
+        let mut pipeline = chain.schedule(OneFOneB).micro_batches(MICRO_BATCHES).build().unwrap();
+        pipeline.step(batch(0)).unwrap();
+        drop(pipeline);
+        let counts = [&forwards, &recomputed].map(|count: &Arc<AtomicUsize>| count.load(Ordering::Relaxed));
+        assert_eq!(counts, [MICRO_BATCHES, expected], "{recompute}");
+    }
+}
+
+/// A layer of Stageline, whose backward splits.
+#[derive(Module, Debug)]
+struct Splits {
+    split_on_the_device: Layer,
+}
+
+/// A layer of burn, whose backward does not split.
+#[derive(Module, Debug)]
+struct Whole {
+    whole_on_the_device: burn::nn::Linear,
+}
+
+impl Stage for Splits {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        self.split_on_the_device.forward(input)
+    }
+}
+
+impl Stage for Whole {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        self.whole_on_the_device.forward(input)
+    }
+}
+
+/// The text of all warnings of this process.
+static WARNINGS: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+
+/// A writer that appends to the text of all warnings.
+struct ToWarnings;
+
+impl io::Write for ToWarnings {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        WARNINGS.lock().unwrap().extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Keeps the warnings of all threads from now on.
+fn keep_warnings() {
+    static FIRST: Once = Once::new();
+    FIRST.call_once(|| {
+        let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(|| ToWarnings);
+        tracing::subscriber::set_global_default(subscriber.finish()).unwrap();
+    });
+}
+
+/// Tests that the first halves of split backwards leave out the gradients of a layer's weights, and that the second
+/// halves compute them. The pipeline counts the parameters whose gradients the first halves have computed, and warns of
+/// them: of a layer of burn, whose backward does not split, but of no layer of Stageline.
+#[test]
+fn weight_gradients_are_computed_in_the_second_halves_of_backwards() {
+    keep_warnings();
+    let Mlp { mut layers, error } = Mlp::new(1, WIDTH, 6);
+    let splits = Splits { split_on_the_device: layers.pop().unwrap() };
+    let before = bits(&splits);
+    let plain = LinearConfig::new(WIDTH, WIDTH).init(&Device::flex().autodiff());
+    let chain = Pipeline::builder().stage(splits, config(Recompute::Nothing));
+    let chain = chain.stage(Whole { whole_on_the_device: plain }, config(Recompute::Nothing));
+    let builder = chain.loss(error, config(Recompute::Nothing)).schedule(ZbH1).micro_batches(MICRO_BATCHES);
+    let mut pipeline = builder.build().unwrap();
+    let report = pipeline.step(batch(1)).unwrap();
+
+    let is = |activity: Activity, kind: Compute| match activity {
+        Activity::Instruction(Instruction::Compute(action)) => action.compute == kind,
+        _ => false,
+    };
+    let count =
+        |kind: Compute| report.recording.events().iter().flatten().filter(|event| is(event.activity, kind)).count();
+    let halves = [Compute::InputGradient, Compute::WeightGradient, Compute::Backward].map(count);
+    assert_eq!(halves, [3 * MICRO_BATCHES, 3 * MICRO_BATCHES, 0]);
+
+    let warnings = String::from_utf8(WARNINGS.lock().unwrap().clone()).unwrap();
+    assert!(warnings.contains("the backward of `whole_on_the_device.weight` in stage 1"), "{warnings}");
+    assert!(!warnings.contains("split_on_the_device"), "{warnings}");
+    let after = bits(&pipeline.into_modules().take::<Splits>(0).unwrap());
+    let changed = before.iter().zip(&after).filter(|(before, after)| before != after).count();
+    assert!(changed > before.len() / 2, "{changed} of {} numbers have changed", before.len());
+}

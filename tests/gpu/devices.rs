@@ -1,0 +1,121 @@
+//! What users read about devices: the list of `stageline devices`, errors of missing and broken drivers, and the lines
+//! at the start of a run.
+
+use std::path::Path;
+use std::process::Command;
+
+use stageline::{DeviceName, GpuApi};
+use stageline_workspace::programs::program;
+use stageline_workspace::runs::Place;
+
+use crate::gpu_name;
+
+/// Returns the interface of the device on which the tests run, such as `wgpu`.
+fn api() -> GpuApi {
+    GpuApi::named(gpu_name().split(':').next().unwrap()).unwrap()
+}
+
+/// Whether the device is used through the Vulkan loader, which the tests of broken loaders replace.
+fn is_vulkan() -> bool {
+    cfg!(target_os = "linux") && [GpuApi::Wgpu, GpuApi::Vulkan].contains(&api())
+}
+
+/// Returns the output of `stageline devices`, in an environment that `change` changes.
+fn listed(change: impl FnOnce(&mut Command)) -> String {
+    let mut command = program("stageline");
+    command.arg("devices");
+    change(&mut command);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Returns the line of the tests' interface in the output of `stageline devices`.
+fn line(said: &str) -> &str {
+    said.lines().find(|line| line.starts_with(api().name())).unwrap_or_else(|| panic!("{said}"))
+}
+
+/// Hides the Vulkan and OpenGL drivers of the host from a program.
+fn hide_drivers(command: &mut Command) {
+    for variable in ["VK_DRIVER_FILES", "VK_ICD_FILENAMES", "__EGL_VENDOR_LIBRARY_FILENAMES"] {
+        command.env(variable, "/nonexistent");
+    }
+}
+
+/// Puts a damaged Vulkan loader in `folder`, and makes a program find it first. OpenGL is hidden from the program, which
+/// would otherwise be used instead.
+fn break_loader(command: &mut Command, folder: &Path) {
+    std::fs::write(folder.join("libvulkan.so.1"), "").unwrap();
+    command.env("LD_LIBRARY_PATH", folder).env("__EGL_VENDOR_LIBRARY_FILENAMES", "/nonexistent");
+}
+
+#[test]
+fn devices_are_listed_with_their_model_and_memory() {
+    let gpus = api().gpus().unwrap();
+    let model = gpus[0].model.as_ref().unwrap();
+    let said = listed(|_| {});
+    let found = line(&said);
+    assert!(found.starts_with(&format!("{api}:0", api = api())) && found.contains(model.as_str()), "{said}");
+    assert!(found.contains(" reserved, ") && found.ends_with(" in use"), "{said}");
+    assert!(said.starts_with("cpu "), "{said}");
+}
+
+#[test]
+fn a_host_without_drivers_is_told_what_to_install() {
+    if is_vulkan() {
+        let said = listed(hide_drivers);
+        let found = line(&said);
+        assert!(found.contains("none found; check `vulkaninfo --summary`"), "{said}");
+        assert!(found.contains("`mesa-vulkan-drivers`") && found.contains("VK_DRIVER_FILES"), "{said}");
+    }
+}
+
+/// Tests that a damaged Vulkan loader is told from a host without GPUs, by `stageline devices` and by a training.
+#[test]
+fn a_broken_loader_is_reported_with_its_package() {
+    if !is_vulkan() {
+        return;
+    }
+    let place = Place::new();
+    let folder = tempfile::tempdir().unwrap();
+    let said = listed(|command| break_loader(command, folder.path()));
+    let broken = "the library libvulkan.so.1 is broken (";
+    let found = line(&said);
+    assert!(found.contains(&format!("cannot be searched; {broken}")) && found.contains("`libvulkan1`"), "{said}");
+
+    let mut training = place.command(&format!("--device {} --steps 1", gpu_name()));
+    break_loader(&mut training, folder.path());
+    let output = training.output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains(&format!("`{}` was not found: {broken}", gpu_name())), "{error}");
+}
+
+#[test]
+fn missing_devices_are_named_with_what_they_need() {
+    let api = api();
+    let name: DeviceName = format!("{api}:99").parse().unwrap();
+    let message = name.open().unwrap_err().to_string();
+    assert!(message.contains(&format!("`{api}:99` was not found")) && message.contains("install"), "{message}");
+    assert_eq!(DeviceName::parse_list(&format!("{api}:all")).unwrap()[0].to_string(), format!("{api}:0"));
+}
+
+/// Tests the lines at the start of a run with a stage on the CPU and a stage on the device: the compilation of kernels,
+/// the memory of the device, the measured speeds, and the path of tensors.
+#[test]
+fn the_start_of_a_run_tells_what_it_does_with_the_device() {
+    let device = gpu_name();
+    let output = Place::new().run(&format!("--device cpu,{device} --speeds measured --steps 1"));
+    let [said, logged] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    assert!(output.status.success(), "{logged}");
+    for expected in [
+        format!("compiling and tuning kernels for {device} ...\n"),
+        "\nthe kernels are ready after ".to_owned(),
+        format!("\n{device}: "),
+        "measured speeds: cpu ".to_owned(),
+    ] {
+        assert!(said.contains(&expected), "{expected} is missing in {said}");
+    }
+    let path = format!("tensors are copied between the host's memory and a GPU: cpu and {device}");
+    assert!(logged.contains(&path), "{logged}");
+}

@@ -1,0 +1,58 @@
+//! Memory over many steps: what is in use and reserved on the device, and the memory of the process.
+
+use stageline::schedule::OneFOneB;
+use stageline::{DeviceMemory, Recompute};
+use stageline_workspace::own_process::ran_in_a_process_of_its_own;
+
+use crate::{batch, builder, open};
+
+/// The number of bytes by which a process may grow although nothing leaks, because allocators keep freed memory.
+const SLACK: u64 = 64 << 20;
+
+/// The memory at some step, in bytes.
+#[derive(Clone, Copy, Debug)]
+struct Measured {
+    /// The bytes on the device at the beginning of the step, as the recording of the step has them.
+    resident: u64,
+    /// The bytes that tensors have in use on the device after the step.
+    in_use: u64,
+    /// The bytes that are reserved on the device after the step.
+    reserved: u64,
+    /// The memory of the process, which for a device in software includes that of the device; 0 if it is unknown.
+    process: u64,
+}
+
+/// Returns the bytes of this process that are in memory; 0 on other systems than Linux.
+fn of_process() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kilobytes = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    1024 * kilobytes.unwrap_or(0)
+}
+
+/// Tests that memory does not grow: after 300 steps it is what it was after 50. The test has a process of its own,
+/// because tests that run beside it would use the same device.
+#[test]
+fn memory_does_not_grow() {
+    if ran_in_a_process_of_its_own() {
+        return;
+    }
+    let device = open("gpu").remove(0);
+    let mut pipeline = builder("gpu", 2, OneFOneB, Recompute::Nothing).synchronise_every(1).build().unwrap();
+    let mut after = |steps: std::ops::Range<usize>| {
+        let reports = steps.map(|step| pipeline.step(batch(step)).unwrap());
+        let memory = reports.last().unwrap().recording.memory().expect("a GPU's memory is measured in these steps");
+        device.sync().unwrap();
+        let DeviceMemory { reserved, in_use, .. } = DeviceMemory::of(&device).expect("a GPU's memory is known");
+        let resident = memory.iter().map(|worker| worker.resident).max().unwrap();
+        Measured { resident, in_use, reserved, process: of_process() }
+    };
+    let (early, late) = (after(0..50), after(50..300));
+    println!("{early:?} and then {late:?}");
+    assert!(early.in_use > 0 && early.reserved >= early.in_use, "{early:?}");
+    assert!(late.resident <= early.resident, "{early:?} became {late:?}");
+    // Some tensors of a step may still be in use at its end, which differs from step to step.
+    assert!(late.in_use <= early.in_use + early.in_use / 10, "{early:?} became {late:?}");
+    assert!(late.reserved <= early.reserved + early.reserved / 2, "{early:?} became {late:?}");
+    assert!(late.process <= early.process + SLACK, "{early:?} became {late:?}");
+}
