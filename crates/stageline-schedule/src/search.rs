@@ -3,8 +3,8 @@
 //! The input is the costs and the memory of a model's stages, or the costs of its layers. [`best()`] tries all
 //! generators of schedules, and plans generated for these costs (automatic schedules), and returns the [`Best`] plan
 //! with its timeline. [`lower_bound`] gives a time that no plan's step can undercut, and [`balance()`] the ranges of
-//! layers in a balanced partition ([`balance_with_speeds()`] for devices of different speed). This module must not return a plan that [`check`](crate::check()) rejects or that
-//! exceeds the memory limit.
+//! layers in a balanced partition ([`balance_with_speeds()`] for devices of different speed). This module must not
+//! return a plan that [`check`](crate::check()) rejects or that exceeds the memory limit.
 
 mod automatic;
 mod balance;
