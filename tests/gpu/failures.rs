@@ -114,7 +114,7 @@ fn a_number_that_is_not_finite_ends_with_the_error_of_the_cpu() {
     };
     let found = error(&open("gpu")[0]);
     assert_eq!(found, error(&Device::flex()));
-    assert!(found.contains(", first the forward of stage ") && found.contains("micro-batch 2"), "{found}");
+    assert!(found.contains(", first the forward of stage 1 on micro-batch 2"), "{found}");
 }
 
 /// Tests a device that is lost in the second step: the error names its stage, and training resumes on the CPU from the
