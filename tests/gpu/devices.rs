@@ -42,8 +42,8 @@ fn hide_drivers(command: &mut Command) {
     }
 }
 
-/// Puts a damaged Vulkan loader in `folder`, and makes a program find it first. OpenGL is hidden from the program, which
-/// would otherwise be used instead.
+/// Puts a damaged Vulkan loader in `folder`, and makes a program find it first. OpenGL is hidden from the program,
+/// which would otherwise be used instead.
 fn break_loader(command: &mut Command, folder: &Path) {
     std::fs::write(folder.join("libvulkan.so.1"), "").unwrap();
     command.env("LD_LIBRARY_PATH", folder).env("__EGL_VENDOR_LIBRARY_FILENAMES", "/nonexistent");

@@ -297,6 +297,29 @@ fn impossible_flags_are_refused_with_a_fix() {
     }
 }
 
+/// Tests `--speeds`: a faster device gets more layers, and speeds that do not fit the devices or the cut are refused.
+#[test]
+fn a_faster_device_gets_more_layers() {
+    let two = "--layers 4 --device cpu,cpu --steps 1";
+    let cut = |speeds: &str| {
+        let output = gpt(&format!("{two} --speeds {speeds}"));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let said = String::from_utf8(output.stdout).unwrap();
+        said.lines().filter(|line| line.starts_with("stage ")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(cut("1,9"), ["stage 0: embeddings", "stage 1: blocks.0 to head"]);
+    assert_eq!(cut("9,1"), ["stage 0: embeddings to blocks.3", "stage 1: head"]);
+    for (flags, message) in [
+        ("--speeds 1,2,3", "--speeds: 3 speeds for 2 devices; give one for each entry of --device"),
+        ("--speeds 1,2 --cut 0,2", "--speeds: --cut 0,2 gives the layers of every stage"),
+        ("--speeds 1,fast", "`fast` is not a speed; give a number above 0"),
+    ] {
+        let output = gpt(&format!("{two} {flags}"));
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && error.contains(message), "{flags}: {error}");
+    }
+}
+
 #[test]
 fn the_custom_split_learns_to_add() {
     let output = example("custom_split").output().unwrap();

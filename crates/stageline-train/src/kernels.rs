@@ -1,5 +1,5 @@
-//! Tells the user that GPUs compile and tune kernels before the first step ([`Compiling`]), and how much of their memory
-//! is in use afterwards.
+//! Tells the user that GPUs compile and tune kernels before the first step ([`Compiling`]), and how much of their
+//! memory is in use afterwards.
 
 use std::time::Instant;
 

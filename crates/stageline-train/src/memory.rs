@@ -26,8 +26,8 @@ fn least_flush_bytes(optimizer: OptimizerName, rollback: bool) -> u64 {
 }
 
 /// Refuses a model whose parameters and optimizer states alone are too large for the memory of all devices together,
-/// before any parameter is initialised. `parameters` is their number, and `smaller` is advice for the user on how to make
-/// the model smaller.
+/// before any parameter is initialised. `parameters` is their number, and `smaller` is advice for the user on how to
+/// make the model smaller.
 ///
 /// # Errors
 /// Returns an error that proposes other flags if the parameters are too large. A run with a stage on a device whose
@@ -68,8 +68,8 @@ fn memory_of_all(devices: &[Device], of: impl Fn(&Device) -> Option<u64>) -> Opt
 /// `--recompute auto`, also chooses the least recomputation that fits.
 ///
 /// The estimate always runs a step, which it rolls back. So on GPUs the kernels of a step are compiled and tuned before
-/// the first step, and the user is told so. The returned estimate is `None` if the memory in use on these devices cannot
-/// be measured.
+/// the first step, and the user is told so. The returned estimate is `None` if the memory in use on these devices
+/// cannot be measured.
 ///
 /// # Errors
 /// Returns an error that proposes other flags if the job does not fit, and an error if `--memory` or `--recompute auto`
@@ -251,9 +251,9 @@ fn explain(refused: &DoesNotFit) -> String {
     refused.explain(flag, " ")
 }
 
-/// Returns the memory that a device has for a job, in bytes: the value of `--memory`, or else for the CPU of this host the
-/// free memory plus the bytes that the job already has in use, and for a GPU the size of its memory. The result is `None`
-/// if the size is not known.
+/// Returns the memory that a device has for a job, in bytes: the value of `--memory`, or else for the CPU of this host
+/// the free memory plus the bytes that the job already has in use, and for a GPU the size of its memory. The result is
+/// `None` if the size is not known.
 fn memory_of(device: &Device, job: &Job, in_use: u64) -> Option<u64> {
     match job.running.memory {
         Some(memory) => Some(memory),

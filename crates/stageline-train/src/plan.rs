@@ -123,14 +123,15 @@ fn cut(
     })
 }
 
-/// Returns the index, in the list of `used` devices, of the device of a worker. `workers` is the number of workers of all
-/// replicas, which share the devices evenly.
+/// Returns the index, in the list of `used` devices, of the device of a worker. `workers` is the number of workers of
+/// all replicas, which share the devices evenly.
 fn device_of_worker(worker: usize, used: usize, workers: usize) -> usize {
     worker * used / workers
 }
 
-/// Returns the speed of each of a replica's `workers` workers: that of its device, divided among all workers on the same
-/// entry of `--device`. With several replicas it is that of the slowest replica. `speeds` has the speed of each entry.
+/// Returns the speed of each of a replica's `workers` workers: that of its device, divided among all workers on the
+/// same entry of `--device`. With several replicas it is that of the slowest replica. `speeds` has the speed of each
+/// entry.
 ///
 /// # Errors
 /// Returns an error if `--device` names more devices than there are workers.
@@ -159,8 +160,8 @@ fn check_devices(used: usize, workers: usize) -> Result<()> {
 }
 
 /// Returns the costs of one stage on each worker for the schedule search, in units of the mean forward of a stage.
-/// `speeds` has the speed of every worker. A backward is assumed to take twice the time of a forward, and each half of a
-/// split backward as long as a forward.
+/// `speeds` has the speed of every worker. A backward is assumed to take twice the time of a forward, and each half of
+/// a split backward as long as a forward.
 fn stage_costs(costs: Option<&Costs>, speeds: &[f64]) -> Result<PlanCosts> {
     let workers = speeds.len();
     let Some(costs) = costs else { return Ok(PlanCosts::uniform(workers, 1.0, 2.0)) };

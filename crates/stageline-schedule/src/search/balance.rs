@@ -150,8 +150,8 @@ mod tests {
         cuts.iter().zip(speeds).map(time).fold(0.0, f64::max)
     }
 
-    /// Returns the smallest possible time of the slowest stage, by trying every partition of the layers into stages. The
-    /// test compares it with the partition that the balance finds.
+    /// Returns the smallest possible time of the slowest stage, by trying every partition of the layers into stages.
+    /// The test compares it with the partition that the balance finds.
     fn least(costs: &[f64], speeds: &[f64]) -> f64 {
         let [speed, others @ ..] = speeds else { return 0.0 };
         if others.is_empty() {

@@ -29,8 +29,8 @@ pub struct TrainingFlags {
     #[arg(help_heading = "Pipeline", long, default_value = "counted", value_name = "CUT")]
     pub cut: CutBy,
     /// Relative speed of each device in the list of --device, such as 1,2,1, by which the cut gives faster devices more
-    /// layers; or `measured`, which times a matrix product on each device at the start [default: all devices are equally
-    /// fast]
+    /// layers; or `measured`, which times a matrix product on each device at the start [default: all devices are
+    /// equally fast]
     #[arg(help_heading = "Pipeline", long, value_name = "SPEEDS")]
     pub speeds: Option<SpeedsBy>,
     /// Number of micro-batches (M) into which each replica splits its share of a batch, and over which gradients are

@@ -62,12 +62,12 @@ impl Costs {
     }
 
     /// Partitions the model's layers into stages of consecutive layers, one for each entry of `speeds`, and returns the
-    /// partition. The time of the slowest stage, which is the stage's cost divided by the speed of its device, is as low
-    /// as possible.
+    /// partition. The time of the slowest stage, which is the stage's cost divided by the speed of its device, is as
+    /// low as possible.
     ///
-    /// `speeds` has the speed of each stage's device, in any one unit, in the order of the stages; for example those that
-    /// [`device_speeds`](crate::device_speeds) measures. Stages that share a device should have a part of its speed
-    /// each. The cost of a layer is that of [`cut`](Self::cut).
+    /// `speeds` has the speed of each stage's device, in any one unit, in the order of the stages; for example those
+    /// that [`device_speeds`](crate::device_speeds) measures. Stages that share a device should have a part of its
+    /// speed each. The cost of a layer is that of [`cut`](Self::cut).
     ///
     /// # Errors
     /// Returns [`CutError::Speeds`] if there are more stages than layers, or no stages, or if a speed is not a finite

@@ -51,8 +51,8 @@ impl GpuApi {
         Self::ALL.into_iter().find(|api| api.name() == name)
     }
 
-    /// Searches for the GPUs of this host that can be used through the interface (such as CUDA), and returns them in the
-    /// order of their indices in device names, as burn's devices. The list is empty if the interface's library is
+    /// Searches for the GPUs of this host that can be used through the interface (such as CUDA), and returns them in
+    /// the order of their indices in device names, as burn's devices. The list is empty if the interface's library is
     /// installed, but reports no GPU.
     pub(crate) fn devices(self) -> Result<Vec<Device>, GpuSearchError> {
         match self {
@@ -71,15 +71,14 @@ impl GpuApi {
         }
     }
 
-    /// Searches for the GPUs of this host that can be used through the interface (such as CUDA), opens them, and returns
-    /// their models and memory in the order of their indices in device names.
+    /// Searches for the GPUs of this host that can be used through the interface (such as CUDA), opens them, and
+    /// returns their models and memory in the order of their indices in device names.
     ///
     /// The list is empty if the interface's library is installed, but reports no GPU, for example because no driver is
     /// installed.
     ///
-    /// # Errors
-    /// Returns [`GpuSearchError`] if this program was built without the interface, if the interface's library is missing
-    /// or broken, or if the search fails.
+    /// # Errors Returns [`GpuSearchError`] if this program was built without the interface, if the interface's library
+    /// is missing or broken, or if the search fails.
     pub fn gpus(self) -> Result<Vec<Gpu>, GpuSearchError> {
         Ok(self.devices()?.iter().map(Gpu::open).collect())
     }

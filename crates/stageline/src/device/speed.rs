@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, Tensor};
 
-/// The time that a matrix product must take for its speed to count. Below it, the time to start a kernel and to read the
-/// result is too large a part.
+/// The time that a matrix product must take for its speed to count. Below it, the time to start a kernel and to read
+/// the result is too large a part.
 const LONG_ENOUGH: Duration = Duration::from_millis(20);
 /// The smallest and the largest number of rows and columns of the matrices that are multiplied.
 const ROWS: [usize; 2] = [256, 4096];
@@ -38,8 +38,8 @@ fn relative(speeds: &[f64]) -> Vec<f64> {
     speeds.iter().map(|speed| speed / slowest).collect()
 }
 
-/// Returns the FLOP/s of matrix products, given a function that returns the time of a product of two square matrices with
-/// that many rows. The matrices are doubled in size until the product takes long enough.
+/// Returns the FLOP/s of matrix products, given a function that returns the time of a product of two square matrices
+/// with that many rows. The matrices are doubled in size until the product takes long enough.
 fn flops_per_second(time: impl Fn(usize) -> Duration) -> f64 {
     let [mut rows, most] = ROWS;
     loop {
