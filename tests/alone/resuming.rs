@@ -47,7 +47,8 @@ impl Visit for Message {
     }
 }
 
-/// The settings of a pipeline that the test changes: replicas, micro-batches of each, gradient groups and learning rate.
+/// The settings of a pipeline that the test changes: replicas, micro-batches of each, gradient groups and learning
+/// rate.
 #[derive(Clone, Copy)]
 struct Settings {
     replicas: usize,

@@ -156,8 +156,8 @@ impl Keeper {
         })
     }
 
-    /// Returns the flag that the first SIGINT or SIGTERM sets, for waits that end at a signal. Without checkpoints it is
-    /// never set, because a signal then ends the process.
+    /// Returns the flag that the first SIGINT or SIGTERM sets, for waits that end at a signal. Without checkpoints it
+    /// is never set, because a signal then ends the process.
     pub fn stop_signal(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.signalled)
     }

@@ -1,7 +1,7 @@
 //! Tests a signal during a training whose data source hangs: the training ends with a checkpoint of all its steps.
 //!
-//! A thread that hangs in the data source cannot be left behind, so such a training ends its process. The test therefore
-//! runs it in a process of its own.
+//! A thread that hangs in the data source cannot be left behind, so such a training ends its process. The test
+//! therefore runs it in a process of its own.
 
 #![cfg(feature = "flex")]
 

@@ -1,4 +1,5 @@
-//! The settings of a training that a checkpoint records ([`RunSettings`]), to report a resumed training that has others.
+//! The settings of a training that a checkpoint records ([`RunSettings`]), to report a resumed training that has
+//! others.
 
 use std::collections::BTreeMap;
 
