@@ -5,8 +5,7 @@
 //! with its timeline; [`best_placed()`] does so for costs that depend on the placement. [`lower_bound`] gives a time
 //! that no plan's step can undercut, and [`balance()`] the ranges of layers in a balanced partition
 //! ([`balance_with_speeds()`] for devices of different speed). This module must not return a plan that
-//! [`check`](crate::check()) rejects or that
-//! exceeds the memory limit.
+//! [`check`](crate::check()) rejects or that exceeds the memory limit.
 
 mod automatic;
 mod balance;

@@ -1,5 +1,6 @@
 //! Launches the kernels of attention on a GPU, in blocks that fit its shared memory.
 
+use burn::backend::TensorMetadata;
 use burn::tensor::{DType, Shape};
 use burn_cubecl::cubecl::calculate_cube_count_elemwise;
 use burn_cubecl::cubecl::ir::{AddressType, ElemType, FloatKind, IntKind};
