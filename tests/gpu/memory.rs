@@ -50,7 +50,8 @@ fn memory_does_not_grow() {
     let (early, late) = (after(0..50), after(50..300));
     println!("{early:?} and then {late:?}");
     assert!(early.in_use > 0 && early.reserved >= early.in_use, "{early:?}");
-    assert!(late.resident <= early.resident, "{early:?} became {late:?}");
+    // The other stage's tensors in flight differ from step to step, by less than a leak of 200 bytes a step.
+    assert!(late.resident <= early.resident + 250 * 200, "{early:?} became {late:?}");
     // Some tensors of a step may still be in use at its end, which differs from step to step.
     assert!(late.in_use <= early.in_use + early.in_use / 10, "{early:?} became {late:?}");
     assert!(late.reserved <= early.reserved + early.reserved / 2, "{early:?} became {late:?}");
