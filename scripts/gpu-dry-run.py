@@ -3,6 +3,7 @@
 
     cargo build --release -p stageline-emulated-gpu
     cargo build --release --features cuda --example gpt
+    cargo bench --features cuda --bench attention --no-run    # for the part `attention`
     scripts/gpu-dry-run.py [--devices 4] [--ptxas .../bin/ptxas] [--out .] [--quick]
 
 The emulated GPU (tools/emulated-gpu) takes the place of libcuda and libnccl. Streams, events and transfers keep their order,
@@ -203,6 +204,26 @@ class DryRun(Table):
             more = (count(3, 4) - count(2, 4) - count(3, 2) + count(2, 2)) / 2
             self.row(f"launches a layer and micro-batch, in {precision}", f"{more:g}", f"{bar}", more <= bar)
 
+    def attention(self):
+        """Counts the memory that attention and its backward access, for a head that the kernels without stored scores
+        take, and for a slightly larger one that they do not take."""
+
+        def accessed(size, precision):
+            ledger = self.folder / "attention.json"
+            files = dict(devices=1, computes=1, ledger=ledger, patience=PATIENCE)
+            environment = dict(os.environ, CUBECL_AUTOTUNE_LEVEL="full", LD_LIBRARY_PATH=str(self.folder), XDG_CACHE_HOME=str(self.folder))
+            environment["STAGELINE_EMULATED_GPU"] = ",".join(f"{name}={value}" for name, value in files.items())
+            shape = dict(device="cuda:0", length=1024, heads=2, size=size, precision=precision, rounds=0)
+            # The second of two runs is counted, because the first one also launches kernels to find the fastest.
+            for _ in range(2):
+                subprocess.run([self.arguments.attention, *flags(shape)], check=True, env=environment, capture_output=True, timeout=LIMIT)
+            return sum(json.loads(ledger.read_text())["accessed"].values())
+
+        for precision in ("f32", "bf16"):
+            without, composed = accessed(256, precision), accessed(264, precision)
+            found = f"{without / 1e6:.1f} MB, with stored scores {composed / 1e6:.1f} MB: {without / composed:.2f}"
+            self.row(f"memory accessed by attention and its backward, in {precision}", found, "a third", 3 * without <= composed)
+
     def memory(self):
         """Checks that the peak of memory grows neither with M under 1F1B nor with the number of steps."""
 
@@ -237,13 +258,17 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", default="target/release/examples/gpt")
     parser.add_argument("--driver", default="target/release/libstageline_emulated_gpu.so")
+    parser.add_argument("--attention", help="the bench `attention`, which the part of this name runs")
     parser.add_argument("--devices", type=int, default=4, help="number of emulated GPUs")
     parser.add_argument("--data", default="crates", help="text to train on, or folder of texts")
     parser.add_argument("--ptxas", help="path of NVIDIA's assembler, for example that in pip's nvidia-cuda-nvcc")
     parser.add_argument("--out", default=".")
     parser.add_argument("--quick", action="store_true", help="try fewer schedules")
     parser.add_argument("--only", nargs="*", default=["errors", "ways", "cuts", "values", "waits", "launches", "memory", "assembles"])
-    run = DryRun(parser.parse_args())
+    arguments = parser.parse_args()
+    if arguments.attention:
+        arguments.only.append("attention")
+    run = DryRun(arguments)
     for part in run.arguments.only:
         run.check(part, getattr(run, part))
     run.write(run.arguments.out, "gpu-dry-run", "No GPU: emulated H200s")
