@@ -22,22 +22,24 @@ pub enum BuildError {
         /// The reason why the schedule has no plan for the pipeline.
         cause: ScheduleError,
     },
-    /// The schedule's plan failed the check that all its actions and transfers run to the end without a deadlock.
+    /// The schedule's plan (the order of all actions) failed the check that its actions and transfers run to the end
+    /// without a deadlock.
     #[error("the plan is rejected: {0}")]
     Check(CheckError),
     /// A session (a connection for tensor transfers) with a device of another host, on which a stage runs, cannot be
     /// opened.
     #[error(transparent)]
     Host(RemoteError),
-    /// The checkpoint's numbers of steps contradict each other, or are too large to resume from.
+    /// The checkpoint to restore claims impossible step counts: more optimizer steps than training steps, or more
+    /// optimizer steps than training can resume from.
     #[error(
         "the checkpoint claims {optimizer_steps} optimizer steps in {steps} steps; at most {most} optimizer steps can be resumed, and \
          not more than there were steps: take another checkpoint"
     )]
     Steps {
-        /// The number of training steps that the checkpoint claims.
+        /// The number of training steps that the rejected checkpoint claims.
         steps: u64,
-        /// The number of steps in which the optimizers stepped, as the checkpoint claims.
+        /// The number of training steps in which the optimizers stepped, as the rejected checkpoint claims.
         optimizer_steps: u64,
         /// The largest number of optimizer steps from which training can resume.
         most: u64,
@@ -48,7 +50,7 @@ pub enum BuildError {
          lower `lowest` of the dynamic loss scale"
     )]
     RestoredLossScale {
-        /// The loss scale in the checkpoint.
+        /// The loss scale in the checkpoint to restore, which the training's settings do not permit.
         scale: f64,
         /// The lowest loss scale that the training's settings permit.
         lowest: f64,
@@ -61,8 +63,8 @@ pub enum BuildError {
          transpose it in the forward", stages.0, stages.1
     )]
     TiedShapes {
-        /// The two stages that hold the tied parameter: the first stage that trains it, and a stage in which it has
-        /// another shape.
+        /// The two stages that have the same tied parameter in different shapes: the first stage that trains the
+        /// parameter, and a stage whose copy has another shape.
         stages: (usize, usize),
     },
     /// A parameter is trained in one stage and frozen in another, whose copy would become stale.
@@ -71,7 +73,8 @@ pub enum BuildError {
         stages.0, stages.1
     )]
     HalfFrozen {
-        /// The stage that trains the parameter, and the stage that holds a frozen copy of it.
+        /// The stage that trains the parameter that two stages share, and the stage that holds a frozen copy of this
+        /// parameter.
         stages: (usize, usize),
     },
     /// The configured bound for gradient clipping is not positive and finite.
@@ -97,7 +100,8 @@ pub enum BuildError {
     BatchNormPrecision {
         /// The first stage that contains one of burn's own batch norms.
         stage: usize,
-        /// The configured precision of forwards and backwards.
+        /// The configured precision (bf16 or f16) of forwards and backwards, in which burn's own batch norm cannot
+        /// compute.
         precision: Precision,
     },
     /// A replica was given more or fewer devices than there are stages.
@@ -150,7 +154,8 @@ pub enum BuildError {
         /// The first stage whose optimizer has its own gradient clipping.
         stage: usize,
     },
-    /// The setting [`cores_per_stage`](crate::PipelineBuilder::cores_per_stage) is 0, so no kernel could run.
+    /// The setting [`cores_per_stage`](crate::PipelineBuilder::cores_per_stage), the number of CPU cores for each
+    /// stage's kernels, is 0, so no kernel could run.
     #[error("0 cores a stage: every stage needs at least 1 core")]
     NoCores,
     /// The operating system did not start a worker's thread.
@@ -176,9 +181,10 @@ pub enum BuildError {
         "two parameters are called `{name}`, in stages {} and {}; give each part of the model a name of its own", stages.0, stages.1
     )]
     OneNameTwice {
-        /// The name that both parameters have in checkpoints.
+        /// The name that two parameters of the model have in checkpoints, so that a checkpoint could not tell them
+        /// apart.
         name: String,
-        /// The stages that contain the two parameters of the same name.
+        /// The two stages that contain the two parameters of the same name.
         stages: (usize, usize),
     },
     /// The checkpoint to restore belongs to another model: its parameters or optimizer states differ from the

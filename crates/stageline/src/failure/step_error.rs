@@ -76,7 +76,7 @@ pub enum StepError {
         hosts: Vec<LostHost>,
         /// The step, evaluation or other pass in which the hosts were lost.
         during: During,
-        /// The error that a worker raised first, before the hosts were found to be unreachable.
+        /// The error that a worker raised first, before hosts of the pipeline were found to be unreachable.
         cause: Box<StepError>,
     },
     /// The network link between two hosts is broken, although both answer this program. All workers are told to stop; a

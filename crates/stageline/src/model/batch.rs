@@ -69,7 +69,7 @@ impl<I: Payload, T: Payload> Batch<I, T> {
     }
 
     /// Splits the batch into exactly `micro_batches` micro-batches for training, and computes and validates the loss
-    /// weight of each.
+    /// weight (the divisor of the loss) of each micro-batch.
     pub(crate) fn cut(self, micro_batches: usize, weight: &WeightOf<T>) -> Result<MicroBatches<I, T>, BatchError> {
         MicroBatches::weigh(self.into_micro_batches(micro_batches)?, weight)
     }

@@ -5,7 +5,7 @@
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BatchError {
-    /// The batch has fewer rows along dimension 0 than the training step has micro-batches.
+    /// The batch has fewer rows (the size of its tensors' dimension 0) than the training step has micro-batches.
     #[error(
         "a batch of {rows} rows cannot be cut into {} micro-batches{}; give at least {0} rows, or {}",
         micro_batches * replicas, shared_by(*micro_batches, *replicas), fewer(*rows, *replicas)
@@ -18,7 +18,7 @@ pub enum BatchError {
         /// R, the number of data-parallel replicas that share the batch.
         replicas: usize,
     },
-    /// The tensors of the batch have 0 rows along dimension 0.
+    /// The tensors of the rejected batch have 0 rows, which is the size of dimension 0.
     #[error("the batch has 0 rows; give at least one row per micro-batch")]
     NoRows,
     /// The sum of the loss weights of all micro-batches overflows to infinity.
@@ -52,7 +52,7 @@ pub enum BatchError {
         /// tensor 0.
         found: usize,
     },
-    /// The batch contains no tensor.
+    /// The rejected batch contains no tensor, so it has no rows that could be split into micro-batches.
     #[error("the batch contains no tensor, so it has no rows to cut; cut it by hand with `Batch::from_micro_batches`")]
     NoTensors,
     /// The outputs of two micro-batches of an inference cannot be concatenated, because they differ in more than their
@@ -76,7 +76,8 @@ pub enum BatchError {
         /// The negative or non-finite loss weight that [`LossStage::weight`](crate::LossStage::weight) returned.
         weight: f64,
     },
-    /// The loss weights of two micro-batches have different numbers of terms, or a loss weight has no term.
+    /// Two micro-batches have loss weights with different numbers of loss terms, or a micro-batch has a loss weight
+    /// without any term.
     #[error(
         "micro-batch {micro_batch} has a loss weight of {found} terms, but the first micro-batch has {terms}; \
          `LossStage::weight` must return one number for each term of the loss, and at least one, for all targets"
@@ -101,7 +102,8 @@ pub enum BatchError {
         /// The message of the panic in the user's function [`LossStage::weight`](crate::LossStage::weight).
         failure: String,
     },
-    /// The total loss weight of the batch is 0, because every target is masked.
+    /// The total loss weight of the rejected batch (usually its number of unmasked targets) is 0, because every target
+    /// is masked.
     #[error(
         "the total loss weight of the batch is 0: every target is masked; leave such a batch out, or unmask a target"
     )]

@@ -86,8 +86,9 @@ pub struct Pipeline<In: Payload, Out: Payload, Target: Payload> {
 
 /// The order in which workers transfer tensors between GPUs, for each data-parallel replica.
 struct TransferOrder {
-    /// The index of the communication stream on which the transfers of each stage's device are ordered, by replica and
-    /// stage. Devices with the same index share one order. `None` for a device without ordered transfers.
+    /// The index of the communication stream (such as NCCL's) on which the transfers of each stage's device are
+    /// ordered, by replica and stage. Devices with the same index share one order of transfers. `None` for a device
+    /// without ordered transfers.
     streams: Vec<Vec<Option<usize>>>,
     /// The fixed order in which each replica issues the GPU transfers of a training pass, so that NCCL cannot deadlock.
     turns: Vec<Arc<Turns>>,
@@ -113,11 +114,12 @@ struct Overlap {
     /// Whether the workers run an overlapping step whose report the caller has not fetched. Such a step is abandoned,
     /// and the workers stop, if the caller calls another method of the pipeline.
     is_in_flight: bool,
-    /// The error that stopped the pipeline while it rolled back the step in flight of a dropped [`Steps`] iterator;
-    /// `None` if there was no such error. The next call of a method of the pipeline returns the error.
+    /// The error that stopped the pipeline while it rolled back the step in flight of a dropped [`Steps`], an iterator
+    /// over overlapping steps; `None` if there was no such error. The next call of a method of the pipeline returns the
+    /// error.
     error: Option<StepError>,
-    /// The time at which the last training step ended. The duration of an overlapped step counts from this time if the
-    /// step began earlier.
+    /// The time at which the last training step ended. If the next step began before that time, because steps overlap,
+    /// its duration counts from that time.
     last_end: Instant,
     /// Whether the verdict on the last step (step the optimizers, or skip) was the one that stages assume before it is
     /// known: to step without clipping by norm, because all results are finite. If it was not, the stages of the next
@@ -273,8 +275,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.workers.end(ended, self.done.last_checkpoint)
     }
 
-    /// Ends the worker threads. A step in flight is first abandoned (stopped and rolled back), because its workers may
-    /// wait for each other.
+    /// Ends the worker threads of the pipeline. If a training step is still running, the step is first stopped and
+    /// rolled back, because its workers may wait for each other.
     fn finish(&mut self) {
         if self.overlap.is_in_flight {
             self.abandon();
@@ -282,8 +284,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.workers.join(None);
     }
 
-    /// Checks that the worker threads still run, and returns an error if the pipeline has stopped. An overlapped step
-    /// in flight is abandoned first.
+    /// Returns an error if the pipeline has stopped, so that its worker threads have ended. If the workers still run a
+    /// training step that began early and whose report the caller has not fetched, this step is first stopped and
+    /// rolled back.
     fn running(&mut self) -> Result<(), StepError> {
         if self.overlap.is_in_flight {
             self.abandon();

@@ -96,8 +96,8 @@ pub struct Steps<'a, In: Payload, Out: Payload, Target: Payload, I> {
 }
 
 impl<In: Payload, Out: Payload, Target: Payload, I: Iterator<Item = Batch<In, Target>>> Steps<'_, In, Out, Target, I> {
-    /// Takes the next batch from the caller's iterator and splits it into micro-batches, unless a batch that was taken
-    /// before has not been used yet.
+    /// Takes the next batch from the caller's iterator over batches and splits the batch into micro-batches. Does
+    /// nothing if the batch that was taken last has not been used yet.
     fn fetch_next(&mut self) {
         if self.next.is_none() {
             let batch = self.batches.as_mut().and_then(I::next);
@@ -106,7 +106,8 @@ impl<In: Payload, Out: Payload, Target: Payload, I: Iterator<Item = Batch<In, Ta
         }
     }
 
-    /// Begins a training step with the next batch; does nothing if the caller's iterator has no more batches.
+    /// Begins a training step with the next batch; does nothing if the caller's iterator over batches has no more
+    /// batches.
     fn begin(&mut self) -> Result<(), StepOver> {
         self.fetch_next();
         let Some(batch) = self.next.take() else { return Ok(()) };
@@ -163,11 +164,12 @@ impl<In: Payload, Out: Payload, Target: Payload, I: Iterator<Item = Batch<In, Ta
 /// The reason why the training step on a batch of [`Pipeline::steps`] was not completed: the step was skipped, the
 /// batch was rejected, or the pipeline stopped.
 enum StepOver {
-    /// The batch has no loss weight (no unmasked target), so its step is skipped with this report.
+    /// The step is skipped because its batch has no loss weight (no unmasked target); the value is the report of the
+    /// skipped step.
     Passed(Box<StepReport>),
-    /// The batch is rejected with this error, or the pipeline had already stopped.
+    /// The batch of the step is rejected, or the pipeline had already stopped; the value is the error.
     Failed(StepError),
-    /// The workers stopped during the training step, for this reason.
+    /// The workers stopped during the training step; the value is the reason.
     Ended(Ended),
 }
 

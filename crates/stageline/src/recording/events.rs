@@ -8,8 +8,8 @@ use crate::failure::activity::During;
 use crate::failure::watchdog::{Place, ProgressBoard};
 use crate::model::replica::Replica;
 
-/// The measurements that a worker takes at the end of an event: its memory in use, and the time that it takes to ask
-/// the device whether it has finished its work.
+/// The measurements that a worker takes at the end of a recorded activity: its memory in use, and the time that it
+/// takes to ask the device whether it has finished its work.
 #[derive(Default)]
 pub(crate) struct Reading {
     pub(crate) held: Option<Held>,

@@ -86,7 +86,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Returns the name of a tensor of the model.
+    /// Returns the name that a tensor of the model has in checkpoints.
     pub(crate) fn name(&self, id: ParamId) -> Arc<str> {
         Arc::clone(&self.names[&id])
     }

@@ -66,8 +66,8 @@ pub(crate) struct Given<'a> {
     pub(crate) steps: u64,
 }
 
-/// Returns the fields of a checkpoint's optimizer state that the stage's optimizer cannot have after `given.steps`
-/// steps, and the fields that are missing.
+/// Returns the fields of a checkpoint's optimizer state that the stage's optimizer cannot have after the checkpoint's
+/// number of steps (`given.steps`), and the fields that are missing.
 ///
 /// `after_a_step` is the stage's optimizer after one step of all its parameters: its fields are the fields that the
 /// checkpoint should have.
@@ -178,7 +178,7 @@ const SQUARES: [&str; 8] = [
 ];
 
 /// Returns the reason why an optimizer cannot have the value `value` in the field `name` of its state after `steps`
-/// steps, or `None` if it can.
+/// steps, or `None` if it can have this value.
 ///
 /// `first` is the value that the field has after one optimizer step.
 fn wrong_value(name: &str, value: &Value, first: &Value, steps: u64) -> Option<Reason> {

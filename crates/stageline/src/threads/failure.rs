@@ -6,10 +6,10 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// The failure of a stage on a worker thread: a panic or an error of the user's code.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The user's code of the stage panicked with this message.
+    /// The user's code of the stage panicked; the value is the panic's message.
     #[error("it panicked: {0}")]
     Panic(String),
-    /// The user's code of the stage returned this error.
+    /// The user's code of the stage returned an error; the value is the error.
     #[error(transparent)]
     Error(BoxError),
 }
