@@ -1,5 +1,5 @@
-//! Tests of overlapping steps (`Pipeline::steps`): they give the bits and the reports of steps that run one after
-//! another.
+//! Tests of overlapping steps (`Pipeline::steps`), in which a step begins before all stages have finished the previous
+//! one: they give the bits and the reports of steps that run one after another.
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
@@ -24,8 +24,8 @@ const STEPS: u64 = 8;
 
 type Scheduled = &'static (dyn Schedule + Sync);
 
-/// Returns the batch of a step of the test: batch 3 has a NaN, batch 5 has only masked rows, and batch 6 has large
-/// gradients.
+/// Returns the batch for one step of the tests of overlapping steps: batch 3 has a NaN, batch 5 has only masked rows,
+/// and batch 6 has large gradients.
 fn batch(step: u64) -> Batch<Tensor<2>, Target> {
     let (input, (wanted, mask)) = Mlp::batch(12, WIDTH, true, 100 + step);
     match step {
@@ -50,8 +50,8 @@ fn timeless(report: &StepReport) -> impl PartialEq + std::fmt::Debug {
     (report.step, report.loss.to_bits(), report.loss_scale, learning_rates, health, update)
 }
 
-/// Trains with and without overlapping steps, asserts that reports and final states are equal, and returns the update
-/// of every step.
+/// Trains a pipeline with and without overlapping steps, asserts that reports and final states are equal, and returns
+/// the effect of every step on the parameters (updated, or skipped).
 fn both(case: &str, build: impl Fn() -> PipelineBuilder<Tensor<2>, Tensor<2>, Target>) -> Vec<Update> {
     let (mut together, mut ahead) = (build().build().unwrap(), build().build().unwrap());
     let expected: Vec<_> = (0..STEPS).map(|step| together.step(batch(step)).unwrap()).collect();
@@ -131,7 +131,7 @@ fn overlapping_steps_give_the_same_bits_with_statistics_dropout_ties_and_a_dynam
     });
 }
 
-/// A layer for tests that counts its forwards, and may return an error in one of them.
+/// A layer for tests of overlapping steps that counts its forwards, and may return an error in one of them.
 #[derive(Module, Debug)]
 struct Counted {
     layer: Layer,
@@ -155,7 +155,8 @@ impl Stage for Counted {
     }
 }
 
-/// An AdamW for tests that waits in its step until another stage has run a given number of forwards.
+/// An AdamW for tests of overlapping steps, which waits in its step until another stage has run a given number of
+/// forwards.
 #[derive(Clone)]
 struct Waiting {
     inner: AdamW,
@@ -186,8 +187,8 @@ impl Optimizer for Waiting {
 
 const MICRO_BATCHES: usize = 3;
 
-/// Returns the builder of a pipeline with two stages: the first stage counts its forwards, and the optimizer of the
-/// second stage may wait for them.
+/// Returns the builder of a pipeline with two stages. The first stage counts its forwards, and the optimizer of the
+/// second stage may wait until the first stage has run a given number of forwards.
 fn counted(
     forwards: &Arc<AtomicUsize>,
     fails_at: Option<usize>,

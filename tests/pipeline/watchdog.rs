@@ -1,5 +1,5 @@
-//! Tests of the watchdog: a stalled step ends with an error that names the stage at work and the stages that wait for
-//! it.
+//! Tests of the watchdog, which detects stalls: a stalled step ends with an error that names the stage at work and the
+//! stages that wait for that stage.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -51,7 +51,7 @@ impl Stage for Sleeper {
     }
 }
 
-/// A stage for tests that returns its input unchanged.
+/// A stage for tests of stalls that returns its input unchanged.
 #[derive(Module, Debug, Default)]
 struct Passes {}
 
@@ -143,7 +143,8 @@ fn a_stage_that_hangs_is_named_and_left_behind() {
     });
 }
 
-/// Tests that a stage that hangs is named with its replica, while replica 0 waits for that replica's gradient sums.
+/// Tests that the error of a stalled step names a stage that hangs with its replica, while replica 0 waits for that
+/// replica's gradient sums.
 #[test]
 fn a_stage_that_hangs_is_named_with_its_replica() {
     within_a_minute(|| {
