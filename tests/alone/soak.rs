@@ -22,12 +22,12 @@ const BATCHES: u64 = 16;
 struct Holdings {
     threads: usize,
     files: usize,
-    /// The number of bytes that each worker has in use at the end of a step.
+    /// The number of bytes that each worker of the pipeline has in use at the end of a step.
     held: Vec<u64>,
 }
 
-/// Returns the present resources of this process, with the given memory of the workers. Threads and open files are
-/// counted on Linux only, and are 0 elsewhere.
+/// Returns the present resources of this process (threads, open files and memory), with the given memory of the
+/// workers. Threads and open files are counted on Linux only, and are 0 elsewhere.
 fn holdings(held: Vec<u64>) -> Holdings {
     let count = |folder: &str| fs::read_dir(folder).map_or(0, Iterator::count);
     Holdings { threads: count("/proc/self/task"), files: count("/proc/self/fd"), held }
