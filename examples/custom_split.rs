@@ -1,4 +1,4 @@
-//! Cuts a model by hand into three stages of different types, and trains each on its own thread.
+//! Divides a model by hand into three stages of different types, and trains each stage on its own thread.
 //!
 //! The model learns to add two digits modulo ten. The input is a tensor of integers, which have no gradients. A skip
 //! connection goes from the first stage across the second to the last, as the second half of a tuple.
@@ -41,7 +41,7 @@ impl Stage for Encoder {
     }
 }
 
-/// Stage 1 of the example, which transforms the activation and passes the skip connection on.
+/// Stage 1 of the example, which transforms the activation and passes the skip connection on unchanged.
 #[derive(Module, Debug)]
 struct Middle {
     layer: Linear,
