@@ -235,8 +235,8 @@ fn assert_round_trips(resolved: &Resolved) {
     }
 }
 
-/// Asserts that each setting has the value of the strongest source that sets it: command-line flags and `--set` first, then the
-/// settings file, then the settings of the resumed run.
+/// Asserts that each setting has the value of the strongest source that sets it: command-line flags and `--set`
+/// first, then the settings file, then the settings of the resumed run.
 fn assert_precedence(resolved: &Resolved, arguments: &[OsString], resumed: Option<&Settings>, file: Option<&str>) {
     let given = Flags::command().args_override_self(true).get_matches_from(arguments);
     let file = file.filter(|_| resolved.flags.config.is_some()).unwrap_or_default();
