@@ -70,8 +70,8 @@ pub(crate) struct Worker {
     pub(super) waits: Waits,
     pub(super) diary: Diary,
     pub(super) gauges: Gauges,
-    /// The number of the last training step while it is uncommitted: this worker's stages have made the step, but it is
-    /// not yet known whether all other stages have made it. `None` if no step is uncommitted.
+    /// The number of the worker's last training step while the step is uncommitted: this worker's stages have made the
+    /// step, but it is not yet known whether all other stages have made it. `None` if no step is uncommitted.
     pub(super) uncommitted: Option<usize>,
     /// The state of the verdict (step the optimizers, or skip) on this worker's last training step: known, only assumed
     /// so far, or different from the assumed verdict.
@@ -217,9 +217,9 @@ impl Worker {
         Ok(())
     }
 
-    /// Commits the last step, and sends the caller a copy of each of the worker's stages: its state or its module.
-    /// `copy` makes the copy of one stage, and `replies` selects the channel to the caller on which the copies are
-    /// sent.
+    /// Commits the worker's last training step, and sends the caller a copy of each of the worker's stages: its state
+    /// or its module. `copy` makes the copy of one stage, and `replies` selects the channel to the caller on which the
+    /// copies are sent.
     fn send_copies<T>(
         &mut self,
         during: During,
