@@ -18,9 +18,9 @@ pub struct StageFailure {
     pub replica: Replica,
     /// The number of the stage that failed, counted from 0 within its replica.
     pub stage: usize,
-    /// The activity, such as an action or the optimizer step, in which the stage failed.
+    /// The activity, such as a forward or the optimizer step, in which the stage failed.
     pub activity: Activity,
-    /// The step, evaluation or other pass in which the stage failed.
+    /// The step, evaluation or other pass over a batch in which the stage failed.
     pub during: During,
     /// The panic or error that ended the failed stage.
     pub failure: Failure,
@@ -66,7 +66,7 @@ pub enum During {
         /// The number of training steps that the pipeline made before the inference.
         steps: usize,
     },
-    /// A snapshot: a copy of the modules of all stages for the caller.
+    /// A snapshot: a copy of the modules of all stages, which the caller gets.
     Snapshot {
         /// The number of training steps that the pipeline made before the snapshot (a copy of all modules).
         steps: usize,

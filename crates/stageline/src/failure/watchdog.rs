@@ -65,7 +65,8 @@ impl Watchdog {
     }
 }
 
-/// An activity that a worker began, with its stage, its replica and the time of its start.
+/// An activity that a worker began (a computation, a transfer, a wait, ...), with its stage, its replica and the time
+/// of its start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) replica: Replica,
@@ -107,9 +108,9 @@ impl ProgressBoard {
 pub struct Stall {
     /// The step, evaluation or other pass in which the pipeline stalled.
     pub during: During,
-    /// The time since the last moment at which any worker began a new activity.
+    /// The time since any worker of the stalled pipeline last began a new activity.
     pub still: Duration,
-    /// The current activity of each worker, in the order of the workers.
+    /// The current activity of each worker of the stalled pipeline, in the order of the workers.
     pub workers: Vec<Stalled>,
     /// The recent activities of each worker of the stalled pipeline: one list for each worker, with the oldest activity
     /// first and the current one last.

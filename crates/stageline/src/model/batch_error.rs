@@ -13,7 +13,7 @@ pub enum BatchError {
     TooSmall {
         /// The number of rows in the rejected batch: the size of dimension 0 of its tensors.
         rows: usize,
-        /// M, the number of micro-batches that each replica runs in a step.
+        /// M, the number of micro-batches that each data-parallel replica runs in a training step.
         micro_batches: usize,
         /// R, the number of data-parallel replicas that share the batch.
         replicas: usize,
@@ -21,7 +21,7 @@ pub enum BatchError {
     /// The tensors of the rejected batch have 0 rows, which is the size of dimension 0.
     #[error("the batch has 0 rows; give at least one row per micro-batch")]
     NoRows,
-    /// The sum of the loss weights of all micro-batches overflows to infinity.
+    /// The sum of the loss weights of all micro-batches of the rejected batch overflows to infinity.
     #[error("the loss weights of the batch add up to infinity; count them in a larger unit")]
     TotalWeight,
     /// The caller has split the batch into another number of micro-batches than the pipeline runs in a step.
@@ -32,12 +32,12 @@ pub enum BatchError {
     Count {
         /// The number of micro-batches into which the caller has split the rejected batch.
         given: usize,
-        /// M, the number of micro-batches that each replica runs in a step.
+        /// M, the number of micro-batches that each data-parallel replica runs in a training step.
         micro_batches: usize,
         /// R, the number of data-parallel replicas that share the batch.
         replicas: usize,
     },
-    /// The tensors of the batch do not have the same number of rows along dimension 0.
+    /// The tensors of the rejected batch do not have the same number of rows along dimension 0.
     #[error(
         "tensor {tensor} of the batch has {found} rows, but tensor 0 has {rows}; \
          give every tensor one row a sample along dimension 0, or cut by hand with `Batch::from_micro_batches`"
@@ -65,7 +65,7 @@ pub enum BatchError {
         /// The index of the first micro-batch whose output cannot be concatenated with the output of micro-batch 0.
         micro_batch: usize,
     },
-    /// The loss weight of a micro-batch is negative or not finite.
+    /// The loss weight of a micro-batch of the rejected batch is negative or not finite.
     #[error(
         "micro-batch {micro_batch} has loss weight {weight}; `LossStage::weight` must be finite and not negative, and may use the \
          targets and constants of the stage, but not its parameters"

@@ -18,7 +18,7 @@ use std::fmt;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EffectiveBatch {
-    /// The number of samples in a micro-batch.
+    /// The number of samples in one micro-batch of the training.
     pub micro_batch: usize,
     /// M, the number of micro-batches that each data-parallel replica runs in a training step.
     pub micro_batches: usize,

@@ -97,11 +97,11 @@ struct TransferOrder {
 /// The progress of the training: its numbers of training steps and optimizer steps, and the step of its last
 /// checkpoint.
 struct Done {
-    /// The number of training steps so far, skipped steps included.
+    /// The number of training steps that the pipeline has made so far, skipped steps included.
     steps: usize,
-    /// The number of training steps in which the optimizers stepped; skipped steps do not count.
+    /// The number of training steps in which the pipeline's optimizers stepped; skipped steps do not count.
     optimizer_steps: u64,
-    /// The learning rate of the first stage in the last optimizer step; `None` before the first one.
+    /// The learning rate of the first stage in the last optimizer step; `None` before the first optimizer step.
     learning_rate: Option<f64>,
     /// The number of training steps after which the last checkpoint was taken or restored; `None` before any
     /// checkpoint.
@@ -111,8 +111,8 @@ struct Done {
 /// The pipeline's state between one training step and the next, for steps that begin before the previous step has
 /// ended.
 struct Overlap {
-    /// Whether the workers run an overlapping step whose report the caller has not fetched. Such a step is abandoned,
-    /// and the workers stop, if the caller calls another method of the pipeline.
+    /// Whether the workers already run a training step that overlaps the previous one and whose report the caller has
+    /// not fetched. If the caller then calls another method of the pipeline, this step is stopped and rolled back.
     is_in_flight: bool,
     /// The error that stopped the pipeline while it rolled back the step in flight of a dropped [`Steps`], an iterator
     /// over overlapping steps; `None` if there was no such error. The next call of a method of the pipeline returns the
@@ -128,9 +128,9 @@ struct Overlap {
 }
 
 /// The properties of the pipeline from which a memory estimate is computed: the stages' devices and parameter sizes,
-/// the number of micro-batch groups with separate gradient sums, and the number of CPU cores.
+/// the number of groups of micro-batches whose gradients are summed separately, and the number of CPU cores.
 struct Sizes {
-    /// The device and the parameter sizes of each stage, by replica and stage.
+    /// The device and the parameter sizes of each pipeline stage, by replica and stage.
     stages: Vec<Vec<(Device, Parameters)>>,
     /// The number of groups of micro-batches whose gradients are summed separately, before the sums of the groups are
     /// added up.
@@ -165,7 +165,7 @@ pub(crate) struct Stepping {
     /// recorded times are exact; 0 if there are no such steps.
     pub(crate) synchronise_every: usize,
     pub(crate) rollback: Rollback,
-    /// The part of its forward that each stage recomputes in its backward (activation checkpointing), by stage.
+    /// The part of the forward that each stage recomputes in its backward (activation checkpointing), by stage.
     pub(crate) recompute: Arc<[Recompute]>,
 }
 

@@ -26,7 +26,7 @@ impl Modules {
         Self(slots)
     }
 
-    /// Returns the number of stages of the pipeline, each of which had one module.
+    /// Returns the number of stages of the pipeline from which these modules come.
     pub fn stages(&self) -> usize {
         self.0.len()
     }
@@ -73,7 +73,7 @@ pub enum ModuleError {
     /// The module of the requested stage has another type than the caller requested.
     #[error("the module of stage {stage} is a `{found}`, not a `{asked}`; take it as its own type")]
     OtherType {
-        /// The number of the stage whose module was requested, counted from 0.
+        /// The number of the stage whose module the caller requested, counted from 0.
         stage: usize,
         /// The name of the type that the module of the requested stage really has.
         found: &'static str,
@@ -83,7 +83,7 @@ pub enum ModuleError {
     /// The caller requested the module of a stage a second time; the module was already taken.
     #[error("the module of stage {stage} was already taken")]
     Taken {
-        /// The number of the stage whose module was requested, counted from 0.
+        /// The number of the stage whose module the caller requested, counted from 0.
         stage: usize,
     },
     /// The module of the requested stage is lost. Either the stage's worker thread did not end or panicked outside any
@@ -94,7 +94,7 @@ pub enum ModuleError {
          cannot be undone; resume from a checkpoint"
     )]
     Lost {
-        /// The number of the stage whose module was requested, counted from 0.
+        /// The number of the stage whose module the caller requested, counted from 0.
         stage: usize,
     },
 }

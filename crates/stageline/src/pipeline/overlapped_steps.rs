@@ -78,7 +78,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     }
 }
 
-/// The iterator over overlapping steps that [`Pipeline::steps`] returns. Each item is the report of one step.
+/// The iterator that [`Pipeline::steps`] returns, over training steps of which one may begin before the previous one
+/// has ended. Each item is the report of one step.
 #[must_use = "the iterator is lazy: a step runs only when it is asked for by `next`"]
 pub struct Steps<'a, In: Payload, Out: Payload, Target: Payload, I> {
     pipeline: &'a mut Pipeline<In, Out, Target>,
@@ -88,10 +89,10 @@ pub struct Steps<'a, In: Payload, Out: Payload, Target: Payload, I> {
     /// The next batch, already split into micro-batches, or the error with which the batch is rejected; `None` if no
     /// batch is fetched.
     next: Option<Result<MicroBatches<In, Target>, BatchError>>,
-    /// The step in flight whose report is returned next; `None` if no step is in flight.
+    /// The training step that the workers run now and whose report is returned next; `None` if they run no step.
     now: Option<Begun<In, Target>>,
-    /// The step after the step in flight, which the workers begin before the verdict on the step in flight (step the
-    /// optimizers, or skip) is known; `None` if no such step has begun.
+    /// The training step after the one whose report is returned next. The workers begin it before the verdict on that
+    /// previous step (step the optimizers, or skip) is known. `None` if no such step has begun.
     behind: Option<Begun<In, Target>>,
 }
 
@@ -143,7 +144,7 @@ impl<In: Payload, Out: Payload, Target: Payload, I: Iterator<Item = Batch<In, Ta
         Ok(())
     }
 
-    /// Completes one training step and returns its report; `None` if there are no more batches.
+    /// Completes one training step and returns its report; returns `None` if there are no more batches.
     fn step(&mut self) -> Result<Option<StepReport>, StepOver> {
         if self.now.is_none() {
             self.begin()?;
@@ -209,8 +210,8 @@ impl<In: Payload, Out: Payload, Target: Payload, I: Iterator<Item = Batch<In, Ta
 }
 
 impl<In: Payload, Out: Payload, Target: Payload, I> Drop for Steps<'_, In, Out, Target, I> {
-    /// Rolls back the step in flight when the iterator over the steps is dropped. If the caller's thread panics, stops
-    /// the workers instead of waiting for the step.
+    /// Rolls back the training step that the workers are running when the iterator over the steps is dropped. If the
+    /// caller's thread panics, stops the workers instead of waiting for the step.
     fn drop(&mut self) {
         if self.now.is_none() {
             return;

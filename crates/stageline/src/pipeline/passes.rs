@@ -32,8 +32,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.contexts_in_training(weights, self.done.steps, self.stepping.scaler)
     }
 
-    /// Returns the context (step number, loss weights, loss scale and others) of the step that begins before the
-    /// running step has ended, for each replica. The running step is assumed not to be skipped.
+    /// Returns the context (step number, loss weights, loss scale and others) of the training step that begins before
+    /// the running step has ended, for each data-parallel replica. The running step is assumed not to be skipped.
     pub(crate) fn contexts_behind(&self, weights: &Weights) -> Vec<Arc<Context>> {
         let mut scaler = self.stepping.scaler;
         scaler.stepped();

@@ -8,7 +8,7 @@ use crate::update::finite::Culprit;
 use crate::update::health::ParameterHealth;
 use crate::update::noise::NoiseReport;
 
-/// The report of one training step: loss, update of the parameters, and recorded times.
+/// The report of one training step: the loss, the update of the parameters, and recorded times.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StepReport {
@@ -116,7 +116,7 @@ pub enum Update {
     /// Gradients overflowed at the step's loss scale. No parameter changed, and the loss scale was lowered for the next
     /// step.
     Overflow {
-        /// The loss scale at which the gradients of the step overflowed.
+        /// The loss scale (factor on the loss before the backward) at which the gradients of the step overflowed.
         loss_scale: f64,
         /// The first computation of the step whose result overflowed; `None` if a second run of the step did not
         /// overflow.

@@ -33,18 +33,19 @@ pub(crate) struct Begun<In, Target> {
     /// stages of the replica need.
     contexts: Vec<Arc<Context>>,
     flush: Flush,
-    /// The time at which the step began, from which the step's duration counts.
+    /// The time at which the training step began, from which the step's duration counts.
     began: Instant,
     /// Whether this training step began before the verdict on the previous step (step the optimizers, or skip) was
     /// known.
     behind: bool,
-    /// The tracing span of the step, which ends when this value is dropped.
+    /// The tracing span of the training step, which ends when this value is dropped.
     span: Span,
 }
 
 impl<In, Target> Begun<In, Target> {
-    /// Whether the next step may begin before the verdict on this step (step the optimizers, or skip) is known: true if
-    /// the stages step their optimizers with an assumed verdict, false if they wait for the verdict.
+    /// Whether the next training step may begin before the verdict on this step (step the optimizers, or skip) is
+    /// known. True if the stages step their optimizers before that verdict, because they assume it; false if they wait
+    /// for it.
     pub(crate) fn may_be_followed(&self) -> bool {
         matches!(self.flush, Flush::Ahead(_))
     }
@@ -71,7 +72,7 @@ struct Concluded {
     metrics: Vec<Metric>,
     stages: Vec<StageReport>,
     reductions: usize,
-    /// The name of each parameter with a gradient, and the norm of this gradient.
+    /// The name of each parameter that has a gradient in the step, and the norm of this gradient.
     gradient_norms: Vec<(Arc<str>, f64)>,
     health: Vec<ParameterHealth>,
     noise: Option<NoiseReport>,

@@ -277,7 +277,7 @@ fn arriving(receive: &Event) -> Duration {
     receive.worked() + receive.asked
 }
 
-/// The measured times of one replica's step, in seconds, by stage and micro-batch.
+/// The measured times of one data-parallel replica in a step, in seconds, by stage and micro-batch.
 struct Tally {
     /// The measured times of forwards, backwards and sends in seconds, by stage and then by micro-batch.
     costs: Vec<Vec<StageCost>>,

@@ -93,8 +93,8 @@ pub(crate) trait Runner: Send {
     /// metrics, squared gradient norms, and the number of summed micro-batches. The last stage sends the outputs of an
     /// inference to the caller.
     fn finish(&mut self, waits: &Waits) -> Result<Outcome, Stopped>;
-    /// Keeps a copy of the gradient sums of a speculative optimizer step until the common verdict on the step is known,
-    /// because that verdict may be to make the step again with clipped gradients.
+    /// Keeps a copy of the gradient sums of a speculative optimizer step (made before the common verdict on the step is
+    /// known) until that verdict is known, because the verdict may be to make the step again with clipped gradients.
     fn keep_sums(&mut self);
     /// Discards the gradient sums, losses and metrics of a step that began before the verdict on the previous step
     /// (step the optimizers, or skip) was known. A worker calls this if that verdict differs from the one that its

@@ -36,7 +36,7 @@ pub(crate) struct Context {
     /// The divisor of the loss, one number for each loss term: usually the total loss weight of the whole batch, over
     /// all replicas.
     pub(crate) divisor: Weight,
-    /// The loss scale: the factor by which the loss is multiplied after its division by `divisor`.
+    /// The loss scale: the factor by which the loss is multiplied after its division by the total loss weight.
     pub(crate) loss_scale: f64,
     /// The part of its forward that each stage recomputes in its backward (activation checkpointing), by stage.
     pub(crate) recompute: Arc<[Recompute]>,

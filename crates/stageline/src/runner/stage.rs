@@ -73,7 +73,8 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
     pub(super) kept: Option<GradientsParams>,
     pub(super) ties: Ties,
     pub(super) collective: Collective,
-    /// The number of times that this stage has added up the gradient sums of all replicas in the current step.
+    /// The number of times that this stage has added up the gradient sums of all data-parallel replicas in the current
+    /// step.
     pub(super) reductions: usize,
     /// The order in which the workers of the replica issue transfers between GPUs in the current pass, so that NCCL
     /// cannot deadlock.

@@ -61,9 +61,9 @@ pub enum Difference {
 /// The type and shape of a tensor that differs between model and checkpoint, as an error message shows them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kind {
-    /// The element type of a tensor that an error message names, as a checkpoint stores it.
+    /// The element type, as a checkpoint stores it, of a tensor that differs between model and checkpoint.
     pub dtype: Dtype,
-    /// The shape of a tensor that an error message names: the size of each dimension.
+    /// The shape of a tensor that differs between model and checkpoint: the size of each dimension.
     pub shape: Vec<usize>,
 }
 

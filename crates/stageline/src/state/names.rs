@@ -48,7 +48,7 @@ impl Names {
     }
 }
 
-/// An error in the names that the user gave a model's tensors.
+/// An error in the names that the user gave to tensors of the model.
 #[derive(Debug)]
 pub(crate) enum NameError {
     /// The user gave no name to the tensor at `path` in the module of stage `stage`.

@@ -46,7 +46,7 @@ impl Unfit {
     }
 }
 
-/// The reason why a field of an optimizer's state does not fit the optimizer.
+/// The reason why a field of a checkpoint's optimizer state does not fit the stage's optimizer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Reason {
     /// The checkpoint has a field of optimizer state that the stage's optimizer does not keep, or keeps with another
@@ -62,7 +62,7 @@ pub(crate) struct Given<'a> {
     pub(crate) fields: &'a [Field],
     /// The parameters that the checkpoint marks as having no optimizer state, because they have had no gradient yet.
     pub(crate) stateless: &'a HashSet<ParamId>,
-    /// The number of optimizer steps that the checkpoint's training has made.
+    /// The number of optimizer steps that the training had made when the checkpoint was taken.
     pub(crate) steps: u64,
 }
 

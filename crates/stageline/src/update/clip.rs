@@ -1,4 +1,4 @@
-//! Gradient clipping: by the global norm of all stages, or by value.
+//! Gradient clipping: by the global norm (the norm of all gradients of all stages), or by value.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;

@@ -52,8 +52,8 @@ fn is_every(steps: usize, step: usize) -> bool {
     steps > 0 && step.is_multiple_of(steps)
 }
 
-/// The time of the optimizer step: after the common verdict of all stages (step, or skip the step), or speculatively
-/// before that verdict.
+/// The time of a training step's optimizer step: after the common verdict of all stages (step, or skip the step), or
+/// speculatively before that verdict is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Flush {
     /// Before it steps its optimizer, every stage waits for the verdict on the step (step, or skip it), which depends
@@ -69,7 +69,7 @@ pub(crate) enum Flush {
 /// such as step its optimizer, only return the gradients, or discard them (skip the step).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Verdict {
-    /// Every stage steps its optimizer with the step's gradients, and keeps the result.
+    /// Every stage steps its optimizer with the gradients of the training step, and the new parameters are kept.
     Step {
         /// The factor or clamp by which the gradients of all stages are clipped before the optimizer step.
         scaling: Scaling,
@@ -133,13 +133,13 @@ impl Outcome {
 /// The totals of a step over all stages: losses, metrics, gradient norm, and number of gradient reductions over the
 /// replicas.
 pub(crate) struct Sums {
-    /// Each term of the step's loss, summed over the micro-batches.
+    /// Each term of the training step's loss, summed over the micro-batches.
     pub(crate) losses: Vec<f64>,
-    /// Each metric of the step, summed over the micro-batches.
+    /// Each metric of the training step, summed over the micro-batches.
     pub(crate) metrics: Vec<f64>,
     /// The global norm: the Euclidean norm of all gradients of all stages together, before clipping.
     pub(crate) gradient_norm: f64,
-    /// The Euclidean norm of each parameter's gradient, in layer order, before clipping.
+    /// The Euclidean norm of the gradient of each of the model's parameters, in layer order, before clipping.
     pub(crate) gradient_norms: Vec<(ParamId, f64)>,
     /// The number of times that stages added up gradients of all data-parallel replicas, summed over all stages.
     pub(crate) reductions: usize,

@@ -37,7 +37,8 @@ pub(crate) struct GradientSum {
 /// unmasked targets). The gradients of some parameters may be deferred, which means that they are not computed yet.
 pub(crate) struct Half {
     pub(crate) gradients: GradientsParams,
-    /// The gradients of layers' weights for this micro-batch that are not computed yet.
+    /// The gradients of layers' weights for one micro-batch that are deferred, which means that they are not computed
+    /// yet.
     pub(crate) deferred: Vec<Deferred>,
     pub(crate) weight: Weight,
 }
@@ -50,7 +51,7 @@ impl Half {
         self.gradients = sum.gradients;
     }
 
-    /// Returns the ids of the parameters whose gradients for this micro-batch are already computed.
+    /// Returns the ids of the parameters of `module` whose gradients for one micro-batch are already computed.
     pub(crate) fn computed<M: Module>(&self, module: &M) -> HashSet<ParamId> {
         let mut known = Known { gradients: &self.gradients, ids: HashSet::new() };
         module.visit(&mut known);

@@ -1,4 +1,4 @@
-//! Loss scaling: the factor that keeps small gradients within the range of f16.
+//! Loss scaling: a factor on the loss before the backward keeps small gradients within the range of f16.
 
 use std::ops::RangeInclusive;
 
@@ -16,7 +16,7 @@ use crate::update::precision::Precision;
 pub enum LossScale {
     /// A loss scale (factor on the loss before the backward) with the given value, which never changes.
     Fixed(f64),
-    /// A loss scale that falls when gradients overflow and rises after many steps without an overflow, with these
+    /// A loss scale that falls when gradients overflow and rises after many steps without an overflow; the value is its
     /// settings.
     Dynamic(DynamicLossScale),
 }
@@ -31,7 +31,7 @@ pub struct DynamicLossScale {
     pub growth: f64,
     /// The factor, below 1, by which the loss scale is multiplied after a step with an overflow; 0.5 by default.
     pub back_off: f64,
-    /// The number of steps without an overflow after which the loss scale rises; 2000 by default.
+    /// The number of training steps without an overflow after which the dynamic loss scale rises; 2000 by default.
     pub growth_interval: usize,
     /// The lowest value of the loss scale; 1 by default. If a step still overflows at this value, the loss scale is not
     /// the cause.
@@ -53,7 +53,7 @@ impl DynamicLossScale {
 }
 
 impl LossScale {
-    /// Returns the default loss scale of a precision: dynamic for f16, and 1 for all others.
+    /// Returns the default loss scale for a precision of forwards and backwards: dynamic for f16, and 1 for all others.
     pub(crate) fn of(precision: Precision) -> Self {
         match precision {
             Precision::Full | Precision::Bf16 => Self::Fixed(1.0),

@@ -236,7 +236,7 @@ impl<M: Module> Trained<M> {
         self.module.is_some() && !self.is_torn
     }
 
-    /// Returns the stage's module; `None` if a panic in an optimizer step lost it.
+    /// Returns the stage's module; `None` if the module was lost in a panic during an optimizer step.
     pub(crate) fn into_module(self) -> Option<M> {
         self.module
     }

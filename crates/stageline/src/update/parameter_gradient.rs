@@ -12,7 +12,7 @@ use stageline_nn::params::named;
 pub struct ParameterGradient {
     /// The index of the stage that trains the parameter to which this gradient belongs.
     pub stage: usize,
-    /// The path of the parameter in the stage's module, such as `0.linear.weight`.
+    /// The path, in the stage's module, of the parameter with this gradient, such as `0.linear.weight`.
     pub path: String,
     /// The parameter's gradient summed over the micro-batches and not clipped, with its elements in row-major order.
     pub summed: Vec<f32>,

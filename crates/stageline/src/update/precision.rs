@@ -56,8 +56,8 @@ impl Precision {
         self.rounded().map_or(0, |dtype| DType::from(dtype).size())
     }
 
-    /// Returns the rule for copying `module` in this lower precision; `None` in full precision, in which stages compute
-    /// with the module itself.
+    /// Returns the rule for copying `module` in this precision of forwards and backwards; `None` in full precision, in
+    /// which stages compute with the module itself.
     pub(crate) fn rounding<M: Module>(self, module: &M) -> Option<Rounding> {
         Some(Rounding { dtype: self.rounded()?, kept: kept(module) })
     }
@@ -220,7 +220,7 @@ impl FromStr for Precision {
     }
 }
 
-/// The error when a text is not the name of a precision: `full`, `bf16` or `f16`.
+/// The error that a text is not the name of a precision, which is `full`, `bf16` or `f16`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a precision; write `full`, `bf16` or `f16`")]
 pub struct PrecisionError(String);

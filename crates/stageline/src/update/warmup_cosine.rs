@@ -120,15 +120,15 @@ pub enum WarmupCosineError {
     Lowest {
         /// The invalid lowest learning rate that the caller gave for the schedule.
         lowest: f64,
-        /// The peak learning rate of the schedule, which the lowest learning rate must not exceed.
+        /// The peak learning rate of the schedule, which its lowest learning rate must not exceed.
         peak: f64,
     },
-    /// The warm-up of the learning rate has more steps than the whole schedule.
+    /// The warm-up of the learning rate has more steps than the whole learning rate schedule.
     #[error("{warm_up} steps of warm-up do not fit a schedule of {steps} steps; give fewer, or a longer schedule")]
     WarmUp {
         /// The number of warm-up steps that the caller gave, which exceeds the number of steps of the whole schedule.
         warm_up: usize,
-        /// The number of optimizer steps of the whole learning rate schedule.
+        /// The number of optimizer steps of the whole learning rate schedule, which are fewer than those of its warm-up.
         steps: usize,
     },
 }

@@ -24,8 +24,8 @@ use crate::verify::flat::{Flat, add, clipped, dot, flat};
 pub(super) struct Diagnosis<'a, In: Payload, Out: Payload, Target: Payload> {
     /// The closure that builds the pipeline to verify, with the same initial parameters on every call.
     pub(super) build: &'a Build<'a, In, Out, Target>,
-    /// True if the reference (the training on one device with which the pipeline is compared) has a separate model of
-    /// one stage that was never cut; false if it has the pipeline's own stages.
+    /// True if the reference (the training on one device with which the pipeline is compared) trains the model as it
+    /// was before its division into stages; false if it trains the pipeline's own stages.
     pub(super) is_uncut: bool,
     /// The batch of the first training step of both trainings, the verified one and its reference.
     pub(super) batch: Batch<In, Target>,

@@ -190,8 +190,8 @@ impl Verify {
     }
 
     /// Runs the training that is verified (`trial`) and its reference (the same training on one device), and compares
-    /// their gradients and losses. The reference trains the uncut model (`models.uncut`), or the stages of
-    /// `models.build` if there is no uncut model.
+    /// their gradients and losses. The reference trains the model before its division into stages (`models.uncut`) if
+    /// the caller gave one, and otherwise the stages of `models.build`.
     fn verify<In: Payload, Out: Payload, Target: Payload>(
         self,
         mut trial: impl Trial<In, Target>,

@@ -27,9 +27,9 @@ pub(crate) enum Command {
     /// The command to send a copy of the module of each of the worker's stages, for a snapshot (copies of all modules
     /// of a running pipeline).
     Copy { during: During },
-    /// The command to receive the true verdict on the last step (step the optimizers, or skip the step), which the
-    /// stages have ended with an assumed verdict. If the verdicts differ, the stages roll the step back and end it
-    /// again with the true verdict.
+    /// The command to receive the true verdict on the last step (step the optimizers, or skip the step), if the stages
+    /// have ended that step with an assumed verdict. If the two verdicts differ, the stages roll the step back and end
+    /// it again with the true verdict.
     Settle { during: During },
 }
 
@@ -64,13 +64,13 @@ pub(crate) struct Asked {
     pub(crate) behind: bool,
 }
 
-/// A stage's reply to the caller after the stage has acted on the true or an assumed verdict on a step: it has stepped
-/// its optimizer, or skipped the step.
+/// A stage's reply to the caller after the stage has acted on a verdict on a training step (the true verdict, or one
+/// that the stage assumed): it has stepped its optimizer, or skipped the step.
 pub(crate) struct Stepped {
     pub(crate) replica: Replica,
     pub(crate) stage: usize,
-    /// The verdict (to step the optimizer, to skip the step, ...) on which the stage acted: the true one, or an assumed
-    /// one.
+    /// The verdict on the training step (to step the optimizer, to skip the step, ...) on which the stage acted: the
+    /// true one, or one that the stage assumed.
     pub(crate) verdict: Verdict,
     pub(crate) conclusion: Conclusion,
 }
@@ -82,7 +82,7 @@ pub(crate) struct Recorded {
     pub(crate) events: Vec<Event>,
 }
 
-/// A worker's ends of its channels to and from the caller.
+/// A worker's ends of the channels by which it exchanges commands, verdicts and replies with the caller.
 pub(crate) struct WorkerChannels {
     pub(crate) commands: Receiver<Command>,
     /// The receiver of the verdicts on steps: whether all stages step their optimizers or skip the step.

@@ -85,9 +85,9 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         Ok(())
     }
 
-    /// Commands all workers to receive the verdict on the last step (step the optimizers, or skip), which their stages
-    /// have ended with an assumed verdict. This is needed only if no step follows, because workers otherwise receive
-    /// the verdict during the next step.
+    /// Commands all workers to receive the verdict on the last step (step the optimizers, or skip), before which their
+    /// stages have stepped their optimizers on an assumed verdict. This is needed only if no step follows, because
+    /// workers otherwise receive the verdict during the next step.
     pub(crate) fn settle(&self) -> Result<(), Ended> {
         for worker in &self.handles {
             self.send(&worker.commands, Command::Settle { during: self.during() })?;
@@ -138,9 +138,9 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         (0..replicas * self.stages).map(|_| self.receive(messages)).collect()
     }
 
-    /// Waits until every stage has ended the step as `verdict` says (stepped its optimizer, skipped the step, ...), and
-    /// returns the stages' reports in the order of replicas and stages. Reports of stages that acted on another
-    /// (assumed) verdict are discarded.
+    /// Waits until every stage has ended the training step as `verdict` says (stepped its optimizer, skipped the step,
+    /// ...), and returns the stages' reports in the order of replicas and stages. Reports of stages that acted on an
+    /// assumed verdict, which turned out to be another one, are discarded.
     pub(crate) fn concluded_stages(&self, verdict: Verdict) -> Result<Vec<Stepped>, Ended> {
         let stages = self.replicas() * self.stages;
         let mut stepped = Vec::with_capacity(stages);

@@ -48,15 +48,15 @@ pub(crate) struct Workers<In, Out, Target> {
     /// pipeline, and is the error that the step returns.
     stop: Arc<Stop>,
     watch: Watch,
-    /// The device of each stage of each data-parallel replica, by replica and stage.
+    /// The device of each pipeline stage of each data-parallel replica, by replica and stage.
     devices: Vec<Vec<Device>>,
     /// The number of pipeline stages that each data-parallel replica has.
     stages: usize,
     /// The runners (stages with their trained modules and optimizers) of the first replica, once their workers have
     /// ended; empty before.
     ended: Vec<Box<dyn Runner>>,
-    /// The numbers of the first replica's stages whose hosts are unreachable, so that the state of these stages cannot
-    /// be read.
+    /// The numbers of the first replica's stages whose hosts are unreachable. The parameters and optimizer states of
+    /// these stages cannot be read.
     out_of_reach: Vec<usize>,
 }
 
