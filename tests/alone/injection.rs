@@ -68,7 +68,7 @@ struct Noted {
     figures: BTreeMap<&'static str, f64>,
 }
 
-/// The number of warnings of a stalled pipeline that were logged so far.
+/// The number of warnings of a stalled pipeline that the library logged so far in this process.
 pub static WARNINGS: AtomicU64 = AtomicU64::new(0);
 
 /// Installs the tracing subscriber that injects panics as the only one of this process; later calls do nothing.

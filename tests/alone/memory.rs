@@ -12,7 +12,7 @@ use crate::ran_in_a_process_of_its_own;
 
 const CONTEXT: usize = 64;
 
-/// The shape and the settings of a GPT pipeline whose memory is estimated and measured.
+/// The model shape and the settings of a GPT pipeline whose memory is estimated and measured.
 struct Configuration {
     layers: usize,
     stages: usize,

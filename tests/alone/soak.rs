@@ -1,5 +1,5 @@
-//! Tests ten thousand steps in a row: threads, open files and memory do not grow, and the parameters have the bits of a
-//! plain training loop.
+//! Tests ten thousand training steps in a row: threads, open files and memory do not grow, and the parameters have the
+//! bits of a training loop without Stageline.
 
 use std::fs;
 use std::num::NonZero;
@@ -33,7 +33,7 @@ fn holdings(held: Vec<u64>) -> Holdings {
     Holdings { threads: count("/proc/self/task"), files: count("/proc/self/fd"), held }
 }
 
-/// Returns the resident memory of the process in pages; 0 on systems that do not report it.
+/// Returns the resident memory of this process in pages of memory; 0 on systems that do not report it.
 fn resident_pages() -> usize {
     let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
     statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0)

@@ -41,7 +41,7 @@ struct Shape {
     stages: usize,
     /// M, the number of micro-batches of each replica in a step of the explored pipeline.
     micro_batches: usize,
-    /// The number of micro-batches that each channel between two stages can buffer.
+    /// The number of micro-batches for which each channel between two stages of the explored pipeline has room.
     capacity: usize,
     /// Whether transfers between stages of the explored pipeline are issued in the plan's global order, as between
     /// GPUs.
@@ -50,7 +50,7 @@ struct Shape {
     replicas: usize,
 }
 
-/// Returns the shapes of the pipelines whose thread orders every test explores.
+/// Returns the shapes of the pipelines whose thread orders the tests explore.
 fn shapes() -> Vec<Shape> {
     let mut shapes = Vec::new();
     let mut add = |schedule: Scheduled, stages, micro_batches, capacity, ordered| {

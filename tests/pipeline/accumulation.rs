@@ -83,7 +83,7 @@ fn gradients_of_micro_batches_add_up_to_that_of_the_whole_batch() {
     }
 }
 
-/// Returns the values of every parameter of a model, in layer order.
+/// Returns the values of all parameters of the test model, in layer order.
 fn values(model: &Mlp) -> Vec<f64> {
     model.bits().into_iter().map(|bits| f64::from(f32::from_bits(bits))).collect()
 }

@@ -29,7 +29,7 @@ fn model_flop_utilisation_matches_the_formula() {
     }
 }
 
-/// Runs the GPT example with small settings and the given flags, and returns its output.
+/// Runs the GPT example with small settings and the flags `flags`, and returns its output.
 fn gpt(flags: &str) -> Output {
     let small = "--layers 2 --width 16 --context 16 --steps 3 --micro-batch-size 2 --micro-batches 3";
     let mut command = example("gpt");

@@ -87,7 +87,7 @@ fn bits_of(pipeline: Pipeline<Tensor<2>, Tensor<2>, Target>) -> Vec<u32> {
     [bits(&scale), bits(&root), bits(&modules.take::<Error>(2).unwrap())].concat()
 }
 
-/// The only replica of a pipeline without data parallelism.
+/// The only data-parallel replica of a pipeline without data parallelism: replica 0 of 1.
 const ONLY: Replica = Replica { index: 0, of: 1 };
 
 /// The planted faults of the test: the input and the target of one micro-batch, the origin of NaN or infinity that the

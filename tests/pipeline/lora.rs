@@ -64,8 +64,8 @@ impl Stage for Block {
     }
 }
 
-/// The last stage of the adapter tests: a sequence of linear blocks, which segments recompute, a linear layer, and half the squared
-/// difference to targets `[rows x length, width]`.
+/// The last stage of the adapter tests: a sequence of linear blocks, which segments recompute, a linear layer, and a
+/// loss that is half the squared difference to targets `[rows x length, width]`.
 #[derive(Module, Debug)]
 struct Head {
     blocks: Vec<Linear>,
@@ -95,7 +95,7 @@ impl LossStage for Head {
     }
 }
 
-/// The whole model of the adapter tests, before it is cut into stages and after its stages are joined.
+/// The whole model of the adapter tests, before it is divided into stages and after its stages are joined.
 #[derive(Module, Debug)]
 struct Model {
     front: Front,
@@ -143,7 +143,7 @@ fn batch(step: usize) -> (Tensor<2, Int>, Tensor<2>) {
     (Tensor::from_data(ids, &device()), Tensor::from_data(values, &device()))
 }
 
-/// A mapper that rounds every parameter of a module that is not quantized to a lower precision.
+/// A mapper that rounds to a lower precision every parameter of a module that is not quantized.
 struct Rounded(FloatDType);
 
 impl ModuleMapper for Rounded {
@@ -172,8 +172,8 @@ impl ModuleVisitor for Accumulate<'_> {
     }
 }
 
-/// Trains a model with gradient accumulation in burn without Stageline, and returns it. Gradients are summed within
-/// groups of micro-batches first, and then over the groups.
+/// Trains a model with adapters with gradient accumulation in burn without Stageline, and returns the model. Gradients
+/// are summed within groups of micro-batches first, and then over the groups.
 fn train_plainly(mut model: Model, precision: Precision, groups: usize) -> Model {
     let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
     let micro_batches = groups * MICRO_BATCHES;
@@ -311,7 +311,7 @@ fn adapters_train_to_the_bits_of_a_plain_loop_under_every_schedule() {
     assert_only_adapters_changed(&model, &train_cut(model.clone(), &ZbH1, Recompute::Full, Precision::Bf16, 2));
 }
 
-/// Returns a model with adapters (LoRA), some of them on quantized weights.
+/// Returns a model for fine-tuning tests with adapters (LoRA), some of them on quantized weights.
 fn quantized_model() -> Model {
     let device = device().autodiff();
     let quantizer = || {

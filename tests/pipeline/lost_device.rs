@@ -86,7 +86,7 @@ struct AdamWOnGpu {
     gpu: Handle,
 }
 
-/// The moments that the test's AdamW keeps for one parameter.
+/// The moments of the gradient that the test's AdamW keeps for one parameter.
 #[derive(Clone)]
 struct Moments<const D: usize> {
     inner: AdamWState<D>,
@@ -154,7 +154,7 @@ fn pipeline(
     (builder.build().unwrap(), gpu, thread)
 }
 
-/// Ends a pipeline and returns the bits of the parameters of each stage.
+/// Ends a pipeline, and returns the bits of the parameters of each of its stages.
 fn trained(pipeline: Pipeline<Tensor<2>, Tensor<2>, Target>) -> [Vec<u32>; 3] {
     let mut modules = pipeline.into_modules();
     let second = bits(&modules.take::<OnGpu>(STAGE).unwrap());

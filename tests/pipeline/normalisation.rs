@@ -75,7 +75,7 @@ where
     (stage, bits)
 }
 
-/// Returns the running means and then the running variances of a batch norm.
+/// Returns the running means of a batch norm, followed by its running variances.
 fn statistics(norm: &BatchNorm) -> Vec<f64> {
     let values = |tensor: Tensor<1>| tensor.into_data().iter::<f64>().collect::<Vec<_>>();
     [values(norm.running_mean.value()), values(norm.running_var.value())].concat()

@@ -384,7 +384,7 @@ fn batch_norms_stay_in_full_precision() {
     }
     assert!(normed[0].iter().any(|mean| *mean != 0.0));
 
-    /// A stage for tests with burn's own batch norm, which is rejected in a lower precision.
+    /// A stage for tests with burn's own batch norm, which a pipeline rejects in a lower precision.
     #[derive(Module, Debug)]
     struct Plain {
         norm: burn::nn::BatchNorm,

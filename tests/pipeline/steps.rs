@@ -36,13 +36,13 @@ fn batch(step: u64) -> Batch<Tensor<2>, Target> {
     }
 }
 
-/// Returns the configuration of a stage whose learning rate falls with every step.
+/// Returns the configuration of a test pipeline's stage whose learning rate falls with every step.
 fn falling() -> StageConfig {
     let learning_rate = CosineAnnealingLrSchedulerConfig::new(0.05, 20).init().unwrap();
     StageConfig::new(device(), AdamWConfig::new().init(), learning_rate)
 }
 
-/// Returns the parts of a step's report that do not depend on time, for comparison.
+/// Returns the parts of a training step's report that do not depend on time, so that two reports can be compared.
 fn timeless(report: &StepReport) -> impl PartialEq + std::fmt::Debug {
     let learning_rates: Vec<_> = report.stages.iter().map(|stage| stage.learning_rate).collect();
     let health: Vec<_> = report.health.iter().map(|health| (health.stage, health.update_norm.to_bits())).collect();

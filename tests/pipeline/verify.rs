@@ -230,7 +230,7 @@ fn faults_of_a_model_are_diagnosed_by_name() {
     }
 }
 
-/// A mistake that is planted in a training loop, and that a verification must diagnose.
+/// A mistake that is planted in a user's training loop, and that a verification must diagnose.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Slip {
     Nothing,
@@ -287,7 +287,7 @@ fn clip(gradients: &mut [Vec<f32>]) {
     gradients.iter_mut().flatten().for_each(|value| *value *= factor);
 }
 
-/// Adds `factor` times the gradients `part` to the gradients `sum`.
+/// Adds `factor` times the gradients `part` of a model to the gradients `sum`.
 fn add(sum: &mut All, part: &All, factor: f64) {
     for (sum, part) in sum.iter_mut().flatten().zip(part.iter().flatten()) {
         *sum += (f64::from(*part) * factor) as f32;

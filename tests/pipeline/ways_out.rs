@@ -10,7 +10,7 @@ use stageline::checkpoint::Saved;
 
 use crate::runs::{Place, hash, reseal, sha256};
 
-/// Returns the last line of an error message.
+/// Returns the last line of the error message of a run.
 fn last(said: &str) -> &str {
     said.trim_end().lines().next_back().unwrap().trim()
 }
@@ -211,7 +211,7 @@ impl Caches {
         around
     }
 
-    /// Whether the user who runs the test may mount files in a namespace.
+    /// Whether the user who runs the test may mount files in a mount namespace.
     fn can_be_mounted(&self) -> bool {
         self.around(&Command::new("true")).output().is_ok_and(|output| output.status.success())
     }
@@ -303,7 +303,7 @@ mod files {
         other
     }
 
-    /// Asserts that a run ended with exit status 1, and returns its stderr.
+    /// Asserts that a run of the GPT example ended with exit status 1, and returns its stderr.
     fn refusal(place: &Place, output: &Output) -> String {
         let said = place.shown(output);
         assert_eq!(output.status.code(), Some(1), "{said}");

@@ -37,12 +37,12 @@ impl Load {
         Batch::new(inputs, targets)
     }
 
-    /// Builds a 1F1B pipeline of the GPT on the CPU, cut into `stages` stages with one core each.
+    /// Builds a 1F1B pipeline of the GPT on the CPU, with `stages` stages of one core each.
     pub fn pipeline(&self, stages: usize) -> Pipeline<Bytes, Logits, Bytes> {
         self.scheduled(stages, &OneFOneB)
     }
 
-    /// Builds a pipeline of the GPT on the CPU, cut into `stages` stages with one core each, under the given schedule.
+    /// Builds a pipeline of the GPT on the CPU, with `stages` stages of one core each, under the given schedule.
     pub fn scheduled(&self, stages: usize, schedule: &'static (dyn Schedule + Sync)) -> Pipeline<Bytes, Logits, Bytes> {
         self.on(&vec![Device::flex(); stages], schedule)
     }

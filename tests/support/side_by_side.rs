@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// The number of runs of each of two compared closures before the runs that are timed.
 const WARM_UP: usize = 2;
 
-/// The times of two closures in seconds, as pairs of runs that followed each other.
+/// The times of two compared closures in seconds, as pairs of runs that followed each other.
 pub struct Pairs(Vec<(f64, f64)>);
 
 /// Runs the closures `a` and `b` in turn, `rounds` times each after a warm-up, and returns their times.

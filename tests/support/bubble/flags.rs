@@ -23,14 +23,14 @@ pub struct Flags {
     /// Names of published schedules to measure, such as zb-h1 or zb-v
     #[arg(long, value_delimiter = ',', default_value = "1f1b,gpipe,interleaved")]
     pub schedules: Vec<String>,
-    /// Kind of the measured stages: paced, cpu or cuda
+    /// Kind of the measured stages: paced (they sleep instead of computing), cpu or cuda
     #[arg(long, value_enum, default_value_t = Kind::Paced)]
     pub kind: Kind,
-    /// Milliseconds that a paced worker takes for the forwards of one micro-batch, all its chunks together; with
-    /// --batch for those of one sample
+    /// Milliseconds that a paced worker sleeps for the forwards of one micro-batch, all its chunks (stages) together;
+    /// with --batch for those of one sample
     #[arg(long, allow_negative_numbers = true, default_value_t = 5.0)]
     pub forward_ms: f64,
-    /// Milliseconds that a paced worker takes for the backwards of one micro-batch, half of them for input gradients;
+    /// Milliseconds that a paced worker sleeps for the backwards of one micro-batch, half of them for input gradients;
     /// with --batch for those of one sample
     #[arg(long, allow_negative_numbers = true, default_value_t = 10.0)]
     pub backward_ms: f64,
@@ -71,7 +71,7 @@ pub struct Flags {
 /// The kind of stages that the bubble bench measures: stages that sleep instead of computing, or a GPT on CPUs or GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
-    /// Stages whose actions wait for a given time and use no core
+    /// Stages that sleep for a given time instead of computing, and use no core
     Paced,
     /// The example's GPT on CPUs, with one core for each worker
     Cpu,

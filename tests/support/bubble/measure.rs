@@ -54,7 +54,7 @@ pub struct Measurement {
     pub case: Case,
     /// The number of samples in a step of the measured case; for a GPT, the number of tokens.
     pub samples: usize,
-    /// The pipeline whose step times are measured.
+    /// The pipeline whose step times the bench measures.
     timed: Box<dyn Steps>,
     /// The pipeline whose bubble is measured if the device is a GPU. Its workers wait for the device after every
     /// action, which makes steps slower, so its step times are not used. `None` on a CPU.
@@ -66,7 +66,7 @@ pub struct Measurement {
     warm_up: usize,
 }
 
-/// A pipeline with its batch, whose types of input and targets are erased.
+/// A pipeline of the bench together with its batch; the types of its input and targets are erased.
 trait Steps {
     fn steps(&mut self, count: usize) -> Result<Vec<StepReport>>;
     fn peak_live(&self) -> usize;

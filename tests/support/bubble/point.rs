@@ -1,4 +1,4 @@
-//! One measurement of the bubble bench, in the form in which it is printed and written to JSON.
+//! One measurement of the bubble bench, in the form in which the bench prints it and writes it to JSON.
 
 use std::fmt;
 
@@ -37,7 +37,7 @@ pub struct Point {
     pub bubble_ideal: f64,
     /// The bubble (idle share of the total stage time) of the plan in a simulation with the measured costs.
     pub bubble_simulated: f64,
-    /// The measured throughput in samples a second; for the GPT, in tokens a second.
+    /// The measured throughput of the pipeline in samples a second; for the GPT, in tokens a second.
     pub throughput: f64,
     /// The throughput that follows from the predicted step time, in samples (for the GPT, tokens) a second; `None`
     /// without a prediction.
