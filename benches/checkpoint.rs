@@ -24,7 +24,7 @@ struct Flags {
     /// Number P of pipeline stages
     #[arg(long, default_value_t = 2)]
     stages: usize,
-    /// Number of timed checkpoints
+    /// Number of timed checkpoints of the pipeline
     #[arg(long, default_value_t = 15)]
     rounds: usize,
     /// Has no effect; `cargo bench` passes this flag

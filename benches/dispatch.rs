@@ -24,7 +24,7 @@ use crate::side_by_side::{median, side_by_side, time};
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
-/// Measures the pipeline's own cost, beside the computation of its stages
+/// Measures the time that a pipeline takes beyond the computation of its stages
 #[derive(Parser)]
 struct Flags {
     /// Number of micro-batches M in the comparison with a training loop without Stageline

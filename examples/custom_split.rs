@@ -15,9 +15,9 @@ use burn::tensor::activation::{log_softmax, relu};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use stageline::{Batch, LossStage, Pipeline, Stage, StageConfig, Weight, seeded};
 
-/// The number of different digits, and of possible sums modulo ten.
+/// The number of different digits that the example adds, and of possible sums modulo ten.
 const DIGITS: usize = 10;
-/// The width of the model: the number of values in the embedding of a digit.
+/// The width of the example's model: the number of values in the embedding of a digit.
 const WIDTH: usize = 32;
 
 /// The payload between two stages of the example: the activation, and the embedding that skips the middle stage.

@@ -27,7 +27,7 @@ use crate::servers::{Servers, Transport};
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
-/// Measures how many actions a second stages on servers and on local threads make
+/// Measures how many actions (forwards and backwards) a second stages on servers and on local threads make
 #[derive(Parser)]
 struct Flags {
     /// Seconds of timed steps in each row of the printed table
@@ -44,7 +44,7 @@ struct Flags {
 /// server and its thread as long as the process runs.
 #[derive(Clone, Copy, Subcommand)]
 enum Part {
-    /// Serves one device of this host to the bench
+    /// Serves one CPU device of this host to the bench, as a server process
     #[command(hide = true)]
     Serve { transport: Transport },
     /// Measures and prints one row of the table: actions a second on servers or local threads

@@ -24,7 +24,7 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// Starts `count` server processes, and waits until each has printed the name of its device.
+    /// Starts `count` server processes for the bench, and waits until each has printed the name of its device.
     pub fn start(count: usize, transport: Transport) -> Self {
         let (processes, names) = (0..count).map(|_| start(transport)).unzip();
         Self { processes, names }

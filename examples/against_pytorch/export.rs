@@ -20,7 +20,7 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// Adds all parameters of a module, with `name` as the first part of their paths.
+    /// Adds all parameters of a module to the collected parameters, with `name` as the first part of their paths.
     pub fn add<M: Module>(&mut self, name: &str, module: &M) {
         self.path.push(name.to_owned());
         module.visit(self);

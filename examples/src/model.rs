@@ -1,5 +1,5 @@
-//! The model of the GPT example: a pre-LN, byte-level GPT with learned positions, as a row of layers that can be cut
-//! into stages.
+//! The model of the GPT example: a byte-level GPT with layer norms before its sublayers (pre-LN) and learned positions,
+//! as a row of layers that can be divided into stages.
 //!
 //! Activations cross boundaries as `[batch, context, width]`; inside, layers compute on `[batch x context, width]`.
 
@@ -73,7 +73,7 @@ pub struct Head {
     logits: Linear,
 }
 
-/// The type of the GPT as a row of layers, which can be cut into any number of stages.
+/// The type of the GPT as a row of layers, which can be divided into any number of stages.
 pub type Gpt = Row<Embeddings, Block, Head>;
 
 /// The type of the whole GPT before it is divided into stages: its first layer, its blocks and its last layer.

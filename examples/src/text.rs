@@ -24,7 +24,7 @@ pub struct Source {
     /// The length of the model's input, in bytes; a window of text has one byte more, as the target of the last input
     /// byte.
     context: usize,
-    /// The device on which the tensors of batches are created.
+    /// The device on which the source creates the tensors of batches.
     device: Device,
 }
 

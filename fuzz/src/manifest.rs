@@ -82,7 +82,7 @@ fn folder() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("temporary folders can be made")
 }
 
-/// Returns the files of an undamaged checkpoint whose tensors have many types and shapes.
+/// Returns the files of an undamaged checkpoint whose tensors have many element types and shapes.
 fn sound() -> &'static Files {
     static FILES: OnceLock<Files> = OnceLock::new();
     FILES.get_or_init(|| {

@@ -36,7 +36,7 @@ pub fn run(seeds: &[Vec<u8>], words: &[&str], tries: usize, target: fn(&[u8])) {
     }
 }
 
-/// Runs a fuzz target on one input, and prints the input if the target panics.
+/// Runs a fuzz target on one input, and prints the input if the fuzz target panics.
 fn run_one(input: &[u8], target: fn(&[u8])) {
     assert!(catch_unwind(|| target(input)).is_ok(), "on the input b\"{}\"", input.escape_ascii());
 }

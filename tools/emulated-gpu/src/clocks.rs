@@ -31,7 +31,7 @@ impl Clock {
     }
 }
 
-/// The kind of operation that accesses device memory.
+/// The kind of operation that accesses emulated device memory: a kernel, a copy, a send or a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
     /// A launch of a kernel accesses the memory; the value is the number that the kernel got when it was loaded.
@@ -85,11 +85,11 @@ pub struct RaceDetector {
     /// The last accesses to device memory whose length in bytes is known, which are all accesses except those of
     /// kernels.
     extents: VecDeque<Seen>,
-    /// The races that were found so far, each as a message for the user.
+    /// The races on device memory that were found so far, each as a message for the user.
     pub races: Vec<String>,
 }
 
-/// The number of accesses with a known length that the race detector remembers.
+/// The number of accesses with a known length in bytes that the race detector remembers.
 const EXTENTS: usize = 512;
 
 impl RaceDetector {

@@ -16,9 +16,9 @@ pub struct Ledger {
     pub to_device: [u64; 2],
     /// The number of copies from emulated devices to the host, and the total number of bytes of these copies.
     pub to_host: [u64; 2],
-    /// The number of kernel launches, by kernel and device.
+    /// The number of launches of each kernel on each emulated device.
     pub launches: BTreeMap<(String, i32), u64>,
-    /// The number of launches of all kernels on all devices.
+    /// The number of launches of all kernels on all emulated devices together.
     pub launched: u64,
     /// The bytes that each kernel has accessed in device memory, if the emulation runs kernels. Every launch counts
     /// each sector of 32 bytes once, however often the launch reads or writes the sector, as a device with an unlimited
@@ -30,7 +30,7 @@ pub struct Ledger {
     pub kernels: Vec<String>,
     /// The bytes of emulated device memory in use, and the peak of this number, by device.
     pub memory: BTreeMap<i32, [u64; 2]>,
-    /// The number of allocations of device memory.
+    /// The number of allocations of emulated device memory that the program made.
     pub allocations: u64,
     /// The sends and receives of each emulated device in the order of the calls, each as `from>to`, the sending and the
     /// receiving rank.

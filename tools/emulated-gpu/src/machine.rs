@@ -8,9 +8,9 @@ use std::fmt;
 use crate::clocks::{Access, By, Clock, RaceDetector};
 use crate::memory;
 
-/// The number of a CUDA stream, counted from 1.
+/// The number of a CUDA stream of the emulation, counted from 1.
 pub type StreamId = u64;
-/// The number of a CUDA event, counted from 1.
+/// The number of a CUDA event of the emulation, counted from 1.
 pub type EventId = u64;
 
 /// The function that applies a stream's operation to the contents of device memory, or returns the reason why the
@@ -40,13 +40,13 @@ pub enum Work {
 /// The two ranks of a transfer between devices, its NCCL communicator and its size in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ends {
-    /// The NCCL communicator of the transfer.
+    /// The NCCL communicator in which the transfer takes place.
     pub group: u64,
     /// The NCCL rank (the number of a process or device in a communicator) that sends the transfer.
     pub from: i32,
     /// The NCCL rank (the number of a process or device in a communicator) that receives the transfer.
     pub to: i32,
-    /// The size of the transfer, in bytes.
+    /// The size of the tensor that is transferred, in bytes.
     pub bytes: u64,
 }
 
@@ -239,7 +239,7 @@ impl Machine {
         true
     }
 
-    /// Copies the bytes of a transfer from the memory of the sender to that of the receiver.
+    /// Copies the bytes of a transfer from the memory of the sending device to that of the receiving device.
     fn copy_contents(&self, streams: [StreamId; 2]) {
         let [mut from, mut to, mut length] = [0; 3];
         for stream in streams {

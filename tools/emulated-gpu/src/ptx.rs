@@ -16,7 +16,8 @@ pub struct Entry {
     /// The size of a block that the kernel requires (`.reqntid` in PTX), in threads along x, y and z; `None` if the
     /// kernel requires no size.
     pub threads: Option<[u32; 3]>,
-    /// The name of the kernel's shared memory whose size is set at the launch.
+    /// The name of the kernel's shared memory whose size is given at the launch; `None` if the kernel has no such
+    /// memory.
     pub shared: Option<String>,
     /// The text of the kernel's body between its braces, without comments.
     body: String,

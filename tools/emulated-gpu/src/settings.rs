@@ -27,11 +27,11 @@ pub struct Settings {
     pub patience: Duration,
     /// Whether the emulation runs kernels on the CPU and emulated device memory has contents.
     pub computes: bool,
-    /// The file to which the ledger, the counts of all calls, is written at exit.
+    /// The file to which the emulation writes the ledger (the counts of all CUDA and NCCL calls) at exit.
     pub ledger: Option<PathBuf>,
-    /// The file to which the list of all kernel launches, in order, is written at exit.
+    /// The file to which the emulation writes the list of all kernel launches, in order, at exit.
     pub launches: Option<PathBuf>,
-    /// The folder to which the PTX of every loaded kernel is written.
+    /// The folder to which the emulation writes the PTX of every kernel that the program loads.
     pub kernels: Option<PathBuf>,
 }
 

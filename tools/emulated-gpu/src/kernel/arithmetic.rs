@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-/// The bits of one register in each of the 32 lanes of a warp.
+/// The bits of one register in each of the 32 lanes (threads) of a warp.
 pub type Lanes = [u64; 32];
 /// The function that a PTX instruction computes in every lane of a warp, from up to three registers.
 pub type Function = Box<dyn Fn(&Lanes, &Lanes, &Lanes) -> Lanes + Send + Sync>;

@@ -9,10 +9,10 @@ use super::fragment::{Fragment, Product, Role};
 use super::program::{Address, Initial, Operation, Program, Register, Rows, Shuffle, Space, Step, Tile, window};
 use crate::ptx::{Entry, Instruction, declared, inside};
 
-/// The alignment of a kernel's declared memory and parameters, in bytes.
+/// The alignment in bytes of the memory and the parameters that a kernel declares.
 const ALIGNMENT: usize = 16;
 
-/// The registers, symbols and labels of the kernel that is being decoded, by name.
+/// The registers, symbols and labels, by name, of the kernel whose PTX is being translated.
 #[derive(Default)]
 struct Names {
     registers: HashMap<String, Register>,
@@ -315,7 +315,7 @@ fn sized(declaration: &str) -> Option<(String, usize)> {
     Some((name, of.bits() as usize / 8 * count))
 }
 
-/// The name parts of PTX's matrix instructions that are supported.
+/// The parts of names of PTX's matrix instructions that the emulation supports.
 const OF_MATRICES: [&str; 33] = [
     "mma",
     "wmma",

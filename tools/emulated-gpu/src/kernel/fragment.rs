@@ -11,7 +11,7 @@ pub struct Place {
     pub shift: u32,
 }
 
-/// The layout of a matrix in the registers of a warp's lanes.
+/// The layout of a matrix in the registers of the lanes (threads) of a warp.
 #[derive(Clone, Debug)]
 pub struct Fragment {
     pub rows: usize,

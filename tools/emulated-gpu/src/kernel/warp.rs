@@ -33,7 +33,7 @@ pub struct Warp {
     is_waiting: bool,
 }
 
-/// Returns the numbers (0 to 31) of the lanes that a mask of a warp selects.
+/// Returns the numbers (0 to 31) of the lanes (threads) of a warp that a mask selects.
 fn each(lanes: u32) -> impl Iterator<Item = usize> {
     (0..32).filter(move |lane| lanes >> lane & 1 == 1)
 }
