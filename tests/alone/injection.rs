@@ -247,8 +247,8 @@ fn batch(step: u64) -> Batch<Tensor<2>, Target> {
 
 type Scheduled = &'static (dyn Schedule + Sync);
 
-/// A training of three steps into which panics are injected: its pipeline, the states of an undisturbed run, and the
-/// places where a panic can be injected.
+/// A training of three steps into which panics are injected: its pipeline, the states of the same training without a
+/// panic, and the places where a panic can be injected.
 struct Case {
     name: String,
     /// The function that returns the builder of the training's pipeline, whose parameters depend on the given seed.
@@ -279,8 +279,8 @@ impl Case {
         Self { name, build: Box::new(build), undisturbed, points }
     }
 
-    /// Injects a panic at `point` in the second step. Asserts that one error names the place, that no stage has stepped
-    /// its optimizer, and that the training continues with the same bits.
+    /// Injects a panic at `point` in the training's second step. Asserts that one error names the place, that no stage
+    /// has stepped its optimizer, and that the training continues with the same bits.
     fn survive(&self, point: Point) {
         let case = format!("{}, {point:?}", self.name);
         let mut pipeline = (self.build)(1).build().unwrap();
@@ -355,8 +355,9 @@ impl Case {
         true
     }
 
-    /// Asserts that the failed pipeline still has the state after the first step, and that a new pipeline that is
-    /// restored from this state makes the second step with the same bits as an undisturbed training.
+    /// Asserts that the pipeline that failed in its second step still has the state after the first step, and that a
+    /// new pipeline that is restored from this state makes the second step with the same bits as a training without a
+    /// panic.
     fn assert_continues(&self, mut pipeline: Pipeline<Tensor<2>, Tensor<2>, Target>, case: &str) {
         let left = pipeline.checkpoint().unwrap();
         assert!(left == self.undisturbed[0], "{case}: a stage has stepped");

@@ -49,7 +49,7 @@ impl Visit for Message {
 }
 
 /// The settings of a pipeline that the test changes when it resumes: number of replicas, micro-batches of each replica,
-/// gradient groups and learning rate.
+/// number of gradient groups (micro-batches whose gradients are summed separately) and learning rate.
 #[derive(Clone, Copy)]
 struct Settings {
     replicas: usize,

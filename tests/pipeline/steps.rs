@@ -299,9 +299,9 @@ fn a_panicking_batch_and_a_forgotten_iterator_leave_whole_steps() {
     });
 }
 
-/// Tests that a pipeline with tied stages ends although its iterator over overlapping steps was forgotten
-/// (`mem::forget`). At that moment the owner of the tied parameter has a NaN and waits for the verdict, while the other
-/// stage has stepped and waits for the owner's value.
+/// Tests that a pipeline with tied stages ends although the caller has forgotten (`mem::forget`) its iterator over
+/// overlapping steps. At that moment the stage that owns the tied parameter has a NaN gradient and waits for the
+/// verdict, while the other stage has stepped its optimizer and waits for the owner's new value.
 #[test]
 fn a_forgotten_iterator_with_tied_stages_does_not_block_the_end_of_the_pipeline() {
     let batches = || {

@@ -23,7 +23,7 @@ static ISSUED: Mutex<Vec<Transfer>> = Mutex::new(Vec::new());
 /// they belong.
 pub static ORDERED: Mutex<()> = Mutex::new(());
 
-/// A tracing subscriber that receives only the events of issued transfers.
+/// A tracing subscriber that receives only the events of issued transfers between stages.
 struct Listener;
 
 impl Subscriber for Listener {

@@ -17,8 +17,8 @@ use crate::mlp::{Error, Layer, Mlp, Target, config, device, within_a_minute};
 
 const WIDTH: usize = 4;
 
-/// A stage for tests of stalls: it returns its input, and hangs on an input with a large number until the test wakes
-/// it.
+/// A stage for tests of stalls: it returns its input, and hangs on an input with a large number until the test lets the
+/// stage return.
 #[derive(Module, Debug, Default)]
 struct Sleeper {
     #[module(skip)]
@@ -64,8 +64,8 @@ impl Stage for Passes {
     }
 }
 
-/// A stage for tests that returns its input, but fails in its second forward with a large number, once another stage
-/// hangs.
+/// A stage for tests of stalls that returns its input, but fails in its second forward of an input with a large number,
+/// once another stage hangs.
 #[derive(Module, Debug, Default)]
 struct FailsLater {
     #[module(skip)]

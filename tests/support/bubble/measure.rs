@@ -17,9 +17,9 @@ use crate::side_by_side::median;
 /// The largest number of training steps in the warm-up of a case of the bubble bench.
 const LONGEST_WARM_UP: usize = 100;
 
-/// Measures cases and returns one [`Point`] for each of them, or the reason why the case is left out. Cases with the
-/// same P take turns, step by step, so that a drift of the machine affects all of them; on a GPU each case runs alone,
-/// because together they might not fit its memory.
+/// Measures the given cases of the bubble bench and returns one [`Point`] (the measured figures) for each, or the
+/// reason why a case is left out. Cases with the same number of workers P take turns, step by step, so that a drift of
+/// the machine affects all of them. On a GPU each case runs alone, because together they might not fit its memory.
 pub fn measure(flags: &Flags, cases: &[Case]) -> Vec<Result<Point>> {
     let together = |a: &Case, b: &Case| flags.kind != Kind::Cuda && a.workers == b.workers;
     cases.chunk_by(together).flat_map(|group| of_group(flags, group)).collect()

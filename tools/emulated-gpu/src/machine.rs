@@ -13,8 +13,8 @@ pub type StreamId = u64;
 /// The number of a CUDA event of the emulation, counted from 1.
 pub type EventId = u64;
 
-/// The function that applies a stream's operation to the contents of device memory, or returns the reason why the
-/// operation failed.
+/// The function that applies an operation of a CUDA stream to the contents of device memory, or returns the reason why
+/// the operation failed.
 pub type Effect = Box<dyn FnOnce() -> Result<(), String> + Send>;
 
 /// An operation in the queue of a CUDA stream: a launch, a copy, a record, a wait, a send or a receive.

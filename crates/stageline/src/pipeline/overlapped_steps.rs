@@ -131,9 +131,9 @@ impl<In: Payload, Out: Payload, Target: Payload, I: Iterator<Item = Batch<In, Ta
         Ok(())
     }
 
-    /// Begins the step after the step in flight, before the verdict on the step in flight (step the optimizers, or
-    /// skip) is known. Does nothing if the stages of the step in flight do not step their optimizers on an assumed
-    /// verdict, or if there is no valid next batch.
+    /// Begins the next training step while the workers still run the current one, before the verdict on the current
+    /// step (step the optimizers, or skip) is known. Does nothing if the stages wait for that verdict before they step,
+    /// or if there is no valid next batch.
     fn begin_behind(&mut self) -> Result<(), Ended> {
         if self.now.as_ref().is_some_and(Begun::may_be_followed) {
             self.fetch_next();

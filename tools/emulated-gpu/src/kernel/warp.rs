@@ -6,7 +6,7 @@ use super::grid::Launch;
 use super::program::{Address, Initial, Operation, Program, Register, Rows, Shuffle, Space, Step, Tile, window};
 use crate::memory::{Ranges, UNSET};
 
-/// The memory that the warps of a block share: shared memory, parameters and global memory.
+/// The memory that the warps of a kernel's block share: shared memory, parameters and global memory.
 pub struct Block<'a> {
     pub shared: &'a mut [u8],
     pub parameters: &'a [u8],
