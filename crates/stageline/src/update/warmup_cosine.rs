@@ -128,7 +128,7 @@ pub enum WarmupCosineError {
     WarmUp {
         /// The number of warm-up steps that the caller gave, which exceeds the number of steps of the whole schedule.
         warm_up: usize,
-        /// The number of optimizer steps of the whole learning rate schedule, which are fewer than those of its warm-up.
+        /// The number of optimizer steps of the whole learning rate schedule, fewer than those of its warm-up.
         steps: usize,
     },
 }
