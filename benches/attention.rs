@@ -18,28 +18,28 @@ struct Flags {
     /// Name of the device, such as cpu, cuda:0 or wgpu:0
     #[arg(long, default_value = "cpu")]
     device: DeviceName,
-    /// Numbers of positions of a sample
+    /// Numbers of positions of a sample, each of which is measured
     #[arg(long, value_delimiter = ',', default_value = "512,1024,2048")]
     length: Vec<usize>,
-    /// Number of query heads
+    /// Number of query heads of the attention
     #[arg(long, default_value_t = 8)]
     heads: usize,
     /// Number of key-value heads [default: that of query heads]
     #[arg(long)]
     key_value_heads: Option<usize>,
-    /// Number of elements of a head
+    /// Number of elements (the dimension) of each attention head
     #[arg(long, default_value_t = 64)]
     size: usize,
-    /// Number of keys that a query sees [default: all before it]
+    /// Number of keys that a query sees: a sliding window [default: all before it]
     #[arg(long)]
     window: Option<usize>,
     /// Type of queries, keys and values: f32, bf16 or f16
     #[arg(long, default_value = "f32")]
     precision: Precision,
-    /// Number of timed rounds, after one that is not timed
+    /// Number of timed runs of the attention, after one that is not timed
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Ignored: `cargo bench` passes it
+    /// Has no effect; `cargo bench` passes this flag
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -81,7 +81,7 @@ fn input(flags: &Flags, heads: AttentionHeads, length: usize, device: &Device) -
     }
 }
 
-/// Computes attention and the gradient of its input, and waits for the device.
+/// Computes causal attention and the gradient of its input, and waits until the device has finished.
 fn run(input: &Tensor<3>, heads: AttentionHeads) -> Result<()> {
     let leaf = input.clone().autodiff().require_grad();
     let gradients = causal_attention(leaf.clone(), heads).sum().backward();

@@ -1,6 +1,6 @@
-//! Measures the bubble and the throughput of pipelines against M, for several P and schedules, and prints them beside
-//! theory, simulation and prediction. Each measurement is one line, and `--output` writes tables and pictures into a
-//! folder.
+//! Measures the bubble (idle share of the stage time) and the throughput of pipelines against the number of
+//! micro-batches M, for several numbers of workers P and schedules, and prints them beside theory, simulation and
+//! prediction. Each measurement is one line, and `--output` writes tables and pictures into a folder.
 //!
 //! ```text
 //! cargo bench --bench bubble -- --kind paced --stages 4,8 --schedules 1f1b,gpipe --output bubble

@@ -18,13 +18,13 @@ use crate::gpt::Load;
 use crate::model::Shape;
 use crate::side_by_side::side_by_side;
 
-/// Measures the cost of a checkpoint: the pause, and the slowdown of steps
+/// Measures the cost of a checkpoint: the pause of the pipeline, and the slowdown of steps
 #[derive(Parser)]
 struct Flags {
-    /// Number of stages P
+    /// Number P of pipeline stages
     #[arg(long, default_value_t = 2)]
     stages: usize,
-    /// Number of timed checkpoints
+    /// Number of timed checkpoints of the pipeline
     #[arg(long, default_value_t = 15)]
     rounds: usize,
     /// Has no effect; `cargo bench` passes this flag
@@ -32,7 +32,7 @@ struct Flags {
     bench: bool,
 }
 
-/// Returns the tensors of a checkpoint: the parameters and the optimizer state.
+/// Returns the tensors of a checkpoint: the parameters and the optimizer state of the model.
 fn tensors(checkpoint: &Checkpoint) -> impl Iterator<Item = &Tensor> {
     checkpoint.parameters.values().chain(checkpoint.optimizer.values())
 }

@@ -1,5 +1,5 @@
-//! Measures the pipeline's own cost: a step compared with a plain accumulation loop, and the time per action of stages
-//! that compute next to nothing.
+//! Measures the pipeline's own cost: a step compared with a gradient accumulation loop without Stageline, and the time
+//! per action of stages that compute next to nothing.
 //!
 //! ```text
 //! cargo bench --bench dispatch
@@ -24,13 +24,13 @@ use crate::side_by_side::{median, side_by_side, time};
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
-/// Measures the pipeline's own cost, beside the computation of its stages
+/// Measures the time that a pipeline takes beyond the computation of its stages
 #[derive(Parser)]
 struct Flags {
-    /// Number of micro-batches M in the comparison with the plain loop
+    /// Number of micro-batches M in the comparison with a training loop without Stageline
     #[arg(long, default_value_t = 8)]
     micro_batches: usize,
-    /// Seconds of timed steps for each shape of the GPT in the comparison with the plain loop
+    /// Seconds of timed steps for each shape of the GPT in the comparison with a training loop without Stageline
     #[arg(long, default_value_t = 20.0)]
     seconds: f64,
     /// Has no effect; `cargo bench` passes this flag
@@ -99,7 +99,7 @@ impl Plain {
     }
 }
 
-/// A stage for the bench that multiplies its input by its only parameter.
+/// A stage for measuring the pipeline's own cost, which multiplies its input by its only parameter.
 #[derive(Module, Debug)]
 struct Tiny {
     scale: Param<Tensor<1>>,
@@ -132,8 +132,8 @@ impl LossStage for Tiny {
     }
 }
 
-/// Prints the time per action of stages that compute next to nothing. A step of M micro-batches has 2M actions on each
-/// stage, so the time per action is the step time divided by 2M.
+/// Prints the time per action (a forward or a backward of one micro-batch) of stages that compute next to nothing. A
+/// step of M micro-batches has 2M actions on each stage, so the time per action is the step time divided by 2M.
 fn dispatch() {
     println!("microseconds an action, 1F1B, step time / 2M, median of steps; batch cut and flush included");
     println!("{:>3} {:>4} {:>10} {:>10}", "P", "M", "no tensors", "x * w");
@@ -163,8 +163,8 @@ fn dispatch() {
     }
 }
 
-/// Returns the time per action in microseconds: the median time of a call of `step`, which makes a step, divided by 2 x
-/// `micro_batches`.
+/// Returns the time per action (a forward or a backward of one micro-batch) in microseconds: the median time of a call
+/// of `step`, which makes a training step, divided by 2 x `micro_batches`.
 fn action_time(micro_batches: usize, mut step: impl FnMut()) -> f64 {
     let steps = 3000 / micro_batches;
     let seconds = median((0..steps).map(|_| time(&mut step).as_secs_f64()));

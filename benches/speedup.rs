@@ -17,10 +17,10 @@ use crate::gpt::Load;
 use crate::model::{Bytes, Logits, Shape};
 use crate::side_by_side::{Pairs, median, side_by_side};
 
-/// Times steps of the same model cut into P stages and into one stage, in turn
+/// Times steps of the same model on P stages and on one stage, in turn
 #[derive(Parser)]
 struct Flags {
-    /// Number of stages P
+    /// Number P of pipeline stages
     #[arg(long, default_value_t = 2)]
     stages: usize,
     /// Schedule of the pipeline with P stages
@@ -41,7 +41,7 @@ struct Flags {
     /// Length of a sample, in bytes
     #[arg(long, default_value_t = 128)]
     context: usize,
-    /// Number of timed steps of each of the two pipelines
+    /// Number of timed steps of each of the two compared pipelines
     #[arg(long, default_value_t = 15)]
     rounds: usize,
     /// Has no effect; `cargo bench` passes this flag
@@ -82,8 +82,8 @@ fn main() {
     println!("the machine: {} such P=1 pipelines at once take {} times as long as one", p, crowding(&load, &flags));
 }
 
-/// Times P independent pipelines of one stage that run at once, and one that runs alone. The ratio shows how much busy
-/// cores slow each other down through shared caches, memory and clocks, without any pipelining.
+/// Times P independent pipelines of one stage that run at the same time, and one that runs alone. The ratio shows how
+/// much busy cores slow each other down through shared caches, memory and clocks, without any pipelining.
 fn crowding(load: &Load, flags: &Flags) -> Pairs {
     let mut pipelines: Vec<_> = (0..flags.stages).map(|_| load.pipeline(1)).collect();
     let mut alone = load.pipeline(1);

@@ -1,4 +1,4 @@
-//! Cuts a model by hand into three stages of different types, and trains each on its own thread.
+//! Divides a model by hand into three stages of different types, and trains each stage on its own thread.
 //!
 //! The model learns to add two digits modulo ten. The input is a tensor of integers, which have no gradients. A skip
 //! connection goes from the first stage across the second to the last, as the second half of a tuple.
@@ -15,9 +15,9 @@ use burn::tensor::activation::{log_softmax, relu};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use stageline::{Batch, LossStage, Pipeline, Stage, StageConfig, Weight, seeded};
 
-/// The number of different digits, and of possible sums modulo ten.
+/// The number of different digits that the example adds, and of possible sums modulo ten.
 const DIGITS: usize = 10;
-/// The width of the model: the number of values in the embedding of a digit.
+/// The width of the example's model: the number of values in the embedding of a digit.
 const WIDTH: usize = 32;
 
 /// The payload between two stages of the example: the activation, and the embedding that skips the middle stage.
@@ -41,7 +41,7 @@ impl Stage for Encoder {
     }
 }
 
-/// Stage 1 of the example, which transforms the activation and passes the skip connection on.
+/// Stage 1 of the example, which transforms the activation and passes the skip connection on unchanged.
 #[derive(Module, Debug)]
 struct Middle {
     layer: Linear,

@@ -133,7 +133,8 @@ fn open(flags: &Flags, seed: u64) -> Result<LanguageModel> {
     Ok(model)
 }
 
-/// Returns the encoding of text: that of tokenizer.json if there is one, else bytes. A link to nothing is an error.
+/// Returns the encoding of text into tokens: that of the model folder's tokenizer.json if there is one, else one token
+/// per byte. A symbolic link whose target is missing is an error.
 fn encoding(home: &Path) -> Result<Box<dyn Encode>> {
     let path = home.join("tokenizer.json");
     if path.symlink_metadata().is_ok() {
@@ -143,7 +144,8 @@ fn encoding(home: &Path) -> Result<Box<dyn Encode>> {
     Ok(Box::new(Bytes))
 }
 
-/// Opens the text to train on, with the tokens and lengths of the model.
+/// Opens the text to train on, which is split into the model's tokens and into samples that are not longer than the
+/// model allows.
 fn open_data(flags: &Flags, model: &LanguageModel, encoding: &dyn Encode, seed: u64) -> Result<Option<TokenData>> {
     let Some(path) = &flags.data else { return Ok(None) };
     let settings = TokenSettings {
@@ -163,7 +165,7 @@ fn open_data(flags: &Flags, model: &LanguageModel, encoding: &dyn Encode, seed: 
 }
 
 /// Returns a model input of one token. If the model is not trained, the costs of its layers are counted for this input,
-/// and the model is cut into stages by them.
+/// and the model is divided into stages by these costs.
 fn one_token() -> Tokens {
     Tokens::zeros([1, 1], &burn::tensor::Device::flex())
 }

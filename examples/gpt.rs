@@ -21,13 +21,13 @@ use example_gpt::text::Source;
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
-/// The largest allowed value of the flags for blocks, width and context.
+/// The largest allowed value of the example's flags for the number of blocks, the width and the context length.
 const LARGEST: usize = 65_536;
 
 /// Trains a byte-level GPT, cut into pipeline stages, on text.
 #[derive(Parser)]
 struct Flags {
-    /// Text file to train on, or a folder of them [default: the Rust sources in the cargo registry]
+    /// Text file to train on, or a folder of text files [default: the Rust sources in the cargo registry]
     #[arg(long)]
     data: Option<PathBuf>,
     /// Number of transformer blocks of the model

@@ -50,8 +50,8 @@ impl LossStage for Layer {
     }
 }
 
-/// The training data of the example: points of two spirals, with the spiral of each point as its target. Every step has
-/// other points.
+/// The training data of the example: points of two spirals, with the number of the point's spiral as its target. Every
+/// step has other points.
 struct Spirals;
 
 impl Data for Spirals {

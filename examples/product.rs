@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, Distribution, Tensor};
 
-/// The number of rows of the measured matrices: the tokens of a micro-batch.
+/// The number of rows of the matrices in the measured products: the tokens of a micro-batch.
 const ROWS: usize = 512;
 const WIDTH: usize = 256;
 
@@ -37,8 +37,8 @@ fn main() {
     println!("all of them: {:.1} GFLOP/s", work as f64 / time);
 }
 
-/// Returns the measured rate of one matrix product in GFLOP/s, where a multiplication and an addition count as two
-/// operations.
+/// Returns the measured rate of one matrix product in GFLOP/s (billions of floating-point operations a second), where a
+/// multiplication and an addition count as two operations.
 fn rate(rows: usize, inner: usize, columns: usize) -> f64 {
     let device = Device::flex();
     let random = |shape| Tensor::<2>::random(shape, Distribution::Uniform(-1.0, 1.0), &device);

@@ -1,6 +1,6 @@
-//! Measures how many actions a second one training drives on server processes of this host, compared with stages on
-//! local threads, and the CPU time that it takes for that. `scripts/remote-latency.py` measures the cost of a network
-//! with latency.
+//! Measures how many actions (forwards and backwards of micro-batches) a second one training drives on server processes
+//! of this host, compared with stages on local threads, and how much CPU time driving the actions takes.
+//! `scripts/remote-latency.py` measures the cost of a network with latency.
 //!
 //! ```text
 //! cargo bench --bench remote
@@ -27,10 +27,10 @@ use crate::servers::{Servers, Transport};
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
-/// Measures how many actions a second stages on servers and on local threads make
+/// Measures how many actions (forwards and backwards) a second stages on servers and on local threads make
 #[derive(Parser)]
 struct Flags {
-    /// Seconds of timed steps in each row of the table
+    /// Seconds of timed steps in each row of the printed table
     #[arg(long, default_value_t = 4.0)]
     seconds: f64,
     /// Has no effect; `cargo bench` passes this flag
@@ -40,19 +40,20 @@ struct Flags {
     part: Option<Part>,
 }
 
-/// The parts of the bench that run in a process of their own, because burn keeps a connection to a server and its
-/// thread as long as the process runs.
+/// The parts of the bench of remote stages that run in a process of their own, because burn keeps a connection to a
+/// server and its thread as long as the process runs.
 #[derive(Clone, Copy, Subcommand)]
 enum Part {
-    /// Serves one device of this host to the bench
+    /// Serves one CPU device of this host to the bench, as a server process
     #[command(hide = true)]
     Serve { transport: Transport },
-    /// Measures and prints one row of the table
+    /// Measures and prints one row of the table: actions a second on servers or local threads
     #[command(hide = true)]
     Drive { place: Place, width: usize, stages: usize },
 }
 
-/// The place of the measured stages: threads of this process, or servers that are reached over a transport.
+/// The place of the stages that the bench measures: threads of this process, or servers that are reached over a network
+/// transport.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Place {
     Threads,
@@ -83,7 +84,7 @@ fn main() {
     }
 }
 
-/// Runs this program in a new process with the given arguments, and waits for its end.
+/// Runs the bench's own program in a new process with the given arguments, and waits for its end.
 fn alone(arguments: &[&str]) {
     let program = std::env::current_exe().expect("this program");
     let ended = Command::new(program).args(arguments).status().expect("this program");
@@ -92,8 +93,8 @@ fn alone(arguments: &[&str]) {
 
 const MICRO_BATCHES: usize = 32;
 
-/// Measures and prints one row of the table. A small GPT with one block per stage on average runs on `stages` stages,
-/// so that driving the stages takes more time than their computation.
+/// Measures and prints one row of the bench's table. A small GPT with one block per stage on average runs on `stages`
+/// stages, so that driving the stages takes more time than their computation.
 fn drive(place: Place, width: usize, stages: usize, seconds: f64) {
     let shape = Shape { layers: stages, width, context: width.min(64) };
     let load = Load { shape, micro_batches: MICRO_BATCHES, micro_batch_size: 1 };
@@ -137,7 +138,7 @@ fn cpu_seconds() -> f64 {
     ticks(11).zip(ticks(12)).map_or(f64::NAN, |(user, system)| (user + system) / 100.0)
 }
 
-/// Opens the devices of servers that require no token, given their names.
+/// Opens the devices of servers that require no token, given the names of the devices.
 fn open(names: &[String]) -> Vec<Device> {
     let names: Vec<_> = names.iter().map(|name| name.parse::<DeviceName>().expect("a name")).collect();
     DeviceName::open_all(&names, None).expect("servers that answer")

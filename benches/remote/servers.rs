@@ -10,7 +10,7 @@ use stageline::remote::{Admission, Listen, Relays, Server};
 
 use crate::open;
 
-/// The transport over which the bench reaches its servers.
+/// The network transport over which the bench reaches its server processes.
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 pub enum Transport {
     Websocket,
@@ -24,13 +24,13 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// Starts `count` server processes, and waits until each has printed the name of its device.
+    /// Starts `count` server processes for the bench, and waits until each has printed the name of its device.
     pub fn start(count: usize, transport: Transport) -> Self {
         let (processes, names) = (0..count).map(|_| start(transport)).unzip();
         Self { processes, names }
     }
 
-    /// Opens the device of each server process.
+    /// Opens the device of each server process of the bench.
     pub fn devices(&self) -> Vec<Device> {
         open(&self.names)
     }
@@ -44,7 +44,7 @@ impl Drop for Servers {
     }
 }
 
-/// Starts a server process, and returns it with the name of its device.
+/// Starts a server process of the bench, and returns it with the name of its device.
 fn start(transport: Transport) -> (Child, String) {
     let program = std::env::current_exe().expect("this program");
     let arguments = ["serve", transport.to_possible_value().expect("shown").get_name()].map(str::to_owned);

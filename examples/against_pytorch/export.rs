@@ -13,21 +13,21 @@ use crate::task::Task;
 /// `blocks.0.up.weight`.
 #[derive(Default)]
 pub struct Parameters {
-    /// The names of the modules in which the visitor is at the moment, the outermost first.
+    /// The names of the nested modules that the visitor visits at the moment, the outermost first.
     path: Vec<String>,
-    /// The path, the shape and the values (f32, as little-endian bytes) of each collected parameter.
+    /// The path, the shape and the values (f32, as little-endian bytes) of each collected parameter of the model.
     tensors: Vec<(String, Vec<usize>, Vec<u8>)>,
 }
 
 impl Parameters {
-    /// Adds all parameters of a module, with `name` as the first part of their paths.
+    /// Adds all parameters of a module to the collected parameters, with `name` as the first part of their paths.
     pub fn add<M: Module>(&mut self, name: &str, module: &M) {
         self.path.push(name.to_owned());
         module.visit(self);
         self.path.pop();
     }
 
-    /// Writes all collected parameters into one safetensors file.
+    /// Writes all collected parameters of the model into one safetensors file.
     pub fn write(&self, path: &Path) -> Result<()> {
         let views = self
             .tensors
@@ -53,8 +53,8 @@ impl ModuleVisitor for Parameters {
     }
 }
 
-/// Writes the batches of all steps as a safetensors file: `bytes` is `[steps, batch, context + 1]`, `mask` is `[steps,
-/// batch, context]`.
+/// Writes the training batches of all steps as a safetensors file: the tensor `bytes` is `[steps, batch, context + 1]`,
+/// the tensor `mask` is `[steps, batch, context]`.
 pub fn tensors(task: &Task, path: &Path) -> Result<()> {
     let (rows, length) = (task.batch_size, task.context);
     let steps = task.bytes.len() / (rows * (length + 1));

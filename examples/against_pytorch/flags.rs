@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::model::Shape;
 
-/// Trains a small GPT with masked targets and writes all that PyTorch needs to do the same.
+/// Trains a small GPT with masked targets and writes all that PyTorch needs to repeat the training.
 #[derive(Parser)]
 pub struct Flags {
     /// Folder for all files that PyTorch needs; it is created if it does not exist
@@ -67,7 +67,7 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// Returns the shape of the GPT model that the flags describe.
+    /// Returns the shape of the GPT model that the command-line flags describe.
     pub fn shape(&self) -> Shape {
         Shape { layers: self.layers, width: self.width, context: self.context }
     }

@@ -10,7 +10,7 @@ use stageline::{LossStage, Stage, Weight};
 use crate::flags::Flags;
 use crate::model::{Bytes, Head, Logits, VOCABULARY};
 
-/// The head of the GPT with another loss, which counts only the targets whose mask is 1.
+/// The last layer of the GPT with a loss that counts only the targets whose mask is 1.
 #[derive(Module, Debug)]
 pub struct MaskedHead {
     pub head: Head,
@@ -26,10 +26,10 @@ impl Stage for MaskedHead {
 }
 
 impl LossStage for MaskedHead {
-    /// The targets of a batch: the next bytes, and their mask, both `[batch, context]`.
+    /// The targets of a batch: the bytes to predict and their mask, both `[batch, context]`.
     type Target = (Bytes, Tensor<2>);
 
-    /// Returns the summed cross-entropy of the unmasked targets, in nats.
+    /// Returns the loss of a micro-batch: the cross-entropy in nats, summed over the unmasked targets.
     fn loss(&self, logits: Logits, (target, mask): Self::Target) -> Tensor<1> {
         let log_probabilities = log_softmax(logits.flatten::<2>(0, 1), 1);
         let targets = target.flatten::<1>(0, 1).unsqueeze_dim(1);
@@ -48,7 +48,7 @@ impl LossStage for MaskedHead {
 pub struct Task {
     pub batch_size: usize,
     pub context: usize,
-    /// The bytes of all samples, `[steps, batch, context + 1]`.
+    /// The bytes of all samples of the training, `[steps, batch, context + 1]`.
     pub bytes: Vec<u8>,
     /// The mask of all targets, `[steps, batch, context]`: a target with a 1 counts in the loss, and one with a 0 does
     /// not.

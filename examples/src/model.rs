@@ -1,5 +1,5 @@
-//! The model of the GPT example: a pre-LN, byte-level GPT with learned positions, as a row of layers that can be cut
-//! into stages.
+//! The model of the GPT example: a byte-level GPT with layer norms before its sublayers (pre-LN) and learned positions,
+//! as a row of layers that can be divided into stages.
 //!
 //! Activations cross boundaries as `[batch, context, width]`; inside, layers compute on `[batch x context, width]`.
 
@@ -11,7 +11,7 @@ use stageline::nn::{
 };
 use stageline::{Costs, LossStage, Row, Stage, Weight};
 
-/// The size of the model's vocabulary: the number of different bytes.
+/// The size of the GPT's vocabulary: the number of different bytes, 256.
 pub const VOCABULARY: usize = 256;
 
 /// A batch of text as bytes, `[batch, context]`.
@@ -23,17 +23,17 @@ pub type Logits = Tensor<3>;
 /// The sizes that define a GPT model: blocks, width and context.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// The number of transformer blocks in the model.
+    /// The number of transformer blocks in the GPT.
     pub layers: usize,
-    /// The width of the model: the number of values in the activation of one byte.
+    /// The width of the GPT: the number of values in the activation of one byte.
     pub width: usize,
-    /// The maximum length of the model's input, in bytes of text.
+    /// The maximum length of the GPT's input, in bytes of text.
     pub context: usize,
 }
 
 impl Shape {
-    /// Returns the number of attention heads: the largest that divides the width and leaves each head at least 64
-    /// dimensions.
+    /// Returns the number of attention heads of the GPT: the largest number that divides the width and leaves each head
+    /// at least 64 dimensions.
     pub fn heads(self) -> usize {
         (1..=(self.width / 64).max(1)).rev().find(|heads| self.width.is_multiple_of(*heads)).unwrap_or(1)
     }
@@ -73,10 +73,10 @@ pub struct Head {
     logits: Linear,
 }
 
-/// The type of the GPT as a row of layers, which can be cut into any number of stages.
+/// The type of the GPT as a row of layers, which can be divided into any number of stages.
 pub type Gpt = Row<Embeddings, Block, Head>;
 
-/// The type of the whole GPT in one piece: its first layer, its blocks and its head.
+/// The type of the whole GPT before it is divided into stages: its first layer, its blocks and its last layer.
 pub type Layers = (Embeddings, Vec<Block>, Head);
 
 /// Returns a GPT of the given shape as a row of layers, whose parameters are drawn from the seed.
@@ -84,8 +84,8 @@ pub fn gpt(shape: Shape, seed: u64) -> Gpt {
     gpt_with(shape, seed, |head| head)
 }
 
-/// Returns a GPT of the given shape as a row of layers. The function `wrap` replaces its head, for example by one with
-/// another loss.
+/// Returns a GPT of the given shape as a row of layers. The function `wrap` replaces the GPT's last layer, for example
+/// by one with another loss.
 pub fn gpt_with<H>(shape: Shape, seed: u64, wrap: impl Fn(Head) -> H + 'static) -> Row<Embeddings, Block, H>
 where
     H: LossStage<Input = Tensor<3>>,
@@ -101,7 +101,8 @@ pub fn costs(shape: Shape) -> Costs {
     gpt(shape, 0).count(Tensor::zeros([1, shape.context], &Device::flex()))
 }
 
-/// The standard deviation of initial weights, as in GPT-2; in residual projections it is divided by sqrt(2 x layers).
+/// The standard deviation of the GPT's initial weights, as in GPT-2; in residual projections it is divided by sqrt(2 x
+/// layers).
 const DEVIATION: f64 = 0.02;
 
 fn normal(std: f64) -> Initializer {
@@ -152,7 +153,7 @@ impl Head {
     }
 }
 
-/// Reshapes activations from `[batch, context, width]` to `[batch x context, width]`.
+/// Reshapes activations from `[batch, context, width]` to one row per position, `[batch x context, width]`.
 fn rows(input: Tensor<3>) -> Tensor<2> {
     input.flatten(0, 1)
 }
@@ -214,7 +215,7 @@ impl Stage for Head {
 impl LossStage for Head {
     type Target = Bytes;
 
-    /// Returns the cross-entropy of the next bytes, summed over all targets, in nats.
+    /// Returns the loss of a micro-batch: the cross-entropy of the next bytes, summed over all targets, in nats.
     fn loss(&self, logits: Logits, target: Bytes) -> Tensor<1> {
         cross_entropy(rows(logits), target.flatten(0, 1))
     }

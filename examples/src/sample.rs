@@ -12,7 +12,7 @@ use crate::model::{Bytes, Logits, VOCABULARY};
 /// The temperature of the softmax over the next byte; a temperature below 1 makes likely bytes likelier.
 const TEMPERATURE: f64 = 0.7;
 
-/// Returns `bytes` bytes with which the pipeline's model continues `prompt`.
+/// Returns `bytes` new bytes with which the model in the pipeline continues the text `prompt`.
 ///
 /// The prompt must not be longer than the model's context. Each new byte is predicted from as many of the last bytes as
 /// the prompt has.

@@ -19,11 +19,12 @@ const VALIDATION_WINDOWS: usize = 256;
 pub struct Source {
     corpus: Corpus,
     sampler: Sampler,
-    /// The offsets in bytes of the evaluated windows in the held-out text.
+    /// The offsets in bytes, within the held-out text, of the windows that an evaluation reads.
     validation: Vec<u64>,
-    /// The length of the model's input, in bytes; a window of text has one byte more, for the last target.
+    /// The length of the model's input, in bytes; a window of text has one byte more, as the target of the last input
+    /// byte.
     context: usize,
-    /// The device on which the tensors of batches are created.
+    /// The device on which the source creates the tensors of batches.
     device: Device,
 }
 

@@ -17,20 +17,21 @@ use config::{Merged, Settings};
 #[path = "../../crates/stageline-train/src/settings/merge.rs"]
 mod config;
 
-/// The largest length in bytes of an input; longer inputs are skipped, because they reach no other code.
+/// The largest length in bytes of a fuzz input; longer inputs are skipped, because they reach no other code.
 const LIMIT: usize = 4_096;
 
-/// The byte that separates the three parts of an input: command line, settings file and settings of a resumed run.
+/// The byte that separates the three parts of a fuzz input: command line, settings file and settings of a resumed run.
 const BORDER: u8 = b'|';
 
-/// The result of merging all sources of settings: the parsed flags of a run, and the same values as settings.
+/// The result of merging all sources of a training's settings: the parsed flags of a run, and the same values as
+/// settings.
 struct Resolved {
     flags: Flags,
     settings: Settings,
 }
 
-/// The flags of the fuzzed program, which replace those of a training: one of every type that a training has, under
-/// some of its names.
+/// The command-line flags of the fuzzed program, which replace those of a training: one flag of every type that a
+/// training has, some of them under the same names.
 #[derive(Debug, Parser)]
 struct Flags {
     #[command(flatten)]
@@ -82,7 +83,7 @@ struct RunFlags {
     log: Option<PathBuf>,
 }
 
-/// The names of the settings that a resumed run does not take from its checkpoint.
+/// The names of the settings that a resumed training does not take from its checkpoint.
 const NOT_INHERITED: [&str; 3] = ["verify", "log", "device"];
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -96,8 +97,8 @@ fn schedule(name: &str) -> Result<&'static str, String> {
     ["gpipe", "1f1b"].into_iter().find(|known| *known == name).ok_or(format!("there is no schedule `{name}`"))
 }
 
-/// Merges the three parts of an input to settings, and asserts that the result is right, or that the error message is
-/// not empty.
+/// Merges the three parts of a fuzz input to a training's settings, and asserts that the result is right, or that the
+/// error message is not empty.
 ///
 /// The parts are the command line with one flag per line, the settings file, and the settings of the resumed run as
 /// JSON.
@@ -146,25 +147,26 @@ fn merge(arguments: &[OsString], resumed: Option<&Settings>, file: Option<&str>)
     Ok(Resolved { flags: Flags::from_arg_matches(&matches)?, settings })
 }
 
-/// Merges a settings file with the defaults only, without other flags.
+/// Merges a settings file with the default settings only, without command-line flags.
 fn merge_file(file: &str) -> Result<Resolved> {
     merge(&["gpt".into(), "--config=file".into()], None, Some(file))
 }
 
-/// Returns the default value of every setting.
+/// Returns the default value of every setting of the fuzzed program.
 fn default() -> &'static Settings {
     static DEFAULT: OnceLock<Settings> = OnceLock::new();
     DEFAULT.get_or_init(|| merge(&["gpt".into()], None, None).expect("nothing is wrong").settings)
 }
 
-/// Returns the names of all settings, read from clap's definition rather than through the code under test.
+/// Returns the names of all settings of the fuzzed program, read from clap's definition of the flags rather than
+/// through the code under test.
 fn names() -> &'static BTreeSet<String> {
     static NAMES: OnceLock<BTreeSet<String>> = OnceLock::new();
     let command = || RunFlags::augment_args(clap::Command::new("gpt"));
     NAMES.get_or_init(|| command().get_arguments().map(|flag| flag.get_id().to_string()).collect())
 }
 
-/// Asserts that a single setting in a settings file changes only the setting of that name, and that the error for an
+/// Asserts that a settings file with one setting changes only the setting of that name, and that the error for an
 /// unknown name contains the name.
 fn assert_file_setting(name: &str, value: &toml::Value) {
     let text = toml::to_string(&BTreeMap::from([(name, value)])).expect("it was read");
@@ -186,8 +188,8 @@ fn assert_file_setting(name: &str, value: &toml::Value) {
     }
 }
 
-/// Asserts that the settings of a resumed run, merged without other sources, change only the settings of their names,
-/// and no other flag.
+/// Asserts that the settings of a resumed run, merged without other sources, change only the settings of the same
+/// names, and no other flag.
 fn assert_inherited(before: &Settings) {
     let Ok(resolved) = merge(&["gpt".into()], Some(before), None) else { return };
     // A command line may lack even the program's name.
@@ -207,7 +209,7 @@ fn assert_inherited(before: &Settings) {
     assert_eq!((config, set.len(), resume, stop_after, print_config), (None, 0, None, None, false));
 }
 
-/// Asserts that every setting whose name is not in `names` has its default value.
+/// Asserts that every setting whose name is not in the list `names` has its default value.
 fn assert_changes_only(resolved: &Resolved, names: &BTreeSet<&str>) {
     let default = &default().0;
     let now = &resolved.settings.0;
@@ -233,8 +235,8 @@ fn assert_round_trips(resolved: &Resolved) {
     }
 }
 
-/// Asserts that each setting has the value of the strongest source that sets it: flags and `--set` first, then the
-/// settings file, then the resumed run.
+/// Asserts that each setting has the value of the strongest source that sets it: command-line flags and `--set`
+/// first, then the settings file, then the settings of the resumed run.
 fn assert_precedence(resolved: &Resolved, arguments: &[OsString], resumed: Option<&Settings>, file: Option<&str>) {
     let given = Flags::command().args_override_self(true).get_matches_from(arguments);
     let file = file.filter(|_| resolved.flags.config.is_some()).unwrap_or_default();

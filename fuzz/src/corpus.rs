@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use stageline_data::{Corpus, CorpusError, CorpusOptions, Sampler, Text};
 
-/// The largest length in bytes of an input; longer inputs are skipped, because they reach no other code.
+/// The largest length in bytes of a fuzz input; longer inputs are skipped, because they reach no other code.
 const LIMIT: usize = 1_024;
-/// The largest number of files that an input describes.
+/// The largest number of text files that a fuzz input describes.
 const FILES: usize = 8;
 
-/// The byte that separates the contents of two files in an input.
+/// The byte that separates the contents of two text files in a fuzz input.
 const BORDER: u8 = b'|';
 
 const MAX_BYTES: [u64; 6] = [32 << 20, 0, 1, 7, 100, u64::MAX];
@@ -19,7 +19,8 @@ const MAX_FILES: [usize; 6] = [16_384, 0, 1, 2, 3, usize::MAX];
 const FRACTIONS: [f64; 8] = [0.1, 0.0, 0.5, 0.999_999, 1.0, -0.1, f64::NAN, f64::MIN_POSITIVE];
 const WINDOWS: [usize; 6] = [4, 0, 1, 2, 65, usize::MAX];
 
-/// Opens the corpus that the input `bytes` describes, and asserts that its texts, windows and errors are right.
+/// Opens the corpus of training text that the fuzz input `bytes` describes, and asserts that its texts, windows and
+/// errors are right.
 ///
 /// The first six bytes choose, in this order: the seed, the limit on bytes, the limit on files, the share that is held
 /// out, the length of a window, and the change of a file. The rest is the contents of the files.
@@ -70,7 +71,8 @@ fn digit<T>(list: &[T], byte: u8) -> &T {
     &list[usize::from(byte.wrapping_sub(b'0')) % list.len()]
 }
 
-/// Returns the path of the file with the index `i`: some have an extension, and some are in nested folders.
+/// Returns the path of the corpus's text file with the index `i`: some files have an extension, and some are in nested
+/// folders.
 fn path(root: &Path, i: usize) -> PathBuf {
     root.join(match i % 4 {
         0 => format!("{i}"),
@@ -80,8 +82,8 @@ fn path(root: &Path, i: usize) -> PathBuf {
     })
 }
 
-/// Opens the corpus, and asserts that it opens exactly if the options are in range and there is a byte to read. Returns
-/// `None` if it does not open.
+/// Opens a corpus of text files, and asserts that it opens exactly if the options are in range and the files have a
+/// byte to read. Returns `None` if the corpus does not open.
 fn opened(root: &Path, contents: &[&[u8]], options: &CorpusOptions) -> Option<Corpus> {
     let in_range = options.max_bytes > 0 && options.max_files > 0 && (0.0..1.0).contains(&options.validation_fraction);
     let empty = contents.iter().all(|contents| contents.is_empty());
@@ -96,14 +98,15 @@ fn opened(root: &Path, contents: &[&[u8]], options: &CorpusOptions) -> Option<Co
     }
 }
 
-/// Reads all bytes of a text.
+/// Reads all bytes of a training or held-out text.
 fn whole(text: &Text) -> Result<Vec<u8>, CorpusError> {
     let mut bytes = vec![0; text.len() as usize];
     text.read(0, &mut bytes)?;
     Ok(bytes)
 }
 
-/// Reads all bytes of a text; returns `None` if one of its files has changed since the corpus was opened.
+/// Reads all bytes of a training or held-out text; returns `None` if one of its files has changed since the corpus was
+/// opened.
 fn whole_or_changed(text: &Text) -> Option<Vec<u8>> {
     match whole(text) {
         Ok(bytes) => Some(bytes),
@@ -112,8 +115,8 @@ fn whole_or_changed(text: &Text) -> Option<Vec<u8>> {
     }
 }
 
-/// Asserts that the training text and the validation text together have the bytes of the files, up to the limits of the
-/// options.
+/// Asserts that the training text and the validation text together have the bytes of the corpus's files, up to the
+/// limits that the options set.
 fn assert_complete(texts: &[&Text; 2], wholes: &[Vec<u8>; 2], contents: &[&[u8]], options: &CorpusOptions) {
     let [train, validation] = texts;
     assert!(!train.is_empty());
@@ -138,7 +141,8 @@ fn assert_complete(texts: &[&Text; 2], wholes: &[Vec<u8>; 2], contents: &[&[u8]]
     assert!((0.0..=8.0).contains(&entropy));
 }
 
-/// Asserts that the windows which a sampler chooses lie inside the text, and that reading them gives the text's bytes.
+/// Asserts that the windows of text which a sampler chooses lie inside the text, and that reading the windows gives the
+/// text's bytes.
 fn assert_windows(text: &Text, whole: &[u8], window: usize, step: u64) {
     let sampler = match Sampler::new(text.len(), window, step) {
         Ok(sampler) => sampler,
@@ -156,7 +160,7 @@ fn assert_windows(text: &Text, whole: &[u8], window: usize, step: u64) {
     }
 }
 
-/// Changes a file in the way that `change` selects, and returns whether bytes of the corpus changed.
+/// Changes a file of the corpus in the way that `change` selects, and returns whether bytes of the corpus changed.
 fn changed(path: &Path, change: u8) -> bool {
     let length = fs::metadata(path).expect("it is there").len();
     let file = File::options().write(true).open(path).expect("it is there");

@@ -11,16 +11,16 @@ use serde_json::Value;
 use stageline_hub::{Dtype, FolderError, ModelFolder, TensorView, Values};
 use tempfile::TempDir;
 
-/// The largest length in bytes of an input; longer inputs are skipped, because they reach no other code.
+/// The largest length in bytes of a fuzz input; longer inputs are skipped, because they reach no other code.
 const LIMIT: usize = 4_096;
 
 const CONFIG: &str = "config.json";
 const INDEX: &str = "model.safetensors.index.json";
-/// The name of the weights file in a folder without an index.
+/// The name of the weights file in a model folder without an index.
 const SINGLE: &str = "model.safetensors";
 const SHARDS: [&str; 2] = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
 
-/// The byte in an input that separates the header from the data of a weights file.
+/// The byte in a fuzz input that separates the header from the data of a weights file.
 const BORDER: u8 = b'|';
 
 const CONFIG_TEXT: &str = r#"{"model_type": "llama", "hidden_size": 2}"#;
@@ -37,14 +37,14 @@ const HEADERS: [&str; 2] = [
     r#"{"positions":{"dtype":"I64","shape":[2],"data_offsets":[0,16]},
 "lm_head.weight":{"dtype":"BF16","shape":[1,2],"data_offsets":[16,20]}}"#,
 ];
-/// The data of the two weights files of the valid folder; all their values are finite.
+/// The data of the two weights files of a valid model folder; all their values are finite.
 const DATA: [&[u8]; 2] = [b"\0\0\xc0\x3f\0\0\0\xc0\0\x3c\0\xc0", b"\0\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x80\x3f\x40\xc0"];
 
-/// The files of a model folder: the contents of each, by its name.
+/// The files of a model folder: the contents of each file, by the file's name.
 type Files = BTreeMap<&'static str, Vec<u8>>;
 
-/// Opens and reads the folder that an input describes, and asserts that what is read is right, or that the error names
-/// the faulty file.
+/// Opens and reads the model folder that a fuzz input describes, and asserts that what is read is right, or that the
+/// error names the faulty file.
 ///
 /// The first byte chooses the file that the rest replaces: 0 for the configuration, 1 for the index, 2 and 3 for the
 /// two weights files, or 4 for the weights file of a folder without an index. The rest is the header and the data of a
@@ -78,7 +78,7 @@ pub fn model_folder(bytes: &[u8]) {
     }
 }
 
-/// Returns the files of a valid folder, which has an index.
+/// Returns the files of a valid model folder, which has an index of its weights files.
 fn valid() -> &'static Files {
     static FILES: OnceLock<Files> = OnceLock::new();
     FILES.get_or_init(|| {
@@ -100,19 +100,20 @@ fn folder(files: &Files) -> TempDir {
     root
 }
 
-/// Returns a weights file with the given header and data, and with the right length of the header before them.
+/// Returns a weights file with the given header and data, and with the right header length before them.
 fn file(header: &[u8], data: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes(), header, data].concat()
 }
 
-/// Returns a weights file whose header and data are the parts of `contents` before and after the first border byte.
-/// Without a border byte there is no data.
+/// Returns a weights file whose header and data are the parts of `contents` before and after the first separator byte.
+/// Without a separator byte the file has no data.
 fn weights(contents: &[u8]) -> Vec<u8> {
     let mut parts = contents.splitn(2, |&byte| byte == BORDER);
     file(parts.next().unwrap_or_default(), parts.next().unwrap_or_default())
 }
 
-/// Asserts that the messages of an error and of its causes are short, and have no characters that a terminal executes.
+/// Asserts that the messages of an error about a model folder, and of the error's causes, are short, and have no
+/// characters that a terminal executes.
 fn assert_shown(error: &FolderError) {
     let mut texts = vec![error.to_string(), format!("{error:?}")];
     let mut cause = error.source();
@@ -126,8 +127,8 @@ fn assert_shown(error: &FolderError) {
     }
 }
 
-/// Asserts that the error of a rejected folder is right: it names the replaced file, or a file that the replaced index
-/// names.
+/// Asserts that the error of a rejected model folder is right: it names the replaced file, or a file that the replaced
+/// index names.
 fn assert_refused(error: &FolderError, root: &Path, replaced: &str) {
     let is_index = replaced == INDEX;
     match error {
@@ -149,8 +150,8 @@ fn assert_refused(error: &FolderError, root: &Path, replaced: &str) {
     }
 }
 
-/// Asserts that a folder that was opened has its configuration, all tensors of its index, and every byte of its weights
-/// files.
+/// Asserts that a model folder that was opened has its configuration, all tensors of its index, and every byte of its
+/// weights files.
 fn assert_read(folder: &ModelFolder, files: &Files) {
     let json = |name| serde_json::from_slice::<Value>(&files[name]).expect("it was read");
     assert_eq!(folder.config(), &json(CONFIG));
@@ -181,8 +182,8 @@ fn assert_read(folder: &ModelFolder, files: &Files) {
     assert!(left.values().all(|&bytes| bytes == 0), "{left:?}");
 }
 
-/// Asserts that a tensor has as many bytes as its shape and type need, and that it is converted to f32 exactly if it is
-/// a float of 16 or 32 bits.
+/// Asserts that a tensor of a model folder has as many bytes as its shape and type need, and that it is converted to
+/// f32 exactly if it is a float of 16 or 32 bits.
 fn assert_converted(tensor: &TensorView) {
     let elements = tensor.shape.iter().map(|&length| length as u128);
     let elements = if tensor.shape.contains(&0) { 0 } else { elements.product() };
@@ -201,8 +202,8 @@ fn assert_converted(tensor: &TensorView) {
     }
 }
 
-/// Asserts that a folder that was read can be written with its own layout, and has the same tensors when it is read
-/// again.
+/// Asserts that a model folder that was read can be written with its own layout, and has the same tensors when it is
+/// read again.
 fn assert_round_trips(folder: &ModelFolder, files: &Files) {
     let copy = self::folder(&Files::from([(CONFIG, files[CONFIG].clone())]));
     let layout = folder.layout().expect("the folder exists");

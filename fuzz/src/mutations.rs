@@ -4,13 +4,14 @@ use std::fs;
 use std::panic::catch_unwind;
 use std::path::Path;
 
-/// The length in bytes to which mutated inputs are cut.
+/// The largest length in bytes of mutated fuzz inputs; longer inputs are cut to this length.
 const LIMIT: usize = 4_096;
 
-/// The bytes at which the mutations divide an input into pieces: the separators in the formats of the seeds.
+/// The bytes at which mutations divide a fuzz input into pieces: the separators in the formats of the seeds.
 const BORDERS: &[u8] = b", |\n";
 
-/// Returns the seeds of a fuzz target: the contents of all files in a folder, in the order of their names.
+/// Returns the seeds (example inputs) of a fuzz target: the contents of all files in a folder, in the order of their
+/// names.
 pub fn seeds(folder: &str) -> Vec<Vec<u8>> {
     let entries = fs::read_dir(Path::new(folder)).expect("the seeds can be listed");
     let mut paths: Vec<_> = entries.map(|entry| entry.expect("the seeds can be listed").path()).collect();
@@ -18,8 +19,8 @@ pub fn seeds(folder: &str) -> Vec<Vec<u8>> {
     paths.iter().map(|path| fs::read(path).expect("seeds can be read")).collect()
 }
 
-/// Runs `target` on every seed, and then on `tries` mutations of the seeds, which may insert one of `words`. The
-/// mutations are the same in every run.
+/// Runs a fuzz target on every seed (example input), and then on `tries` mutations of the seeds, which may insert one
+/// of `words`. The mutations are the same in every run.
 pub fn run(seeds: &[Vec<u8>], words: &[&str], tries: usize, target: fn(&[u8])) {
     for seed in seeds {
         run_one(seed, target);
@@ -35,12 +36,12 @@ pub fn run(seeds: &[Vec<u8>], words: &[&str], tries: usize, target: fn(&[u8])) {
     }
 }
 
-/// Runs a fuzz target on one input, and prints the input if the target panics.
+/// Runs a fuzz target on one input, and prints the input if the fuzz target panics.
 fn run_one(input: &[u8], target: fn(&[u8])) {
     assert!(catch_unwind(|| target(input)).is_ok(), "on the input b\"{}\"", input.escape_ascii());
 }
 
-/// Changes an input in one of seven random ways, at a random place.
+/// Changes a fuzz input in one of seven random ways, at a random place.
 fn mutate(input: &mut Vec<u8>, seeds: &[Vec<u8>], words: &[&str], dice: &mut Dice) {
     let at = dice.below(input.len() + 1);
     let end = input.len().min(at + dice.below(8));
@@ -65,7 +66,7 @@ fn mutate(input: &mut Vec<u8>, seeds: &[Vec<u8>], words: &[&str], dice: &mut Dic
     }
 }
 
-/// Exchanges two random pieces of an input, which separator bytes delimit.
+/// Exchanges two random pieces of a fuzz input; separator bytes delimit the pieces.
 fn exchange(input: &mut Vec<u8>, dice: &mut Dice) {
     let mut pieces: Vec<&[u8]> = input.split_inclusive(|byte| BORDERS.contains(byte)).collect();
     if !pieces.is_empty() {
@@ -75,11 +76,11 @@ fn exchange(input: &mut Vec<u8>, dice: &mut Dice) {
     }
 }
 
-/// A random number generator (SplitMix64) that needs no crate.
+/// A random number generator (SplitMix64) for mutations of fuzz inputs, which needs no crate.
 struct Dice(u64);
 
 impl Dice {
-    /// Returns a random number from 0 to `bound` - 1.
+    /// Returns a random whole number from 0 to `bound` - 1.
     fn below(&mut self, bound: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

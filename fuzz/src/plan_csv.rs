@@ -2,11 +2,11 @@
 
 use stageline_schedule::{Checked, Plan, check};
 
-/// The largest length in bytes of an input; longer inputs are skipped, because they reach no other code.
+/// The largest length in bytes of a fuzz input; longer inputs are skipped, because they reach no other code.
 const LIMIT: usize = 4_096;
 
-/// Parses an input as a plan in CSV, and checks the plan at several channel capacities: the least, the greatest, and
-/// some in between.
+/// Parses a fuzz input as a plan in CSV, and checks the plan at several capacities of the channels between stages: the
+/// least, the greatest, and some in between.
 pub fn plan_csv(bytes: &[u8]) {
     if bytes.len() > LIMIT {
         return;
@@ -37,8 +37,8 @@ pub fn plan_csv(bytes: &[u8]) {
     }
 }
 
-/// Asserts what must hold for every accepted plan about its least channel capacity, its lowered form (with sends and
-/// receives) and its transfers.
+/// Asserts what must hold for every plan that the check accepts: about its least channel capacity, its lowered form
+/// (with sends and receives) and its transfers.
 fn assert_checked(checked: &Checked) {
     let (plan, least) = (checked.plan(), checked.least_capacity());
     assert!(least <= checked.capacity());

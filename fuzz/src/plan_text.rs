@@ -2,8 +2,8 @@
 
 use stageline_schedule::{Action, Instruction, Plan};
 
-/// Parses every word of an input as an action and as an instruction, and makes a plan whose workers are the lines of
-/// the input.
+/// Parses every word of a fuzz input as an action and as an instruction of a plan, and makes a plan whose workers are
+/// the lines of the input.
 pub fn plan_text(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let rows: Vec<Vec<Action>> = text.lines().map(|line| line.split(' ').filter_map(word).collect()).collect();
@@ -21,8 +21,8 @@ pub fn plan_text(bytes: &[u8]) {
     }
 }
 
-/// Parses one word as an action. Asserts that an instruction that was parsed is written as the same word, and that an
-/// error contains the word.
+/// Parses one word as an action of a plan. Asserts that an instruction that was parsed is written as the same word, and
+/// that an error contains the word.
 fn word(word: &str) -> Option<Action> {
     match word.parse::<Instruction>() {
         Ok(instruction) => {

@@ -14,7 +14,7 @@ use stageline::{Batch, DynamicLossScale, LossStage, Pipeline, PipelineBuilder, S
 
 const WIDTH: usize = 4;
 
-/// The length in bytes below which the message of every rejected checkpoint must be.
+/// The length in bytes below which the error message of every rejected checkpoint must be.
 const LONGEST: usize = 4_096;
 
 /// Names for tensors that no model has; some have characters that must not reach a terminal.
@@ -82,7 +82,7 @@ fn batch() -> Batch<Tensor<2>, Tensor<1>> {
     Batch::new(Tensor::ones([4, WIDTH], &device), Tensor::ones([4], &device))
 }
 
-/// Returns an undamaged checkpoint of the model, taken after two steps.
+/// Returns an undamaged checkpoint of the fuzz target's model, taken after two training steps.
 fn sound() -> &'static Checkpoint {
     static CHECKPOINT: OnceLock<Checkpoint> = OnceLock::new();
     CHECKPOINT.get_or_init(|| {
@@ -92,8 +92,8 @@ fn sound() -> &'static Checkpoint {
     })
 }
 
-/// Makes one change to the checkpoint, which the next few bytes of the input select. Returns `None` if no change was
-/// made, because no bytes or no tensors are left.
+/// Makes one change to the checkpoint, which the next few bytes of the fuzz input select. Returns `None` if no change
+/// was made, because no bytes or no tensors are left.
 fn change(checkpoint: &mut Checkpoint, bytes: &mut impl Iterator<Item = u8>) -> Option<()> {
     let mut next = |bound: usize| bytes.next().map(|byte| usize::from(byte) % bound.max(1));
     let tensors = if next(3)? == 0 { &mut checkpoint.parameters } else { &mut checkpoint.optimizer };
@@ -125,8 +125,8 @@ fn change(checkpoint: &mut Checkpoint, bytes: &mut impl Iterator<Item = u8>) -> 
     Some(())
 }
 
-/// Restores a pipeline from a checkpoint with the changes that the input `bytes` describes, and returns whether the
-/// checkpoint was accepted.
+/// Restores a pipeline from a checkpoint with the changes that the fuzz input `bytes` describes, and returns whether
+/// the pipeline accepted the checkpoint.
 pub fn restore(bytes: &[u8]) -> bool {
     let mut checkpoint = sound().clone();
     let mut bytes = bytes.iter().copied();

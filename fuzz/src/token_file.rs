@@ -8,10 +8,11 @@ use sha2::{Digest, Sha256};
 use stageline_data::{TokenError, TokenFile};
 use tempfile::TempDir;
 
-/// The largest length in bytes of an input; longer inputs are skipped, because they reach no other code.
+/// The largest length in bytes of a fuzz input; longer inputs are skipped, because they reach no other code.
 const LIMIT: usize = 4_096;
 
-/// The byte that separates the header, the tokens and the ends of the documents in a description of a token file.
+/// The byte that separates the header, the tokens and the ends of the documents in a fuzz input's description of a
+/// token file.
 const BORDER: u8 = b'|';
 
 const MAGIC: &[u8; 8] = b"stagetok";
@@ -19,27 +20,29 @@ const MAGIC: &[u8; 8] = b"stagetok";
 const HEADER: usize = 104;
 /// The length of a token file's checksum (a SHA-256) in bytes.
 const HASH: usize = 32;
-/// The smallest number of documents in a token file of which whole documents are held out.
+/// The smallest number of documents in a token file for which whole documents are held out from training.
 const DOCUMENTS: usize = 20;
 
-/// The length in bytes below which every error message must be; the path of the file is part of the message.
+/// The length in bytes below which every error message about a token file must be; the path of the file is part of
+/// the message.
 const LONGEST: usize = 1_000;
 
 /// The shares of the tokens that the fuzz target asks to hold out: within the allowed range, and at and beyond its
 /// ends.
 const SHARES: [f64; 9] = [0.1, 0.5, f64::MIN_POSITIVE, 0.999_999, 0.0, 1.0, -0.1, f64::NAN, f64::INFINITY];
 
-/// The contents of a valid token file, which reading must give.
+/// The contents of a valid token file, which reading the file must give.
 struct Expected {
     vocabulary: u64,
     tokens: Vec<u32>,
-    /// The end of each document: the number of tokens in the file up to and with the document.
+    /// The end of each document in the token file: the number of tokens in the file up to and with the document.
     ends: Vec<u64>,
     /// The SHA-256 of the tokens and document ends, as the header of the file has it, in hexadecimal digits.
     contents: String,
 }
 
-/// Opens and reads the token file that an input describes, and asserts that it is accepted exactly if it is valid.
+/// Opens and reads the token file that a fuzz input describes, and asserts that the file is accepted exactly if it is
+/// valid.
 ///
 /// The first byte chooses the meaning of the rest: 0 for a whole file, 1 for a description, which is the header, the
 /// tokens and the ends of the documents. Border bytes separate these parts, and commas their numbers. The numbers of
@@ -69,17 +72,17 @@ pub fn token_file(bytes: &[u8]) {
     }
 }
 
-/// Makes a temporary folder, in memory if the system has `/dev/shm`.
+/// Creates a temporary folder, in memory if the system has `/dev/shm`.
 fn folder() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("temporary folders can be made")
 }
 
-/// Returns the number of bytes that a token takes in the file, given the size of the vocabulary.
+/// Returns the number of bytes that one token takes in a token file, given the size of the vocabulary.
 fn width(vocabulary: u64) -> usize {
     if vocabulary <= 65_536 { 2 } else { 4 }
 }
 
-/// Returns the bytes of the token file that a description stands for.
+/// Returns the bytes of the token file that a fuzz input's description stands for.
 fn described(description: &[u8]) -> Vec<u8> {
     let description = String::from_utf8_lossy(description);
     let mut parts = description.split(char::from(BORDER));
@@ -111,7 +114,7 @@ fn described(description: &[u8]) -> Vec<u8> {
 }
 
 /// Returns the contents of a token file, or `None` if the file is not valid. Lengths are computed in 128 bits, so that
-/// none overflows.
+/// no length overflows.
 fn expected(file: &[u8]) -> Option<Expected> {
     let header = file.get(..HEADER)?;
     let small = |at: usize| u32::from_le_bytes(*header[at..].first_chunk().expect("it is in the header"));
@@ -137,7 +140,7 @@ fn expected(file: &[u8]) -> Option<Expected> {
     is_complete.then_some(Expected { vocabulary, tokens: tokens_read, ends, contents })
 }
 
-/// Asserts that the message of an error is short and free of control characters.
+/// Asserts that the message of an error about a token file is short and free of control characters.
 fn assert_shown(error: &TokenError) {
     for text in [error.to_string(), format!("{error:?}")] {
         assert!(!text.is_empty() && text.len() < LONGEST, "{} bytes: {text}", text.len());
@@ -160,8 +163,8 @@ fn assert_read(file: &TokenFile, expected: &Expected) {
     assert_range(file, expected, file.len()..file.len());
 }
 
-/// Asserts that the tokens in a range of positions are read as expected, or that the file counts as damaged exactly if
-/// one of them is not in the vocabulary.
+/// Asserts that the tokens in a range of positions of a token file are read as expected, or that the file counts as
+/// damaged exactly if one of these tokens is not in the vocabulary.
 fn assert_range(file: &TokenFile, expected: &Expected, range: Range<u64>) {
     let tokens = &expected.tokens[range.start as usize..range.end as usize];
     let is_known = tokens.iter().all(|&token| u64::from(token) < expected.vocabulary);
@@ -175,8 +178,8 @@ fn assert_range(file: &TokenFile, expected: &Expected, range: Range<u64>) {
     }
 }
 
-/// Asserts that a split into training and held-out tokens covers all tokens, that neither side is empty, and that no
-/// document is divided if there are many.
+/// Asserts that the split of a token file into training and held-out tokens covers all tokens, that neither side is
+/// empty, and that no document is divided if there are many.
 fn assert_split(file: &TokenFile, expected: &Expected, share: f64) {
     let is_share = share > 0.0 && share < 1.0;
     match file.split(share) {

@@ -28,7 +28,7 @@ use crate::ran_in_a_process_of_its_own;
 const WIDTH: usize = 3;
 
 /// The place of an injected panic: the replica, the stage, the activity of the worker, and whether the panic comes at
-/// the activity's begin or end.
+/// the activity's beginning or end.
 #[derive(Clone, Debug, PartialEq)]
 struct Point {
     replica: usize,
@@ -44,15 +44,15 @@ enum Moment {
     After,
 }
 
-/// The place where the next panic is to be injected; `None` if no panic is due. The tracing span that panics takes the
-/// value.
+/// The place where a test wants the next panic; `None` if no panic is due. The tracing span that injects the panic
+/// clears this value.
 static WANTED: Mutex<Option<Point>> = Mutex::new(None);
 
-/// The id of the tracing span that panics when it is left; 0 if no panic is due.
+/// The id of the tracing span that injects a panic when it is left; 0 if no panic is due.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// The tracing spans that workers have opened for their actions so far; `None` if the running test does not collect
-/// them.
+/// The tracing spans that workers have opened for their actions so far; `None` if the running test does not collect the
+/// spans.
 static NOTED: Mutex<Option<Vec<Noted>>> = Mutex::new(None);
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -64,11 +64,11 @@ struct Noted {
     waited_us: Option<u64>,
     waited_for: Option<String>,
     step: Option<u64>,
-    /// The figures in the tracing span of a training step, by name: the step's loss, weight and bubble.
+    /// The figures in the tracing span of a training step, by name: the step's loss, loss weight and bubble.
     figures: BTreeMap<&'static str, f64>,
 }
 
-/// The number of warnings of a stalled pipeline that were logged so far.
+/// The number of warnings of a stalled pipeline that the library logged so far in this process.
 pub static WARNINGS: AtomicU64 = AtomicU64::new(0);
 
 /// Installs the tracing subscriber that injects panics as the only one of this process; later calls do nothing.
@@ -77,8 +77,8 @@ pub fn listen() {
     ONCE.call_once(|| tracing::subscriber::set_global_default(Saboteur(AtomicU64::new(1))).unwrap());
 }
 
-/// The tracing subscriber of these tests: it injects panics, and collects spans and events. The field counts the ids of
-/// spans.
+/// The tracing subscriber of the tests that inject panics: it panics in chosen spans, and collects spans and events.
+/// The field counts the ids of spans.
 struct Saboteur(AtomicU64);
 
 impl Subscriber for Saboteur {
@@ -168,7 +168,7 @@ impl Visit for Noted {
     }
 }
 
-/// The messages that stages have logged as warnings so far.
+/// The messages that stages of the tested pipelines have logged as warnings so far.
 static COMPLAINTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// The text of a logged event, as a visitor of the event's fields that keeps the field `message`.
@@ -210,14 +210,15 @@ impl Visit for Seen {
     }
 }
 
-/// Returns the configuration of a stage for these tests: AdamW with a learning rate that differs in every step.
+/// Returns the configuration of a stage for the tests that inject panics: AdamW with a learning rate that differs in
+/// every step.
 fn falling() -> StageConfig {
     let learning_rate = CosineAnnealingLrSchedulerConfig::new(0.05, 10).init().unwrap();
     StageConfig::new(device(), AdamWConfig::new().init(), learning_rate)
 }
 
-/// Returns the builder of a pipeline for these tests: two stages with running statistics and dropout, and a last stage
-/// with the loss.
+/// Returns the builder of a pipeline for the tests that inject panics: two stages with running statistics and dropout,
+/// and a last stage with the loss.
 fn noisy(seed: u64, micro_batches: usize) -> PipelineBuilder<Tensor<2>, Tensor<2>, Target> {
     let Mlp { mut layers, error } = Mlp::new(2, WIDTH, seed);
     let (second, first) = (Noisy::new(layers.pop().unwrap(), 1), Noisy::new(layers.pop().unwrap(), 0));
@@ -225,7 +226,7 @@ fn noisy(seed: u64, micro_batches: usize) -> PipelineBuilder<Tensor<2>, Tensor<2
     chain.loss((layers, error), falling()).micro_batches(micro_batches).cores_per_stage(1)
 }
 
-/// Returns the builder of a pipeline for these tests whose last layer is tied to the first one.
+/// Returns the builder of a pipeline for the tests that inject panics, whose last layer is tied to the first one.
 fn tied(
     seed: u64,
     stages: usize,
@@ -246,16 +247,16 @@ fn batch(step: u64) -> Batch<Tensor<2>, Target> {
 
 type Scheduled = &'static (dyn Schedule + Sync);
 
-/// A training of three steps into which panics are injected: its pipeline, the states of an undisturbed run, and the
-/// places where a panic can be injected.
+/// A training of three steps into which panics are injected: its pipeline, the states of the same training without a
+/// panic, and the places where a panic can be injected.
 struct Case {
     name: String,
-    /// The function that returns the builder of the pipeline, whose parameters depend on the given seed.
+    /// The function that returns the builder of the training's pipeline, whose parameters depend on the given seed.
     build: Box<dyn Fn(u64) -> PipelineBuilder<Tensor<2>, Tensor<2>, Target> + Send>,
-    /// The checkpoint after each step of the training without a panic.
+    /// The checkpoint after each step of the training when it runs without a panic.
     undisturbed: Vec<Checkpoint>,
-    /// The places where a panic can be injected: the replica, the stage and the kind of every activity of the workers
-    /// in a step.
+    /// The places in the training where a panic can be injected: the replica, the stage and the kind of every activity
+    /// of the workers in a step.
     points: Vec<(usize, usize, Activity)>,
 }
 
@@ -278,8 +279,8 @@ impl Case {
         Self { name, build: Box::new(build), undisturbed, points }
     }
 
-    /// Injects a panic at `point` in the second step. Asserts that one error names the place, that no stage has stepped
-    /// its optimizer, and that the training continues with the same bits.
+    /// Injects a panic at `point` in the training's second step. Asserts that one error names the place, that no stage
+    /// has stepped its optimizer, and that the training continues with the same bits.
     fn survive(&self, point: Point) {
         let case = format!("{}, {point:?}", self.name);
         let mut pipeline = (self.build)(1).build().unwrap();
@@ -301,8 +302,8 @@ impl Case {
         self.assert_continues(pipeline, &case);
     }
 
-    /// Injects a panic at `point` in the second of three overlapping steps, when the first step may not be committed
-    /// yet. Returns false if overlapping steps have no such point.
+    /// Injects a panic at `point` in the second of three overlapping steps (each begins before the previous step has
+    /// ended), when the first step may not be committed yet. Returns false if overlapping steps have no such point.
     fn survive_overlapping(&self, point: Point) -> bool {
         let case = format!("{}, {point:?}, overlapping", self.name);
         let mut pipeline = (self.build)(1).build().unwrap();
@@ -354,8 +355,9 @@ impl Case {
         true
     }
 
-    /// Asserts that the failed pipeline still has the state after the first step, and that a new pipeline that is
-    /// restored from this state makes the second step with the same bits as an undisturbed training.
+    /// Asserts that the pipeline that failed in its second step still has the state after the first step, and that a
+    /// new pipeline that is restored from this state makes the second step with the same bits as a training without a
+    /// panic.
     fn assert_continues(&self, mut pipeline: Pipeline<Tensor<2>, Tensor<2>, Target>, case: &str) {
         let left = pipeline.checkpoint().unwrap();
         assert!(left == self.undisturbed[0], "{case}: a stage has stepped");
@@ -416,9 +418,9 @@ fn each_point(mut with: impl FnMut(&Case, Point) + Send + 'static) {
     }
 }
 
-/// A stage for tests of warnings: its first layer is marked for recomputation, and its second is burn's own linear
-/// layer, whose backward cannot be split. If `detaches` is set, the stage detaches its input from the autodiff graph,
-/// so nothing can be recomputed.
+/// A stage for tests of warnings. Its first layer is marked for recomputation, and its second layer is burn's own
+/// linear layer, whose backward cannot be split. If `detaches` is set, the stage detaches its input from the autodiff
+/// graph, so nothing can be recomputed.
 #[derive(burn::module::Module, Debug)]
 struct Odd {
     marked: mlp::Layer,
@@ -438,8 +440,8 @@ impl stageline::Stage for Odd {
     }
 }
 
-/// Tests that recomputation without effect and backwards that cannot be split are reported once per stage, with the
-/// place.
+/// Tests two warnings, which are logged once per stage with the stage's name: recomputation that recomputes nothing,
+/// and backwards that cannot be split.
 #[test]
 fn recomputation_and_split_backwards_that_do_nothing_are_reported() {
     use stageline::Recompute;
@@ -478,9 +480,9 @@ fn recomputation_and_split_backwards_that_do_nothing_are_reported() {
     assert!(found.len() == 3 && found[1].starts_with(&unmarked(1)), "{found:?}");
 }
 
-/// Tests the fields of tracing spans: the span of an action has its stage, its micro-batch, the microseconds that it
-/// waited and for whom. The span of a step begins before its actions, and has its loss, weight and bubble, also if the
-/// step has no loss weight.
+/// Tests the fields of tracing spans. The span of an action has its stage, its micro-batch, the microseconds that the
+/// worker waited, and for whom. The span of a step begins before the step's actions, and has the step's loss, loss
+/// weight and bubble, also if that weight is 0.
 #[test]
 fn spans_of_actions_and_steps_have_their_fields() {
     if ran_in_a_process_of_its_own() {
@@ -548,8 +550,8 @@ fn a_panic_anywhere_in_a_step_rolls_it_back_on_all_stages() {
     assert_eq!((injections, flush), (3218, 1112), "panics, and those of them outside the plan's actions");
 }
 
-/// Tests a panic of stage 0 after its optimizer step with rollback off: the step cannot be rolled back although the
-/// other stages have not stepped, so the training ends and the error names the last checkpoint.
+/// Tests a panic of stage 0 after its optimizer step with the setting `rollback` off: the step cannot be rolled back
+/// although the other stages have not stepped, so the training ends and the error names the last checkpoint.
 #[test]
 fn without_rollback_a_panic_in_the_flush_ends_the_training_and_names_the_last_checkpoint() {
     if ran_in_a_process_of_its_own() {

@@ -1,5 +1,5 @@
 //! Tests that need a process of their own, because they subscribe to the events of the process, count its memory and
-//! threads, or are killed.
+//! threads, or kill it.
 
 use example_gpt::model;
 use stageline_workspace::mlp;

@@ -1,5 +1,5 @@
-//! Tests that compare the memory that workers have in use in steps with the estimate that was made before the first
-//! step.
+//! Tests that compare the memory that workers have in use in training steps with the estimate that was made before the
+//! first step.
 
 use burn::optim::{AdamWConfig, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -12,7 +12,7 @@ use crate::ran_in_a_process_of_its_own;
 
 const CONTEXT: usize = 64;
 
-/// The shape and the settings of a GPT pipeline whose memory is estimated and measured.
+/// The model shape and the settings of a GPT pipeline whose memory is estimated and measured.
 struct Configuration {
     layers: usize,
     stages: usize,
@@ -38,7 +38,8 @@ impl Configuration {
         builder.micro_batches(self.micro_batches).schedule(self.schedule).cores_per_stage(1).build().unwrap()
     }
 
-    /// Makes three steps and returns the measured memory of every worker in the third step, in which all buffers exist.
+    /// Makes three training steps and returns the measured memory of every worker in the third step, in which all
+    /// buffers exist.
     fn measure(&self, pipeline: &mut Pipeline<Bytes, Logits, Bytes>) -> Vec<WorkerMemory> {
         (0..2).for_each(|step| drop(pipeline.step(self.batch(step)).unwrap()));
         pipeline.step(self.batch(2)).unwrap().recording.memory().unwrap()
@@ -119,8 +120,8 @@ fn every_worker_holds_the_estimated_memory_within_a_tenth() {
     }
 }
 
-/// Tests that the flush needs less memory with rollback off: there are no copies of the parameters and of both moments
-/// of Adam (12 bytes a parameter), so the peak is in the backwards.
+/// Tests that the optimizer step needs less memory with the setting `rollback` off: there are no copies of the
+/// parameters and of both moments of Adam (12 bytes a parameter), so the peak is in the backwards.
 #[test]
 fn without_rollback_the_flush_holds_less() {
     if ran_in_a_process_of_its_own() {
@@ -137,8 +138,8 @@ fn without_rollback_the_flush_holds_less() {
     assert!(without + 3 * parameters / 2 < with, "{without} without rollback, {with} with it");
 }
 
-/// Tests the memory estimate for overlapping steps, in which a worker also keeps the state from before the previous
-/// step until the verdict on that step.
+/// Tests the memory estimate for overlapping steps, in which a step begins before the previous one has ended: a worker
+/// also keeps the state from before the previous step until it is decided whether that step counts.
 #[test]
 fn overlapping_steps_hold_the_estimated_memory() {
     if ran_in_a_process_of_its_own() {
@@ -167,8 +168,8 @@ fn overlapping_steps_hold_the_estimated_memory() {
 }
 
 /// Tests the memory estimate for a matrix that is tied across three stages and takes most of their memory. Stages that
-/// do not own the matrix have a copy of it, and their gradients are in flight until the owner has used them. The number
-/// of gradients in flight depends on timing: at most as many as the plan lets one stage be ahead of another.
+/// do not own the matrix have a copy of it, and their gradients of it are in flight until the owner has used them. The
+/// number of gradients in flight depends on timing: at most as many as the plan lets one stage be ahead of another.
 #[test]
 fn stages_with_tied_parameters_hold_the_estimated_memory() {
     const WIDTH: usize = 256;
@@ -207,7 +208,8 @@ fn stages_with_tied_parameters_hold_the_estimated_memory() {
     }
 }
 
-/// Tests that full recomputation more than halves the peak memory: only the inputs of a stage's eight blocks are kept.
+/// Tests that full recomputation more than halves the peak memory of a stage with eight blocks: only the inputs of the
+/// blocks are kept for the backward.
 #[test]
 fn full_recomputation_holds_less_than_half() {
     if ran_in_a_process_of_its_own() {

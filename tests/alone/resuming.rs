@@ -1,4 +1,5 @@
-//! Tests the warnings of a pipeline that resumes a checkpoint with settings that change its values.
+//! Tests the warnings of a pipeline that resumes from a checkpoint with other settings, which change the trained
+//! values.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
@@ -14,7 +15,7 @@ use crate::ran_in_a_process_of_its_own;
 
 const WIDTH: usize = 3;
 
-/// A subscriber that keeps the messages of all warnings.
+/// A tracing subscriber that keeps the messages of all warnings of a test.
 struct Warnings(Arc<Mutex<Vec<String>>>);
 
 impl Subscriber for Warnings {
@@ -47,8 +48,8 @@ impl Visit for Message {
     }
 }
 
-/// The settings of a pipeline that the test changes: replicas, micro-batches of each, gradient groups and learning
-/// rate.
+/// The settings of a pipeline that the test changes when it resumes: number of replicas, micro-batches of each replica,
+/// number of gradient groups (micro-batches whose gradients are summed separately) and learning rate.
 #[derive(Clone, Copy)]
 struct Settings {
     replicas: usize,

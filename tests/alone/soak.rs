@@ -1,5 +1,5 @@
-//! Tests ten thousand steps in a row: threads, open files and memory do not grow, and the parameters have the bits of a
-//! plain training loop.
+//! Tests ten thousand training steps in a row: threads, open files and memory do not grow, and the parameters have the
+//! bits of a training loop without Stageline.
 
 use std::fs;
 use std::num::NonZero;
@@ -22,18 +22,18 @@ const BATCHES: u64 = 16;
 struct Holdings {
     threads: usize,
     files: usize,
-    /// The number of bytes that each worker has in use at the end of a step.
+    /// The number of bytes that each worker of the pipeline has in use at the end of a step.
     held: Vec<u64>,
 }
 
-/// Returns the present resources of this process, with the given memory of the workers. Threads and open files are
-/// counted on Linux only, and are 0 elsewhere.
+/// Returns the present resources of this process (threads, open files and memory), with the given memory of the
+/// workers. Threads and open files are counted on Linux only, and are 0 elsewhere.
 fn holdings(held: Vec<u64>) -> Holdings {
     let count = |folder: &str| fs::read_dir(folder).map_or(0, Iterator::count);
     Holdings { threads: count("/proc/self/task"), files: count("/proc/self/fd"), held }
 }
 
-/// Returns the resident memory of the process in pages; 0 on systems that do not report it.
+/// Returns the resident memory of this process in pages of memory; 0 on systems that do not report it.
 fn resident_pages() -> usize {
     let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
     statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0)

@@ -1,5 +1,5 @@
-//! The model of the book's listings: a line `y = w x + b`, used as first layer, block and last layer, with a squared
-//! error.
+//! The model of the book's listings: a line `y = w x + b` as first layer, block and last layer, with a squared error as
+//! its loss.
 
 use burn::module::Module;
 use burn::nn::{Initializer, LinearConfig};
@@ -29,7 +29,8 @@ impl LossStage for Line {
     /// do not count in the loss.
     type Target = (Tensor<2>, Tensor<2>);
 
-    /// Returns the sum of the squared errors of the unmasked rows, never their mean.
+    /// Returns the loss of a micro-batch of the book's model: the sum (never the mean) of the squared errors of the
+    /// unmasked rows.
     fn loss(&self, output: Tensor<2>, (wanted, mask): Self::Target) -> Tensor<1> {
         ((output - wanted) * mask).square().sum()
     }

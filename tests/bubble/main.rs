@@ -1,4 +1,5 @@
-//! Tests of the bubble bench: its files agree with each other and with theory, on small pipelines.
+//! Tests of the bubble bench, which measures the idle share of pipelines: its files agree with each other and with
+//! theory, on small pipelines.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +16,7 @@ use crate::point::Point;
 #[global_allocator]
 static ALLOCATOR: stageline::CountingAllocator = stageline::CountingAllocator::new();
 
-/// The number of workers in every measured case.
+/// P, the number of workers in every case that the tests of the bubble bench measure.
 const P: usize = 2;
 
 /// The files that the bubble bench writes: the lines of the CSV file, the points of the JSON file, the HTML page, the
@@ -165,8 +166,8 @@ fn flags_out_of_range_are_errors_that_name_the_flag() {
     }
 }
 
-/// Tests the predicted step times of paced stages, which sleep for a given time: because a sleep is never shorter than
-/// asked for, no prediction is below the ideal time.
+/// Tests the predicted step times of pipelines whose stages sleep for a given time instead of computing: because a
+/// sleep is never shorter than asked for, no prediction is below the ideal time.
 #[test]
 fn predictions_are_made_for_every_schedule_and_size() {
     let flags = "--kind paced --stages 2 --schedules 1f1b,interleaved --rounds 1 --forward-ms 2 --backward-ms 4";

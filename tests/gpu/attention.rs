@@ -1,13 +1,13 @@
-//! Tests of attention on an asynchronous device: its outputs and gradients are those in f64, and no tensor with a score
-//! for each pair of a query and a key is allocated.
+//! Tests of attention on an asynchronous device: its outputs and gradients are those of attention in f64, and no tensor
+//! with a score for each pair of a query and a key is allocated.
 
 use burn::tensor::{Device, Distribution, FloatDType, Int, Tensor};
 use stageline::nn::{AttentionHeads, causal_attention, causal_attention_within};
 
 use crate::open;
 
-/// Returns the output of attention and the gradient of its input as f64 numbers, computed on the device and in the type
-/// of the input. `starts` are the positions at which each position's document begins.
+/// Returns the output of attention and the gradient of its input as f64 numbers, computed on the input's device and in
+/// the input's type. `starts` are the positions at which each position's document begins.
 fn both(
     input: &Tensor<3>,
     heads: AttentionHeads,
@@ -27,7 +27,7 @@ fn both(
 }
 
 /// Asserts that attention on the device gives the output and gradient of attention in f64 on the host, within the
-/// rounding of f32: each of up to `length` terms of a sum, and the exponents of the weights, are rounded.
+/// rounding errors of f32 in the exponents of the weights and in each of up to `length` terms of a sum.
 fn check(device: &Device, heads: AttentionHeads, length: usize, size: usize, starts: Option<Vec<i64>>) {
     let host = Device::flex();
     let random =
@@ -94,8 +94,8 @@ fn a_nan_stays_a_nan_and_later_positions_are_not_seen() {
     assert!(attend(f32::NAN)[1].is_nan());
 }
 
-/// Tests that the memory of attention grows with the length and not with its square: 8 heads over 2048 positions have
-/// 134 MB of scores, and attention and its backward together reserve less on the device.
+/// Tests that the memory of attention grows with the length and not with its square. The scores of 8 heads over 2048
+/// positions would take 134 MB, and attention and its backward together reserve less on the device.
 #[test]
 fn no_score_is_stored() {
     let device = &open("gpu")[0];

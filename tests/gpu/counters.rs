@@ -1,4 +1,5 @@
-//! Counts that recomputation and split backwards take effect on the device, instead of falling back to whole backwards.
+//! Tests that recomputation and split backwards take effect on a GPU, instead of falling back to whole backwards. The
+//! tests count recomputations and split layers.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,7 +28,7 @@ fn batch(step: u64) -> Batch<Tensor<2>, stageline_workspace::mlp::Target> {
     Batch::new(input, target)
 }
 
-/// A layer that is marked for recomputation, and counts its forwards and its recomputations.
+/// A layer for tests on a GPU that is marked for recomputation, and counts its forwards and its recomputations.
 #[derive(Module, Debug)]
 struct Counted {
     layer: Layer,
@@ -68,13 +69,13 @@ fn a_marked_layer_is_recomputed_once_for_every_micro_batch() {
     }
 }
 
-/// A layer of Stageline, whose backward splits.
+/// A layer from Stageline, whose backward can be split into input gradient and weight gradients.
 #[derive(Module, Debug)]
 struct Splits {
     split_on_the_device: Layer,
 }
 
-/// A layer of burn, whose backward does not split.
+/// A layer from burn, whose backward cannot be split into input gradient and weight gradients.
 #[derive(Module, Debug)]
 struct Whole {
     whole_on_the_device: burn::nn::Linear,
@@ -98,10 +99,10 @@ impl Stage for Whole {
     }
 }
 
-/// The text of all warnings of this process.
+/// The text of all warnings that this test process has logged.
 static WARNINGS: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
-/// A writer that appends to the text of all warnings.
+/// A writer that appends log lines to the text of all warnings of this test process.
 struct ToWarnings;
 
 impl io::Write for ToWarnings {
@@ -115,7 +116,7 @@ impl io::Write for ToWarnings {
     }
 }
 
-/// Keeps the warnings of all threads from now on.
+/// Begins to keep the warnings of all threads of this test process.
 fn keep_warnings() {
     static FIRST: Once = Once::new();
     FIRST.call_once(|| {
@@ -125,8 +126,8 @@ fn keep_warnings() {
 }
 
 /// Tests that the first halves of split backwards leave out the gradients of a layer's weights, and that the second
-/// halves compute them. The pipeline counts the parameters whose gradients the first halves have computed, and warns of
-/// them: of a layer of burn, whose backward does not split, but of no layer of Stageline.
+/// halves compute these gradients. The pipeline counts the parameters whose gradients the first halves have computed,
+/// and warns of them: it warns of a layer of burn, whose backward does not split, but of no layer of Stageline.
 #[test]
 fn weight_gradients_are_computed_in_the_second_halves_of_backwards() {
     keep_warnings();

@@ -1,5 +1,5 @@
-//! What users read about devices: the list of `stageline devices`, errors of missing and broken drivers, and the lines
-//! at the start of a run.
+//! Tests of what users read about devices: the list of `stageline devices`, errors of missing and broken drivers, and
+//! the lines at the start of a training run.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,17 +10,17 @@ use stageline_workspace::runs::Place;
 
 use crate::gpu_name;
 
-/// Returns the interface of the device on which the tests run, such as `wgpu`.
+/// Returns the programming interface of the GPU on which the tests run, such as `wgpu`.
 fn api() -> GpuApi {
     GpuApi::named(gpu_name().split(':').next().unwrap()).unwrap()
 }
 
-/// Whether the device is used through the Vulkan loader, which the tests of broken loaders replace.
+/// Whether the tests use their GPU through the Vulkan loader, which the tests of broken loaders replace.
 fn is_vulkan() -> bool {
     cfg!(target_os = "linux") && [GpuApi::Wgpu, GpuApi::Vulkan].contains(&api())
 }
 
-/// Returns the output of `stageline devices`, in an environment that `change` changes.
+/// Returns the output of the command `stageline devices`, in an environment that `change` changes.
 fn listed(change: impl FnOnce(&mut Command)) -> String {
     let mut command = program("stageline");
     command.arg("devices");
@@ -30,7 +30,8 @@ fn listed(change: impl FnOnce(&mut Command)) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Returns the line of the tests' interface in the output of `stageline devices`.
+/// Returns the line about the programming interface of the tests' GPU (such as `wgpu`) in the output of `stageline
+/// devices`.
 fn line(said: &str) -> &str {
     said.lines().find(|line| line.starts_with(api().name())).unwrap_or_else(|| panic!("{said}"))
 }
@@ -42,8 +43,8 @@ fn hide_drivers(command: &mut Command) {
     }
 }
 
-/// Puts a damaged Vulkan loader in `folder`, and makes a program find it first. OpenGL is hidden from the program,
-/// which would otherwise be used instead.
+/// Puts a damaged Vulkan loader in `folder`, and makes a program find this loader first. OpenGL is hidden from the
+/// program, which would otherwise use it instead.
 fn break_loader(command: &mut Command, folder: &Path) {
     std::fs::write(folder.join("libvulkan.so.1"), "").unwrap();
     command.env("LD_LIBRARY_PATH", folder).env("__EGL_VENDOR_LIBRARY_FILENAMES", "/nonexistent");
@@ -70,7 +71,8 @@ fn a_host_without_drivers_is_told_what_to_install() {
     }
 }
 
-/// Tests that a damaged Vulkan loader is told from a host without GPUs, by `stageline devices` and by a training.
+/// Tests that `stageline devices` and a training report a damaged Vulkan loader as such, and not as a host without
+/// GPUs.
 #[test]
 fn a_broken_loader_is_reported_with_its_package() {
     if !is_vulkan() {
@@ -100,8 +102,8 @@ fn missing_devices_are_named_with_what_they_need() {
     assert_eq!(DeviceName::parse_list(&format!("{api}:all")).unwrap()[0].to_string(), format!("{api}:0"));
 }
 
-/// Tests the lines at the start of a run with a stage on the CPU and a stage on the device: the compilation of kernels,
-/// the memory of the device, the measured speeds, and the path of tensors.
+/// Tests the lines at the start of a training run with one stage on the CPU and one on a GPU: the compilation of
+/// kernels, the memory of the GPU, the measured speeds, and the path of tensors.
 #[test]
 fn the_start_of_a_run_tells_what_it_does_with_the_device() {
     let device = gpu_name();

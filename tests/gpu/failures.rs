@@ -1,4 +1,5 @@
-//! Failures on the device: a panic, a number that is not finite and a lost device end with the errors of the CPU.
+//! Tests of failures on a GPU: a panic, a number that is not finite and a lost device end with the same errors as on
+//! the CPU.
 //!
 //! A device of wgpu cannot be lost on purpose: burn does not give out the device on which `destroy` could be called,
 //! and lavapipe never fails. So the test of a lost device lets a stage on the device panic at each of its forwards from
@@ -22,17 +23,17 @@ use crate::{MICRO_BATCHES, SHAPE, open};
 const WIDTH: usize = 6;
 const PER_STEP: usize = 4;
 
-/// The fault that the test's stage has in some of its forwards.
+/// The fault that a stage of the GPU failure tests has in some of its forwards.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     None,
-    /// The forward with this number, and every later one, panics.
+    /// The stage panics in a forward and in every later one; the value is the number of that forward.
     PanicsFrom(usize),
-    /// The output of this micro-batch is infinite in every step.
+    /// The stage's output for one micro-batch is infinite in every step; the value is the index of that micro-batch.
     OverflowsAt(usize),
 }
 
-/// A layer with a fault.
+/// A layer for the failure tests on a GPU, which panics or overflows in some of its forwards.
 #[derive(Module, Debug)]
 struct Faulty {
     layer: Layer,
@@ -61,8 +62,8 @@ fn batch(step: u64) -> Batch<Tensor<2>, Target> {
     Batch::new(input, target)
 }
 
-/// Returns a pipeline of three stages on `device` whose second stage has the fault, resumed from the checkpoint `from`
-/// if there is one.
+/// Returns a pipeline of three stages on `device` whose second stage panics or overflows as `fault` says. The pipeline
+/// resumes from the checkpoint `from` if there is one.
 fn pipeline(
     device: &Device,
     fault: Fault,
@@ -80,7 +81,8 @@ fn pipeline(
     builder.build().unwrap()
 }
 
-/// Returns the bits of the parameters of all stages, and with them the proof that all threads have ended.
+/// Ends a pipeline and returns the bits of the parameters of all stages. That all stages can be returned proves that
+/// all worker threads have ended.
 fn ended(pipeline: Pipeline<Tensor<2>, Tensor<2>, Target>) -> [Vec<u32>; 3] {
     let mut modules = pipeline.into_modules();
     let second = bits(&modules.take::<Faulty>(1).unwrap());
@@ -117,8 +119,8 @@ fn a_number_that_is_not_finite_ends_with_the_error_of_the_cpu() {
     assert!(found.contains(", first the forward of stage 1 on micro-batch 2"), "{found}");
 }
 
-/// Tests a device that is lost in the second step: the error names its stage, and training resumes on the CPU from the
-/// checkpoint before it.
+/// Tests a GPU that is lost in the second step: the error names the stage on it, and training resumes on the CPU from
+/// the last checkpoint.
 #[test]
 fn training_resumes_on_the_cpu_after_a_device_was_lost() {
     let (gpu, cpu) = (open("gpu").remove(0), Device::flex());
@@ -136,8 +138,8 @@ fn training_resumes_on_the_cpu_after_a_device_was_lost() {
     assert!((losses[0] - losses[1]).abs() > 1e-3, "the steps must differ: {losses:?}");
 }
 
-/// Tests a learning rate so large that a later step gives NaN or infinity: the step's error says so and names the
-/// stage.
+/// Tests a learning rate so large that a later training step gives NaN or infinity: the step's error says so and names
+/// the stage.
 #[test]
 fn a_learning_rate_without_bound_ends_with_an_error_that_names_the_culprit() {
     let devices = open("gpu");

@@ -1,4 +1,4 @@
-//! Runs on the device that are stopped or killed, and resume.
+//! Tests of training runs on a GPU that are stopped or killed, and resume.
 
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -7,7 +7,7 @@ use stageline_workspace::runs::{Place, wait_for_lines};
 
 use crate::gpu_name;
 
-/// Returns the loss on held-out text that a run prints at its end.
+/// Returns the loss on held-out text that a training run prints at its end.
 fn last_loss(said: &str) -> f64 {
     let line = said.lines().rfind(|line| line.starts_with("validation")).unwrap_or_else(|| panic!("{said}"));
     line.split(' ').nth(1).unwrap().parse().unwrap()
@@ -17,8 +17,8 @@ fn assert_near(found: f64, expected: f64) {
     assert!((found - expected).abs() < 1e-3, "{found} and {expected}");
 }
 
-/// Tests that a run which is stopped on the GPU and resumed, on the GPU or the CPU, ends with the loss of a run that
-/// was not stopped.
+/// Tests that a training run which is stopped on a GPU and resumed, on the GPU or the CPU, ends with the loss of a run
+/// that was not stopped.
 #[test]
 fn a_resumed_run_ends_as_one_that_was_not_stopped() {
     let place = Place::new();
@@ -28,8 +28,8 @@ fn a_resumed_run_ends_as_one_that_was_not_stopped() {
     assert_near(last_loss(&place.said(&format!("--device {device},cpu --resume @kept"))), whole);
 }
 
-/// Tests a run that is killed (SIGKILL) three times, each time after it has written a checkpoint, and resumed. It ends
-/// with the loss of a run that was not killed.
+/// Tests a training run that is killed (SIGKILL) three times, each time after it has written a checkpoint, and then
+/// resumed. It ends with the loss of a run that was not killed.
 #[test]
 fn a_killed_run_resumes_and_ends_as_one_that_was_not_killed() {
     const STEPS: usize = 40;
@@ -50,7 +50,7 @@ fn a_killed_run_resumes_and_ends_as_one_that_was_not_killed() {
     assert_near(last_loss(&place.said(&format!("{kept} {from}"))), whole);
 }
 
-/// Waits until a run has written a checkpoint, and panics if the run ends before that.
+/// Waits until a training run has written a checkpoint, and panics if the run ends before that.
 fn wait_for_a_checkpoint(folder: &Path, child: &mut Child) {
     let is_checkpoint = |name: &str| name.contains("-step-") && !name.starts_with('.');
     let names = || std::fs::read_dir(folder).into_iter().flatten().map(|entry| entry.unwrap().file_name());

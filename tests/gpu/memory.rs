@@ -1,4 +1,4 @@
-//! Memory over many steps: what is in use and reserved on the device, and the memory of the process.
+//! Tests of memory over many training steps: the bytes in use and reserved on a GPU, and the memory of the process.
 
 use stageline::schedule::OneFOneB;
 use stageline::{DeviceMemory, Recompute};
@@ -6,23 +6,25 @@ use stageline_workspace::own_process::ran_in_a_process_of_its_own;
 
 use crate::{batch, builder, open};
 
-/// The number of bytes by which a process may grow although nothing leaks, because allocators keep freed memory.
+/// The number of bytes by which the memory of a process may grow although nothing leaks, because allocators keep freed
+/// memory.
 const SLACK: u64 = 64 << 20;
 
-/// The memory at some step, in bytes.
+/// The memory of a training at one of its steps, in bytes: on the GPU and in the process.
 #[derive(Clone, Copy, Debug)]
 struct Measured {
-    /// The bytes on the device at the beginning of the step, as the recording of the step has them.
+    /// The bytes in use on the GPU at the beginning of the step, as the step's recording has them.
     resident: u64,
-    /// The bytes that tensors have in use on the device after the step.
+    /// The bytes that tensors have in use on the GPU after the step.
     in_use: u64,
-    /// The bytes that are reserved on the device after the step.
+    /// The bytes that are reserved on the GPU after the step.
     reserved: u64,
-    /// The memory of the process, which for a device in software includes that of the device; 0 if it is unknown.
+    /// The memory of the process in bytes after the step, which for a GPU emulated in software includes the GPU's
+    /// memory; 0 if it is unknown.
     process: u64,
 }
 
-/// Returns the bytes of this process that are in memory; 0 on other systems than Linux.
+/// Returns the resident memory of this process in bytes; 0 on other systems than Linux.
 fn of_process() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -30,8 +32,8 @@ fn of_process() -> u64 {
     1024 * kilobytes.unwrap_or(0)
 }
 
-/// Tests that memory does not grow: after 300 steps it is what it was after 50. The test has a process of its own,
-/// because tests that run beside it would use the same device.
+/// Tests that the memory of a training does not grow: after 300 steps it is what it was after 50. The test has a
+/// process of its own, because tests that run beside it would use the same GPU.
 #[test]
 fn memory_does_not_grow() {
     if ran_in_a_process_of_its_own() {

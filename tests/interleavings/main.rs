@@ -26,7 +26,8 @@ use crate::mlp::{Error, Layer, Mlp, Target, config, device};
 
 const WIDTH: usize = 2;
 const ROWS: usize = 6;
-/// The number of times that the PCT scheduler changes the priority of threads in one explored order.
+/// The number of times that the scheduler PCT (probabilistic concurrency testing) changes the priority of threads in
+/// one explored order.
 const DEPTH: usize = 3;
 
 type Scheduled = &'static (dyn Schedule + Sync);
@@ -36,19 +37,20 @@ type Scheduled = &'static (dyn Schedule + Sync);
 #[derive(Clone, Copy)]
 struct Shape {
     schedule: Scheduled,
-    /// P, the number of stages.
+    /// P, the number of stages of the explored pipeline.
     stages: usize,
-    /// M, the number of micro-batches.
+    /// M, the number of micro-batches of each replica in a step of the explored pipeline.
     micro_batches: usize,
-    /// The number of micro-batches that each channel between two stages can buffer.
+    /// The number of micro-batches for which each channel between two stages of the explored pipeline has room.
     capacity: usize,
-    /// Whether transfers between stages are issued in the plan's global order, as between GPUs.
+    /// Whether transfers between stages of the explored pipeline are issued in the plan's global order, as between
+    /// GPUs.
     ordered: bool,
-    /// R, the number of data-parallel replicas.
+    /// R, the number of data-parallel replicas of the explored pipeline.
     replicas: usize,
 }
 
-/// Returns the shapes of the pipelines whose thread orders every test explores.
+/// Returns the shapes of the pipelines whose thread orders the tests explore.
 fn shapes() -> Vec<Shape> {
     let mut shapes = Vec::new();
     let mut add = |schedule: Scheduled, stages, micro_batches, capacity, ordered| {
@@ -106,8 +108,9 @@ impl Stage for Failing {
     }
 }
 
-/// Returns the builder of a pipeline with one layer on each stage. With several stages, the last stage is tied to the
-/// first one. `failure` is a stage and the number of the forward in which that stage fails.
+/// Returns the builder of a pipeline with one layer on each stage, whose thread orders are explored. With several
+/// stages, the last stage's layer is tied to the first one. `failure` is a stage and the number of the forward in which
+/// that stage fails.
 fn builder(shape: Shape, failure: Option<(usize, usize)>) -> PipelineBuilder<Tensor<2>, Tensor<2>, Target> {
     let Mlp { layers, error } = Mlp::new(shape.stages, WIDTH, 1);
     let tied = layers[0].clone();
@@ -129,28 +132,30 @@ fn batch(step: u64) -> Batch<Tensor<2>, Target> {
     Batch::new(input, target)
 }
 
-/// Returns the number of thread orders that each of the two schedulers explores for each pipeline: 20, or the value of
-/// the environment variable `STAGELINE_INTERLEAVINGS`.
+/// Returns the number of thread orders that each of the two schedulers (random and PCT) explores for each pipeline: 20,
+/// or the value of the environment variable `STAGELINE_INTERLEAVINGS`.
 fn orders() -> usize {
     std::env::var("STAGELINE_INTERLEAVINGS").map_or(20, |number| number.parse().expect("a number"))
 }
 
-/// Returns the configuration of shuttle with larger stacks than its default, because the kernels need them.
+/// Returns a configuration of shuttle, which explores thread orders, with larger stacks than its default, because the
+/// kernels need them.
 fn large_stacks() -> Config {
     let mut config = Config::new();
     config.stack_size = 1 << 20;
     config
 }
 
-/// Runs a closure in many thread orders, half of them random and half chosen by PCT. Returns the number of explored
-/// orders.
+/// Runs a closure in many thread orders, half of them random and half chosen by PCT (probabilistic concurrency
+/// testing). Returns the number of explored orders.
 fn explore(run: impl Fn() + Send + Sync + Clone + 'static) -> usize {
     Runner::new(RandomScheduler::new(orders()), large_stacks()).run(run.clone());
     Runner::new(PctScheduler::new(DEPTH, orders()), large_stacks()).run(run);
     2 * orders()
 }
 
-/// Returns the checkpoint after each of the first `steps` steps of a pipeline, run one after another without a failure.
+/// Returns the checkpoint after each of the first `steps` steps of a pipeline that runs one step after another without
+/// a failure.
 fn undisturbed(shape: Shape, steps: u64) -> Vec<Checkpoint> {
     let states = Arc::new(std::sync::Mutex::new(Vec::new()));
     let found = Arc::clone(&states);
@@ -187,8 +192,9 @@ fn steps_evaluations_and_skips_give_the_same_bits_in_any_thread_order() {
     assert!(explored >= 500);
 }
 
-/// Returns four batches for overlapping steps. The gradients of one batch are clipped and those of another are not
-/// finite, so the assumed verdict is wrong twice, and work on the following step is discarded.
+/// Returns four batches for overlapping steps, in which stages step before it is known whether the step counts. The
+/// gradients of one batch are clipped and those of another are not finite, so work on the following step is discarded
+/// twice.
 fn steps() -> impl Iterator<Item = Batch<Tensor<2>, Target>> {
     (0..4).map(|step| {
         let (input, (wanted, mask)) = Mlp::batch(ROWS, WIDTH, true, step);
@@ -200,8 +206,8 @@ fn steps() -> impl Iterator<Item = Batch<Tensor<2>, Target>> {
     })
 }
 
-/// The clipping of the overlapping steps: a bound on the global gradient norm that only the second of the four batches
-/// exceeds.
+/// The gradient clipping in the tests of overlapping steps: a bound on the global gradient norm that only the second of
+/// the four batches exceeds.
 const CLIP: Clip = Clip::GlobalNorm(2.0);
 
 #[test]

@@ -1,4 +1,5 @@
-//! Tests of gradient accumulation: a step has the gradient of the whole batch, and makes one optimizer step per batch.
+//! Tests of gradient accumulation: a training step has the gradient of the whole batch, and makes one optimizer step
+//! per batch.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -55,7 +56,8 @@ fn a_step_of_gradient_descent_matches_the_closed_form() {
     }
 }
 
-/// Tests that the gradient over uneven, masked micro-batches is that of the whole batch, up to f32 rounding.
+/// Tests that the gradient summed over uneven micro-batches with masked rows is the gradient of the whole batch, up to
+/// f32 rounding.
 #[test]
 fn gradients_of_micro_batches_add_up_to_that_of_the_whole_batch() {
     for (seed, rows) in [(21, 29), (22, 16), (23, 11)] {
@@ -81,7 +83,7 @@ fn gradients_of_micro_batches_add_up_to_that_of_the_whole_batch() {
     }
 }
 
-/// Returns the values of every parameter of a model, in layer order.
+/// Returns the values of all parameters of the test model, in layer order.
 fn values(model: &Mlp) -> Vec<f64> {
     model.bits().into_iter().map(|bits| f64::from(f32::from_bits(bits))).collect()
 }
@@ -124,7 +126,7 @@ fn warnings(run: impl FnOnce()) -> String {
     String::from_utf8(said.lock().clone()).unwrap()
 }
 
-/// A writer that keeps the log lines of a test in memory.
+/// A writer that collects the log lines that a test produces in memory.
 struct Said(Arc<Mutex<Vec<u8>>>);
 
 impl Write for Said {
@@ -156,7 +158,8 @@ fn a_batch_size_other_than_tuned_for_is_warned_of_once() {
     assert!(said.contains("a step sees 12 samples, but its schedule was chosen for 6"), "{said}");
 }
 
-/// Tests that micro-batches that the caller has cut may differ in size, and train like the whole batch.
+/// Tests that micro-batches which the caller has cut may differ in size, and that training on them gives the parameters
+/// of training on the whole batch.
 #[test]
 fn uneven_micro_batches_cut_by_hand_train_like_the_whole_batch() {
     let model = Mlp::new(2, 8, 51);

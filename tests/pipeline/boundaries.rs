@@ -188,8 +188,8 @@ fn modules_of_a_device_without_autodiff_train() {
     assert!(pipeline.step(Batch::new(input, target)).unwrap().loss < first);
 }
 
-/// Tests that a module on a device with burn's gradient checkpointing trains: checkpointing does not work across stage
-/// boundaries, so `build` switches it off.
+/// Tests that a module on a device with burn's gradient checkpointing trains: `build` switches the checkpointing off,
+/// because it does not work across stage boundaries.
 #[test]
 fn modules_of_a_device_with_gradient_checkpointing_train() {
     let device = device().autodiff().gradient_checkpointing();

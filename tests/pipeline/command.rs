@@ -29,7 +29,7 @@ fn model_flop_utilisation_matches_the_formula() {
     }
 }
 
-/// Runs the GPT example with small settings and the given flags, and returns its output.
+/// Runs the GPT example with small settings and the flags `flags`, and returns its output.
 fn gpt(flags: &str) -> Output {
     let small = "--layers 2 --width 16 --context 16 --steps 3 --micro-batch-size 2 --micro-batches 3";
     let mut command = example("gpt");
@@ -101,8 +101,8 @@ fn the_hash_depends_on_the_seed_and_not_on_the_cut() {
     assert_ne!(hash(&logged("micro", "--stages 1 --micro-batches 2")), hash(&whole));
 }
 
-/// Tests that every partition and plan trains to the same parameters: given and measured cuts, chunks, a plan from a
-/// file, and the plan that a search finds.
+/// Tests that the GPT example trains to the same parameters for every partition into stages and every plan: given and
+/// measured partitions, several stages per worker, a plan from a file, and the plan that a search finds.
 #[test]
 fn every_plan_gives_the_hash_of_one_stage() {
     let whole = logged("whole", "--stages 1");
@@ -161,8 +161,8 @@ fn an_own_model_trains_with_its_own_metric() {
     assert_eq!(lines[0]["configuration"]["micro_batch_size"], 32);
 }
 
-/// Tests that R replicas and R gradient groups give the same hash of the parameters, also if a run with replicas is
-/// resumed with groups, or the other way round.
+/// Tests that R data-parallel replicas and R gradient groups (micro-batches whose gradients are summed separately) give
+/// the same hash of the parameters, also if a run with replicas is resumed with groups, or the other way round.
 #[test]
 fn replicas_give_the_hash_of_as_many_gradient_groups() {
     let groups = logged("groups", "--stages 1 --micro-batches 4 --gradient-groups 2");
@@ -297,7 +297,8 @@ fn impossible_flags_are_refused_with_a_fix() {
     }
 }
 
-/// Tests `--speeds`: a faster device gets more layers, and speeds that do not fit the devices or the cut are refused.
+/// Tests the flag `--speeds` of the GPT example, which gives the relative speed of each device: a faster device gets
+/// more layers, and speeds that do not fit the devices or the partition are refused.
 #[test]
 fn a_faster_device_gets_more_layers() {
     let two = "--layers 4 --device cpu,cpu --steps 1";

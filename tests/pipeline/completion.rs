@@ -1,5 +1,5 @@
-//! Property tests of `check`: a plan that it accepts completes on real threads, and one that it refuses starts no
-//! thread.
+//! Property tests of the plan check (`check`): a plan that the check accepts completes on real threads, and a plan that
+//! the check refuses starts no thread.
 
 use burn::optim::SgdConfig;
 use proptest::prelude::*;
@@ -38,7 +38,8 @@ fn completes(mut pipeline: Pipeline<(), (), ()>, micro_batches: usize) {
     });
 }
 
-/// Returns the published schedule with the index `pick`; larger indices give schedules with `chunks` chunks per worker.
+/// Returns the published schedule with the index `pick`; larger indices give schedules with `chunks` chunks (stages)
+/// per worker.
 fn schedule(pick: usize, chunks: usize) -> Box<dyn Schedule> {
     match pick.checked_sub(SCHEDULES.len()) {
         Some(0) => Box::new(Interleaved { chunks }),

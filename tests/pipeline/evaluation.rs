@@ -1,4 +1,4 @@
-//! Tests of evaluation: it has the loss of a step, runs forwards only, and changes nothing.
+//! Tests of evaluation: an evaluation gives the loss of a training step, runs forwards only, and changes nothing.
 
 use stageline::{Batch, StepError};
 

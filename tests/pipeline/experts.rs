@@ -16,7 +16,7 @@ const WIDTH: usize = 4;
 const BLOCKS: usize = 3;
 const ROWS: usize = 11;
 const MICRO_BATCHES: usize = 4;
-/// The factor of the routers' auxiliary loss in the total loss.
+/// The factor of the routers' auxiliary loss in the total loss of the mixture of experts.
 const FACTOR: f64 = 0.1;
 
 /// The payload between the stages of the mixture of experts: the activation `[rows, width]`, and the auxiliary loss of
@@ -28,7 +28,8 @@ struct First {
     linear: Linear,
 }
 
-/// A block of the mixture of experts with a residual connection: a router gives each expert a share for every row.
+/// A block of the mixture of experts with a residual connection: a router weights the outputs of the experts for every
+/// row.
 #[derive(Module, Debug)]
 struct Experts {
     enter: Linear,
@@ -36,7 +37,8 @@ struct Experts {
     experts: Vec<Linear>,
 }
 
-/// The last stage of the mixture of experts: its output `[rows, width]` comes with the auxiliary loss.
+/// The last stage of the mixture of experts. Its output is the activation `[rows, width]` together with the routers'
+/// auxiliary loss.
 #[derive(Module, Debug)]
 struct Last {
     linear: Linear,
@@ -61,8 +63,8 @@ impl Stage for Experts {
     type Input = Hidden;
     type Output = Hidden;
 
-    /// Computes the block's forward, and adds the router's z-loss to the auxiliary loss: the squared log of the sum of
-    /// exponentials of the router's logits (Zoph et al., 2022, arXiv:2202.08906, equation 5).
+    /// Computes the forward of a mixture-of-experts block, and adds the router's z-loss to the auxiliary loss: the
+    /// squared log of the sum of exponentials of the router's logits (Zoph et al., 2022, arXiv:2202.08906, equation 5).
     fn forward(&self, (input, auxiliary): Hidden) -> Hidden {
         let inner = self.enter.forward(input.clone()).tanh();
         let logits = self.router.forward(inner.clone());
@@ -113,8 +115,8 @@ fn batch(step: u64) -> (Tensor<2>, Tensor<2>) {
     (input, target)
 }
 
-/// Trains the mixture of experts in a plain loop, and returns the bits of its parameters and the auxiliary loss of each
-/// step.
+/// Trains the mixture of experts in a training loop without Stageline, and returns the bits of its parameters and the
+/// auxiliary loss of each step.
 fn plainly() -> (Vec<u32>, Vec<f64>) {
     let (mut model, mut optimizer): (_, ModuleOptimizer) = (row().init(&device()), AdamWConfig::new().init());
     let mut auxiliary = Vec::new();

@@ -1,5 +1,5 @@
-//! Tests of failures: a panic or error anywhere comes out of `step` as one error that names its place, all threads are
-//! joined, and no stage has stepped.
+//! Tests of failures: a panic or error in any stage comes out of `Pipeline::step` as one error that names the stage,
+//! all worker threads are joined, and no stage has stepped its optimizer.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +19,7 @@ use crate::mlp::{Error, Layer, Mlp, Target, bits, device, within_a_minute};
 const STAGES: usize = 3;
 const MICRO_BATCHES: usize = 4;
 
-/// The fault that a stage of the test has: none, or a panic or an error in its forward or backward.
+/// The fault that a stage of a failure test has: none, or a panic or an error in its forward or backward.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     None,
@@ -45,19 +45,20 @@ impl<S: Module> Faulty<S> {
         Self { inner, fault, at, forwards: Arc::default() }
     }
 
-    /// Runs a backward over the output's autodiff graph, so that the pipeline's own backward panics later.
+    /// Runs a backward over the autodiff graph of a stage's output, so that the pipeline's own backward over this graph
+    /// panics later.
     fn consume(&self, output: &Tensor<2>) {
         output.clone().sum().backward();
     }
 
-    /// Counts a forward of the stage, and returns the fault that is due in it. The tested schedules run forwards in
-    /// ascending micro-batch order.
+    /// Counts a forward of the stage, and returns the fault that the test plants in this forward. The tested schedules
+    /// run forwards in ascending micro-batch order.
     fn due(&self) -> Fault {
         let micro_batch = self.forwards.fetch_add(1, Ordering::Relaxed);
         if micro_batch == self.at { self.fault } else { Fault::None }
     }
 
-    /// Panics or returns an error if `due` is a fault in the forward.
+    /// Panics or returns an error if `due`, the fault planted in the current micro-batch, is a fault of the forward.
     fn fail(&self, due: Fault) -> Result<(), BoxError> {
         match due {
             Fault::PanicInForward => panic!("a fault for the test"),
@@ -101,7 +102,7 @@ impl LossStage for Faulty<Error> {
     }
 }
 
-/// Suppresses the messages of workers' panics in the test's output.
+/// Suppresses the messages of worker threads' panics in the test's output, because these panics are expected.
 pub fn quiet_workers() {
     static QUIET: Once = Once::new();
     QUIET.call_once(|| {
@@ -115,7 +116,7 @@ pub fn quiet_workers() {
     });
 }
 
-/// The fault of each stage of the test's pipeline, with the number of the forward in which it is due.
+/// The fault of each stage of the failure test's pipeline, with the number of the forward in which the fault is due.
 type Faults = [(Fault, usize); STAGES];
 
 fn pipeline(faults: Faults, schedule: &'static (dyn Schedule + Sync)) -> Pipeline<Tensor<2>, Tensor<2>, Target> {
@@ -136,7 +137,7 @@ fn batch() -> Batch<Tensor<2>, Target> {
     Batch::new(input, target)
 }
 
-/// Ends a pipeline and returns the bits of each stage's parameters.
+/// Ends a pipeline, and returns the bits of the parameters of each stage.
 fn module_bits(pipeline: Pipeline<Tensor<2>, Tensor<2>, Target>) -> Vec<Vec<u32>> {
     let mut modules = pipeline.into_modules();
     let mut all: Vec<_> = (0..STAGES - 1).map(|stage| bits(&modules.take::<Faulty<Layer>>(stage).unwrap())).collect();
@@ -261,7 +262,8 @@ fn a_panic_in_an_optimizer_is_named_and_no_stage_has_stepped() {
     assert_eq!([bits(&modules.take::<Layer>(0).unwrap()), bits(&modules.take::<Error>(1).unwrap())], untouched);
 }
 
-/// A thread-local value that adds one to a counter when its thread ends, so that a test can count ended threads.
+/// A value that adds one to a counter when its thread ends (as a thread-local variable), so that a test can count ended
+/// threads.
 struct Ending(Arc<AtomicUsize>);
 
 impl Drop for Ending {
@@ -274,7 +276,7 @@ thread_local! {
     static ENDING: RefCell<Option<Ending>> = const { RefCell::new(None) };
 }
 
-/// A layer for tests that counts how many of the threads on which it ran have ended.
+/// A layer for tests of failures that counts how many of the threads on which the layer ran have ended.
 #[derive(Module, Debug)]
 struct Tracked {
     layer: Faulty<Layer>,
@@ -325,7 +327,7 @@ fn threads_have_ended_when_a_failed_step_returns() {
     });
 }
 
-/// A last stage for tests, whose loss wrongly returns one number per sample instead of their sum.
+/// A last stage for tests of failures, whose loss wrongly returns one number per sample instead of their sum.
 #[derive(Module, Debug)]
 struct Unsummed {
     error: Error,

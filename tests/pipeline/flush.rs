@@ -1,4 +1,5 @@
-//! Tests of the flush: results that are not finite, batches whose targets are all masked, and invalid clipping.
+//! Tests of the flush, the end of a step at which optimizers step: losses and gradients that are not finite, batches
+//! whose targets are all masked, and invalid gradient clipping.
 
 use burn::grad_clipping::GradientClippingConfig;
 use burn::lr_scheduler::linear::LinearLrSchedulerConfig;
@@ -54,8 +55,8 @@ fn parts() -> (Scale, Root, Error) {
     (scale, root, Mlp::new(0, WIDTH, 5).error)
 }
 
-/// Returns the builder of a pipeline with three stages (scale, square root, error). Its learning rate falls with every
-/// optimizer step, so it shows their number.
+/// Returns the builder of a pipeline with three stages: a scale, a square root, and a last stage that computes the
+/// loss. The learning rate falls with every optimizer step, so it shows how many optimizer steps were made.
 fn pipeline(schedule: impl Schedule + 'static, policy: OnNonFinite) -> PipelineBuilder<Tensor<2>, Tensor<2>, Target> {
     let (scale, root, error) = parts();
     let rate = LinearLrSchedulerConfig::new(0.01, 0.001, 9).init().unwrap();
@@ -64,8 +65,8 @@ fn pipeline(schedule: impl Schedule + 'static, policy: OnNonFinite) -> PipelineB
     chain.micro_batches(MICRO_BATCHES).schedule(schedule).on_non_finite(policy)
 }
 
-/// Returns a batch whose inputs and wanted outputs are all 1, except in one micro-batch, where they are `input` and
-/// `wanted`.
+/// Returns a batch whose inputs and targets are all 1, except in one micro-batch, where the inputs are `input` and the
+/// targets `wanted`.
 fn batch(micro_batch: usize, input: f32, wanted: f32) -> Batch<Tensor<2>, Target> {
     let rows = |value: f32| {
         let values: Vec<_> = (0..MICRO_BATCHES).map(|at| if at == micro_batch { value } else { 1.0 }).collect();
@@ -79,18 +80,18 @@ fn good() -> Batch<Tensor<2>, Target> {
     batch(0, 2.0, 1.0)
 }
 
-/// Ends a pipeline and returns the bits of all its parameters.
+/// Ends a pipeline, and returns the bits of the parameters of all its stages.
 fn bits_of(pipeline: Pipeline<Tensor<2>, Tensor<2>, Target>) -> Vec<u32> {
     let mut modules = pipeline.into_modules();
     let (scale, root) = (modules.take::<Scale>(0).unwrap(), modules.take::<Root>(1).unwrap());
     [bits(&scale), bits(&root), bits(&modules.take::<Error>(2).unwrap())].concat()
 }
 
-/// The only replica of a pipeline without data parallelism.
+/// The only data-parallel replica of a pipeline without data parallelism: replica 0 of 1.
 const ONLY: Replica = Replica { index: 0, of: 1 };
 
-/// The faults of the test: the input and the wanted output of one micro-batch, the origin of NaN or infinity that must
-/// be reported, and its text.
+/// The planted faults of the test: the input and the target of one micro-batch, the origin of NaN or infinity that the
+/// error must report, and the error's text.
 const FAULTS: [(f32, f32, Culprit, &str); 4] = [
     (
         -1.0,

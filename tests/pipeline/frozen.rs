@@ -1,4 +1,5 @@
-//! Tests that a run with a thread that never returns ends with exit status 3, names the stage, and can be resumed.
+//! Tests that a training run with a thread that never returns ends with exit status 3, names the stage, and can be
+//! resumed.
 
 use std::fs;
 use std::io::Read;
@@ -20,7 +21,7 @@ fn thread_called(name: &str, child: &Child) -> Pid {
 }
 
 /// Stops one thread of a child process for ever, as a driver call that never returns would. The thread is stopped while
-/// it waits for another thread, so it holds no lock that others need.
+/// it waits for another thread, so that it holds no lock which other threads need.
 fn freeze(thread: Pid, child: &Child) {
     ptrace::seize(thread, ptrace::Options::empty()).expect("a process may trace its children");
     loop {
@@ -34,7 +35,8 @@ fn freeze(thread: Pid, child: &Child) {
     }
 }
 
-/// Whether a line of `/proc/<pid>/task/<tid>/syscall` shows a thread that waits for another thread (a futex wait).
+/// Whether a line of `/proc/<pid>/task/<tid>/syscall` shows that the thread `<tid>` waits for another thread (a futex
+/// wait).
 fn waits(call: &str) -> bool {
     const COMMAND: i64 = 0x7f; // the rest are flags
     let [name, _, operation, ..] = call.split_whitespace().collect::<Vec<_>>()[..] else { return false };
@@ -53,7 +55,8 @@ fn a_run_of_overlapping_steps_with_a_thread_that_never_returns_ends_with_exit_st
     assert_ends_with_status_3("--every 100 --flush ahead");
 }
 
-/// Stops a worker thread of a run, and asserts the run's exit status and messages, and that the run can be resumed.
+/// Stops a worker thread of a training run with the given flags for ever. Asserts the run's exit status and error
+/// messages, and that the run can be resumed.
 fn assert_ends_with_status_3(flags: &str) {
     let place = Place::new();
     let flags = format!("--steps 1000000 --watchdog 1 --checkpoint @kept --log @log {flags}");

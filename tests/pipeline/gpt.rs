@@ -1,5 +1,5 @@
-//! Tests of the example's GPT: training with every cut, schedule and recomputation gives the parameter hash of a plain
-//! training loop.
+//! Tests of the example's GPT: training with every partition into stages, schedule and recomputation gives the
+//! parameter hash of a training loop without Stageline.
 
 use std::num::NonZero;
 
@@ -16,7 +16,8 @@ use crate::model::{Bytes, Gpt, Layers, Logits, Shape, costs, gpt};
 const SHAPE: Shape = Shape { layers: 3, width: 32, context: 16 };
 const STEPS: usize = 2;
 
-/// The shape and the settings of a training of the GPT, which is run as a pipeline or as a plain loop.
+/// The model shape and the settings of a training of the example's GPT, which is run as a pipeline or as a loop without
+/// Stageline.
 #[derive(Clone, Copy)]
 struct Training {
     shape: Shape,
@@ -48,7 +49,7 @@ impl Training {
         (0..STEPS).map(move |step| Batch::new(self.text(step), self.text(step + 1)))
     }
 
-    /// Builds a pipeline for this training with the given number of stages, schedule and recomputation.
+    /// Builds a pipeline for this training of the GPT with the given number of stages, schedule and recomputation.
     fn pipeline(
         self,
         stages: usize,
@@ -61,7 +62,7 @@ impl Training {
         builder.micro_batches(self.micro_batches).schedule(schedule).build().unwrap()
     }
 
-    /// Trains a pipeline without recomputation, and returns the hash of its parameters.
+    /// Trains the GPT as a pipeline of `stages` stages without recomputation, and returns the hash of its parameters.
     fn cut(self, stages: usize, schedule: Box<dyn Schedule>) -> String {
         self.recomputed(stages, schedule, Recompute::Nothing)
     }
@@ -70,19 +71,20 @@ impl Training {
         self.trained(self.pipeline(stages, schedule, recompute))
     }
 
-    /// Trains a pipeline one step after another, and returns the hash of its parameters.
+    /// Trains the GPT as a pipeline that makes one step after another, and returns the hash of its parameters.
     fn trained(self, mut pipeline: Pipeline<Bytes, Logits, Bytes>) -> String {
         self.batches().for_each(|batch| drop(pipeline.step(batch).unwrap()));
         fingerprint(&self.row().join(pipeline.into_modules()).unwrap()).0
     }
 
-    /// Trains a pipeline with overlapping steps, and returns the hash of its parameters.
+    /// Trains the GPT as a pipeline with overlapping steps (a step begins before all stages have finished the previous
+    /// one), and returns the hash of its parameters.
     fn overlapped(self, mut pipeline: Pipeline<Bytes, Logits, Bytes>) -> String {
         pipeline.steps(self.batches()).for_each(|report| drop(report.unwrap()));
         fingerprint(&self.row().join(pipeline.into_modules()).unwrap()).0
     }
 
-    /// Trains with gradient accumulation in a plain loop without Stageline, and returns the hash of the parameters.
+    /// Trains the GPT with gradient accumulation in a loop without Stageline, and returns the hash of its parameters.
     fn plainly(self) -> String {
         let mut model = self.layers();
         let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
@@ -142,8 +144,9 @@ fn recomputation_gives_the_same_bits() {
     }
 }
 
-/// Tests a GPT with several heads and with more positions than the attention kernel processes as one block: training
-/// with chosen recomputation, and with overlapping steps, gives the bits of a plain loop.
+/// Tests a GPT with several heads and with more positions than the attention kernel processes as one block. Training
+/// with chosen recomputation, and with steps that begin before the previous step has ended, gives the bits of a loop
+/// without Stageline.
 #[test]
 fn a_wider_and_longer_model_has_the_bits_of_a_plain_loop() {
     let shape = Shape { layers: 4, width: 192, context: 80 };

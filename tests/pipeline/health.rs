@@ -14,8 +14,8 @@ fn batch(seed: u64) -> Batch<burn::tensor::Tensor<2>, Target> {
     Batch::new(input, target)
 }
 
-/// Tests the reported norms under plain gradient descent: an update is the learning rate times the gradient, and the
-/// norms of all gradients together are the global norm.
+/// Tests the norms that a health report contains under plain gradient descent: a parameter's update is the learning
+/// rate times its gradient, and the norms of all gradients together give the global gradient norm.
 #[test]
 fn norms_match_the_closed_form_of_gradient_descent() {
     let stage = StageConfig::new(device(), SgdConfig::new().init(), RATE);
@@ -49,7 +49,8 @@ fn norms_match_the_closed_form_of_gradient_descent() {
     assert!((reports[2].health[5].parameter_norm - norm).abs() < 1e-12);
 }
 
-/// Tests that reported gradient norms are those before clipping, and reported update norms those after it.
+/// Tests that the gradient norms in a health report are those before clipping, and the norms of parameter updates those
+/// after clipping.
 #[test]
 fn clipping_changes_update_norms_and_not_gradient_norms() {
     let stage = StageConfig::new(device(), SgdConfig::new().init(), RATE);
@@ -106,8 +107,8 @@ fn parameter_groups_keep_their_own_optimizer_settings() {
     }
 }
 
-/// Tests the reported second moments: Adam's is (1 - beta2) g^2 after the first step, and beta2 times that plus (1 -
-/// beta2) g^2 after the second. Plain gradient descent has none.
+/// Tests the second moments in the health reports of parameters: Adam's is (1 - beta2) g^2 after the first step, and
+/// beta2 times that plus (1 - beta2) g^2 after the second. Plain gradient descent has none.
 #[test]
 fn second_moments_match_the_closed_form() {
     const BETA_2: f32 = 0.75;

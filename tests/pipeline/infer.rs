@@ -1,5 +1,5 @@
-//! Tests of inference, metrics and snapshots: they have the values that one thread computes, and the training continues
-//! as without them.
+//! Tests of inference, metrics and snapshots: their values are those of one thread without a pipeline, and the training
+//! continues with the same bits as without them.
 
 use burn::module::{Module, Param};
 use burn::tensor::{Int, Tensor, TensorData};
@@ -23,7 +23,7 @@ fn bits_of(tensor: Tensor<2>) -> Vec<u32> {
     tensor.into_data().iter::<f32>().map(f32::to_bits).collect()
 }
 
-/// Computes the model's outputs on one thread, one micro-batch after another, and returns their bits.
+/// Computes the test model's outputs on one thread, one micro-batch after another, and returns the bits of the outputs.
 fn plain(model: &Mlp, input: &Tensor<2>, micro_batches: usize) -> Vec<u32> {
     let Mlp { layers, error } = model.clone().valid();
     let outputs = pieces(input.dims()[0], micro_batches).into_iter().map(|rows| {
@@ -99,7 +99,8 @@ fn micro_batches_of_different_lengths_are_inferred_in_their_order() {
     }
 }
 
-/// A last stage for tests that classifies rows. A target `[rows]` may be the padding id, which does not count.
+/// A last stage for tests of inference that classifies rows. A target `[rows]` may be the padding id, which does not
+/// count in the loss.
 #[derive(Module, Debug)]
 struct Classes {
     layer: Layer,
@@ -121,7 +122,7 @@ impl Stage for Classes {
 }
 
 impl Classes {
-    /// Returns the mask of the targets `[rows]`: 0 for the padding id, and 1 for every other target.
+    /// Returns the mask of the targets `[rows]`: 0 for targets that are the padding id, and 1 for every other target.
     fn mask(&self, target: &Tensor<1, Int>) -> Tensor<1> {
         target.clone().not_equal_elem(self.padding as i64).float()
     }
@@ -207,7 +208,7 @@ fn outputs_that_cannot_be_concatenated_are_an_error_and_the_pipeline_goes_on() {
     pipeline.step(Batch::new(input, target)).unwrap();
 }
 
-/// A last stage for tests of errors: it names one metric, but returns one number per row.
+/// A last stage for tests of errors: it declares one metric, but wrongly returns one number per row for it.
 #[derive(Module, Debug)]
 struct Misnamed {
     layer: Layer,
@@ -248,7 +249,7 @@ fn metrics_of_another_shape_are_named_at_their_forward() {
     assert!(error.contains("`metrics` returned shape [3] for the metrics size"), "{error}");
 }
 
-/// A last stage for tests of errors, whose loss weight wrongly depends on a parameter.
+/// A last stage for tests of errors, whose loss weight (the divisor of the loss) wrongly depends on a parameter.
 #[derive(Module, Debug)]
 struct Weighed {
     layer: Layer,

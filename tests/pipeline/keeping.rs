@@ -1,5 +1,5 @@
-//! Tests of the example's checkpoints: stopped and killed runs resume with the same bits, and a resume that cannot work
-//! is refused with its cause.
+//! Tests of the GPT example's checkpoints: stopped and killed runs resume with the same bits, and a resume that cannot
+//! work is refused with its cause.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -63,8 +63,8 @@ fn a_stopped_run_resumes_to_the_same_bits_on_any_cut() {
     assert_eq!(hash(&other(0, 1)), hash(&other(1, 3)));
 }
 
-/// Tests that the learning rate stays at its lowest value after the end of its schedule, also if a resumed run is made
-/// longer.
+/// Tests that the learning rate stays at its lowest value after the end of its schedule, also if a run is resumed with
+/// more steps.
 #[test]
 fn the_learning_rate_never_rises_after_warm_up() {
     let place = Place::new();
@@ -124,8 +124,8 @@ fn signal(child: &Child, name: &str) {
     Command::new("kill").args([name, &child.id().to_string()]).stderr(Stdio::null()).status().unwrap();
 }
 
-/// Starts a run of the example whose steps take long, and waits until its first step has begun. Returns the process and
-/// its output.
+/// Starts a run of the GPT example whose steps take long, and waits until its first step has begun. Returns the process
+/// and its output.
 #[cfg(unix)]
 fn in_a_long_step(place: &Place) -> (Child, BufReader<ChildStdout>) {
     let flags = "--steps 10 --micro-batches 64 --context 64 --width 64 --checkpoint @kept";

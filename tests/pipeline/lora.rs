@@ -1,5 +1,5 @@
 //! Tests of fine-tuning with adapters (LoRA: Hu et al., 2021, arXiv:2106.09685): the adapters train with the bits of a
-//! plain loop, and the base weights do not change.
+//! loop without Stageline, and the base weights do not change.
 
 use std::any::Any;
 use std::num::NonZero;
@@ -64,8 +64,8 @@ impl Stage for Block {
     }
 }
 
-/// The last stage of the adapter tests: a sequence of linear blocks, which segments recompute, a linear layer, and half the squared
-/// difference to targets `[rows x length, width]`.
+/// The last stage of the adapter tests: a sequence of linear blocks, which segments recompute, a linear layer, and a
+/// loss that is half the squared difference to targets `[rows x length, width]`.
 #[derive(Module, Debug)]
 struct Head {
     blocks: Vec<Linear>,
@@ -95,7 +95,7 @@ impl LossStage for Head {
     }
 }
 
-/// The whole model of the adapter tests, before it is cut into stages and after its stages are joined.
+/// The whole model of the adapter tests, before it is divided into stages and after its stages are joined.
 #[derive(Module, Debug)]
 struct Model {
     front: Front,
@@ -143,7 +143,7 @@ fn batch(step: usize) -> (Tensor<2, Int>, Tensor<2>) {
     (Tensor::from_data(ids, &device()), Tensor::from_data(values, &device()))
 }
 
-/// A mapper that rounds every parameter of a module that is not quantized to a lower precision.
+/// A mapper that rounds to a lower precision every parameter of a module that is not quantized.
 struct Rounded(FloatDType);
 
 impl ModuleMapper for Rounded {
@@ -172,8 +172,8 @@ impl ModuleVisitor for Accumulate<'_> {
     }
 }
 
-/// Trains a model with gradient accumulation in burn without Stageline, and returns it. Gradients are summed within
-/// groups of micro-batches first, and then over the groups.
+/// Trains a model with adapters with gradient accumulation in burn without Stageline, and returns the model. Gradients
+/// are summed within groups of micro-batches first, and then over the groups.
 fn train_plainly(mut model: Model, precision: Precision, groups: usize) -> Model {
     let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
     let micro_batches = groups * MICRO_BATCHES;
@@ -200,8 +200,8 @@ fn train_plainly(mut model: Model, precision: Precision, groups: usize) -> Model
     model
 }
 
-/// Trains a model as a pipeline of four stages with the given schedule, recomputation, precision and replicas, and
-/// returns the model.
+/// Trains a model with adapters as a pipeline of four stages with the given schedule, recomputation, precision and
+/// number of replicas, and returns the model.
 fn train_cut(
     model: Model,
     schedule: &'static (dyn Schedule + Sync),
@@ -260,8 +260,9 @@ fn same_bits(found: &Model, expected: &Model, what: &str) {
     }
 }
 
-/// Asserts that every schedule and recomputation gives the bits of the plain loop, for each combination of a precision
-/// and a number of replicas. Returns the model that the plain loop trained in full precision.
+/// Asserts that a model with adapters trains to the bits of a loop without Stageline under every schedule and
+/// recomputation, for each given combination of a precision and a number of replicas. Returns the model that the loop
+/// trained in full precision.
 fn check(model: &Model, what: &str, combinations: &[(Precision, usize)]) -> Model {
     let two = NonZero::new(2).expect("2 is not 0");
     let everything = [
@@ -288,8 +289,8 @@ fn check(model: &Model, what: &str, combinations: &[(Precision, usize)]) -> Mode
     train_plainly(model.clone(), Precision::Full, 1)
 }
 
-/// The combinations of a precision and a number of replicas with which adapters on weights without quantization are
-/// tested.
+/// The combinations of a precision and a number of data-parallel replicas with which adapters (LoRA) on weights without
+/// quantization are tested.
 const ALL: [(Precision, usize); 4] =
     [(Precision::Full, 1), (Precision::Bf16, 1), (Precision::Full, 2), (Precision::Bf16, 2)];
 
@@ -310,7 +311,7 @@ fn adapters_train_to_the_bits_of_a_plain_loop_under_every_schedule() {
     assert_only_adapters_changed(&model, &train_cut(model.clone(), &ZbH1, Recompute::Full, Precision::Bf16, 2));
 }
 
-/// Returns a model with adapters (LoRA), some of them on quantized weights.
+/// Returns a model for fine-tuning tests with adapters (LoRA), some of them on quantized weights.
 fn quantized_model() -> Model {
     let device = device().autodiff();
     let quantizer = || {
@@ -388,7 +389,7 @@ fn adapters_on_quantized_weights_train_to_the_bits_of_a_plain_loop() {
     assert_only_adapters_changed(&model, &trained);
 }
 
-/// A reparameterisation for tests, which multiplies a parameter by a trained factor.
+/// A reparameterisation for tests of fine-tuning, which multiplies a parameter by a trained factor.
 #[derive(Debug, Module)]
 struct Scaled {
     factor: Param<Tensor<1>>,
@@ -402,8 +403,8 @@ impl Reparameterization for Scaled {
     }
 }
 
-/// A reparameterizer for tests, which applies [`Scaled`] to every parameter of a model with the given number of
-/// dimensions: 1 for vectors, 2 for matrices.
+/// A reparameterizer for tests of fine-tuning, which multiplies every parameter with the given number of dimensions by
+/// a trained factor: 1 dimension for vectors, 2 for matrices.
 struct Scale(usize);
 
 impl Reparameterizer for Scale {
@@ -419,8 +420,8 @@ impl Reparameterizer for Scale {
     }
 }
 
-/// Tests a reparameterisation of all vectors (norm scales, norm shifts and biases) or of all matrices, with base
-/// parameters that train as well: the model has the bits of a plain loop.
+/// Tests a reparameterisation (a trained factor) of all vectors or of all matrices of a model, with base parameters
+/// that train as well: the model has the bits of a loop without Stageline.
 #[test]
 fn any_reparameterisation_trains_to_the_bits_of_a_plain_loop() {
     for dimensions in [1, 2] {
@@ -447,7 +448,7 @@ fn frozen_weights_keep_their_bits_and_the_rest_trains() {
     same_bits(&cut, &trained, "1f1b");
 }
 
-/// A reparameterisation that uses a trained matrix in the place of a parameter.
+/// A reparameterisation for tests of fine-tuning, which uses a trained matrix in the place of a parameter.
 #[derive(Debug, Module)]
 struct Replaced {
     matrix: Param<Tensor<2>>,
@@ -462,7 +463,7 @@ impl Reparameterization for Replaced {
     }
 }
 
-/// Applies [`Replaced`] to every matrix.
+/// A reparameterizer for tests of fine-tuning, which puts a trained matrix in the place of every matrix of a model.
 struct Replace;
 
 impl Reparameterizer for Replace {
@@ -479,8 +480,9 @@ impl Reparameterizer for Replace {
     }
 }
 
-/// A tensor in the place of a parameter is trained, and the parameter keeps its bits: its gradient must not be taken
-/// for that of the tensor, which is a leaf of the graph as well.
+/// Tests a reparameterisation that uses a trained tensor in the place of a parameter: the tensor trains, and the
+/// parameter keeps its bits. The parameter's gradient must not be mistaken for that of the tensor, because both are
+/// leaves of the autodiff graph.
 #[test]
 fn a_tensor_in_the_place_of_a_parameter_trains_instead_of_it() {
     let model = Model::new(false).adapted(|model| model.apply_reparameterization(Replace));

@@ -20,17 +20,17 @@ use crate::mlp::{Error, LEARNING_RATE, Layer, Mlp, Target, bits, config, device,
 
 const WIDTH: usize = 4;
 const MICRO_BATCHES: usize = 3;
-/// The index of the stage whose device is lost.
+/// The index of the stage whose device is lost in these tests.
 const STAGE: usize = 1;
 
-/// A replacement for a GPU in these tests: a thread that answers requests, until it ends.
+/// A replacement for a GPU in tests of lost devices: a thread that answers requests until it ends.
 struct Gpu {
     requests: Sender<Sender<()>>,
     thread: JoinHandle<()>,
 }
 
 impl Gpu {
-    /// Starts a replacement for a GPU that is lost after `lifetime` requests.
+    /// Starts a thread that replaces a GPU and is lost (ends) after `lifetime` requests.
     fn new(lifetime: usize) -> Self {
         let (requests, asked) = channel::<Sender<()>>();
         let thread = thread::spawn(move || {
@@ -42,7 +42,7 @@ impl Gpu {
     }
 }
 
-/// A handle to the replacement for a GPU, which counts the requests.
+/// A handle to the thread that replaces a GPU in tests of lost devices; it counts the requests.
 #[derive(Clone, Debug)]
 struct Handle {
     requests: Sender<Sender<()>>,
@@ -50,7 +50,8 @@ struct Handle {
 }
 
 impl Handle {
-    /// Makes a request to the replacement for a GPU and waits for the answer. Panics if that device is lost.
+    /// Makes a request to the thread that replaces a GPU, and waits for the answer. Panics if the thread has ended, as
+    /// if the GPU were lost.
     fn ask(&self) {
         self.asked.fetch_add(1, Ordering::SeqCst);
         let (done, is_done) = channel();
@@ -59,7 +60,7 @@ impl Handle {
     }
 }
 
-/// A layer that makes a request to the test's device in every forward.
+/// A layer that makes a request to the test's replacement for a GPU in every forward.
 #[derive(Module, Debug)]
 struct OnGpu {
     layer: Layer,
@@ -77,18 +78,19 @@ impl Stage for OnGpu {
     }
 }
 
-/// An AdamW that makes a request to the test's device in every step, and keeps its moments on that device.
+/// An AdamW that makes a request to the test's replacement for a GPU in every step, and keeps its moments on that
+/// device.
 #[derive(Clone)]
 struct AdamWOnGpu {
     inner: AdamW,
     gpu: Handle,
 }
 
-/// The moments that the test's AdamW keeps for one parameter.
+/// The moments of the gradient that the test's AdamW keeps for one parameter.
 #[derive(Clone)]
 struct Moments<const D: usize> {
     inner: AdamWState<D>,
-    /// The test's device that has the moments; `None` for moments that were read from a checkpoint.
+    /// The test's replacement for a GPU on which the moments are; `None` for moments that were read from a checkpoint.
     gpu: Option<Handle>,
 }
 
@@ -129,8 +131,8 @@ fn batch(step: usize) -> Batch<Tensor<2>, Target> {
     Batch::new(input, target)
 }
 
-/// Returns a pipeline of three stages whose second stage is on a device that is lost after `lifetime` requests, with
-/// the device's handle and its thread. The pipeline resumes from the checkpoint `from` if there is one.
+/// Returns a pipeline of three stages whose second stage is on a replacement for a GPU that is lost after `lifetime`
+/// requests, with that device's handle and thread. The pipeline resumes from the checkpoint `from` if there is one.
 fn pipeline(
     lifetime: usize,
     from: Option<&Checkpoint>,
@@ -152,7 +154,7 @@ fn pipeline(
     (builder.build().unwrap(), gpu, thread)
 }
 
-/// Ends a pipeline and returns the bits of the parameters of each stage.
+/// Ends a pipeline, and returns the bits of the parameters of each of its stages.
 fn trained(pipeline: Pipeline<Tensor<2>, Tensor<2>, Target>) -> [Vec<u32>; 3] {
     let mut modules = pipeline.into_modules();
     let second = bits(&modules.take::<OnGpu>(STAGE).unwrap());

@@ -9,12 +9,12 @@ use crate::mlp::{LEARNING_RATE, Mlp, device};
 
 const WIDTH: usize = 256;
 const ROWS: usize = 256;
-/// The size in bytes of one micro-batch's activation between two stages of the test.
+/// The size in bytes of the activation of one micro-batch that a stage of the memory tests sends to the next stage.
 const TENSOR: f64 = (4 * ROWS * WIDTH) as f64;
-/// The size in bytes of the parameters of one layer of the test's model.
+/// The size in bytes of the parameters of one layer of the memory tests' model.
 const PARAMETERS: f64 = (4 * WIDTH * (WIDTH + 1)) as f64;
 
-/// Trains a pipeline with one layer on each stage for three steps, and returns the report of the third.
+/// Trains a pipeline with one layer on each stage for three steps, and returns the report of the third step.
 fn report(
     optimizer: ModuleOptimizer,
     schedule: &'static (dyn Schedule + Sync),

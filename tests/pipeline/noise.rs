@@ -1,5 +1,6 @@
-//! Tests of the gradient noise: its estimate agrees with known and with measured distributions, does not depend on the
-//! cut, the schedule or the loss scale, and measuring it does not change the trained values.
+//! Tests of the gradient noise (the variance of gradients between samples). Its estimate agrees with known and measured
+//! distributions and does not depend on the partition into stages, the schedule or the loss scale. Measuring the noise
+//! does not change the trained values.
 
 use burn::module::{Module, Param};
 use burn::optim::{AdamWConfig, SgdConfig};
@@ -18,7 +19,8 @@ fn uniform(count: usize, seed: u64) -> Vec<f32> {
     (0..count as u64).map(|index| noise(seed, index)).collect()
 }
 
-/// A model whose only parameter is a point, and whose loss is half the squared distance from the point to each target.
+/// A model for tests of the gradient noise whose only parameter is a point, and whose loss is half the squared distance
+/// from the point to each target.
 #[derive(Module, Debug)]
 struct Point {
     at: Param<Tensor<1>>,
@@ -47,9 +49,9 @@ impl LossStage for Point {
     }
 }
 
-/// Tests the noise of a quadratic loss against its closed form. The gradient of a sample is the point minus the target.
-/// With targets around 0, whose elements have the variance 1/3, the gradient has the squared norm of the point, and the
-/// noise is a third of the number of dimensions.
+/// Tests the estimated gradient noise of a quadratic loss against its closed form. The gradient of a sample is the
+/// point (the model's parameter) minus the target. With targets around 0, whose elements have the variance 1/3, the
+/// gradient has the squared norm of the point, and the noise is a third of the number of dimensions.
 #[test]
 fn the_noise_of_a_quadratic_loss_is_its_closed_form() {
     let place = uniform(DIMENSIONS, 99);
@@ -100,8 +102,8 @@ fn gpt_builder(
     builder.micro_batches(micro_batches).schedule(schedule)
 }
 
-/// Tests the noise of a GPT against the gradients of all single samples of a set, their mean and their scatter. The
-/// estimates come from steps whose batches are parts of the same set.
+/// Tests the estimated gradient noise of a GPT against the gradients of all single samples of a set: their mean and
+/// their variance. The estimates come from steps whose batches are parts of the same set.
 #[test]
 fn the_noise_of_a_gpt_is_that_of_the_gradients_of_single_samples() {
     const ROWS: usize = 128;
@@ -140,8 +142,8 @@ fn close(one: GradientNoise, other: GradientNoise) -> bool {
     near(one.squared_norm, other.squared_norm) && near(one.variance, other.variance)
 }
 
-/// Tests that a whole backward, split backwards, recomputation, replicas and a loss scale give the same gradient noise,
-/// and that the noise of all stages adds up to that of the model.
+/// Tests that the estimated gradient noise is the same with whole and with split backwards, recomputation,
+/// data-parallel replicas and a loss scale, and that the noise of all stages adds up to that of the model.
 #[test]
 fn cuts_schedules_replicas_and_loss_scales_have_the_same_noise() {
     let (inputs, targets) = text(24);

@@ -1,4 +1,5 @@
-//! Tests of batch normalisation: running statistics are those of the whole batch, whatever its number of micro-batches.
+//! Tests of batch normalisation: the running statistics are those of the whole batch, whatever its number of
+//! micro-batches.
 
 use burn::module::Module;
 use burn::nn::{BatchNorm, BatchNormConfig};
@@ -49,15 +50,15 @@ fn accumulated() -> Accumulated {
     Accumulated { norm: plain().norm.into() }
 }
 
-/// Returns a batch whose columns differ in mean and standard deviation.
+/// Returns a batch for tests of batch normalisation, whose columns differ in mean and standard deviation.
 fn batch(seed: u64) -> (Tensor<2>, Target) {
     let (input, target) = Mlp::batch(ROWS, WIDTH, false, seed);
     let columns = |values: [f32; WIDTH]| Tensor::<1>::from_floats(values, &device()).unsqueeze::<2>();
     (input * columns([1.0, 2.0, 0.5, 3.0, 1.0]) + columns([0.0, 1.0, -4.0, 2.0, 7.0]), target)
 }
 
-/// Trains a pipeline of a given stage and a last stage with the error. Returns the given stage, and the bits of the
-/// parameters of both.
+/// Trains a pipeline of two stages: the given stage, and a last stage that computes the loss. Returns the trained given
+/// stage, and the bits of the parameters of both stages.
 fn trained<S>(stage: S, micro_batches: usize, schedule: impl Schedule + 'static, steps: u64) -> (S, Vec<u32>)
 where
     S: Stage<Input = Tensor<2>, Output = Tensor<2>>,
@@ -74,14 +75,14 @@ where
     (stage, bits)
 }
 
-/// Returns the running means and then the running variances of a batch norm.
+/// Returns the running means of a batch norm, followed by its running variances.
 fn statistics(norm: &BatchNorm) -> Vec<f64> {
     let values = |tensor: Tensor<1>| tensor.into_data().iter::<f64>().collect::<Vec<_>>();
     [values(norm.running_mean.value()), values(norm.running_var.value())].concat()
 }
 
-/// Returns the expected running statistics after `steps` steps, in f64: each step adds 0.1 of the mean and biased
-/// variance of its whole batch to 0.9 of the old statistics.
+/// Returns the running statistics of a batch norm that are expected after `steps` steps, in f64: each step adds 0.1 of
+/// the mean and biased variance of its whole batch to 0.9 of the old statistics.
 fn one_pass(steps: u64) -> Vec<f64> {
     let mut running = [vec![0.0; WIDTH], vec![1.0; WIDTH]].concat();
     for step in 0..steps {
@@ -174,7 +175,8 @@ fn a_skipped_step_does_not_change_running_statistics() {
     assert!(distance(&statistics(&norm), &one_pass(1)) < 1e-6);
 }
 
-/// Tests that an evaluation, here of a single row, uses the running statistics and does not change them.
+/// Tests that an evaluation, here of a single row, normalises by a batch norm's running statistics and does not change
+/// them.
 #[test]
 fn an_evaluation_normalises_by_the_running_statistics() {
     let chain = Pipeline::builder().stage(accumulated(), config()).loss(Mlp::new(0, WIDTH, 3).error, config());
@@ -189,8 +191,8 @@ fn an_evaluation_normalises_by_the_running_statistics() {
     assert!(one.loss.is_finite() && all.loss.is_finite());
 }
 
-/// Tests a batch norm in the last stage: steps and evaluations have the same losses as with the batch norm in a stage
-/// of its own.
+/// Tests a batch norm in the last stage: training steps and evaluations give the same losses as with the batch norm in
+/// a stage of its own.
 #[test]
 fn batch_norms_of_the_last_stage_keep_their_statistics() {
     let parts = || {

@@ -12,7 +12,7 @@ use crate::model::{Bytes, Shape, gpt};
 
 const SHAPE: Shape = Shape { layers: 2, width: 16, context: 8 };
 
-/// A data source of bytes that depend on the step and the sample only.
+/// A data source for tests of optimizers: bytes that depend on the step and the sample only.
 struct Texts;
 
 impl Data for Texts {
@@ -29,8 +29,8 @@ impl Data for Texts {
     }
 }
 
-/// Trains with these settings besides those of all tests here. Returns the hash of the parameters; `None` if the
-/// training ended early.
+/// Trains with the settings that all optimizer tests share and with the given additional settings. Returns the hash of
+/// the parameters; `None` if the training ended early.
 fn trained(settings: &[(&str, &str)]) -> Option<String> {
     let common = [("micro_batches", "2"), ("micro_batch_size", "1"), ("steps", "4"), ("optimizer", "muon")];
     let run = Program::<NoFlags>::new().configured(common.into_iter().chain(settings.iter().copied())).unwrap();

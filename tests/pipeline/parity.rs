@@ -1,5 +1,5 @@
-//! Tests of bitwise parity: trained parameters have the same bits for every P, schedule and channel capacity, and for a
-//! plain loop.
+//! Tests of bitwise parity: trained parameters have the same bits for every number of stages (P), schedule and channel
+//! capacity, and for a training loop without Stageline.
 
 use burn::module::{Module, ParamGroup};
 use burn::optim::{AdamWConfig, LionConfig, ModuleOptimizer, MuonConfig};
@@ -21,7 +21,8 @@ fn batches(rows: usize, width: usize, masked: bool, seed: u64) -> Vec<(Tensor<2>
     (0..3).map(|step| Mlp::batch(rows, width, masked, seed * 10 + step)).collect()
 }
 
-/// Trains a model as a pipeline, and asserts that its parameters have the bits `plain` of a plain training loop.
+/// Trains a model as a pipeline with the stages and schedule of `cut`, and asserts that its parameters have the bits
+/// `plain`, which a training loop without Stageline gave.
 fn same_bits(model: &Mlp, plain: &[u32], cut: &Cut, batches: &[(Tensor<2>, Target)], case: &str) {
     let trained = model.clone().train_cut(cut, batches).unwrap();
     assert!(trained.bits() == plain, "{case}: other bits than the plain loop");
@@ -66,7 +67,8 @@ fn channel_capacity_and_repetition_change_no_bit() {
     }
 }
 
-/// Tests schedules with V chunks (stages) per worker: 6 stages on 3 or 2 workers train with the bits of a plain loop.
+/// Tests schedules with several chunks (stages) per worker: 6 stages on 3 or 2 workers train with the bits of a
+/// training loop without Stageline.
 #[test]
 fn several_chunks_a_worker_give_the_bits_of_the_plain_loop() {
     let model = Mlp::new(5, 8, 8);
@@ -83,8 +85,8 @@ fn several_chunks_a_worker_give_the_bits_of_the_plain_loop() {
     }
 }
 
-/// Tests the schedules with two chunks (stages) per worker in a V, where the second chunks run in reverse order of the
-/// workers, and with split backwards.
+/// Tests the V-shaped schedules, with two chunks (stages) per worker, in which the second chunks run in reverse order
+/// of the workers and backwards are split: they give the bits of a training loop without Stageline.
 #[test]
 fn v_schedules_give_the_bits_of_the_plain_loop() {
     let model = Mlp::new(5, 8, 8);
@@ -98,7 +100,8 @@ fn v_schedules_give_the_bits_of_the_plain_loop() {
     }
 }
 
-/// Tests that the global gradient norm and the clipped gradients do not depend on the cut.
+/// Tests that the global gradient norm and the clipped gradients do not depend on the partition of the model into
+/// stages.
 #[test]
 fn clipping_gives_the_bits_of_the_plain_loop() {
     let model = Mlp::new(5, 8, 12);
@@ -122,8 +125,8 @@ fn clipping_gives_the_bits_of_the_plain_loop() {
     );
 }
 
-/// Tests other optimizers than AdamW against a plain loop in burn: Lion, and Muon for the weights beside AdamW for the
-/// biases.
+/// Tests other optimizers than AdamW against a training loop in burn without Stageline: Lion, and Muon for the weights
+/// beside AdamW for the biases.
 #[test]
 fn lion_and_muon_give_the_bits_of_the_plain_loop() {
     let lion = || LionConfig::new().init();
@@ -147,7 +150,7 @@ fn lion_and_muon_give_the_bits_of_the_plain_loop() {
     }
 }
 
-/// A stage for tests: a layer followed by dropout.
+/// A stage for tests of dropout: a layer followed by dropout.
 #[derive(Module, Debug)]
 pub struct Dropped {
     pub layer: Layer,
@@ -163,7 +166,7 @@ impl Stage for Dropped {
     }
 }
 
-/// Trains a model with dropout, and returns the bits of its parameters and the loss of every step.
+/// Trains a model with dropout as a pipeline, and returns the bits of its parameters and the loss of every step.
 fn train_with_dropout(
     stages: usize,
     micro_batches: usize,
@@ -194,8 +197,8 @@ fn train_with_dropout(
     (found, losses)
 }
 
-/// Tests that dropout does not depend on the cut, which gives the same bits, nor on M: with another number of
-/// micro-batches the same elements are dropped, so the losses differ by rounding only.
+/// Tests that dropout does not depend on the partition into stages, which gives the same bits, nor on the number of
+/// micro-batches: another number drops the same elements, so the losses differ by rounding only.
 #[test]
 fn dropout_depends_on_the_sample_only() {
     let (reference, losses) = train_with_dropout(1, 3, &OneFOneB);
@@ -217,8 +220,8 @@ fn by_hand(csv: &str) -> &'static Plan {
     Box::leak(Box::new(Plan::from_csv(csv).unwrap()))
 }
 
-/// Tests that workers execute any valid plan: one written by hand, with two chunks (stages) on each of two workers,
-/// trains with the same bits.
+/// Tests that workers execute any valid plan: a plan written by hand, with two chunks (stages) on each of two workers,
+/// trains with the same bits as a training loop without Stageline.
 #[test]
 fn a_hand_written_plan_with_two_chunks_a_worker_gives_the_same_bits() {
     let csv = "0F0,0F1,2F0,2F1,2B0,0B0,2B1,0B1\n1F0,1F1,3F0,3B0,3F1,1B0,3B1,1B1\n";
@@ -230,8 +233,8 @@ fn a_hand_written_plan_with_two_chunks_a_worker_gives_the_same_bits() {
     same_bits(&model, &plain, &cut, &batches, "by hand");
 }
 
-/// Tests a plan with backwards in another order than the micro-batches: gradients are still summed in ascending
-/// micro-batch order, so the bits are the same.
+/// Tests a plan that runs backwards in another order than that of the micro-batches: gradients are still summed in
+/// ascending micro-batch order, so the trained parameters have the same bits.
 #[test]
 fn backwards_out_of_order_give_the_same_bits() {
     let csv = "0F0,0F1,0F2,0B2,0B0,0B1\n1F0,1F1,1F2,1B2,1B0,1B1\n";
@@ -280,7 +283,8 @@ fn weights_used_twice_give_the_same_bits_with_split_backwards() {
     }
 }
 
-/// Tests a plan with weight gradients out of order, differently on each stage: the bits are the same.
+/// Tests a plan that computes weight gradients out of order, differently on each stage: the trained parameters have the
+/// same bits.
 #[test]
 fn weight_gradients_out_of_order_give_the_same_bits() {
     let csv = "0F0,0F1,0F2,0I0,0I1,0W1,0B2,0W0\n1F0,1F1,1F2,1B0,1I1,1I2,1W2,1W1\n";

@@ -1,5 +1,5 @@
-//! Tests of training in bf16 and f16: the bits of a plain loop, master weights and gradient sums in f32, and the loss
-//! scale.
+//! Tests of training in bf16 and f16: the pipeline gives the bits of a training loop without Stageline, keeps master
+//! weights and gradient sums in f32, and scales the loss.
 
 use burn::module::{Module, Param};
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer, SgdConfig};
@@ -99,8 +99,8 @@ fn lower_precisions_give_the_bits_of_the_plain_loop() {
     }
 }
 
-/// Tests that a loss scale which is a power of two changes no bit in f32, with or without clipping, because gradients
-/// are divided by the scale before their norm is taken.
+/// Tests that a loss scale which is a power of two changes no bit of training in f32, with or without clipping, because
+/// gradients are divided by the scale before their norm is taken.
 #[test]
 fn a_loss_scale_changes_no_bit_in_f32() {
     for clip in [None, Some(Clip::GlobalNorm(0.05)), Some(Clip::Value(0.01))] {
@@ -120,7 +120,8 @@ fn a_loss_scale_changes_no_bit_in_f32() {
     }
 }
 
-/// Trains a small model to imitate another one. Returns the loss of the first step, and the mean loss of the last ten.
+/// Trains a small model to imitate another one in the given precision. Returns the loss of the first step, and the mean
+/// loss of the last ten steps.
 fn loss_after(steps: u64, precision: Precision) -> (f64, f64) {
     let teacher = Mlp::new(1, WIDTH, 77);
     let batch = |seed: u64| {
@@ -149,7 +150,7 @@ fn every_precision_converges() {
     }
 }
 
-/// A last stage for tests with one parameter, whose gradient is -1 for every sample.
+/// A last stage for tests of precision, with one parameter whose gradient is -1 for every sample.
 #[derive(Module, Debug)]
 struct One {
     value: Param<Tensor<1>>,
@@ -210,7 +211,7 @@ fn updates_too_small_for_bf16_move_the_master_weights() {
 }
 
 /// Tests that gradients which are too small for f16 become zeros without a loss scale, and that the default for f16, a
-/// dynamic scale, keeps them.
+/// dynamic loss scale, keeps them.
 #[test]
 fn gradients_in_f16_underflow_without_the_default_loss_scale() {
     let zeros = |scale: Option<LossScale>| {
@@ -236,8 +237,8 @@ fn gradients_in_f16_underflow_without_the_default_loss_scale() {
     assert!(without > 0.9 && with < 0.1, "zeros without a scale {without}, with {with}");
 }
 
-/// Tests a loss scale that is too large: all stages skip the step, and the scale falls until no gradient overflows.
-/// Then it rises again.
+/// Tests a loss scale that is too large: all stages skip the step, and the loss scale falls until no gradient
+/// overflows. Then the loss scale rises again.
 #[test]
 fn an_overflow_is_skipped_by_all_stages_and_lowers_the_scale() {
     let dynamic = DynamicLossScale { initial: 2.0_f64.powi(24), growth_interval: 2, ..DynamicLossScale::default() };
@@ -280,8 +281,8 @@ fn an_overflow_is_skipped_by_all_stages_and_lowers_the_scale() {
     }
 }
 
-/// Tests an overflow in a forward: a lower loss scale cannot help, so the step stops or is skipped as `on_non_finite`
-/// says.
+/// Tests an overflow in a forward, which a lower loss scale cannot prevent: the step stops or is skipped, as the
+/// setting `on_non_finite` says.
 #[test]
 fn a_non_finite_forward_is_left_to_the_policy() {
     let dynamic = DynamicLossScale { initial: 4.0, ..DynamicLossScale::default() };
@@ -296,7 +297,8 @@ fn a_non_finite_forward_is_left_to_the_policy() {
     assert!(matches!(build(OnNonFinite::Stop).step(bad()), Err(StepError::NonFinite { .. })));
 }
 
-/// Tests that an overflow in one micro-batch does not hide a NaN in the input of another.
+/// Tests a step in which one micro-batch overflows and the input of another has a NaN: the overflow must not hide the
+/// NaN.
 #[test]
 fn a_nan_input_beside_an_overflow_is_left_to_the_policy() {
     let scale = LossScale::Dynamic(DynamicLossScale { initial: 2.0_f64.powi(40), ..DynamicLossScale::default() });
@@ -342,7 +344,7 @@ fn a_loss_in_a_low_precision_is_refused() {
     assert!(error.contains("the loss is summed in BF16") && error.contains(".cast(FloatDType::F32)"), "{error}");
 }
 
-/// A stage for tests: a layer followed by an `AccumulatedBatchNorm`.
+/// A stage for tests of precision: a layer followed by an `AccumulatedBatchNorm`, the batch norm of this library.
 #[derive(Module, Debug)]
 struct Normed {
     layer: Layer,
@@ -382,7 +384,7 @@ fn batch_norms_stay_in_full_precision() {
     }
     assert!(normed[0].iter().any(|mean| *mean != 0.0));
 
-    /// A stage for tests with burn's own batch norm, which is rejected in a lower precision.
+    /// A stage for tests with burn's own batch norm, which a pipeline rejects in a lower precision.
     #[derive(Module, Debug)]
     struct Plain {
         norm: burn::nn::BatchNorm,
@@ -419,7 +421,7 @@ fn an_invalid_loss_scale_is_refused() {
     assert!(matches!(refused, BuildError::LossScale { .. }) && refused.to_string().contains("Fixed(0.0)"), "{refused}");
 }
 
-/// Tests that `into_modules` returns the master weights, which are the f32 parameters that the pipeline was given.
+/// Tests that `Pipeline::into_modules` returns the master weights: parameters in f32, as the pipeline was given them.
 #[test]
 fn modules_come_back_in_full_precision() {
     let pipeline = model().split(2, &config()).precision(Precision::F16).build().unwrap();

@@ -1,5 +1,5 @@
-//! Tests of recomputation (activation checkpointing): it changes no bit, also with dropout, running statistics, split
-//! backwards and a lower precision.
+//! Tests of recomputation (activation checkpointing): it changes no bit of the trained parameters, also with dropout,
+//! running statistics, split backwards and a lower precision.
 
 use std::num::NonZero;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::mlp::{Error, Layer, Mlp, Noisy, bits, config};
 
 const WIDTH: usize = 6;
 
-/// A stage for tests of recomputation: all of it is marked, and a part inside it is marked again. It has dropout and
-/// running statistics.
+/// A stage for tests of recomputation, with dropout and running statistics. Its whole forward is marked for
+/// recomputation, and a part inside it is marked a second time.
 #[derive(Module, Debug)]
 struct Marked {
     outer: Noisy,
@@ -36,7 +36,8 @@ impl Stage for Marked {
     }
 }
 
-/// Trains a pipeline for three steps, and returns the bits of each stage's parameters and running statistics.
+/// Trains a pipeline with the given recomputation for three steps, and returns the bits of each stage's parameters and
+/// running statistics.
 fn train(recompute: Recompute, schedule: &'static (dyn Schedule + Sync), precision: Precision) -> Vec<Vec<u32>> {
     let Mlp { mut layers, error } = Mlp::new(6, WIDTH, 3);
     let mut noisy = |salt| Noisy::new(layers.pop().unwrap(), salt);
@@ -76,7 +77,8 @@ fn recomputation_changes_no_bit_with_dropout_statistics_split_backwards_and_bf16
     }
 }
 
-/// A layer for tests that panics in one recomputation, while the flag `armed` is set; the panic clears the flag.
+/// A layer for tests of recomputation that panics in one recomputation, while the flag `armed` is set; the panic clears
+/// the flag.
 #[derive(Module, Debug)]
 struct Sabotaged {
     layer: Layer,
@@ -154,8 +156,8 @@ impl Stage for Counted {
     }
 }
 
-/// The first layer of the test's row of blocks. It returns its input after a layer, a counter that starts at 0, and the
-/// input that all blocks share.
+/// The first layer of the model for recomputation tests. Its output has three parts: the result of a linear layer, a
+/// counter that starts at 0, and the input that all blocks share.
 #[derive(Module, Debug)]
 struct Front {
     layer: Layer,
@@ -171,7 +173,7 @@ impl Stage for Front {
     }
 }
 
-/// The last layer of the test's row of blocks, with the loss of [`Mlp`].
+/// The last layer of the model for recomputation tests, with the masked squared error as its loss.
 #[derive(Module, Debug)]
 struct Back {
     error: Error,
@@ -200,8 +202,8 @@ impl stageline::LossStage for Back {
 
 const BLOCKS: usize = 5;
 
-/// Trains the test's row of blocks for two steps of three micro-batches. Returns the bits of all parameters, and how
-/// often each block was recomputed.
+/// Trains the model for recomputation tests for two steps of three micro-batches. Returns the bits of all parameters,
+/// and how often each block was recomputed.
 fn counted(recompute: Recompute) -> (Vec<u32>, Vec<usize>) {
     let Mlp { mut layers, error } = Mlp::new(BLOCKS + 1, WIDTH, 3);
     let front = Front { layer: layers.pop().unwrap() };
@@ -220,8 +222,8 @@ fn counted(recompute: Recompute) -> (Vec<u32>, Vec<usize>) {
     (bits(&modules), counters.iter().map(|count| count.load(Ordering::Relaxed)).collect())
 }
 
-/// Tests that segments and selected blocks are recomputed without changing a bit, and every block once for each of the
-/// six micro-batches.
+/// Tests that recomputing segments (groups of consecutive blocks) or selected blocks changes no bit of the parameters,
+/// and that each such block is recomputed once for each of the six micro-batches.
 #[test]
 fn segments_and_selected_blocks_are_recomputed_and_change_no_bit() {
     let (kept, none) = counted(Recompute::Nothing);

@@ -22,7 +22,7 @@ fn batch(rows: usize) -> Batch<Tensor<2>, Target> {
     Batch::new(input, target)
 }
 
-/// Returns the report of a pipeline's second step, when threads and memory are warm.
+/// Returns the report of a pipeline's second step. In the second step the threads run and memory is allocated already.
 fn step(builder: PipelineBuilder<Tensor<2>, Tensor<2>, Target>) -> StepReport {
     let mut pipeline = builder.build().unwrap();
     pipeline.step(batch(8)).unwrap();
@@ -115,8 +115,8 @@ fn a_step_without_weight_has_no_events() {
     assert_eq!(report.recording.accounts(), [Account { other: took, ..Account::default() }; 2]);
 }
 
-/// The part of the test's pipeline of three stages that is slow: a stage's computation, a send, a receive, or the
-/// flush.
+/// The part of the recording test's pipeline of three stages that is made slow: a stage's computation, a send, a
+/// receive, or the flush (the optimizer step).
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Slow {
     Stage,
@@ -125,14 +125,14 @@ enum Slow {
     Flush,
 }
 
-/// The delay of the slow part, far longer than all computation of the test's small stages.
+/// The delay of the part of the pipeline that is made slow, far longer than all computation of the test's small stages.
 const LONG: Duration = Duration::from_millis(25);
 
-/// A payload for tests: a tensor whose move to another device may take long.
+/// A payload for tests of recordings: a tensor whose move to another device may take long.
 #[derive(Clone)]
 struct Moved {
     tensor: Tensor<2>,
-    /// The number of moves of the tensor before the slow one; `None` if no move is slow.
+    /// The number of moves of the tensor before the one that takes long; `None` if no move takes long.
     slow_after: Option<usize>,
 }
 
@@ -149,22 +149,22 @@ impl Payload for Moved {
     }
 }
 
-/// The first stage of the test's pipeline. Move number `slow` of its output, counted from 1, takes long; none if `slow`
-/// is 0.
+/// The first stage of the recording test's pipeline. Move number `slow` of its output tensor to another device, counted
+/// from 1, takes long; no move does if `slow` is 0.
 #[derive(Module, Debug)]
 struct Front {
     layer: Layer,
     slow: usize,
 }
 
-/// The second stage of the test's pipeline, whose forward takes long if `slow` is set.
+/// The second stage of the recording test's pipeline, whose forward takes long if `slow` is set.
 #[derive(Module, Debug)]
 struct Middle {
     layer: Layer,
     slow: bool,
 }
 
-/// The last stage of the test's pipeline, which computes the loss.
+/// The last stage of the recording test's pipeline, which computes the loss.
 #[derive(Module, Debug)]
 struct Back {
     error: Error,
@@ -212,7 +212,7 @@ impl LossStage for Back {
     }
 }
 
-/// An optimizer for tests that sleeps at every parameter and changes nothing.
+/// An optimizer for tests of recordings that sleeps at every parameter and changes no parameter.
 #[derive(Clone)]
 struct SlowOptimizer;
 
@@ -235,7 +235,7 @@ impl Optimizer for SlowOptimizer {
     }
 }
 
-/// Runs the test's pipeline of three stages with the given slow part, and returns the report of a step.
+/// Runs a pipeline of three stages in which the part `slow` takes long, and returns the report of a step.
 fn report(slow: Slow) -> StepReport {
     let Mlp { mut layers, error } = Mlp::new(2, WIDTH, 4);
     let front = Front {
@@ -249,7 +249,7 @@ fn report(slow: Slow) -> StepReport {
     step(chain.loss(Back { error }, plain).micro_batches(8))
 }
 
-/// Returns the name of the cause to which most of the last worker's idle time is attributed.
+/// Returns the name of the cause to which a step's report attributes most of the last worker's idle time.
 fn main_cause(report: &StepReport) -> &'static str {
     let Account { fill, drain, imbalance, transfer, flush, other, .. } = report.recording.accounts()[2];
     let causes = [
@@ -272,7 +272,7 @@ fn idle_time_is_attributed_to_the_slow_part() {
     }
 }
 
-/// Tests that the costs which a step measures are at least the sleeps in its stages.
+/// Tests that the costs which a step's recording measures are at least as long as the sleeps in the pipeline's stages.
 #[test]
 fn measured_costs_match_the_planted_delays() {
     let report = report(Slow::Stage);

@@ -1,5 +1,5 @@
-//! Tests of data-parallel replicas that share a batch: they give the bits of one pipeline that sums in as many groups,
-//! reduce once per stage, and fail together.
+//! Tests of data-parallel replicas that share a batch: R replicas give the bits of one pipeline that sums gradients in
+//! R groups of micro-batches, reduce gradients once per stage, and fail together.
 
 use std::fs;
 use std::num::NonZero;
@@ -29,7 +29,8 @@ const CLIP: Clip = Clip::GlobalNorm(0.05);
 
 type Scheduled = &'static (dyn Schedule + Sync);
 
-/// Returns the batches of the test. A third of their rows is masked, so micro-batches have different loss weights.
+/// Returns the batches of the replica tests. A third of their rows is masked, so micro-batches have different loss
+/// weights.
 fn batches() -> Vec<(Tensor<2>, Target)> {
     (0..STEPS).map(|step| Mlp::batch(ROWS, WIDTH, true, 40 + step)).collect()
 }
@@ -39,16 +40,16 @@ fn batch(step: u64) -> Batch<Tensor<2>, Target> {
     Batch::new(input, target)
 }
 
-/// The division of a batch in these tests: R replicas of M micro-batches each, or one pipeline that sums R x M
-/// micro-batches in R groups.
+/// The division of a batch in the replica tests: R replicas of M micro-batches each, or one pipeline that sums the
+/// gradients of R x M micro-batches in R groups.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum As {
     Replicas,
     Groups,
 }
 
-/// Returns the builder with the batch divided into R x M micro-batches, by replicas or by gradient groups as `how`
-/// says.
+/// Returns the builder with the batch divided into R x M micro-batches, by data-parallel replicas or by gradient groups
+/// (micro-batches whose gradients are summed separately), as `how` says.
 fn divided<In: stageline::Payload, Out: stageline::Payload, T: stageline::Payload>(
     builder: PipelineBuilder<In, Out, T>,
     (replicas, micro_batches): (usize, usize),
@@ -64,7 +65,7 @@ fn divided<In: stageline::Payload, Out: stageline::Payload, T: stageline::Payloa
     }
 }
 
-/// Returns the global gradient norm of a step, whose gradients must have been clipped.
+/// Returns the global gradient norm of a step. Asserts that the step's gradients were clipped.
 fn gradient_norm(report: &StepReport) -> f64 {
     match report.update {
         Update::Stepped { gradient_norm, clipped: true } => gradient_norm,
@@ -72,8 +73,8 @@ fn gradient_norm(report: &StepReport) -> f64 {
     }
 }
 
-/// Tests that replicas give the bits of a plain loop that sums in as many groups, with Adam, clipping by the global
-/// norm, and micro-batches of different weights.
+/// Tests that R data-parallel replicas give the bits of a loop without Stageline that sums gradients in R groups, with
+/// Adam, clipping by the global norm, and micro-batches of different loss weights.
 #[test]
 fn replicas_give_the_bits_of_a_plain_loop_in_groups() {
     let model = Mlp::new(5, WIDTH, 3);
@@ -109,7 +110,8 @@ fn replicas_give_the_bits_of_a_plain_loop_in_groups() {
     }
 }
 
-/// Tests that replicas exchange gradient sums once per step and stage, after the stage's last micro-batch.
+/// Tests that data-parallel replicas exchange their gradient sums once per step and stage, after the stage's last
+/// micro-batch.
 #[test]
 fn every_stage_is_reduced_once_and_after_its_last_micro_batch() {
     let (replicas, stages, micro_batches) = (3, 4, 2);
@@ -133,7 +135,8 @@ fn every_stage_is_reduced_once_and_after_its_last_micro_batch() {
     assert_eq!(third.events(), &report.recording.events()[2 * workers..]);
 }
 
-/// Tests that only the first replica has optimizers and learning rates, so that checkpoints do not depend on R.
+/// Tests that only the first data-parallel replica has optimizers and learning rates, so that checkpoints do not depend
+/// on the number of replicas.
 #[test]
 fn momentum_lives_in_the_first_replica_only() {
     let optimizer = || SgdConfig::new().with_momentum(Some(MomentumConfig::new())).init();
@@ -191,8 +194,8 @@ fn tied(stages: usize, recompute: Recompute) -> PipelineBuilder<Tensor<2>, Tenso
     }
 }
 
-/// Tests replicas with tied parameters, dropout, clipping, recomputation and a loss scale that changes at every step,
-/// in every precision.
+/// Tests data-parallel replicas together with tied parameters, dropout, clipping, recomputation and a loss scale that
+/// changes at every step, in every precision.
 #[test]
 fn combined_features_give_the_same_bits_on_replicas() {
     let train = |precision, stages, schedule: Scheduled, recompute, how| {
@@ -220,8 +223,8 @@ fn combined_features_give_the_same_bits_on_replicas() {
     }
 }
 
-/// Tests that the transfers of all replicas are issued in one order, as if the replicas shared GPUs, and give the same
-/// bits.
+/// Tests replicas whose transfers are all issued in one order, as if the replicas shared GPUs: the trained parameters
+/// have the same bits as without that order.
 #[test]
 fn replicas_that_share_devices_take_turns_and_give_the_same_bits() {
     let _alone = crate::transfers::ORDERED.lock();
@@ -239,7 +242,7 @@ fn replicas_that_share_devices_take_turns_and_give_the_same_bits() {
     }
 }
 
-/// Tests that a training resumes from two replicas to one and back, with its optimizer state.
+/// Tests that a training with its optimizer state resumes from two data-parallel replicas to one, and from one to two.
 #[test]
 fn a_checkpoint_resumes_on_any_number_of_replicas() {
     let build = |how, from| {
@@ -298,7 +301,7 @@ fn evaluations_gradients_estimates_and_steps_match_one_replica() {
     assert!(verification.passes(), "{verification}");
 }
 
-/// A layer for tests that fails on an input above 100, by a panic or by an error, in any replica.
+/// A layer for tests of replicas that fails on an input above 100, by a panic or by an error, in any replica.
 #[derive(Module, Debug)]
 struct Wary {
     layer: Layer,
@@ -360,8 +363,8 @@ fn a_failure_in_a_replica_is_named_and_no_stage_of_any_has_stepped() {
     });
 }
 
-/// Tests a panic in the optimizer of stage 1, when stage 0 of both replicas may already have its new parameters: all
-/// replicas roll the step back.
+/// Tests a panic in the optimizer of stage 1, when stage 0 of both data-parallel replicas may already have its new
+/// parameters: all replicas roll the step back.
 #[test]
 fn a_panic_in_an_optimizer_rolls_back_all_replicas() {
     within_a_minute(|| {
@@ -418,7 +421,7 @@ fn invalid_replicas_are_refused() {
     assert!(matches!(&error, BuildError::BatchNormReplicas { stage: 0, path } if path == "0.norm.norm"), "{text}");
 }
 
-/// A stage for tests: a layer followed by a batch norm, which replicas do not support.
+/// A stage for tests of replicas: a layer followed by a batch norm, which pipelines with replicas reject.
 #[derive(Module, Debug)]
 struct Normed {
     layer: Layer,

@@ -1,5 +1,5 @@
-//! Tests of checkpoints and resuming: N steps, a checkpoint, and N more steps with another cut have the bits of 2N
-//! steps. Checkpoints that do not fit are rejected.
+//! Tests of checkpoints and resuming: N steps, a checkpoint, and N more steps with another partition into stages have
+//! the bits of 2N steps. Checkpoints that do not fit are rejected.
 
 use std::collections::BTreeSet;
 
@@ -53,8 +53,8 @@ fn train(pipeline: &mut Pipeline<Tensor<2>, Tensor<2>, Target>, steps: std::ops:
     }
 }
 
-/// Restores a checkpoint with the given number of stages, micro-batches and schedule, trains `STEPS` more steps, and
-/// returns the bits of the model.
+/// Restores a checkpoint into a pipeline with the given number of stages, micro-batches and schedule, trains `STEPS`
+/// more steps, and returns the bits of the model.
 fn resumed(
     from: &Checkpoint,
     stages: usize,
@@ -95,8 +95,8 @@ fn resume_on_another_cut_and_schedule_gives_the_same_bits() {
     }
 }
 
-/// Tests that Lion, and AdamW with Muon for the weights, train with the same bits for every cut, also if they resume
-/// with another cut.
+/// Tests that Lion, and AdamW with Muon for the weights, train with the same bits for every partition into stages, also
+/// if the training resumes with another partition.
 #[test]
 fn lion_and_muon_give_the_same_bits_on_every_cut() {
     let lion = || LionConfig::new().init();
@@ -235,7 +235,8 @@ fn skipped_steps_count_as_steps_and_not_as_optimizer_steps() {
     assert_eq!(again.checkpoint().unwrap(), pipeline.checkpoint().unwrap());
 }
 
-/// Restores a checkpoint that must be rejected, and returns the differences between the checkpoint and the model.
+/// Restores a checkpoint that the pipeline must reject, and returns the reported differences between the checkpoint and
+/// the model.
 fn refused(from: Checkpoint, builder: PipelineBuilder<Tensor<2>, Tensor<2>, Target>) -> Vec<Difference> {
     match builder.restore(from).build() {
         Err(BuildError::Checkpoint(mismatch)) => mismatch.differences().to_vec(),
@@ -281,7 +282,8 @@ fn a_checkpoint_of_another_model_is_refused_with_the_differences() {
     assert!(matches!(refused(typed, builder(1, 2, 2))[..], [Difference::Kind { .. }]));
 }
 
-/// Tests that a checkpoint without `Names` fits one cut only, and that the error message says to use them.
+/// Tests a checkpoint of a pipeline for which the user set no `Names` (parameter names that do not depend on the
+/// partition into stages). It can be resumed with the same partition only, and the error message says to set `Names`.
 #[test]
 fn a_checkpoint_without_names_on_another_cut_points_to_names() {
     let build = |stages| Mlp::new(LAYERS, WIDTH, 1).split(stages, &remembering()).micro_batches(2);
@@ -350,8 +352,8 @@ fn optimizer_states_of_another_name_type_or_shape_are_refused() {
     build(AdamWConfig::new().init()).restore(adam).build().unwrap();
 }
 
-/// Tests that impossible optimizer states are rejected: AdamW's step counts must be between 1 and the number of
-/// optimizer steps, and its second moments are means of squares, so they are not negative.
+/// Tests that checkpoints with impossible optimizer states are rejected: AdamW's step counts must be between 1 and the
+/// number of optimizer steps, and its second moments are means of squares, so they are not negative.
 #[test]
 fn optimizer_states_with_impossible_values_are_refused() {
     let mut pipeline = builder(1, 2, 2).build().unwrap();
@@ -383,8 +385,8 @@ fn optimizer_states_with_impossible_values_are_refused() {
     }
 }
 
-/// Returns the checkpoint with another first number in one field of the optimizer state of the last layer's bias, and
-/// the name of that field.
+/// Changes the first number in one field of the optimizer state of the last layer's bias in a checkpoint. Returns the
+/// changed checkpoint and the name of that field.
 fn with_first_number(checkpoint: &Checkpoint, field: &str, number: f32) -> (String, Checkpoint) {
     let mut changed = checkpoint.clone();
     let name = format!("error.linear.bias/{field}");
@@ -393,8 +395,8 @@ fn with_first_number(checkpoint: &Checkpoint, field: &str, number: f32) -> (Stri
     (name, changed)
 }
 
-/// Tests that optimizer states whose fields contradict each other are rejected: AMSGrad keeps the largest second
-/// moment, and the square of a mean is at most the mean of the squares.
+/// Tests that checkpoints are rejected if fields of an optimizer state contradict each other: AMSGrad keeps the largest
+/// second moment, and the square of a mean is at most the mean of the squares.
 #[test]
 fn optimizer_states_that_contradict_each_other_are_refused() {
     let build = |optimizer: ModuleOptimizer| {
@@ -476,8 +478,8 @@ fn an_optimizer_state_that_is_missing_without_a_record_is_refused() {
     build(adam()).restore(fresh).build().unwrap();
 }
 
-/// Tests that impossible step counts are rejected at once. A restored learning rate schedule is advanced by the
-/// checkpoint's number of steps, which would take years for a huge number.
+/// Tests that a checkpoint with impossible step counts is rejected at once. A restored learning rate schedule is
+/// advanced by the checkpoint's number of steps, which would take years for a huge number.
 #[test]
 fn impossible_step_counts_are_refused_at_once() {
     let sound = builder(1, 2, 2).build().unwrap().checkpoint().unwrap();
@@ -489,7 +491,8 @@ fn impossible_step_counts_are_refused_at_once() {
     }
 }
 
-/// A loss scale of NaN would make every step fail, and a tiny one would round every gradient to 0.
+/// Tests that a checkpoint with an impossible loss scale is rejected: NaN would make every step fail, and a tiny loss
+/// scale would round every gradient to 0.
 #[test]
 fn impossible_loss_scales_are_refused() {
     let scaled = || builder(1, 2, 2).loss_scale(LossScale::Dynamic(DynamicLossScale::default()));

@@ -1,4 +1,5 @@
-//! Tests of a row of layers: its parameters and training do not depend on the cut, and checkpoints fit every cut.
+//! Tests of `Row`, a model written as a row of layers: its parameters and training do not depend on the partition into
+//! stages, and its checkpoints fit every partition.
 
 use burn::module::{Module, Param};
 use burn::nn::LinearConfig;
@@ -40,8 +41,8 @@ fn trained(cut: &Cut, schedule: impl Schedule + 'static) -> String {
     fingerprint(&gpt(SHAPE, SEED).join(pipeline.into_modules()).unwrap()).0
 }
 
-/// Tests the partitions of a row of layers: P = 1 to 6, uneven cuts, stages with only the first or the last layer, 1 to
-/// 3 chunks per worker, and a plan from text. All train with the same bits.
+/// Tests the partitions of a row of layers: P = 1 to 6 stages, uneven partitions, stages with only the first or the
+/// last layer, 1 to 3 chunks (stages) per worker, and a plan from text. All train with the same bits.
 #[test]
 fn every_cut_trains_to_the_same_bits() {
     let expected = trained(&costs(SHAPE).cut(1).unwrap(), OneFOneB);
@@ -101,7 +102,8 @@ fn cuts_that_do_not_fit_the_row_are_refused() {
     assert!(matches!(costs(SHAPE).cut(7), Err(CutError::Balance(_))));
 }
 
-/// Tests that measured costs have the times of the layers, and the same parameter counts and FLOPs as counted costs.
+/// Tests the costs of a row's layers: measured costs have the times of the layers, and the same parameter counts and
+/// FLOPs as costs that are counted without a measurement.
 #[test]
 fn measured_costs_have_times_and_the_same_counts() {
     let row = gpt(SHAPE, SEED);
@@ -119,8 +121,8 @@ fn measured_costs_have_times_and_the_same_counts() {
     assert_eq!(measured.cut(3).unwrap().stages(), 3);
 }
 
-/// A block for tests with a parameter of one element, which halves the number of columns of its input if `halves` is
-/// set.
+/// A block for tests of a row of layers, with a parameter of one element. It halves the number of columns of its input
+/// if `halves` is set.
 #[derive(Module, Debug)]
 struct Narrow {
     scale: Param<Tensor<1>>,
@@ -138,7 +140,7 @@ impl Stage for Narrow {
     }
 }
 
-/// The last layer of the test's row, which takes inputs of four columns.
+/// The last layer of a row of layers in tests, which takes inputs of four columns.
 #[derive(Module, Debug)]
 struct Four {
     linear: Linear,
@@ -165,7 +167,7 @@ impl LossStage for Four {
     }
 }
 
-/// Tests the costs of blocks that have the same parameter shapes, but differ in the shape of their output.
+/// Tests the counted costs of blocks that have the same parameter shapes, but differ in the shape of their output.
 #[test]
 fn blocks_that_change_the_shape_are_counted() {
     let narrow = |halves, device: &Device| Narrow { scale: Param::from_tensor(Tensor::ones([1], device)), halves };
@@ -176,7 +178,8 @@ fn blocks_that_change_the_shape_are_counted() {
     assert_eq!((costs.parameters(), costs.flops()), (5 + 4 * 3 + 3, 2.0 * 2.0 * 4.0 * 3.0));
 }
 
-/// A model in one struct, as burn's proposal of pipelines has it. The forward of a block depends on its index.
+/// A model in one struct, in the form that burn's proposal of pipelines uses. The forward of a block depends on the
+/// block's index.
 #[derive(Module, Debug)]
 struct Net {
     input: Linear,
@@ -237,8 +240,9 @@ impl LayeredModel for Net {
     }
 }
 
-/// Tests a model in one struct that becomes a row: on every cut it trains to the same bits, and its outputs are those
-/// of its plain forward. Each layer has a seed of its own, and the joined model has the parameters' names of the row.
+/// Tests a model in one struct that becomes a row of layers. For every partition into stages it trains to the same
+/// bits, and its outputs are those of its forward without a pipeline. Each layer has a seed of its own, and the joined
+/// model has the parameter names of the row.
 #[test]
 fn a_model_in_one_struct_has_the_outputs_of_its_plain_forward_on_every_cut() {
     let row = || ModelRow::<Net>::of_model([4, 6, 2]).seed(3).names("input", "blocks", "output");

@@ -13,12 +13,12 @@ const ROWS: usize = 8;
 const MICRO_BATCHES: usize = 4;
 const BLOCKS: usize = 4;
 
-/// The input that all layers of the test share: a factor for each column of a sample, and a flag that says whether the
-/// sample counts.
+/// The input that all layers of the shared-input tests read: a factor for each column of a sample, and a flag that says
+/// whether the sample counts.
 type Given = SharedInput<(Tensor<2>, Tensor<2, Bool>)>;
 
-/// A stage for tests: a linear layer whose output is multiplied by the factors of each sample, and is 0 for samples
-/// that do not count.
+/// A stage for tests of shared inputs: a linear layer whose output is multiplied by the factors of each sample, and is
+/// 0 for samples that do not count.
 #[derive(Module, Debug)]
 struct Scaled {
     linear: Linear,
@@ -88,8 +88,8 @@ fn trained(cut: &str, schedule: impl Schedule + 'static, precision: Precision) -
     fingerprint(&row().join(pipeline.into_modules()).unwrap()).0
 }
 
-/// Runs the test's training in a plain loop, whose layers take slices of the whole factors and flags, and returns the
-/// hash of the parameters.
+/// Trains the model of the shared-input tests in a loop without Stageline, whose layers take slices of the whole
+/// factors and flags. Returns the hash of the parameters.
 fn plain_loop() -> String {
     let mut model = row().init(&Device::flex());
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();

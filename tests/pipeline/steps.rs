@@ -1,5 +1,5 @@
-//! Tests of overlapping steps (`Pipeline::steps`): they give the bits and the reports of steps that run one after
-//! another.
+//! Tests of overlapping steps (`Pipeline::steps`), in which a step begins before all stages have finished the previous
+//! one: they give the bits and the reports of steps that run one after another.
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
@@ -24,8 +24,8 @@ const STEPS: u64 = 8;
 
 type Scheduled = &'static (dyn Schedule + Sync);
 
-/// Returns the batch of a step of the test: batch 3 has a NaN, batch 5 has only masked rows, and batch 6 has large
-/// gradients.
+/// Returns the batch for one step of the tests of overlapping steps: batch 3 has a NaN, batch 5 has only masked rows,
+/// and batch 6 has large gradients.
 fn batch(step: u64) -> Batch<Tensor<2>, Target> {
     let (input, (wanted, mask)) = Mlp::batch(12, WIDTH, true, 100 + step);
     match step {
@@ -36,13 +36,13 @@ fn batch(step: u64) -> Batch<Tensor<2>, Target> {
     }
 }
 
-/// Returns the configuration of a stage whose learning rate falls with every step.
+/// Returns the configuration of a test pipeline's stage whose learning rate falls with every step.
 fn falling() -> StageConfig {
     let learning_rate = CosineAnnealingLrSchedulerConfig::new(0.05, 20).init().unwrap();
     StageConfig::new(device(), AdamWConfig::new().init(), learning_rate)
 }
 
-/// Returns the parts of a step's report that do not depend on time, for comparison.
+/// Returns the parts of a training step's report that do not depend on time, so that two reports can be compared.
 fn timeless(report: &StepReport) -> impl PartialEq + std::fmt::Debug {
     let learning_rates: Vec<_> = report.stages.iter().map(|stage| stage.learning_rate).collect();
     let health: Vec<_> = report.health.iter().map(|health| (health.stage, health.update_norm.to_bits())).collect();
@@ -50,8 +50,8 @@ fn timeless(report: &StepReport) -> impl PartialEq + std::fmt::Debug {
     (report.step, report.loss.to_bits(), report.loss_scale, learning_rates, health, update)
 }
 
-/// Trains with and without overlapping steps, asserts that reports and final states are equal, and returns the update
-/// of every step.
+/// Trains a pipeline with and without overlapping steps, asserts that reports and final states are equal, and returns
+/// the effect of every step on the parameters (updated, or skipped).
 fn both(case: &str, build: impl Fn() -> PipelineBuilder<Tensor<2>, Tensor<2>, Target>) -> Vec<Update> {
     let (mut together, mut ahead) = (build().build().unwrap(), build().build().unwrap());
     let expected: Vec<_> = (0..STEPS).map(|step| together.step(batch(step)).unwrap()).collect();
@@ -131,7 +131,7 @@ fn overlapping_steps_give_the_same_bits_with_statistics_dropout_ties_and_a_dynam
     });
 }
 
-/// A layer for tests that counts its forwards, and may return an error in one of them.
+/// A layer for tests of overlapping steps that counts its forwards, and may return an error in one of them.
 #[derive(Module, Debug)]
 struct Counted {
     layer: Layer,
@@ -155,7 +155,8 @@ impl Stage for Counted {
     }
 }
 
-/// An AdamW for tests that waits in its step until another stage has run a given number of forwards.
+/// An AdamW for tests of overlapping steps, which waits in its step until another stage has run a given number of
+/// forwards.
 #[derive(Clone)]
 struct Waiting {
     inner: AdamW,
@@ -186,8 +187,8 @@ impl Optimizer for Waiting {
 
 const MICRO_BATCHES: usize = 3;
 
-/// Returns the builder of a pipeline with two stages: the first stage counts its forwards, and the optimizer of the
-/// second stage may wait for them.
+/// Returns the builder of a pipeline with two stages. The first stage counts its forwards, and the optimizer of the
+/// second stage may wait until the first stage has run a given number of forwards.
 fn counted(
     forwards: &Arc<AtomicUsize>,
     fails_at: Option<usize>,
@@ -298,9 +299,9 @@ fn a_panicking_batch_and_a_forgotten_iterator_leave_whole_steps() {
     });
 }
 
-/// Tests that a pipeline with tied stages ends although its iterator over overlapping steps was forgotten
-/// (`mem::forget`). At that moment the owner of the tied parameter has a NaN and waits for the verdict, while the other
-/// stage has stepped and waits for the owner's value.
+/// Tests that a pipeline with tied stages ends although the caller has forgotten (`mem::forget`) its iterator over
+/// overlapping steps. At that moment the stage that owns the tied parameter has a NaN gradient and waits for the
+/// verdict, while the other stage has stepped its optimizer and waits for the owner's new value.
 #[test]
 fn a_forgotten_iterator_with_tied_stages_does_not_block_the_end_of_the_pipeline() {
     let batches = || {

@@ -12,7 +12,7 @@ use crate::mlp::{LEARNING_RATE, Layer, Mlp, bits, config, pieces};
 const WIDTH: usize = 4;
 const ROWS: usize = 11;
 const MICRO_BATCHES: usize = 3;
-/// The factor of the second loss term.
+/// The factor of the second loss term in the total loss of the tests with two loss terms.
 const FACTOR: f64 = 0.3;
 
 /// A last stage for tests whose loss has two terms: half the squared error of some rows, and the squared size of the
@@ -26,7 +26,7 @@ struct Both {
 /// rows that count.
 type Target = (Tensor<2>, Tensor<2>, Tensor<2>);
 
-/// Returns the sums of the two loss terms over their unmasked rows.
+/// Returns the sums of the two loss terms (squared error and squared size of the output) over their unmasked rows.
 fn sums(output: Tensor<2>, (wanted, error_mask, size_mask): Target) -> [Tensor<1>; 2] {
     let squares = |rows: Tensor<2>| (rows.clone() * rows).sum();
     [squares((output.clone() - wanted) * error_mask) / 2.0, squares(output * size_mask) * FACTOR]
@@ -77,7 +77,8 @@ fn pipeline(stages: usize, schedule: impl Schedule + 'static) -> Pipeline<Tensor
     chain.loss((rest, both), config()).micro_batches(MICRO_BATCHES).schedule(schedule).build().unwrap()
 }
 
-/// Trains a model as a pipeline, and returns the bits of its parameters and the reports of the steps.
+/// Trains a model whose loss has two terms as a pipeline, and returns the bits of its parameters and the reports of the
+/// steps.
 fn trained(stages: usize, schedule: impl Schedule + 'static) -> (Vec<u32>, Vec<StepReport>) {
     let mut pipeline = pipeline(stages, schedule);
     let step = |(input, target)| pipeline.step(Batch::new(input, target)).unwrap();
@@ -89,8 +90,8 @@ fn trained(stages: usize, schedule: impl Schedule + 'static) -> (Vec<u32>, Vec<S
     (found, reports)
 }
 
-/// Trains a model without Stageline, with every loss term divided by its own weight. Returns the parameters, and the
-/// loss terms of every step.
+/// Trains a model whose loss has two terms in a loop without Stageline, with every term divided by its own weight.
+/// Returns the parameters, and the loss terms of every step.
 fn plainly() -> (Vec<f32>, Vec<[f64; 2]>) {
     #[derive(Module, Debug)]
     struct Whole {
@@ -147,8 +148,8 @@ fn the_cut_changes_no_bit_of_a_loss_with_two_terms() {
     }
 }
 
-/// Tests loss terms without weight: if one term has none, the other is the whole loss; if neither has any, the step is
-/// skipped.
+/// Tests loss terms whose weight is 0: if one of two terms has no weight, the other term is the whole loss; if neither
+/// has any, the step is skipped.
 #[test]
 fn a_term_without_weight_counts_nothing() {
     let (input, (wanted, error_mask, _)) = batches().remove(0);
@@ -161,7 +162,7 @@ fn a_term_without_weight_counts_nothing() {
     assert_eq!(both.step(Batch::new(input, (wanted, none.clone(), none))).unwrap().update, Update::NoWeight);
 }
 
-/// A last stage for tests of errors, whose number of loss terms depends on the targets.
+/// A last stage for tests of errors, whose loss wrongly has a number of terms that depends on the targets.
 #[derive(Module, Debug)]
 struct Fickle {
     linear: Linear,

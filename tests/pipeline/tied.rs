@@ -18,7 +18,8 @@ const WIDTH: usize = 6;
 const ROWS: usize = 10;
 const MAX_NORM: f64 = 0.3;
 
-/// The layers of the test's model, whose first and last linear layer are the same parameter (`ends`).
+/// The three layers of the model for tests of tied parameters; its first and last linear layer are the same parameter
+/// (`ends`).
 struct Parts {
     ends: Linear,
     middle: Linear,
@@ -33,7 +34,8 @@ fn batches() -> Vec<(Tensor<2>, Target)> {
     (0..4).map(|step| Mlp::batch(ROWS, WIDTH, true, 70 + step)).collect()
 }
 
-/// Cuts the test's model into 1 to 4 stages. The model has three layers, of which the first and the last are tied.
+/// Divides the model for tests of tied parameters into 1 to 4 stages. The model has three layers, of which the first
+/// and the last are tied.
 pub fn cut(stages: usize, config: &StageConfig) -> PipelineBuilder<Tensor<2>, Tensor<2>, Target> {
     let Parts { ends, middle } = parts();
     let (first, middle, last) = (Layer { linear: ends.clone() }, Layer { linear: middle }, Error { linear: ends });
@@ -53,8 +55,8 @@ pub fn cut(stages: usize, config: &StageConfig) -> PipelineBuilder<Tensor<2>, Te
     }
 }
 
-/// Trains the test's model as a pipeline. Returns the bits of the first, the middle and the last layer, and the
-/// gradient norm of every step.
+/// Trains the model for tests of tied parameters as a pipeline. Returns the bits of the first, the middle and the last
+/// layer, and the gradient norm of every step.
 fn trained(stages: usize, micro_batches: usize, schedule: impl Schedule + 'static) -> ([Vec<u32>; 3], Vec<f64>) {
     let builder =
         cut(stages, &config()).micro_batches(micro_batches).schedule(schedule).clip(Clip::GlobalNorm(MAX_NORM));
@@ -72,8 +74,8 @@ fn trained(stages: usize, micro_batches: usize, schedule: impl Schedule + 'stati
     ([bits(&layers[0]), bits(&layers[1]), bits(&error)], norms)
 }
 
-/// Trains the test's model without Stageline, in one autodiff graph that uses the tied layer twice. Returns the bits of
-/// both layers, and the gradient norm of every step.
+/// Trains the model for tests of tied parameters without Stageline, in one autodiff graph that uses the tied layer
+/// twice. Returns the bits of the tied and the middle layer, and the gradient norm of every step.
 fn plainly(micro_batches: usize) -> ([Vec<u32>; 2], Vec<f64>) {
     #[derive(Module, Debug)]
     struct Whole {
@@ -133,7 +135,7 @@ fn tied_parameters_train_as_in_one_graph() {
 }
 
 /// Tests tied parameters together with dropout, clipping and a loss scale that changes at every step, in every
-/// precision, for every cut, schedule and channel capacity.
+/// precision, for every partition into stages, schedule and channel capacity.
 #[test]
 fn tied_parameters_give_the_same_bits_with_other_features_combined() {
     let train = |precision, stages: usize, schedule: &'static (dyn Schedule + Sync), capacity: usize| {
@@ -180,8 +182,8 @@ fn tied_stages_may_share_a_worker() {
     assert!(trained(4, 4, LoopedBreadthFirst { chunks: 2 }).0[2] == ends);
 }
 
-/// Trains without Stageline, in one autodiff graph that uses the same layer three times, and returns the bits of that
-/// layer.
+/// Trains a model that uses the same layer three times, in one autodiff graph without Stageline, and returns the bits
+/// of that layer.
 fn three_uses_plainly(micro_batches: usize) -> Vec<u32> {
     let mut ends = parts().ends;
     let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
@@ -201,7 +203,7 @@ fn three_uses_plainly(micro_batches: usize) -> Vec<u32> {
 }
 
 /// Trains a pipeline in which all layers are one tied layer, and returns the layer's bits. `uses` has the number of
-/// layers in each stage; the last stage also has the error.
+/// layers in each stage; the last stage also computes the loss.
 fn train_three_uses(uses: &[usize], micro_batches: usize) -> Vec<u32> {
     let ends = parts().ends;
     let layers = |count: usize| vec![Layer { linear: ends.clone() }; count];
@@ -233,8 +235,8 @@ fn a_layer_in_three_stages_trains_as_in_one_graph() {
     }
 }
 
-/// Tests a stage that uses a tied layer twice: its gradients may be added in another order than in a plain loop, so
-/// only the last bits differ.
+/// Tests a stage that uses a tied layer twice: its gradients may be added in another order than in a loop without
+/// Stageline, so the trained parameters differ in their last bits only.
 #[test]
 fn a_stage_may_use_its_copy_twice() {
     let floats = |bits: Vec<u32>| bits.into_iter().map(f32::from_bits).collect::<Vec<_>>();
@@ -265,7 +267,7 @@ fn copies_that_cannot_be_tied_are_refused() {
     assert!(matches!(refused, BuildError::TiedShapes { stages: (0, 1) }), "{refused}");
 }
 
-/// Tests that all copies of a layer that three stages share are equal after every step, also after a skipped one.
+/// Tests a layer that three stages share: all its copies are equal after every step, also after a skipped step.
 #[test]
 fn every_copy_is_the_same_after_every_step() {
     let ends = parts().ends;
@@ -285,8 +287,8 @@ fn every_copy_is_the_same_after_every_step() {
     assert_ne!(last, bits(&ends));
 }
 
-/// Tests that copies of a frozen parameter keep their bits: a frozen parameter has no owner, so its copies are not
-/// tied.
+/// Tests that copies of a frozen parameter in several stages keep their bits. Frozen parameters are not trained, so the
+/// copies are not tied.
 #[test]
 fn frozen_copies_keep_their_bits() {
     let frozen = || Layer { linear: parts().ends }.no_grad();

@@ -1,4 +1,5 @@
-//! Tests of ordered transfers: on the CPU, transfers are issued in the order that the plan fixes, as between GPUs.
+//! Tests of ordered transfers: on the CPU, transfers between stages are issued in the order that the plan fixes, as
+//! between GPUs.
 
 use std::fmt::Debug;
 use std::sync::Mutex;
@@ -15,14 +16,14 @@ use crate::mlp::{Mlp, Target, config};
 
 const WIDTH: usize = 4;
 
-/// The transfers that were issued so far, in order, as the library's events report them.
+/// The transfers between stages that were issued so far, in order, as the library's tracing events report them.
 static ISSUED: Mutex<Vec<Transfer>> = Mutex::new(Vec::new());
 
 /// The lock that each test with ordered transfers holds, because the events of transfers do not say to which pipeline
 /// they belong.
 pub static ORDERED: Mutex<()> = Mutex::new(());
 
-/// A tracing subscriber that receives only the events of issued transfers.
+/// A tracing subscriber that receives only the events of issued transfers between stages.
 struct Listener;
 
 impl Subscriber for Listener {
@@ -41,7 +42,7 @@ impl Subscriber for Listener {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// A visitor that records the transfer in the fields of an event.
+/// A visitor that reads the transfer between two stages from the fields of a tracing event.
 struct Issue;
 
 impl Visit for Issue {
@@ -58,7 +59,8 @@ fn batch(rows: usize) -> Batch<Tensor<2>, Target> {
     Batch::new(input, target)
 }
 
-/// Returns the transfers of each worker's communication stream (its queue of transfers), in order.
+/// Returns the given transfers divided by the communication stream (queue of transfers) on which each is issued, in
+/// order.
 fn by_stream(transfers: &[Transfer], stream_of: &[Option<usize>], streams: usize) -> Vec<Vec<Transfer>> {
     let touches = |transfer: &&Transfer, stream| {
         [transfer.from, transfer.to()].map(|stage| stream_of[stage]).contains(&Some(stream))
@@ -92,8 +94,8 @@ fn run(schedule: impl Schedule + 'static, stages: usize, capacity: Option<usize>
     (Mlp::join(pipeline.into_modules()).bits(), expected)
 }
 
-/// Tests that transfers are issued in the plan's global order. `crates/stageline-schedule/tests/schedule/streams.rs`
-/// proves that this order is free of deadlocks.
+/// Tests that transfers between stages are issued in the plan's global order.
+/// `crates/stageline-schedule/tests/schedule/streams.rs` proves that this order is free of deadlocks.
 #[test]
 fn the_link_issues_transfers_in_the_plans_order() {
     let _alone = ORDERED.lock();

@@ -12,7 +12,7 @@ fn model() -> Mlp {
     Mlp::new(3, 4, 71)
 }
 
-/// Builds a pipeline that must be rejected, and returns the error and its message.
+/// Builds a pipeline with invalid settings that `build` must reject, and returns the error and its message.
 fn build_error(
     build: impl FnOnce(stageline::PipelineBuilder<Tensor<2>, Tensor<2>, Target>) -> BuildResult,
 ) -> (BuildError, String) {
@@ -44,7 +44,8 @@ fn a_plan_for_another_pipeline_is_refused() {
     assert!(message.contains("has 2 stages and 8 micro-batches"), "{message}");
 }
 
-/// A schedule for tests of errors, which generates a plan of another shape than it is asked for.
+/// A schedule for tests of errors, which generates a plan with another number of stages or micro-batches than it is
+/// asked for.
 struct Deaf;
 
 impl Schedule for Deaf {
@@ -118,7 +119,8 @@ fn a_weight_that_panics_is_an_error_and_the_next_step_succeeds() {
     assert!(pipeline.step(Batch::new(input, target)).is_ok());
 }
 
-/// Makes a step with a batch that must be rejected, asserts that the pipeline still works, and returns the error.
+/// Makes a training step with a batch that the pipeline must reject, asserts that the pipeline still works, and returns
+/// the error.
 fn step(micro_batches: usize, batch: Batch<Tensor<2>, Target>) -> BatchError {
     let mut pipeline = model().split(2, &config()).micro_batches(micro_batches).build().unwrap();
     let error = pipeline.step(batch).unwrap_err();

@@ -1,5 +1,5 @@
-//! Tests of verification: every well-known fault of gradient accumulation is planted in a model or a training loop, and
-//! must be diagnosed by name.
+//! Tests of verification (the comparison of a training with one full batch on one device): every well-known fault of
+//! gradient accumulation is planted in a model or a training loop, and the verification must name it.
 
 use burn::module::Module;
 use burn::nn::BatchNormConfig;
@@ -83,20 +83,22 @@ fn a_model_with_dropout_passes_verification() {
     assert!(verification.passes(), "{verification}");
 }
 
-/// A fault in the loss of a model, which a verification must diagnose.
+/// A fault in the loss function of a model, which a verification must diagnose.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
-    /// The loss is a mean, and every micro-batch has the loss weight 1.
+    /// The planted fault: the loss function returns a mean, and every micro-batch has the loss weight 1.
     MeanThatWeighsOne,
-    /// The loss is a mean, which the pipeline divides by the loss weight once more.
+    /// The planted fault: the loss function returns a mean, which the pipeline divides by the loss weight once more.
     MeanThatIsDivided,
-    /// The loss is a sum, and every micro-batch has the loss weight 1.
+    /// The planted fault: the loss function returns a sum, and every micro-batch has the loss weight 1 instead of its
+    /// number of targets.
     SumThatWeighsOne,
-    /// The loss of a row depends on the mean of its micro-batch.
+    /// The planted fault: the loss of a row depends on the mean of the row's micro-batch.
     Coupled,
 }
 
-/// A last stage for tests, whose loss has the fault at the index `FAULT` of [`FAULTS`].
+/// A last stage for tests of verification, whose loss function has the fault at the index `FAULT` of the list
+/// [`FAULTS`].
 #[derive(Module, Debug)]
 struct Faulty<const FAULT: usize> {
     error: Error,
@@ -141,8 +143,8 @@ fn with_loss(loss: impl LossStage<Input = Tensor<2>, Output = Tensor<2>, Target 
     chain.loss(loss, config()).micro_batches(MICRO_BATCHES)
 }
 
-/// A stage for tests that detaches its output for the last micro-batch, so that neither this stage nor the stages
-/// before it get gradients.
+/// A stage for tests of verification that detaches its output from the autodiff graph for the last micro-batch, so that
+/// neither this stage nor the stages before it get gradients of that micro-batch.
 #[derive(Module, Debug)]
 struct Drops {
     layer: Layer,
@@ -186,7 +188,7 @@ impl Stage for Normed<burn::nn::BatchNorm> {
     }
 }
 
-/// Returns the builder of a pipeline with three stages, of which `middle` is the second.
+/// Returns the builder of a pipeline with three stages for tests of verification, of which `middle` is the second.
 fn with_middle(middle: impl Stage<Input = Tensor<2>, Output = Tensor<2>>) -> MlpBuilder {
     let Mlp { mut layers, error } = model();
     layers.truncate(1);
@@ -228,38 +230,42 @@ fn faults_of_a_model_are_diagnosed_by_name() {
     }
 }
 
-/// A mistake that is planted in a training loop, and that a verification must diagnose.
+/// A mistake that is planted in a user's training loop, and that a verification must diagnose.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Slip {
     Nothing,
     MeanOfMeans,
     NoDivision,
     DividedByM,
-    /// The loop clips the gradient of each micro-batch by itself, already divided by the loss weight of the whole
-    /// batch.
+    /// The user's training loop wrongly clips the gradient of each micro-batch by itself, already divided by the loss
+    /// weight of the whole batch.
     ClipEach,
-    /// The loop clips the gradient sum so far after every micro-batch, instead of once at the end.
+    /// The user's training loop wrongly clips the gradient sum so far after every micro-batch, instead of once at the
+    /// end.
     ClipRunning,
-    /// The loop clips the mean gradient of each micro-batch, and averages the results.
+    /// The user's training loop wrongly clips the mean gradient of each micro-batch, and averages the results.
     ClipMeans,
-    /// The loop clips the running mean of the gradients after every micro-batch.
+    /// The user's training loop wrongly clips the running mean of the gradients after every micro-batch.
     ClipRunningMeans,
-    /// The loop adds up the mean gradients of the micro-batches without dividing by their number.
+    /// The user's training loop adds up the mean gradients of the micro-batches and forgets to divide by the number of
+    /// micro-batches.
     SumOfMeans,
     ClipEachLayer,
     ClipEachParameter,
     NoClip,
-    /// The loop leaves out the gradients of the last micro-batch in the first and second layer.
+    /// The user's training loop wrongly leaves out the gradients of the last micro-batch in the first and second layer.
     DropsLast,
-    /// The loop leaves out the gradients of the second micro-batch in the last layer.
+    /// The user's training loop wrongly leaves out the gradients of the second micro-batch in the last layer.
     DropsSecond,
-    /// The loop advances the learning rate schedule with every micro-batch, instead of once a step.
+    /// The user's training loop wrongly advances the learning rate schedule with every micro-batch, instead of once a
+    /// step.
     HastySchedule,
-    /// The loop flips the sign of one parameter's gradient.
+    /// The user's training loop wrongly flips the sign of one parameter's gradient.
     Sign,
 }
 
-/// A training loop of a user, written without Stageline: gradient accumulation with one planted mistake.
+/// A user's training loop for tests of verification, written without Stageline: gradient accumulation with one planted
+/// mistake.
 struct Loop {
     model: Mlp,
     optimizer: ModuleOptimizer,
@@ -274,14 +280,14 @@ fn linears(model: &Mlp) -> Vec<&Linear> {
     model.layers.iter().map(|layer| &layer.linear).chain([&model.error.linear]).collect()
 }
 
-/// Clips the gradients of all parameters to the global norm `MAX_NORM`.
+/// Clips the gradients of all parameters to the largest allowed global norm, `MAX_NORM`.
 fn clip(gradients: &mut [Vec<f32>]) {
     let squares = gradients.iter().flatten().map(|value| f64::from(*value).powi(2)).sum::<f64>();
     let factor = (MAX_NORM / (squares.sqrt() + 1e-6)).min(1.0) as f32;
     gradients.iter_mut().flatten().for_each(|value| *value *= factor);
 }
 
-/// Adds `factor` times the gradients `part` to the gradients `sum`.
+/// Adds `factor` times the gradients `part` of a model to the gradients `sum`.
 fn add(sum: &mut All, part: &All, factor: f64) {
     for (sum, part) in sum.iter_mut().flatten().zip(part.iter().flatten()) {
         *sum += (f64::from(*part) * factor) as f32;
@@ -309,8 +315,8 @@ impl Loop {
         (sum, all, weight)
     }
 
-    /// Returns the loss of a batch, the summed gradients, and the gradients that the optimizer gets, with the loop's
-    /// mistake.
+    /// Computes the gradients of a batch as the user's training loop does, with its planted mistake. Returns the loss
+    /// of the batch, the summed gradients, and the gradients that the optimizer gets.
     fn accumulate(&self, batch: MlpBatch) -> Result<(f64, All, All), BoxError> {
         let pieces = batch.into_micro_batches(MICRO_BATCHES)?;
         let parts: Vec<_> = pieces.into_iter().map(|(input, target)| self.part(input, target)).collect();
@@ -395,8 +401,8 @@ impl Trial<Tensor<2>, Target> for Loop {
     }
 }
 
-/// Returns the builder of a pipeline with the model, optimizer and clipping of the test's training loop, and one layer
-/// on each stage.
+/// Returns the builder of a pipeline with the same model, optimizer and clipping as the user's training loop of these
+/// tests, and with one layer on each stage.
 fn like_the_loop() -> MlpBuilder {
     let stage = StageConfig::new(device(), SgdConfig::new().init(), 0.5);
     model().split(3, &stage).micro_batches(MICRO_BATCHES).clip(Clip::GlobalNorm(MAX_NORM))
@@ -459,8 +465,8 @@ fn rounding_is_distinguished_from_faults() {
     assert_eq!(verification.cause, Some(Cause::Rounding), "{verification}");
 }
 
-/// Tests a reference that uses several micro-batches, for a full batch that does not fit: a correct training still
-/// passes, also without validation batches.
+/// Tests a verification whose reference training uses several micro-batches, for a full batch that does not fit into
+/// memory: a correct training still passes, also without validation batches.
 #[test]
 fn the_reference_may_use_several_micro_batches() {
     let verify = Verify::new().steps(2).reference_micro_batches(2);
@@ -490,8 +496,8 @@ fn a_step_that_fails_is_an_error_of_the_verification() {
     assert!(error.to_string().contains("the input of micro-batch 0"), "{error}");
 }
 
-/// Tests that `Pipeline::gradients` returns the gradients of the next step, and changes neither parameters nor the step
-/// count.
+/// Tests that `Pipeline::gradients` returns the gradients of the next training step, and changes neither parameters nor
+/// the count of steps.
 #[test]
 fn gradients_are_those_of_a_step_and_reading_them_changes_nothing() {
     let stage = StageConfig::new(device(), SgdConfig::new().init(), 1.0);
@@ -517,7 +523,8 @@ fn gradients_are_those_of_a_step_and_reading_them_changes_nothing() {
     assert!(matches!(pipeline.gradients(masked), Err(StepError::Batch(_))));
 }
 
-/// Tests that reported gradients are divided by the loss scale, and that reporting them does not change the scale.
+/// Tests that gradients which `Pipeline::gradients` reports are divided by the loss scale, and that reporting them does
+/// not change the loss scale.
 #[test]
 fn gradients_in_f16_are_reported_without_the_loss_scale() {
     let shown = |precision| {

@@ -1,5 +1,5 @@
-//! Tests of verification in cases where its diagnosis could be wrong: small gradients, large losses, several loss terms
-//! and random numbers.
+//! Tests of verification (the comparison of a training with one full batch on one device) where its diagnosis could be
+//! wrong: small gradients, large losses, several loss terms and random numbers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,8 +17,8 @@ use stageline::{
 use crate::mlp::{Error, Layer, Mlp, Target, config, device, pieces};
 use crate::verify::{MICRO_BATCHES, MlpBatch, MlpBuilder, ROWS, WIDTH, batch, held_out, model};
 
-/// A stage for tests with a residual branch whose gradients are small. It may have a batch norm, or leave out the
-/// gradients of the last micro-batch.
+/// A stage for tests of verification with a residual branch whose gradients are small. It may have a batch norm, or
+/// leave out the gradients of the last micro-batch.
 #[derive(Module, Debug)]
 struct Weak {
     layer: Layer,
@@ -67,7 +67,8 @@ fn large_losses_are_compared_relatively() {
     assert!(verification.passes(), "{verification}");
 }
 
-/// A pipeline that is verified as if it were a user's own training loop. If `nan` is set, one of its gradients is NaN.
+/// A pipeline that a test verifies as if it were a user's own training loop. If `nan` is set, one of its gradients is
+/// NaN.
 struct Own {
     pipeline: Pipeline<Tensor<2>, Tensor<2>, Target>,
     nan: bool,
@@ -112,8 +113,8 @@ fn a_gradient_with_nan_fails_verification() {
     assert!(!verification.passes() && verification.worst().unwrap().relative.is_nan(), "{verification}");
 }
 
-/// A last stage for tests with two loss terms. With fault 1, the second term is a mean instead of a sum; with faults 1
-/// and 2, the second term's weight is always 1.
+/// A last stage for tests of verification with two loss terms. With fault 1, the second term is a mean instead of a
+/// sum; with faults 1 and 2, the second term's weight is always 1.
 #[derive(Module, Debug)]
 struct Two<const FAULT: usize> {
     linear: Linear,
@@ -177,8 +178,8 @@ fn each_term_of_a_loss_is_verified() {
     assert!(verification.passes() && verification.validation.unwrap().reference > 0.0, "{verification}");
 }
 
-/// A layer for tests with a random mask from a generator that all threads share, as burn's own dropout has it. The
-/// generator is the test's own, because other tests seed burn's.
+/// A layer for tests of verification that masks its input at random, with a random generator that all threads share, as
+/// burn's dropout does. The generator is the test's own, because other tests seed burn's generator.
 #[derive(Module, Debug)]
 struct Noisy {
     layer: Layer,
@@ -207,7 +208,7 @@ fn random_draws_are_distinguished_from_a_missing_seed() {
     assert_eq!(verification.cause, Some(Cause::DrawsRandomNumbers), "{verification}");
 }
 
-/// A last stage for tests whose loss has a regulariser, which is wrongly added once per micro-batch.
+/// A last stage for tests of verification whose loss has a regulariser, which is wrongly added once per micro-batch.
 #[derive(Module, Debug)]
 struct Regularised {
     error: Error,
@@ -247,8 +248,8 @@ fn a_regulariser_that_is_added_once_a_micro_batch_is_diagnosed() {
     assert!(verification.to_string().contains("once a micro-batch"), "{verification}");
 }
 
-/// Tests batches that the caller has cut into micro-batches: these cannot be joined to a full batch, so the reference
-/// of the verification must use as many micro-batches.
+/// Tests the verification of batches that the caller has cut into micro-batches. These micro-batches cannot be joined
+/// to a full batch, so the reference training must use as many micro-batches.
 #[test]
 fn batches_cut_by_hand_need_a_reference_with_micro_batches() {
     let by_hand = |step| Batch::from_micro_batches(batch(step).into_micro_batches(MICRO_BATCHES).unwrap());

@@ -1,5 +1,5 @@
-//! Tests of verification against the uncut model, with planted mistakes in the cut. Comparing the cut model with its
-//! own stages on one device cannot find these mistakes.
+//! Tests of verification against the whole model before its division into stages. The tests plant mistakes in the
+//! division, which a comparison with the same stages on one device cannot find.
 
 use burn::module::Module;
 use burn::tensor::{FloatDType, Tensor};
@@ -12,26 +12,27 @@ use crate::mlp::{Error, Layer, Mlp, Target, config};
 
 const WIDTH: usize = 5;
 
-/// The mistake that is planted in the cut model.
+/// The mistake that a test plants in a model when it is divided into stages.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Mistake {
     None,
-    /// The cut model leaves out the skip connection around the second layer.
+    /// The stages wrongly leave out the skip connection around the model's second layer.
     Cut,
-    /// The tensor that one stage sends to the next is rounded and scaled.
+    /// The tensor that one stage sends to the next is wrongly rounded and scaled on its way.
     Payload,
-    /// The recomputation in the backward computes another function than the forward.
+    /// The recomputation in a stage's backward wrongly computes another function than the stage's forward.
     Recomputation,
 }
 
-/// Returns the layers of the test's model `x + tanh(W tanh(V x))`, and its last layer with the error.
+/// Returns the layers of the test's model `x + tanh(W tanh(V x))`: the two layers with the matrices V and W, and a last
+/// layer with the loss.
 fn model() -> (Layer, Layer, Error) {
     let Mlp { mut layers, error } = Mlp::new(2, WIDTH, 11);
     let second = layers.pop().unwrap();
     (layers.pop().unwrap(), second, error)
 }
 
-/// The test's model in one stage, before it is cut.
+/// The test's model `x + tanh(W tanh(V x))` in one stage, before it is divided into several stages.
 #[derive(Module, Debug)]
 struct Whole {
     first: Layer,
@@ -60,7 +61,8 @@ impl LossStage for Whole {
     }
 }
 
-/// The first stage of the cut model, which sends both its input and its output to the next stage.
+/// The first of the stages into which the test's model `x + tanh(W tanh(V x))` is divided. It sends both its input x
+/// and its output to the next stage.
 #[derive(Module, Debug)]
 struct Front {
     layer: Layer,
@@ -81,7 +83,8 @@ impl Stage for Front {
     }
 }
 
-/// The last stage of the cut model: the second layer, the skip connection and the error.
+/// The last of the stages into which the test's model `x + tanh(W tanh(V x))` is divided: the layer with the matrix W,
+/// the skip connection, and the last layer with the loss.
 #[derive(Module, Debug)]
 struct Back {
     layer: Layer,
@@ -151,8 +154,8 @@ fn a_mistake_in_the_cut_the_payload_or_the_recomputation_is_found() {
     assert_eq!(found.cause, Some(Cause::Recomputation), "{found}");
 }
 
-/// Tests that a wrong recomputation is found even without the uncut model, because the reference keeps the activations
-/// that the pipeline recomputes.
+/// Tests that a verification finds a wrong recomputation even without the undivided model, because the reference
+/// training keeps the activations that the pipeline recomputes.
 #[test]
 fn a_wrong_recomputation_is_found_without_the_uncut_model() {
     let verify = |mistake| Verify::new().steps(3).pipeline(|| cut(mistake), batch, &[]).unwrap();

@@ -1,5 +1,5 @@
-//! Tests of the watchdog: a stalled step ends with an error that names the stage at work and the stages that wait for
-//! it.
+//! Tests of the watchdog, which detects stalls: a stalled step ends with an error that names the stage at work and the
+//! stages that wait for that stage.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -17,8 +17,8 @@ use crate::mlp::{Error, Layer, Mlp, Target, config, device, within_a_minute};
 
 const WIDTH: usize = 4;
 
-/// A stage for tests of stalls: it returns its input, and hangs on an input with a large number until the test wakes
-/// it.
+/// A stage for tests of stalls: it returns its input, and hangs on an input with a large number until the test lets the
+/// stage return.
 #[derive(Module, Debug, Default)]
 struct Sleeper {
     #[module(skip)]
@@ -51,7 +51,7 @@ impl Stage for Sleeper {
     }
 }
 
-/// A stage for tests that returns its input unchanged.
+/// A stage for tests of stalls that returns its input unchanged.
 #[derive(Module, Debug, Default)]
 struct Passes {}
 
@@ -64,8 +64,8 @@ impl Stage for Passes {
     }
 }
 
-/// A stage for tests that returns its input, but fails in its second forward with a large number, once another stage
-/// hangs.
+/// A stage for tests of stalls that returns its input, but fails in its second forward of an input with a large number,
+/// once another stage hangs.
 #[derive(Module, Debug, Default)]
 struct FailsLater {
     #[module(skip)]
@@ -143,7 +143,8 @@ fn a_stage_that_hangs_is_named_and_left_behind() {
     });
 }
 
-/// Tests that a stage that hangs is named with its replica, while replica 0 waits for that replica's gradient sums.
+/// Tests that the error of a stalled step names a stage that hangs with its replica, while replica 0 waits for that
+/// replica's gradient sums.
 #[test]
 fn a_stage_that_hangs_is_named_with_its_replica() {
     within_a_minute(|| {

@@ -1,4 +1,4 @@
-//! Tests of the remedies that the example's error messages suggest: each message is provoked, and a run with the
+//! Tests of the remedies that the GPT example's error messages suggest: each message is provoked, and a run with the
 //! suggested remedy must work.
 
 use std::fs;
@@ -10,7 +10,7 @@ use stageline::checkpoint::Saved;
 
 use crate::runs::{Place, hash, reseal, sha256};
 
-/// Returns the last line of an error message.
+/// Returns the last line of the error message of a run.
 fn last(said: &str) -> &str {
     said.trim_end().lines().next_back().unwrap().trim()
 }
@@ -181,7 +181,7 @@ struct Caches(tempfile::TempDir);
 
 #[cfg(target_os = "linux")]
 impl Caches {
-    /// Creates the description of one core whose L2 cache has the given number of bytes.
+    /// Creates the description of a processor with one core, whose L2 cache has the given number of bytes.
     fn with_l2(bytes: usize) -> Self {
         let folder = tempfile::tempdir().unwrap();
         for (index, (level, size)) in [(1, 32 << 10), (2, bytes), (3, 32 << 20)].into_iter().enumerate() {
@@ -201,7 +201,8 @@ impl Caches {
         Self(folder)
     }
 
-    /// Returns the command in a mount namespace of its own, in which the machine appears to have these caches.
+    /// Returns a command that runs `command` in a mount namespace of its own, in which the machine appears to have the
+    /// described processor caches.
     fn around(&self, command: &Command) -> Command {
         let mut around = Command::new("unshare");
         around.args(["--map-root-user", "--mount", "sh", "-c"]);
@@ -210,7 +211,7 @@ impl Caches {
         around
     }
 
-    /// Whether the user who runs the test may mount files in a namespace.
+    /// Whether the user who runs the test may mount files in a mount namespace.
     fn can_be_mounted(&self) -> bool {
         self.around(&Command::new("true")).output().is_ok_and(|output| output.status.success())
     }
@@ -263,8 +264,8 @@ fn suggested_flags_need_the_memory_that_their_message_says() {
     assert!(compared >= 4 * machines.len(), "{compared} ways out of {} machines were compared", machines.len());
 }
 
-/// Tests that suggestions leave out flags that the run cannot use: settings that a resumed run must keep, values that
-/// it already has, and values out of range.
+/// Tests that the suggestions in error messages leave out flags that the run cannot use: settings that a resumed run
+/// must keep, values that the run already has, and values out of range.
 #[test]
 fn suggested_flags_are_ones_that_the_run_can_change() {
     let place = Place::new();
@@ -302,7 +303,7 @@ mod files {
         other
     }
 
-    /// Asserts that a run ended with exit status 1, and returns its stderr.
+    /// Asserts that a run of the GPT example ended with exit status 1, and returns its stderr.
     fn refusal(place: &Place, output: &Output) -> String {
         let said = place.shown(output);
         assert_eq!(output.status.code(), Some(1), "{said}");
@@ -337,8 +338,8 @@ mod files {
         assert!(unprivileged(&place, "--steps 1").output().unwrap().status.success());
     }
 
-    /// Tests a full disk, which a limit on the size of files (16 blocks of 512 or 1024 bytes) imitates: the run ends,
-    /// and resumes with the same bits.
+    /// Tests a run that ends because the disk is full, which a limit on the size of files (16 blocks of 512 or 1024
+    /// bytes) imitates. The run resumes with the same bits.
     #[test]
     fn a_run_that_a_full_disk_ended_resumes_to_the_same_bits() {
         let place = Place::new();
@@ -362,7 +363,8 @@ mod files {
         assert_eq!(hash(&place.said(&resume)), hash(&whole));
     }
 
-    /// Tests a text that is cut short while a run reads it: the run ends, and resumes once the text is restored.
+    /// Tests a training text that is cut short while a run reads it: the run ends with an error, and resumes once the
+    /// text is restored.
     #[test]
     fn a_run_that_a_shrinking_text_ended_resumes_once_the_text_is_restored() {
         let place = Place::new();

@@ -20,10 +20,11 @@ use stageline_workspace::{programs, runs};
 use crate::programs::program;
 use crate::runs::{Place, hash, wait_for_lines};
 
-/// A running `stageline serve` process. Dropping this value kills the process.
+/// A running process of the command `stageline serve`, which lends devices to trainings. Dropping this value kills the
+/// process.
 struct Server {
     process: Child,
-    /// The name of the server's devices without `/` and the index, as `--device` takes it.
+    /// The name of the server's devices as the flag `--device` takes it, without `/` and the device's index.
     host: String,
 }
 
@@ -47,20 +48,21 @@ impl Drop for Server {
 }
 
 /// Returns a command that runs `stageline serve` with the given flags, in which `@` at the start of a word stands for
-/// the folder of the test.
+/// the test's folder.
 fn command(flags: &str, place: &Place) -> Command {
     let mut command = program("stageline");
     command.arg("serve").args(place.words(flags));
     command
 }
 
-/// Starts three servers, each with a secret key of its own and with the given flags for its transport.
+/// Starts three servers, each with a secret key of its own and with the given flags for its network connection.
 fn servers(ways: [&str; 3], place: &Place) -> Vec<Server> {
     let keys = 0..ways.len();
     ways.iter().zip(keys).map(|(way, key)| Server::start(&format!("--port 0 --key @key{key} {way}"), place)).collect()
 }
 
-/// Returns the flags of a training with four stages: the first on the local CPU, and one on each of three servers.
+/// Returns the device flags of a training with four stages: the first on the local CPU, and one on each of three
+/// servers.
 fn devices(servers: &[Server]) -> String {
     let remote: Vec<_> = servers.iter().map(|server| format!("{}/0", server.host)).collect();
     format!("--stages 4 --device cpu,{}", remote.join(","))
@@ -77,7 +79,7 @@ const WAYS: [(&str, &str); 4] = [
     ("--transport iroh --relays disabled --token-file @token", TOKEN),
 ];
 
-/// Creates a temporary folder with a text to train on and two token files, which contain the secrets of servers.
+/// Creates a temporary folder with a text to train on and two token files, which contain the secrets of the servers.
 fn place() -> Place {
     let place = Place::new();
     fs::write(place.path("token"), "a secret\nand what is no part of it\n").unwrap();
@@ -118,8 +120,8 @@ fn split_backwards_recomputation_and_bf16_on_other_hosts_match_a_local_run() {
     }
 }
 
-/// Tests several stages and replicas on each host. They make several transfers between the same two servers, which
-/// share a connection and must not block each other.
+/// Tests a training with several stages and replicas on each host. Their transfers between the same two servers share a
+/// connection and must not block each other.
 #[test]
 fn several_stages_and_replicas_on_a_host_match_a_local_run() {
     let place = place();
@@ -136,9 +138,9 @@ fn several_stages_and_replicas_on_a_host_match_a_local_run() {
     }
 }
 
-/// Tests that the log has the speed of each network link, and that steps 0 and 20 are synchronised by default. Without
-/// synchronised steps, measured times are only those of sending requests to hosts, and `stageline predict` warns of
-/// that.
+/// Tests that a training's log has the speed of each network link, and that steps 0 and 20 are synchronised (workers
+/// wait for their device after every action) by default. Without synchronised steps, measured times are only those of
+/// sending requests to hosts, and `stageline predict` warns of that.
 #[test]
 fn the_log_has_link_speeds_and_the_clock_of_each_step() {
     let place = place();
@@ -247,8 +249,8 @@ fn a_server_names_what_it_cannot_serve_and_ends_on_sigterm() {
     }
 }
 
-/// Starts a server of the library burn that answers a client's greeting with these numbers, or does not know the
-/// greeting if `greeting` is `None`. Returns the server's name.
+/// Starts a device server of burn, without Stageline, that answers a client's greeting with the numbers `greeting`, or
+/// does not know the greeting if `greeting` is `None`. Returns the server's name.
 fn other_server(greeting: Option<[f32; 5]>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let host = format!("ws://{}", listener.local_addr().unwrap());
@@ -281,8 +283,8 @@ fn servers_of_other_versions_are_refused_by_name() {
     assert!(said.contains(&expected), "{said}");
 }
 
-/// Tests that the training ends if a server is restarted at once with the same key and port, because the restarted
-/// server has lost its tensors.
+/// Tests a device server that is restarted at once with the same key and port: the training ends with the error of a
+/// lost host, because the restarted server has lost its tensors.
 #[test]
 fn a_server_that_was_restarted_is_a_lost_host() {
     let place = place();
@@ -303,8 +305,8 @@ fn a_server_that_was_restarted_is_a_lost_host() {
     assert!(!output.status.success() && said.contains(&expected), "{way}: {said}");
 }
 
-/// Tests the loss of a host that has a stage of replica 1 only, and none of replica 0: the host is named, and the
-/// training ends.
+/// Tests the loss of a host that runs a stage of data-parallel replica 1 and none of replica 0: the host is named, and
+/// the training ends.
 #[test]
 fn a_lost_host_of_another_replica_is_named_and_the_training_ends() {
     let place = place();
@@ -324,8 +326,9 @@ fn a_lost_host_of_another_replica_is_named_and_the_training_ends() {
     assert!(!output.status.success() && said.contains(&expected), "{way}: {said}");
 }
 
-/// Sends a signal to a server while a training runs. Asserts that the error names the host, and that the training
-/// resumes with that stage on another server, with the bits of a local run.
+/// Sends a signal such as SIGKILL to a server that runs a stage of a training. Asserts that the error names the
+/// server's host, and that the training resumes with this stage on another server, with the bits of a training without
+/// servers.
 fn resumes_elsewhere_after(signal: &str, (way, token): (&str, &str)) {
     let place = place();
     let servers = servers([way; 3], &place);
@@ -364,8 +367,8 @@ fn a_frozen_host_is_named_and_its_stage_resumes_elsewhere() {
     resumes_elsewhere_after("-STOP", WAYS[2]);
 }
 
-/// Connects to a server's WebSocket port, sends `request`, and returns the bytes that the server sends until it closes
-/// the connection.
+/// Connects to the WebSocket port of a device server, sends `request`, and returns the bytes that the server sends
+/// until it closes the connection.
 fn answer(server: &Server, request: &[u8]) -> Vec<u8> {
     let address = server.host.strip_prefix("ws://").unwrap();
     let mut stream = TcpStream::connect(address).unwrap();

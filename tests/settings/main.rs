@@ -1,5 +1,5 @@
-//! Runs the fuzz target of a training's settings on its seeds and on mutations of them, in little memory and without
-//! burn.
+//! Runs the fuzz target that reads a training's settings on its seeds and on mutations of them, in little memory and
+//! without burn.
 
 use std::env;
 use std::process::Command;
@@ -11,8 +11,8 @@ mod mutations;
 
 const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/seeds/configuration");
 
-/// The pieces of text that mutations insert: parts of command lines, settings files and JSON, and numbers at the limits
-/// of their range.
+/// The pieces of text that mutations of the settings insert: parts of command lines, settings files and JSON, and
+/// numbers at the limits of their range.
 const WORDS: [&str; 40] = [
     "|",
     "\n",
@@ -56,7 +56,8 @@ const WORDS: [&str; 40] = [
     "é",
 ];
 
-/// Runs the fuzz target in a child process, which a test of this file starts with little memory.
+/// Runs the fuzz target of a training's settings in a child process, which a test of this file starts with little
+/// memory.
 #[test]
 #[ignore = "is started by another test"]
 fn child_with_little_memory() {

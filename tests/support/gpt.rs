@@ -7,7 +7,7 @@ use stageline::{Batch, Pipeline, StageConfig};
 
 use crate::model::{Bytes, Logits, Shape, costs, gpt};
 
-/// The learning rate of every stage in the benches.
+/// The learning rate of every stage of the GPT in the benches.
 pub const LEARNING_RATE: f64 = 3e-4;
 
 /// The work of a bench: the shape of the GPT, the number of micro-batches in a step, and their size.
@@ -19,8 +19,8 @@ pub struct Load {
 }
 
 impl Load {
-    /// Returns generated text: the bytes of a batch, and the byte that follows each of them, both `[micro-batches x
-    /// micro-batch size, context]`.
+    /// Returns generated text for a bench: the input bytes of a batch, and the byte that follows each of them. Both
+    /// tensors have the shape `[micro-batches x micro-batch size, context]`.
     pub fn text(&self) -> (Bytes, Bytes) {
         let (rows, columns) = (self.micro_batches * self.micro_batch_size, self.shape.context);
         let tensor = |shift: usize| {
@@ -37,12 +37,12 @@ impl Load {
         Batch::new(inputs, targets)
     }
 
-    /// Builds a 1F1B pipeline of the GPT on the CPU, cut into `stages` stages with one core each.
+    /// Builds a 1F1B pipeline of the GPT on the CPU, with `stages` stages of one core each.
     pub fn pipeline(&self, stages: usize) -> Pipeline<Bytes, Logits, Bytes> {
         self.scheduled(stages, &OneFOneB)
     }
 
-    /// Builds a pipeline of the GPT on the CPU, cut into `stages` stages with one core each, under the given schedule.
+    /// Builds a pipeline of the GPT on the CPU, with `stages` stages of one core each, under the given schedule.
     pub fn scheduled(&self, stages: usize, schedule: &'static (dyn Schedule + Sync)) -> Pipeline<Bytes, Logits, Bytes> {
         self.on(&vec![Device::flex(); stages], schedule)
     }

@@ -52,7 +52,8 @@ pub struct Noisy {
 }
 
 impl Noisy {
-    /// Makes the layer with batch norm and dropout. Layers with different values of `salt` drop different elements.
+    /// Creates a layer of the test model with batch norm and dropout. Layers with different values of `salt` drop
+    /// different elements.
     pub fn new(layer: Layer, salt: u64) -> Self {
         let [width, _] = layer.linear.weight.dims();
         let norm = BatchNormConfig::new(width).init(&device().autodiff()).into();
@@ -91,7 +92,7 @@ impl LossStage for Error {
     }
 }
 
-/// The whole test model: tanh layers, and a last layer with the error.
+/// The whole test model: tanh layers, and a last layer with the loss.
 #[derive(Module, Debug)]
 pub struct Mlp {
     pub layers: Vec<Layer>,
@@ -104,7 +105,8 @@ pub fn device() -> Device {
 }
 
 impl Mlp {
-    /// Makes a test model of `layers` tanh layers and the last layer, with parameters that depend on the seed only.
+    /// Creates a test model of `layers` tanh layers and a last layer with the loss, whose parameters depend on the seed
+    /// only.
     pub fn new(layers: usize, width: usize, seed: u64) -> Self {
         let device = device().autodiff();
         let linear = |layer: usize| {
@@ -117,7 +119,7 @@ impl Mlp {
         }
     }
 
-    /// Returns the bits of every parameter of the model, in layer order.
+    /// Returns the bits of every parameter of the test model, in layer order.
     pub fn bits(&self) -> Vec<u32> {
         bits(self)
     }
@@ -135,13 +137,14 @@ impl Mlp {
         (draw(1, width), (draw(2, width), mask))
     }
 
-    /// Trains the model with gradient accumulation on one thread, in burn without Stageline, and returns it.
+    /// Trains the test model with gradient accumulation on one thread, in burn without Stageline, and returns the
+    /// trained model.
     pub fn train_plainly(self, micro_batches: usize, batches: &[(Tensor<2>, Target)]) -> Self {
         self.train_plainly_clipped(micro_batches, batches, None).0
     }
 
-    /// Trains the model without Stageline, with gradients clipped as PyTorch's `clip_grad_norm_` and `clip_grad_value_`
-    /// do. Returns the model and the global gradient norm of every step.
+    /// Trains the test model without Stageline, with gradients clipped as PyTorch's `clip_grad_norm_` and
+    /// `clip_grad_value_` do. Returns the model and the global gradient norm of every step.
     pub fn train_plainly_clipped(
         self,
         micro_batches: usize,
@@ -151,8 +154,8 @@ impl Mlp {
         self.train_plainly_in_groups((1, micro_batches), batches, clip)
     }
 
-    /// Trains the model without Stageline, with gradients summed first within groups of micro-batches and then over the
-    /// groups. Returns the model and the global gradient norm of every step.
+    /// Trains the test model without Stageline, with gradients summed first within groups of micro-batches and then
+    /// over the groups. Returns the model and the global gradient norm of every step.
     pub fn train_plainly_in_groups(
         self,
         groups: (usize, usize),
@@ -162,7 +165,7 @@ impl Mlp {
         self.train_plainly_by(AdamWConfig::new().init(), groups, batches, clip)
     }
 
-    /// Trains the model without Stageline by any optimizer of burn, with gradients summed first within groups of
+    /// Trains the test model without Stageline by any optimizer of burn, with gradients summed first within groups of
     /// micro-batches and then over the groups. Returns the model and the global gradient norm of every step.
     pub fn train_plainly_by(
         mut self,
@@ -220,8 +223,8 @@ impl Mlp {
         (self, norms)
     }
 
-    /// Returns the builder of a pipeline of the model, cut into `stages` stages with the layers spread as evenly as
-    /// possible.
+    /// Returns the builder of a pipeline of the test model with `stages` stages, over which the layers are spread as
+    /// evenly as possible.
     pub fn split(self, stages: usize, config: &StageConfig) -> PipelineBuilder<Tensor<2>, Tensor<2>, Target> {
         let cuts = pieces(self.layers.len() + 1, stages);
         let mut layers = self.layers.into_iter();
@@ -232,7 +235,7 @@ impl Mlp {
         chain.loss((layers.collect::<Vec<_>>(), self.error), config.clone())
     }
 
-    /// Trains the model as a pipeline with the stages and settings of `cut`, and returns it.
+    /// Trains the test model as a pipeline with the stages and settings of `cut`, and returns the trained model.
     ///
     /// # Errors
     /// Returns an error if the pipeline cannot be built.
@@ -240,8 +243,8 @@ impl Mlp {
         Ok(self.train_cut_clipped(cut, batches)?.0)
     }
 
-    /// Trains the model as a pipeline with the stages and settings of `cut`. Returns the model and the update of every
-    /// step.
+    /// Trains the test model as a pipeline with the stages and settings of `cut`. Returns the model and the effect of
+    /// every step on the parameters (updated, with the gradient norm, or skipped).
     ///
     /// # Errors
     /// Returns an error if the pipeline cannot be built.
@@ -264,7 +267,7 @@ impl Mlp {
         Ok((Self::join(pipeline.into_modules()), updates))
     }
 
-    /// Joins the stage modules of a pipeline that [`split`](Self::split) made to the whole model.
+    /// Joins the stage modules of a pipeline of the test model, which [`split`](Self::split) made, to the whole model.
     pub fn join(mut modules: Modules) -> Self {
         let last = modules.stages() - 1;
         let mut layers = Vec::new();
@@ -277,7 +280,7 @@ impl Mlp {
     }
 }
 
-/// The stages, schedule and settings of a pipeline of the test model.
+/// The number of stages, the schedule and the settings of a pipeline of the test model.
 pub struct Cut {
     pub stages: usize,
     pub micro_batches: usize,
@@ -287,18 +290,19 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// Returns the settings of a 1F1B pipeline with the default channel capacity and without clipping.
+    /// Returns the settings of a 1F1B pipeline of the test model, with the default channel capacity and without
+    /// clipping.
     pub fn new(stages: usize, micro_batches: usize) -> Self {
         Self { stages, micro_batches, schedule: &OneFOneB, capacity: None, clip: None }
     }
 }
 
-/// Returns the configuration of a stage on the CPU with AdamW.
+/// Returns the configuration of a test pipeline's stage on the CPU with AdamW.
 pub fn config() -> StageConfig {
     StageConfig::new(device(), AdamWConfig::new().init(), LEARNING_RATE)
 }
 
-/// Returns the bits of every float parameter of a module, in the order in which it is visited.
+/// Returns the bits of every float parameter of a module, in the order in which burn visits the parameters.
 pub fn bits<M: Module>(module: &M) -> Vec<u32> {
     struct Bits(Vec<u32>);
     impl ModuleVisitor for Bits {
@@ -311,7 +315,8 @@ pub fn bits<M: Module>(module: &M) -> Vec<u32> {
     bits.0
 }
 
-/// Divides `rows` into `count` ranges whose lengths differ by at most one, the longer ones first.
+/// Divides the row numbers from 0 to `rows` into `count` ranges whose lengths differ by at most one, the longer ranges
+/// first.
 pub fn pieces(rows: usize, count: usize) -> Vec<std::ops::Range<usize>> {
     let mut start = 0;
     let piece = |index| {
@@ -322,7 +327,8 @@ pub fn pieces(rows: usize, count: usize) -> Vec<std::ops::Range<usize>> {
     (0..count).map(piece).collect()
 }
 
-/// Returns a number in [-1, 1) from a hash (SplitMix64), so that concurrent tests do not share a random generator.
+/// Returns a pseudo-random number in [-1, 1): a hash (SplitMix64) of a seed and an index, so that concurrent tests do
+/// not share a random generator.
 pub fn noise(seed: u64, index: u64) -> f32 {
     let mut value = seed.wrapping_add(index.wrapping_mul(0x9E37_79B9_7F4A_7C15)).wrapping_add(0x9E37_79B9_7F4A_7C15);
     value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -1,4 +1,4 @@
-//! Runs a test in a process of its own.
+//! Runs a test in a process of its own, so that it can watch its whole process while other tests run.
 
 use std::process::Command;
 use std::{env, thread};
@@ -7,9 +7,9 @@ use std::{env, thread};
 /// further process.
 const OF_ITS_OWN: &str = "STAGELINE_TEST_OF_ITS_OWN";
 
-/// Runs the calling test in a new process, so that tests that watch their whole process can run beside each other.
-/// Returns false in that process, and if all tests run one after the other (`--test-threads=1`): the caller then runs
-/// the test itself.
+/// Runs the calling test in a new process, so that tests that watch their whole process can run at the same time.
+/// Returns false in that new process, and if all tests run one after the other (`--test-threads=1`): the caller then
+/// runs the test itself.
 pub fn ran_in_a_process_of_its_own() -> bool {
     let thread = thread::current();
     // A test's thread has the test's name, and the main thread runs the tests of `--test-threads=1`.

@@ -1,5 +1,5 @@
-//! A stage whose actions take a given time and use no core: threads, channels and transfers are real, and only
-//! computation is replaced by waiting.
+//! A stage whose forwards and backwards sleep for a given time instead of computing, and so use no core: threads,
+//! channels and transfers are real.
 
 use std::hint::spin_loop;
 use std::thread::sleep;
@@ -14,7 +14,8 @@ use burn::tensor::{Device, Tensor};
 use stageline::nn::{Deferred, put_off};
 use stageline::{LossStage, Stage, Weight};
 
-/// A stage that adds a parameter to its input, and whose forwards and backwards last as long as its [`Pace`] says.
+/// A stage that adds a parameter to its input, and whose forwards and backwards sleep until given durations have
+/// passed.
 #[derive(Module, Debug)]
 pub struct Paced {
     bias: Param<Tensor<2>>,
@@ -22,14 +23,16 @@ pub struct Paced {
     pace: Pace,
 }
 
-/// The durations of a paced stage's actions on one micro-batch.
+/// The durations for which a stage that sleeps instead of computing sleeps in its actions on one micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pace {
-    /// The duration of a forward of the paced stage.
+    /// The duration of the stage's forward of one micro-batch, in which the stage sleeps instead of computing.
     pub forward: Duration,
-    /// The duration of the paced stage's input gradient, the half of a backward for which the previous stage waits.
+    /// The duration of the input gradient of one micro-batch, the half of the stage's backward for which the previous
+    /// stage waits. The stage sleeps instead of computing.
     pub input_gradient: Duration,
-    /// The duration of the paced stage's weight gradient, the other half of a backward.
+    /// The duration of the weight gradient of one micro-batch, the half of the stage's backward for which no other
+    /// stage waits. The stage sleeps instead of computing.
     pub weight_gradient: Duration,
 }
 
@@ -66,11 +69,11 @@ impl LossStage for Paced {
     }
 }
 
-/// The time by which a sleep may end too late, in almost all cases.
+/// The time by which the operating system may end a sleep too late, in almost all cases.
 const LATE: Duration = Duration::from_micros(200);
 
 /// Waits until the moment `until`: sleeps for most of the time, and polls the clock at the end, so that the wait ends
-/// exactly.
+/// exactly at that moment.
 fn wait(until: Instant) {
     let left = until.saturating_duration_since(Instant::now());
     if left > LATE {
@@ -81,8 +84,9 @@ fn wait(until: Instant) {
     }
 }
 
-/// Returns the same tensor with a slow backward: its gradient arrives after the duration of the input gradient. The
-/// duration of the weight gradient is deferred for the parameter `id` if backwards are split, and otherwise added.
+/// Returns the given tensor with a slow backward: its gradient arrives after the duration of the stage's input
+/// gradient. The duration of the weight gradient is deferred for the parameter `id` if backwards are split, and
+/// otherwise added to that of the input gradient.
 fn slow_backward(tensor: Tensor<2>, pace: Pace, id: ParamId) -> Tensor<2> {
     let tensor = tensor.try_into_primitive::<Autodiff<Flex>>().expect("a tensor in a graph on the CPU");
     let (value, node) = tensor.into_parts();
@@ -93,8 +97,8 @@ fn slow_backward(tensor: Tensor<2>, pace: Pace, id: ParamId) -> Tensor<2> {
     Tensor::from_primitive::<Autodiff<Flex>>(slow)
 }
 
-/// The operation of the autodiff graph that makes a paced stage's backward slow: it waits before it passes its gradient
-/// on.
+/// An operation of the autodiff graph that makes the backward of a sleeping stage slow: it waits for a given time
+/// before it passes its gradient on.
 #[derive(Debug)]
 struct Slow;
 

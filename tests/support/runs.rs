@@ -1,4 +1,4 @@
-//! Runs the GPT example on small settings, in a temporary folder, and reads its output, checkpoints and logs.
+//! Runs the GPT example with small settings in a temporary folder, and reads its output, checkpoints and logs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use tempfile::TempDir;
 
 use crate::programs::example;
 
-/// The flags for a small model, which every run of the GPT example in a test gets first.
+/// The flags for a small model, which every run of the GPT example in a test gets before its other flags.
 const SMALL: &str = "--layers 2 --width 16 --context 16 --micro-batch-size 2 --micro-batches 4 --stages 2";
 
-/// A temporary folder for a test with a text to train on, into which runs write their files.
+/// A temporary folder for a test with a text to train on, into which runs of the GPT example write their files.
 pub struct Place(TempDir);
 
 impl Place {
@@ -46,12 +46,12 @@ impl Place {
         flags.split_whitespace().map(word).collect()
     }
 
-    /// Runs the GPT example to its end, and returns its output.
+    /// Runs the GPT example with the given flags to its end, and returns its output.
     pub fn run(&self, flags: &str) -> Output {
         self.command(flags).output().unwrap()
     }
 
-    /// Runs the GPT example, which must succeed, and returns its stdout.
+    /// Runs the GPT example with the given flags, which must succeed, and returns its stdout.
     pub fn said(&self, flags: &str) -> String {
         let output = self.run(flags);
         assert!(output.status.success(), "{flags}: {}", String::from_utf8_lossy(&output.stderr));
@@ -67,13 +67,14 @@ impl Place {
         self.shown(&output)
     }
 
-    /// Returns the stderr of a run with `@` in place of the test's folder.
+    /// Returns the stderr of a run of the GPT example, with `@` in place of the test's folder.
     pub fn shown(&self, output: &Output) -> String {
         let here = format!("{}/", self.0.path().display());
         String::from_utf8_lossy(&output.stderr).replace(&here, "@")
     }
 
-    /// Returns the path of the checkpoint that a run wrote after `steps` steps, with `@` in place of the test's folder.
+    /// Returns the path of the checkpoint that a run of the GPT example wrote after `steps` steps, with `@` in place of
+    /// the test's folder.
     pub fn checkpoint(&self, folder: &str, steps: usize) -> String {
         let ending = format!("-step-{steps}");
         let mut all =
@@ -86,7 +87,8 @@ pub fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Changes the manifest of a checkpoint and gives it a valid seal again.
+/// Changes the manifest (JSON description) of a checkpoint by `change`, and gives the manifest a valid seal (checksum)
+/// again.
 pub fn reseal(checkpoint: &Path, change: impl FnOnce(&mut Value)) {
     let manifest = checkpoint.join("manifest.json");
     let mut value: Value = serde_json::from_slice(&fs::read(&manifest).unwrap()).unwrap();
@@ -97,19 +99,19 @@ pub fn reseal(checkpoint: &Path, change: impl FnOnce(&mut Value)) {
     fs::write(&manifest, format!("{body},\n  \"sha256\": \"{}\"\n}}\n", sha256(body.as_bytes()))).unwrap();
 }
 
-/// Returns the hash of all parameters from the text that a run prints at its end.
+/// Returns the hash of all parameters from the text that a run of the GPT example prints at its end.
 pub fn hash(said: &str) -> &str {
     said.lines().find_map(|line| Some(line.split_once("parameters, sha256 ")?.1)).unwrap()
 }
 
-/// Returns the number of training steps in a log; 0 if there is no log.
+/// Returns the number of training steps in a training's log; 0 if there is no log.
 pub fn steps_in(log: &Path) -> usize {
     let text = fs::read_to_string(log).unwrap_or_default();
     let step = |line: &str| serde_json::from_str::<Value>(line).ok()?["step"].as_u64();
     text.lines().filter_map(step).max().map_or(0, |step| step as usize + 1)
 }
 
-/// Waits until a run's log has `steps` training steps, and panics if the run ends before that.
+/// Waits until the log of a training run has `steps` training steps, and panics if the run ends before that.
 pub fn wait_for_lines(log: &Path, steps: usize, child: &mut Child) {
     while steps_in(log) < steps {
         assert!(child.try_wait().unwrap().is_none(), "it ended by itself");

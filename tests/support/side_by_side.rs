@@ -4,10 +4,10 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// The number of runs of each closure before those that are timed.
+/// The number of runs of each of two compared closures before the runs that are timed.
 const WARM_UP: usize = 2;
 
-/// The times of two closures in seconds, as pairs of runs that followed each other.
+/// The times of two compared closures in seconds, as pairs of runs that followed each other.
 pub struct Pairs(Vec<(f64, f64)>);
 
 /// Runs the closures `a` and `b` in turn, `rounds` times each after a warm-up, and returns their times.
@@ -20,7 +20,7 @@ pub fn side_by_side(rounds: usize, mut a: impl FnMut(), mut b: impl FnMut()) -> 
     Pairs((0..rounds).map(pair).collect())
 }
 
-/// Returns the duration of one call of a closure.
+/// Returns the duration of one call of the closure `run`.
 pub fn time(mut run: impl FnMut()) -> Duration {
     let start = Instant::now();
     run();
@@ -28,26 +28,27 @@ pub fn time(mut run: impl FnMut()) -> Duration {
 }
 
 impl Pairs {
-    /// Returns the median time of each of the two closures, in seconds.
+    /// Returns the median time of each of the two compared closures, in seconds.
     pub fn medians(&self) -> (f64, f64) {
         (median(self.0.iter().map(|pair| pair.0)), median(self.0.iter().map(|pair| pair.1)))
     }
 
-    /// Returns the shortest time of each of the two closures, in seconds.
+    /// Returns the shortest time of each of the two compared closures, in seconds.
     pub fn fastest(&self) -> (f64, f64) {
         let least = |times: &mut dyn Iterator<Item = f64>| times.fold(f64::INFINITY, f64::min);
         (least(&mut self.0.iter().map(|pair| pair.0)), least(&mut self.0.iter().map(|pair| pair.1)))
     }
 
-    /// Returns the least, the median and the greatest of the ratios a/b, one for each pair of times.
+    /// Returns the least, the median and the greatest of the ratios a/b of the two closures' times, one ratio for each
+    /// pair of runs.
     fn ratios(&self) -> (f64, f64, f64) {
         let ratios = || self.0.iter().map(|(a, b)| a / b);
         (ratios().fold(f64::INFINITY, f64::min), median(ratios()), ratios().fold(0.0, f64::max))
     }
 }
 
-/// Displays the median of the ratios a/b with their range, and the ratio of the shortest times, which other load on the
-/// machine disturbs least.
+/// Displays the median of the ratios a/b of two closures' times with the range of the ratios, and the ratio of the
+/// shortest times, which other load on the machine disturbs least.
 impl fmt::Display for Pairs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (least, middle, greatest) = self.ratios();
@@ -56,7 +57,7 @@ impl fmt::Display for Pairs {
     }
 }
 
-/// Returns the median of the values; of two middle values, the larger one.
+/// Returns the median of the given values; of two middle values, the larger one.
 pub fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<_> = values.collect();
     values.sort_by(f64::total_cmp);

@@ -11,13 +11,13 @@ use crate::bubble::flags::Flags;
 use crate::bubble::pictures::{page, pictures};
 use crate::bubble::point::Point;
 
-/// The header above the printed lines of the bubble bench, one line for each [`Point`]. The column `s` is the size of a
-/// micro-batch in samples.
+/// The header above the printed lines of the bubble bench, which has one line for each measured case. The column `s` is
+/// the size of a micro-batch in samples.
 pub const HEADER: &str =
     "schedule                P    M    s   step ms   bubble    ideal simulated       per s predicted  live  bubble by";
 
-/// Writes the measurements as CSV, JSON, Markdown, HTML and SVG files into the folder of the flag `--output`; does
-/// nothing without that flag.
+/// Writes the bubble bench's measurements as CSV, JSON, Markdown, HTML and SVG files into the folder of the flag
+/// `--output`; does nothing without that flag.
 ///
 /// # Errors
 /// Returns an error if a file cannot be written.
@@ -63,7 +63,7 @@ fn csv(points: &[Point]) -> String {
     csv + "\n"
 }
 
-/// Returns the measurements as a Markdown table with one row for each of them.
+/// Returns the bubble bench's measurements as a Markdown table with one row for each measurement.
 fn markdown(points: &[Point]) -> String {
     let mut table = String::from(
         "| schedule | P | M | samples of a micro-batch | step, ms | bubble | ideal | simulated | per second | predicted | live |\n\

@@ -23,14 +23,14 @@ pub struct Flags {
     /// Names of published schedules to measure, such as zb-h1 or zb-v
     #[arg(long, value_delimiter = ',', default_value = "1f1b,gpipe,interleaved")]
     pub schedules: Vec<String>,
-    /// Kind of the measured stages: paced, cpu or cuda
+    /// Kind of the measured stages: paced (they sleep instead of computing), cpu or cuda
     #[arg(long, value_enum, default_value_t = Kind::Paced)]
     pub kind: Kind,
-    /// Milliseconds that a paced worker takes for the forwards of one micro-batch, all its chunks together; with
-    /// --batch for those of one sample
+    /// Milliseconds that a paced worker sleeps for the forwards of one micro-batch, all its chunks (stages) together;
+    /// with --batch for those of one sample
     #[arg(long, allow_negative_numbers = true, default_value_t = 5.0)]
     pub forward_ms: f64,
-    /// Milliseconds that a paced worker takes for the backwards of one micro-batch, half of them for input gradients;
+    /// Milliseconds that a paced worker sleeps for the backwards of one micro-batch, half of them for input gradients;
     /// with --batch for those of one sample
     #[arg(long, allow_negative_numbers = true, default_value_t = 10.0)]
     pub backward_ms: f64,
@@ -68,10 +68,10 @@ pub struct Flags {
     bench: bool,
 }
 
-/// The kind of stages that the bubble bench measures.
+/// The kind of stages that the bubble bench measures: stages that sleep instead of computing, or a GPT on CPUs or GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
-    /// Stages whose actions wait for a given time and use no core
+    /// Stages that sleep for a given time instead of computing, and use no core
     Paced,
     /// The example's GPT on CPUs, with one core for each worker
     Cpu,
@@ -95,7 +95,8 @@ pub struct Case {
     pub schedule: &'static (dyn Schedule + Sync),
     pub workers: usize,
     pub micro_batches: usize,
-    /// The number of samples in a micro-batch; 1 if the stages are paced and `--batch` is unset.
+    /// The number of samples in a micro-batch of the measured case; 1 if the stages sleep instead of computing and
+    /// `--batch` is unset.
     pub micro_batch_size: usize,
 }
 
@@ -106,7 +107,7 @@ impl fmt::Display for Case {
 }
 
 impl Case {
-    /// Returns the number of stages of the case: P times the chunks (stages) per worker.
+    /// Returns the number of stages of the measured case: P workers times the chunks (stages) per worker.
     pub fn stages(&self) -> usize {
         self.workers * self.schedule.chunks()
     }
@@ -137,8 +138,8 @@ impl Flags {
         Ok(cases)
     }
 
-    /// Returns the number of samples in each of M micro-batches, with a fixed batch size or a fixed micro-batch size as
-    /// the flags say.
+    /// Returns the number of samples in each of M micro-batches. Either the batch size or the micro-batch size is
+    /// fixed, as the flags say.
     fn micro_batch_size(&self, micro_batches: usize) -> Result<usize> {
         let Some(batch) = self.batch else {
             return Ok(if self.kind == Kind::Paced { 1 } else { self.micro_batch_size });
@@ -150,7 +151,8 @@ impl Flags {
         Ok(batch / micro_batches)
     }
 
-    /// Returns the times of the actions of one paced stage of a case.
+    /// Returns the times of the actions of one stage of a case whose stages sleep for a given time instead of
+    /// computing.
     pub fn pace(&self, case: &Case) -> Pace {
         let share = case.micro_batch_size as f64 / case.schedule.chunks() as f64;
         let part = |milliseconds: f64| Duration::from_secs_f64(milliseconds / 1e3 * share);
@@ -158,8 +160,8 @@ impl Flags {
         Pace { forward: part(self.forward_ms), input_gradient: half, weight_gradient: half }
     }
 
-    /// Returns the costs of an ideal pipeline for a case, with equal stages and free transfers. For a GPT, a forward
-    /// and each half of a backward cost 1.
+    /// Returns the costs of an ideal pipeline for a measured case, with equal stages and free transfers. For a GPT, a
+    /// forward and each half of a backward (input gradient, weight gradient) cost 1.
     pub fn ideal(&self, case: &Case) -> Costs {
         let seconds = |time: Duration| time.as_secs_f64();
         let cost = match self.kind {
@@ -172,7 +174,7 @@ impl Flags {
         Costs::equal(case.stages(), cost)
     }
 
-    /// Opens the devices of the stages, which the stages take in turn.
+    /// Opens the devices named in the bubble bench's flags; the stages take the devices in turn.
     ///
     /// # Errors
     /// Returns an error if a name in `--device` is no device, or the device cannot be opened.

@@ -14,12 +14,12 @@ use crate::model::{Shape, costs, gpt};
 use crate::paced::Paced;
 use crate::side_by_side::median;
 
-/// The largest number of steps in the warm-up of a case.
+/// The largest number of training steps in the warm-up of a case of the bubble bench.
 const LONGEST_WARM_UP: usize = 100;
 
-/// Measures cases and returns one [`Point`] for each of them, or the reason why the case is left out. Cases with the
-/// same P take turns, step by step, so that a drift of the machine affects all of them; on a GPU each case runs alone,
-/// because together they might not fit its memory.
+/// Measures the given cases of the bubble bench and returns one [`Point`] (the measured figures) for each, or the
+/// reason why a case is left out. Cases with the same number of workers P take turns, step by step, so that a drift of
+/// the machine affects all of them. On a GPU each case runs alone, because together they might not fit its memory.
 pub fn measure(flags: &Flags, cases: &[Case]) -> Vec<Result<Point>> {
     let together = |a: &Case, b: &Case| flags.kind != Kind::Cuda && a.workers == b.workers;
     cases.chunk_by(together).flat_map(|group| of_group(flags, group)).collect()
@@ -52,21 +52,21 @@ fn of_group(flags: &Flags, cases: &[Case]) -> Vec<Result<Point>> {
 /// The state while a case of the bubble bench is measured: its pipelines, and the times and reports of their steps.
 pub struct Measurement {
     pub case: Case,
-    /// The number of samples in a step; for a GPT, the number of tokens.
+    /// The number of samples in a step of the measured case; for a GPT, the number of tokens.
     pub samples: usize,
-    /// The pipeline whose step times are measured.
+    /// The pipeline whose step times the bench measures.
     timed: Box<dyn Steps>,
     /// The pipeline whose bubble is measured if the device is a GPU. Its workers wait for the device after every
     /// action, which makes steps slower, so its step times are not used. `None` on a CPU.
     synchronised: Option<Box<dyn Steps>>,
     step_times: Vec<f64>,
-    /// The reports of the steps whose bubble is measured. Those of the warm-up come first.
+    /// The reports of the steps whose bubble is measured. The reports of the warm-up come first.
     pub reports: Vec<StepReport>,
-    /// The number of reports that belong to the warm-up.
+    /// The number of step reports that belong to the warm-up of the measured case.
     warm_up: usize,
 }
 
-/// A pipeline with its batch, whose types of input and targets are erased.
+/// A pipeline of the bench together with its batch; the types of its input and targets are erased.
 trait Steps {
     fn steps(&mut self, count: usize) -> Result<Vec<StepReport>>;
     fn peak_live(&self) -> usize;
@@ -93,8 +93,9 @@ impl<In: Payload, Out: Payload, Target: Payload, F: Fn() -> Batch<In, Target>> S
     }
 }
 
-/// Builds the pipeline of a case, and returns it with the number of samples (for a GPT, of tokens) in a step. The
-/// workers wait for their devices after every action in each `synchronise_every`-th step, or never if this is 0.
+/// Builds the pipeline of a measured case, and returns it with the number of samples (for a GPT, of tokens) in a step.
+/// The workers wait for their devices after every action in each `synchronise_every`-th step, or never if
+/// `synchronise_every` is 0.
 fn pipeline(flags: &Flags, case: &Case, synchronise_every: usize) -> Result<(Box<dyn Steps>, usize)> {
     fn start<In: Payload, Out: Payload, Target: Payload>(
         flags: &Flags,
@@ -132,7 +133,7 @@ fn pipeline(flags: &Flags, case: &Case, synchronise_every: usize) -> Result<(Box
     }
 }
 
-/// Returns the shape of the GPT that the flags describe.
+/// Returns the shape of the GPT that the bubble bench's flags describe.
 pub fn shape(flags: &Flags) -> Shape {
     Shape { layers: flags.layers, width: flags.width, context: flags.context }
 }
@@ -147,8 +148,8 @@ fn paced(flags: &Flags, case: &Case) -> PipelineBuilder<Tensor<2>, Tensor<2>, ()
     chain.loss(Paced::new(pace), config())
 }
 
-/// Makes steps until they no longer become faster, and returns their reports, at least two. On a GPU, the first steps
-/// compile and tune kernels.
+/// Makes training steps until they no longer become faster, and returns their reports, at least two. On a GPU, the
+/// first steps compile and tune kernels.
 fn warm_up(pipeline: &mut dyn Steps) -> Result<Vec<StepReport>> {
     let mut reports = pipeline.steps(2)?;
     let seconds = |report: &StepReport| report.step_time.as_secs_f64();
@@ -185,8 +186,8 @@ impl Measurement {
         Ok(())
     }
 
-    /// Returns the figures of the measured case. `predicted` is the predicted step time in seconds, if there is a
-    /// prediction.
+    /// Returns the figures of a measured case of the bubble bench. `predicted` is the predicted step time in seconds,
+    /// if there is a prediction.
     fn point(&self, flags: &Flags, predicted: Option<f64>) -> Result<Point> {
         let Self { case, samples, timed, step_times, reports, warm_up, .. } = self;
         let reports = &reports[*warm_up..];
@@ -217,20 +218,21 @@ impl Measurement {
     }
 }
 
-/// Returns the time in seconds from the start of one simulated step to the start of the next; with overlapping steps,
-/// the next step starts before the end.
+/// Returns the time in seconds from the start of one simulated step to the start of the next. With overlapping steps,
+/// the next step starts before the simulated step has ended.
 fn step(flags: &Flags, timeline: &Timeline) -> f64 {
     let optimizer = timeline.optimizers().iter().copied().fold(0.0, f64::max);
     if flags.overlap { timeline.span() + optimizer } else { timeline.step() }
 }
 
-/// Returns the bubble of a simulated step, as a share of the total stage time (workers x step time).
+/// Returns the bubble (idle time) of a simulated step, as a share of the total stage time (workers x step time).
 fn bubble(flags: &Flags, timeline: &Timeline) -> f64 {
     let busy = timeline.busy();
     1.0 - busy.iter().sum::<f64>() / (busy.len() as f64 * step(flags, timeline))
 }
 
-/// Returns the bubble of a measured step's plan, simulated with the costs that the step measured.
+/// Returns the bubble (idle share of the stage time) of a measured step's plan, simulated with the costs that the step
+/// measured.
 fn simulated_bubble(flags: &Flags, report: &StepReport) -> f64 {
     let recording = &report.recording;
     match flags.overlap {

@@ -1,4 +1,5 @@
-//! The bubble bench, which measures bubble and throughput against M: its flags, measurements, predictions and outputs.
+//! The bubble bench, which measures a pipeline's bubble (idle share of the stage time) and throughput for several
+//! numbers of micro-batches: its flags, measurements, predictions and outputs.
 
 pub mod files;
 pub mod flags;

@@ -1,11 +1,13 @@
-//! Draws the pictures of the bubble bench, and the page that shows them: for each P, all schedules are in one chart.
+//! Draws the pictures of the bubble bench, and the page that shows them: for each number of workers P, all schedules
+//! are in one chart.
 
 use stageline_report::{Line, LineChart, Page, Scale, Series, StackedBars};
 
 use crate::bubble::flags::{Flags, Kind};
 use crate::bubble::point::Point;
 
-/// A line of a chart: its style, and the function that returns the figure which the line shows.
+/// A line of a chart in the bubble bench's page: its style, and the function that returns the figure which the line
+/// shows.
 type Figure = (Line, fn(&Point) -> f64);
 
 const BUBBLE: [Figure; 3] = [
@@ -22,8 +24,8 @@ const STEP: [Figure; 2] = [
 const LIVE: [Figure; 1] = [(Line::Solid, |point| point.peak_live as f64)];
 const MEMORY: [Figure; 1] = [(Line::Solid, |point| point.peak_bytes.map_or(f64::NAN, |bytes| bytes as f64 / 1e6))];
 
-/// Returns all pictures, each as a name and the text of an SVG file. The name has the shown figure and P, and for idle
-/// time also the schedule.
+/// Returns all pictures of the bubble bench, each as a name and the text of an SVG file. The name contains the shown
+/// figure and the number of workers P, and for idle time also the schedule.
 pub fn pictures(flags: &Flags, points: &[Point]) -> Vec<(String, String)> {
     let mut pictures = Vec::new();
     for own in points.chunk_by(|a, b| a.stages == b.stages) {
@@ -40,7 +42,7 @@ pub fn pictures(flags: &Flags, points: &[Point]) -> Vec<(String, String)> {
     pictures
 }
 
-/// Returns the HTML page with all pictures and a table of all figures.
+/// Returns the HTML page of the bubble bench, with all pictures and a table of all figures.
 pub fn page(flags: &Flags, points: &[Point]) -> String {
     let mut page = Page::new("The bubble against M");
     page.section("How it was measured", &about(flags));
@@ -115,7 +117,7 @@ fn unit(kind: Kind) -> &'static str {
     if kind == Kind::Paced { "samples a second" } else { "tokens a second" }
 }
 
-/// A line chart with its title, the label of its vertical axis, and its lines.
+/// A line chart of the bubble bench with its title, the label of its vertical axis, and its lines.
 struct Chart {
     title: String,
     y: String,
@@ -129,7 +131,7 @@ impl Chart {
     }
 }
 
-/// Returns the charts for one P, each with the name of its file.
+/// Returns the bubble bench's charts for one number of workers P, each with the name of its file.
 fn charts(flags: &Flags, points: &[Point]) -> [(&'static str, Chart); 5] {
     let chart = |title: &str, y: &str, figures: &[Figure]| {
         let schedules = points.chunk_by(|a, b| a.schedule == b.schedule).enumerate();
@@ -154,8 +156,8 @@ fn charts(flags: &Flags, points: &[Point]) -> [(&'static str, Chart); 5] {
     ]
 }
 
-/// Returns the word in the legend for a line of this style: measured, simulated, predicted or in theory. `lines` is the
-/// number of lines that the chart has for each schedule.
+/// Returns the word in a chart's legend for a line of the given style: measured, simulated, predicted or in theory.
+/// `lines` is the number of lines that the chart has for each schedule.
 fn legend(line: Line, lines: usize) -> &'static str {
     match (line, lines) {
         (Line::Solid, _) => "measured",
@@ -169,7 +171,8 @@ fn idle_title(points: &[Point]) -> String {
     format!("Idle time by cause, {}, P = {}", points[0].schedule, points[0].stages)
 }
 
-/// Returns a chart of the idle time by cause against M, for one schedule and one P.
+/// Returns a chart of the idle time by cause against the number of micro-batches M, for one schedule and one number of
+/// workers P.
 fn idle<'a>(title: &'a str, y: &'a str, points: &[Point]) -> StackedBars<'a> {
     let causes = points[0].causes.iter().enumerate();
     let parts =
@@ -178,7 +181,8 @@ fn idle<'a>(title: &'a str, y: &'a str, points: &[Point]) -> StackedBars<'a> {
     StackedBars { title, x: "micro-batches, M", y, categories, parts }
 }
 
-/// Returns the label of an axis that shows bubbles, with the clock by which all points of a run were measured.
+/// Returns the label of a chart's axis that shows bubbles (idle shares of the stage time), with the clock by which all
+/// points of the bench were measured.
 fn share(points: &[Point]) -> String {
     let clock = points.first().map_or("host clock", |point| &point.clock);
     format!("share of the total stage time, {clock}")

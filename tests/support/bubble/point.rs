@@ -1,47 +1,52 @@
-//! One measurement of the bubble bench, in the form in which it is printed and written to JSON.
+//! One measurement of the bubble bench, in the form in which the bench prints it and writes it to JSON.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// The figures of a schedule at one P and one M, as medians of the measured steps. Bubbles are shares of the *total*
-/// stage time (workers x step time).
+/// The measured figures of a schedule with P workers and M micro-batches, as medians of the measured steps. Bubbles are
+/// shares of the *total* stage time (workers x step time).
 #[derive(Serialize)]
 pub struct Point {
     pub schedule: &'static str,
-    /// P, the number of workers.
+    /// P, the number of workers in the measurement.
     pub stages: usize,
-    /// M, the number of micro-batches.
+    /// M, the number of micro-batches in a step of the measurement.
     pub micro_batches: usize,
-    /// The number of samples in a micro-batch; 1 for paced stages without a fixed batch.
+    /// The number of samples in a micro-batch; 1 if the stages sleep instead of computing and the batch size is not
+    /// fixed.
     pub micro_batch_size: usize,
-    /// V, the number of chunks (stages) per worker.
+    /// V, the number of chunks (stages) per worker in the measurement.
     pub r#virtual: usize,
-    /// The kind of the measured stages: `paced`, `cpu` or `cuda`.
+    /// The kind of the measured stages: `paced` (stages that sleep instead of computing), `cpu` or `cuda`.
     pub kind: String,
-    /// The measured step time, in seconds.
+    /// The measured time of a step, in seconds.
     pub step_seconds: f64,
-    /// The step time in theory, in seconds; `None` unless the stages are paced.
+    /// The step time in theory, in seconds; `None` unless the stages sleep for a given time instead of computing.
     pub step_ideal_seconds: Option<f64>,
-    /// The step time in seconds that is predicted from the reference cases, by
-    /// [`predict`](crate::bubble::predict::predict).
+    /// The step time in seconds that [`predict`](crate::bubble::predict::predict) predicts from the steps of one or two
+    /// reference cases; `None` without a prediction.
     pub step_predicted_seconds: Option<f64>,
-    /// The measured bubble, from 0 to 1. The field `clock` names its clock.
+    /// The measured bubble (idle share of the total stage time), from 0 to 1. The field `clock` names its clock.
     pub bubble: f64,
-    /// The name of the clock of `bubble`, `bubble_simulated` and `causes`: `host clock`, or `device clock` if workers
-    /// waited for their device after every action.
+    /// The name of the clock by which the fields `bubble`, `bubble_simulated` and `causes` were measured: `host clock`,
+    /// or `device clock` if workers waited for their device after every action.
     pub clock: String,
-    /// The bubble in theory, with equal stages and free transfers: (P-1)/(M+P-1) for GPipe and 1F1B.
+    /// The bubble (idle share of the total stage time) in theory, with equal stages and free transfers: (P-1)/(M+P-1)
+    /// for GPipe and 1F1B.
     pub bubble_ideal: f64,
-    /// The bubble of the plan in a simulation with the measured costs.
+    /// The bubble (idle share of the total stage time) of the plan in a simulation with the measured costs.
     pub bubble_simulated: f64,
-    /// The measured throughput in samples a second; for the GPT, in tokens a second.
+    /// The measured throughput of the pipeline in samples a second; for the GPT, in tokens a second.
     pub throughput: f64,
-    /// The throughput that follows from the predicted step time; `None` without a prediction.
+    /// The throughput that follows from the predicted step time, in samples (for the GPT, tokens) a second; `None`
+    /// without a prediction.
     pub throughput_predicted: Option<f64>,
-    /// The largest number of live micro-batches of a worker, over all its chunks.
+    /// The largest number of live micro-batches (forward done, backward not) that a worker had, over all its chunks
+    /// (stages).
     pub peak_live: usize,
-    /// The largest number of bytes that a worker had in use on the CPU, in the last measured step.
+    /// The largest number of bytes of host memory that a worker had in use, in the last measured step; `None` if memory
+    /// was not measured.
     pub peak_bytes: Option<u64>,
     /// The idle time by cause in the last measured step, each cause as a share of the total stage time.
     #[serde(rename = "idle_by_cause")]

@@ -1,5 +1,5 @@
-//! Predicts the step times of all cases of the bubble bench from the steps of one or two of them, as `stageline
-//! predict` does from a log.
+//! Predicts the step times of all cases of the bubble bench from the measured steps of one or two cases, as the command
+//! `stageline predict` does from a log.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,8 +16,8 @@ use crate::model::costs;
 /// The largest number of chunks (stages) per worker in any published schedule.
 const MOST_CHUNKS: usize = 2;
 
-/// Returns the predicted step time of each case in seconds. An entry is `None` if steps overlap, or if the plan of the
-/// case cannot be predicted.
+/// Returns the predicted step time of each case of the bubble bench in seconds. An entry is `None` if steps overlap, or
+/// if the plan of the case cannot be predicted.
 ///
 /// The prediction is made from the steps of a reference case: that of the first schedule with the middle M. With a
 /// fixed batch, micro-batches differ in size, so there are two reference cases: those of the least and of the greatest
@@ -48,7 +48,7 @@ pub fn predict(flags: &Flags, measured: &[&Measurement]) -> Vec<Option<f64>> {
     measured.iter().map(|run| step(&run.case).ok()).collect()
 }
 
-/// Returns the measured costs of a case by layer, as they would be computed from a log of the case.
+/// Returns the measured costs of a case of the bubble bench by layer, as they would be computed from a log of the case.
 fn of_run(flags: &Flags, run: &Measurement) -> Result<Measured> {
     let last = run.reports.last().context("the case made no step")?;
     let plan = last.recording.plan().plan();
@@ -79,8 +79,9 @@ fn of_run(flags: &Flags, run: &Measurement) -> Result<Measured> {
     Ok(Measured::of(&log)?)
 }
 
-/// Returns the layers of the model, each with its stage in this case. Paced stages are divided into equal layers, as
-/// many as the stages of the schedule with the most chunks.
+/// Returns the layers of the measured model, each with its stage in the given case. Stages that sleep instead of
+/// computing are divided into equal layers, as many as the stages of the schedule with the most chunks (stages) per
+/// worker.
 fn layers(flags: &Flags, case: &Case) -> Result<Vec<Layer>> {
     if flags.kind == Kind::Paced {
         let count = case.workers * MOST_CHUNKS;
@@ -98,7 +99,7 @@ fn layers(flags: &Flags, case: &Case) -> Result<Vec<Layer>> {
     Ok((0..costs.layers().len()).map(layer).collect())
 }
 
-/// Returns the partition of the layers into stages: the indices of the layers of each stage.
+/// Returns the partition of the given layers into stages: the range of layer indices of each stage.
 fn cut(layers: &[Layer], stages: usize) -> Vec<Range<usize>> {
     let start = |stage: usize| layers.partition_point(|layer| layer.stage < stage);
     (0..stages).map(|stage| start(stage)..start(stage + 1)).collect()

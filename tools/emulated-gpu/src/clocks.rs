@@ -7,7 +7,8 @@ use std::fmt;
 
 use crate::machine::StreamId;
 
-/// A vector clock: the latest time of each stream that its owner knows of.
+/// A vector clock of the race detector: for each stream, the latest time that the clock's owner (a stream, an event or
+/// the host) knows of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Clock(BTreeMap<StreamId, u64>);
 
@@ -30,10 +31,10 @@ impl Clock {
     }
 }
 
-/// The kind of operation that accesses device memory.
+/// The kind of operation that accesses emulated device memory: a kernel, a copy, a send or a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// A kernel launch; the value is the number that the kernel got when it was loaded.
+    /// A launch of a kernel accesses the memory; the value is the number that the kernel got when it was loaded.
     Kernel(usize),
     Copy,
     Send,
@@ -51,7 +52,7 @@ impl fmt::Display for By {
     }
 }
 
-/// An access to device memory: its address, its length, and whether it writes.
+/// An access of the emulated program to device memory: its address, its length, and whether it writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     pub address: u64,
@@ -79,15 +80,16 @@ struct Uses {
 /// The race detector: it keeps the last accesses to device memory, and compares each new access with them.
 #[derive(Debug, Default)]
 pub struct RaceDetector {
-    /// The last accesses to device memory, by the first address of each access.
+    /// The last accesses to device memory that the race detector remembers, by the first address of each access.
     uses: BTreeMap<u64, Uses>,
-    /// The last accesses to device memory whose length is known.
+    /// The last accesses to device memory whose length in bytes is known, which are all accesses except those of
+    /// kernels.
     extents: VecDeque<Seen>,
-    /// The races that were found so far, each as a message for the user.
+    /// The races on device memory that were found so far, each as a message for the user.
     pub races: Vec<String>,
 }
 
-/// The number of accesses with a known length that the race detector remembers.
+/// The number of accesses with a known length in bytes that the race detector remembers.
 const EXTENTS: usize = 512;
 
 impl RaceDetector {
@@ -120,7 +122,7 @@ impl RaceDetector {
         }
     }
 
-    /// Forgets the accesses to a range of device memory that is freed.
+    /// Forgets the recorded accesses to a range of device memory that is freed.
     pub fn forget(&mut self, address: u64, bytes: u64) {
         let gone: Vec<_> = self.uses.range(address..address + bytes).map(|(address, _)| *address).collect();
         gone.iter().for_each(|address| drop(self.uses.remove(address)));

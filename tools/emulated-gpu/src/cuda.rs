@@ -11,7 +11,7 @@ use crate::machine::{Effect, Work};
 use crate::memory::{self, Ranges};
 use crate::ptx::{self, Entry};
 
-/// The result of a CUDA call: 0 for success, or the number of an error.
+/// The result of a call of the CUDA driver API: 0 for success, or the number of an error.
 pub type Result = c_int;
 
 const SUCCESS: Result = 0;
@@ -20,17 +20,19 @@ const OUT_OF_MEMORY: Result = 2;
 const INVALID_DEVICE: Result = 101;
 const INVALID_HANDLE: Result = 400;
 
-/// The bytes that a copy from a device to the host reads if device memory has no contents: 2.0 in f32.
+/// The four bytes, 2.0 in f32, with which the emulation fills a copy from a device to the host if device memory has no
+/// contents.
 const READ: [u8; 4] = 2.0_f32.to_le_bytes();
 
-/// The time in ms that a kernel takes by the emulated device clock. All kernels take equally long, so autotune chooses
-/// the variant with the fewest kernels.
+/// The time in ms that a kernel takes by the clock of an emulated device. All kernels take equally long, so autotune
+/// chooses the variant with the fewest kernels.
 const KERNEL_MS: f32 = 0.005;
 
-/// The alignment of device memory. All devices share one address space, as with NVIDIA's unified addressing.
+/// The alignment of emulated device memory in bytes. All devices share one address space, as with NVIDIA's unified
+/// addressing.
 const ALIGNMENT: u64 = 512;
 
-/// Writes the output of a CUDA call to the caller's pointer, and returns success.
+/// Writes the output of an emulated CUDA call to the pointer that the caller gave, and returns success.
 unsafe fn give<T>(to: *mut T, value: T) -> Result {
     // SAFETY: the caller's pointer is valid for one value of this type, as the API requires.
     unsafe { to.write(value) };
@@ -87,7 +89,8 @@ pub unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, _device: c_int) 
     unsafe { give(bytes, driver().settings.memory as usize) }
 }
 
-/// Returns an attribute of an H200, from NVIDIA's tuning guide for Hopper and the tables for compute capability 9.0.
+/// Returns an attribute of an emulated device, with the value of an H200, from NVIDIA's tuning guide for Hopper and the
+/// tables for compute capability 9.0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_uint, _device: c_int) -> Result {
     let known = match attribute {
@@ -143,7 +146,7 @@ pub unsafe extern "C" fn cuStreamSynchronize(stream: u64) -> Result {
     driver().wait_for_device("cuStreamSynchronize", device, is_idle, |machine| machine.saw_idle(stream))
 }
 
-/// Returns success without destroying the stream, because the stream's queued operations must still be executed.
+/// Returns success without destroying the CUDA stream, because the stream's queued operations must still be executed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamDestroy_v2(_stream: u64) -> Result {
     SUCCESS
@@ -259,7 +262,7 @@ pub unsafe extern "C" fn cuMemFreeHost(_pointer: *mut c_void) -> Result {
     SUCCESS
 }
 
-/// A copy of rows of bytes between two addresses. A pitch is the distance between the starts of two rows, in bytes.
+/// A copy of rows of bytes between two addresses. A pitch is the number of bytes between the starts of two rows.
 #[derive(Clone, Copy)]
 struct Rows {
     from: u64,
@@ -275,13 +278,14 @@ impl Rows {
         Self { from, from_pitch: bytes, to, to_pitch: bytes, width: bytes, height: 1 }
     }
 
-    /// Returns the number of bytes from the start of the first copied row to the end of the last one, with this pitch.
+    /// Returns the number of bytes from the start of the first copied row to the end of the last one, if the starts of
+    /// two rows are `pitch` bytes apart.
     fn extent(&self, pitch: usize) -> u64 {
         (pitch * self.height.saturating_sub(1) + self.width) as u64
     }
 
-    /// Returns the function that copies the rows; `None` if device memory has no contents. As in CUDA, host memory that
-    /// is not pinned is read during the call, and other memory when the copy is executed.
+    /// Returns the function that executes the copy of rows; `None` if device memory has no contents. As in CUDA, host
+    /// memory that is not pinned is read during the call, and other memory when the copy is executed.
     fn effect(self, state: &State) -> Option<Effect> {
         if !driver().settings.computes {
             return None;
@@ -304,7 +308,7 @@ impl Rows {
     }
 }
 
-/// Queues a copy of rows between the host and a device on a stream.
+/// Queues a copy of rows of bytes between the host and a device on a CUDA stream.
 fn copied(rows: Rows, to_device: bool, stream: u64) -> Result {
     let (address, pitch) = if to_device { (rows.to, rows.to_pitch) } else { (rows.from, rows.from_pitch) };
     let bytes = rows.extent(pitch);
@@ -323,7 +327,7 @@ fn copied(rows: Rows, to_device: bool, stream: u64) -> Result {
     })
 }
 
-/// Fills the destination of a copy from a device to the host with a fixed value, if device memory has no contents.
+/// Fills the host memory to which a copy from a device goes with a fixed value, if device memory has no contents.
 unsafe fn fill(host: *mut c_void, bytes: usize) {
     if driver().settings.computes {
         return;
@@ -404,7 +408,7 @@ pub unsafe extern "C" fn cuMemcpy2DAsync_v2(copy: *const Copy2d, stream: u64) ->
     copied(rows, false, stream)
 }
 
-/// Loads a module with one kernel from PTX. The handle of a module is the number of its only kernel.
+/// Loads a CUDA module with one kernel from PTX. The handle of a module is the number of its only kernel.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuModuleLoadData(module: *mut usize, image: *const c_char) -> Result {
     // SAFETY: the image is PTX, which is text that ends with 0.
@@ -444,8 +448,8 @@ pub unsafe extern "C" fn cuFuncSetAttribute(_function: usize, _attribute: c_uint
     SUCCESS
 }
 
-/// Returns the function that runs a launched kernel on the CPU. The kernel may access the memory that its device has at
-/// the call.
+/// Returns the function that runs a launched kernel on the CPU. The kernel may access the memory that is allocated on
+/// its device when the launch is called.
 unsafe fn running(
     program: &Arc<std::result::Result<Program, String>>,
     mut launch: Launch,
@@ -528,7 +532,7 @@ pub unsafe extern "C" fn cuLaunchKernel(
     })
 }
 
-/// Writes an empty tensor map descriptor of 128 bytes, which only kernels read.
+/// Writes an empty tensor map descriptor of 128 bytes, because only kernels read such descriptors.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuTensorMapEncodeTiled(descriptor: *mut [u8; 128]) -> Result {
     // SAFETY: the pointer is valid for one value. In the C convention the caller cleans up the other arguments.

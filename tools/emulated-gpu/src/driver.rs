@@ -1,4 +1,5 @@
-//! The emulated driver: the state that all CUDA and NCCL calls of the process share, and the waits of host threads.
+//! The emulated CUDA driver: the state that all CUDA and NCCL calls of the process share, and the waits of host
+//! threads.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
@@ -19,13 +20,13 @@ unsafe extern "C" {
     fn pthread_getname_np(thread: c_ulong, name: *mut c_char, length: usize) -> c_int;
 }
 
-/// The CUDA error of a device on which a kernel has failed: `CUDA_ERROR_ILLEGAL_ADDRESS`.
+/// The CUDA error that calls return after a kernel has failed on their device: `CUDA_ERROR_ILLEGAL_ADDRESS`.
 const ILLEGAL_ADDRESS: c_int = 700;
 
-/// The exit status of a process whose devices are deadlocked.
+/// The exit status of a process whose emulated devices are deadlocked.
 pub const DEADLOCK: c_int = 86;
 
-/// The emulated driver: the settings and the state that all CUDA and NCCL calls of a process share.
+/// The emulated CUDA driver: the settings and the state that all CUDA and NCCL calls of a process share.
 pub struct Driver {
     pub settings: Settings,
     state: Mutex<State>,
@@ -37,11 +38,12 @@ pub struct Driver {
 pub struct State {
     pub machine: Machine,
     pub ledger: Ledger,
-    /// The device and the size in bytes of each allocation of device memory, by address.
+    /// The device and the size in bytes of each allocation of emulated device memory, by address.
     pub allocations: HashMap<u64, (i32, u64)>,
-    /// The pinned host memory, which devices may read after the call that queues a copy: addresses and lengths.
+    /// The address and length of each block of pinned host memory, which devices may read after the call that queues a
+    /// copy.
     pub pinned: Vec<(u64, u64)>,
-    /// The address at which the last allocation ends, if device memory has no contents.
+    /// The address at which the last allocation of emulated device memory ends, if device memory has no contents.
     pub address: u64,
     /// The kernels that the program has loaded; kernel number n is at index n - 1.
     pub functions: Vec<Function>,
@@ -50,12 +52,13 @@ pub struct State {
     /// The device that has failed, and the number of its CUDA error. All later launches, copies and waits on that
     /// device return this error.
     pub failed: Option<(i32, i32)>,
-    /// The number of sends and the number of receives that the program has posted, by the two ends of the transfer.
+    /// The number of sends and the number of receives that the program has posted, by the ranks, the communicator and
+    /// the size of the transfer.
     pub posted: HashMap<Ends, [u64; 2]>,
 }
 
 impl State {
-    /// Returns the number of a device's CUDA error, if the device has failed.
+    /// Returns the number of the CUDA error of an emulated device that has failed; `None` if the device has not failed.
     pub fn error_of(&self, device: Option<i32>) -> Option<i32> {
         self.failed.filter(|(failed, _)| Some(*failed) == device).map(|(_, error)| error)
     }
@@ -66,16 +69,16 @@ pub struct Function {
     pub name: String,
     /// The kernel's decoded program, or the reason why the kernel cannot run; `None` if kernels are not run.
     pub program: Option<Arc<Result<Program, String>>>,
-    /// Whether the kernel writes to each parameter that is a buffer; `None` for a parameter that is no buffer.
+    /// Whether the kernel writes to the buffer of each of its parameters; `None` for a parameter that is no buffer.
     pub buffers: Vec<Option<bool>>,
 }
 
 thread_local! {
-    /// The device of the CUDA context that is current on this thread.
+    /// The emulated device of the CUDA context that is current on this thread.
     pub static CURRENT: Cell<i32> = const { Cell::new(0) };
 }
 
-/// Returns the emulated driver of the process, which the first call creates.
+/// Returns the emulated CUDA driver of the process, which the first call creates.
 pub fn driver() -> &'static Driver {
     static DRIVER: OnceLock<Driver> = OnceLock::new();
     DRIVER.get_or_init(|| {
@@ -112,7 +115,8 @@ impl Driver {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the shared state of the driver by calling a function, and wakes the host threads that wait for a change.
+    /// Changes the state that all CUDA and NCCL calls share by calling a function, and wakes the host threads that wait
+    /// for a change.
     pub fn with<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.locked();
         let result = change(&mut state);
@@ -125,8 +129,8 @@ impl Driver {
         result
     }
 
-    /// Blocks a host thread until the condition `done` holds or the device has failed, then calls `observe`. Returns
-    /// the CUDA error of the device, or 0.
+    /// Blocks a host thread until the condition `done` holds or the emulated device has failed, then calls `observe`.
+    /// Returns the CUDA error of the device, or 0.
     pub fn wait_for_device(
         &self,
         call: &str,
@@ -144,7 +148,7 @@ impl Driver {
         state.error_of(device).unwrap_or(0)
     }
 
-    /// Blocks a host thread until the condition `done` holds, which calls of other host threads bring about.
+    /// Blocks a host thread until the condition `done` holds, because of calls that other host threads make.
     pub fn wait_for_hosts(&self, call: &str, done: impl Fn(&State) -> bool) {
         drop(self.wait(self.locked(), call, done));
     }

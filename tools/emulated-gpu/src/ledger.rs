@@ -4,33 +4,36 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::{Arc, Mutex};
 
-/// The ledger: the counts of the program's calls, over all devices and streams.
+/// The ledger of the emulation: the counts of the program's CUDA and NCCL calls, over all devices and streams.
 #[derive(Debug, Default)]
 pub struct Ledger {
     /// The number of waits of the host for a stream or an event, by the name of the thread.
     pub waits: BTreeMap<String, u64>,
-    /// The number of waits of the host that found work in flight, so that the host had to wait.
+    /// The number of waits of the host for a stream or an event in which the work was not finished yet, so that the
+    /// host had to wait.
     pub held_up: u64,
-    /// The number of copies from the host to devices, and the number of their bytes.
+    /// The number of copies from the host to emulated devices, and the total number of bytes of these copies.
     pub to_device: [u64; 2],
-    /// The number of copies from devices to the host, and the number of their bytes.
+    /// The number of copies from emulated devices to the host, and the total number of bytes of these copies.
     pub to_host: [u64; 2],
-    /// The number of kernel launches, by kernel and device.
+    /// The number of launches of each kernel on each emulated device.
     pub launches: BTreeMap<(String, i32), u64>,
-    /// The number of launches of all kernels on all devices.
+    /// The number of launches of all kernels on all emulated devices together.
     pub launched: u64,
-    /// The bytes that each kernel has accessed in device memory, if kernels compute. Every launch counts each sector of
-    /// 32 bytes once, however often it reads or writes it, as a device with an unlimited cache would.
+    /// The bytes that each kernel has accessed in device memory, if the emulation runs kernels. Every launch counts
+    /// each sector of 32 bytes once, however often the launch reads or writes the sector, as a device with an unlimited
+    /// cache would.
     pub accessed: Arc<Mutex<BTreeMap<String, u64>>>,
-    /// The list of all kernel launches in order, if the settings ask for this list.
+    /// The list of all kernel launches in order, if the emulation's settings ask for this list.
     pub order: Vec<String>,
     /// The names of the loaded kernels in the order of loading; the first kernel has number 1.
     pub kernels: Vec<String>,
-    /// The bytes of device memory in use, and their peak, by device.
+    /// The bytes of emulated device memory in use, and the peak of this number, by device.
     pub memory: BTreeMap<i32, [u64; 2]>,
-    /// The number of allocations of device memory.
+    /// The number of allocations of emulated device memory that the program made.
     pub allocations: u64,
-    /// The sends and receives of each device in the order of the calls, as `from>to`.
+    /// The sends and receives of each emulated device in the order of the calls, each as `from>to`, the sending and the
+    /// receiving rank.
     pub transfers: BTreeMap<i32, Vec<String>>,
 }
 
@@ -50,7 +53,7 @@ impl Ledger {
         self.memory.get(&device).map_or(0, |[used, _]| *used)
     }
 
-    /// Returns the ledger as JSON, with the races on memory that were found.
+    /// Returns the ledger (the counts of all calls) as JSON, with the races on device memory that were found.
     pub fn text(&self, races: &[String]) -> String {
         let mut launches = BTreeMap::<&str, u64>::new();
         let mut by_device = BTreeMap::<i32, u64>::new();
@@ -76,7 +79,7 @@ impl Ledger {
     }
 }
 
-/// Formats a JSON object. Keys are names of kernels or threads, or numbers, and need no escapes.
+/// Formats the JSON text of an object. The keys are names of kernels or threads, or numbers, and need no escapes.
 fn object<K: std::fmt::Display, V: std::fmt::Display>(entries: impl IntoIterator<Item = (K, V)>) -> String {
     let entries: Vec<_> = entries.into_iter().map(|(key, value)| format!("\"{key}\": {value}")).collect();
     format!("{{{}}}", entries.join(", "))

@@ -8,13 +8,13 @@ use std::fmt;
 use crate::clocks::{Access, By, Clock, RaceDetector};
 use crate::memory;
 
-/// The number of a CUDA stream, counted from 1.
+/// The number of a CUDA stream of the emulation, counted from 1.
 pub type StreamId = u64;
-/// The number of a CUDA event, counted from 1.
+/// The number of a CUDA event of the emulation, counted from 1.
 pub type EventId = u64;
 
-/// The function that applies a stream's operation to the contents of device memory, or returns the reason why the
-/// operation failed.
+/// The function that applies an operation of a CUDA stream to the contents of device memory, or returns the reason why
+/// the operation failed.
 pub type Effect = Box<dyn FnOnce() -> Result<(), String> + Send>;
 
 /// An operation in the queue of a CUDA stream: a launch, a copy, a record, a wait, a send or a receive.
@@ -23,61 +23,63 @@ pub enum Work {
     /// The launch of a kernel, given by its number, with the kernel's accesses to memory. A launch advances the time of
     /// the stream by one.
     Launch(usize, Vec<Access>),
-    /// A copy of memory, with its accesses to device memory; it takes no time.
+    /// A copy of memory, with its accesses to device memory; a copy does not advance the time of the stream.
     Copy(Vec<Access>),
-    /// The record of an event in the stream, with the number of this record among the records of the event.
+    /// The record of a CUDA event in the stream, with the number of this record among all records of the event.
     Record(EventId, u64),
-    /// A wait of the stream for an event, until the event's record with this number is done.
+    /// A wait of the stream for a CUDA event, until the event's record with the given number is done.
     Wait(EventId, u64),
-    /// A send from an address in memory, which completes together with the receive that has the same two ends.
+    /// A send of the tensor at an address in memory. It completes together with the receive that has the same ranks,
+    /// communicator and size.
     Send(Ends, u64),
-    /// A receive to an address in memory, which completes together with the send that has the same two ends.
+    /// A receive to an address in memory. It completes together with the send that has the same ranks, communicator and
+    /// size.
     Receive(Ends, u64),
 }
 
-/// The two ranks of a transfer, its communicator and its size.
+/// The two ranks of a transfer between devices, its NCCL communicator and its size in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ends {
-    /// The NCCL communicator of the transfer.
+    /// The NCCL communicator in which the transfer takes place.
     pub group: u64,
-    /// The rank that sends the transfer.
+    /// The NCCL rank (the number of a process or device in a communicator) that sends the transfer.
     pub from: i32,
-    /// The rank that receives the transfer.
+    /// The NCCL rank (the number of a process or device in a communicator) that receives the transfer.
     pub to: i32,
-    /// The size of the transfer, in bytes.
+    /// The size of the tensor that is transferred, in bytes.
     pub bytes: u64,
 }
 
-/// The number of an event's last records whose vector clocks the machine remembers.
+/// For each CUDA event, the number of its last records whose vector clocks the emulated machine remembers.
 const RECORDS: u64 = 64;
 
-/// An operation in the queue of a stream, with its effect.
+/// An operation in the queue of a CUDA stream, with the function that applies it to device memory.
 struct Queued {
     work: Work,
     effect: Option<Effect>,
-    /// The vector clock of the host at the call that queued the operation.
+    /// The vector clock of the host (what it knows of each stream) at the call that queued the operation.
     host: Clock,
 }
 
 struct Stream {
     device: i32,
     queue: VecDeque<Queued>,
-    /// The number of kernels that the stream has run.
+    /// The number of kernels that the CUDA stream has run.
     kernels: u64,
     clock: Clock,
 }
 
 #[derive(Debug, Default)]
 struct Event {
-    /// The device of the stream that last recorded the event.
+    /// The device of the CUDA stream that last recorded the event.
     device: Option<i32>,
-    /// The number of records of the event that were queued.
+    /// The number of records of the CUDA event that were queued on streams.
     queued: u64,
-    /// The number of the event's last record that is done.
+    /// The number of the CUDA event's last record that is done.
     done: u64,
-    /// The number of kernels that the stream had run at the event's last completed record.
+    /// The number of kernels that the CUDA stream had run when the event's last completed record was done.
     at: Option<u64>,
-    /// The vector clock of the stream at each of the event's last records.
+    /// The vector clock of the CUDA stream (what it knows of each stream) at each of the event's last records.
     clocks: BTreeMap<u64, Clock>,
 }
 
@@ -87,14 +89,14 @@ pub struct Machine {
     streams: BTreeMap<StreamId, Stream>,
     events: HashMap<EventId, Event>,
     last: u64,
-    /// The vector clock of the host, which all host threads share.
+    /// The vector clock of the host (what it knows of each stream), which all host threads share.
     host: Clock,
     pub race_detector: RaceDetector,
-    /// The number of operations that the streams have executed.
+    /// The number of operations that all CUDA streams together have executed.
     pub completed: u64,
-    /// Whether device memory has contents, so that transfers copy them.
+    /// Whether emulated device memory has contents, so that transfers must copy them.
     pub has_contents: bool,
-    /// The device on which an operation failed, and the reason.
+    /// The emulated device on which an operation failed, and the reason; `None` if no operation failed.
     pub fault: Option<(i32, String)>,
 }
 
@@ -116,7 +118,7 @@ impl Machine {
         id
     }
 
-    /// Removes an event, unless a queued operation still needs the event.
+    /// Removes a CUDA event, unless a queued operation still needs the event.
     pub fn forget_event(&mut self, event: EventId) {
         let mut queued = self.streams.values().flat_map(|stream| &stream.queue);
         if !queued.any(|queued| matches!(&queued.work, Work::Wait(of, _) | Work::Record(of, _) if *of == event)) {
@@ -153,7 +155,7 @@ impl Machine {
         }
     }
 
-    /// Makes a stream wait for the last queued record of an event.
+    /// Makes a CUDA stream wait for the last queued record of an event.
     pub fn wait(&mut self, stream: StreamId, event: EventId) {
         if let Some(found) = self.events.get(&event) {
             let wait = Work::Wait(event, found.queued);
@@ -169,25 +171,25 @@ impl Machine {
         self.events.get(&event).is_none_or(|event| event.done == event.queued)
     }
 
-    /// Records that the host has seen a stream idle, so that the host knows of all operations on that stream.
+    /// Records that the host has seen a CUDA stream idle, so that the host knows of all operations on that stream.
     pub fn saw_idle(&mut self, stream: StreamId) {
         self.streams.get(&stream).iter().for_each(|stream| self.host.join(&stream.clock));
     }
 
-    /// Records that the host has seen an event done, so that the host knows of all operations before that event.
+    /// Records that the host has seen a CUDA event done, so that the host knows of all operations before that event.
     pub fn saw_done(&mut self, event: EventId) {
         let last = self.events.get(&event).and_then(|event| event.clocks.get(&event.done));
         last.iter().for_each(|clock| self.host.join(clock));
     }
 
-    /// Returns the number of kernels that ran between the records of two events; `None` if one of these records is not
-    /// done.
+    /// Returns the number of kernels that ran between the records of two CUDA events; `None` if one of these records is
+    /// not done.
     pub fn elapsed(&self, from: EventId, to: EventId) -> Option<u64> {
         let [from, to] = [from, to].map(|event| self.events.get(&event)?.at);
         Some(to?.saturating_sub(from?))
     }
 
-    /// Executes all queued operations that the order of streams, events and transfers allows.
+    /// Executes all queued operations of the emulated devices that the order of streams, events and transfers allows.
     fn advance(&mut self) {
         loop {
             let before = self.completed;
@@ -219,7 +221,8 @@ impl Machine {
         }
     }
 
-    /// Executes a transfer if both sides are at the heads of their streams, and joins the clocks of the two streams.
+    /// Executes a transfer between two devices if its send and its receive are both at the heads of their streams, and
+    /// joins the vector clocks of the two streams.
     fn meet(&mut self, stream: StreamId, is_other: impl Fn(&Work) -> bool) -> bool {
         let Some(peer) = self.streams.keys().copied().find(|id| self.head(*id).is_some_and(&is_other)) else {
             return false;
@@ -236,7 +239,7 @@ impl Machine {
         true
     }
 
-    /// Copies the bytes of a transfer from the memory of the sender to that of the receiver.
+    /// Copies the bytes of a transfer from the memory of the sending device to that of the receiving device.
     fn copy_contents(&self, streams: [StreamId; 2]) {
         let [mut from, mut to, mut length] = [0; 3];
         for stream in streams {
@@ -249,7 +252,7 @@ impl Machine {
         memory::copy(to, from, length as usize);
     }
 
-    /// Executes the operation at the head of a stream's queue.
+    /// Executes the operation at the head of a CUDA stream's queue.
     fn run(&mut self, id: StreamId) {
         let stream = self.streams.get_mut(&id).expect("a stream that has a head");
         let Queued { work, effect, host } = stream.queue.pop_front().expect("a head");
@@ -288,7 +291,7 @@ impl Machine {
 }
 
 impl fmt::Display for Machine {
-    /// Lists the streams with queued operations, and the operation at which each of them waits.
+    /// Lists the CUDA streams with queued operations, and the operation at which each of these streams waits.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (id, stream) in self.streams.iter().filter(|(_, stream)| !stream.queue.is_empty()) {
             writeln!(
@@ -357,7 +360,7 @@ mod tests {
         assert!(machine.is_idle(other) && !machine.is_done(event));
     }
 
-    /// Tests a kernel that writes memory while the memory is still being sent: it is a race unless the kernel waits for
+    /// Tests a kernel that writes to memory which is still being sent: the write is a race unless the kernel waits for
     /// the send.
     #[test]
     fn a_write_to_memory_that_is_still_being_sent_is_a_race() {

@@ -28,10 +28,11 @@ pub fn copy(to: u64, from: u64, bytes: usize) {
     unsafe { (to as *mut u8).copy_from(from as *const u8, bytes) };
 }
 
-/// The bytes of a sector, the smallest part of memory that an NVIDIA device reads or writes at once.
+/// The size in bytes of a sector, the smallest part of memory that an NVIDIA device reads or writes at once.
 const SECTOR: u64 = 32;
 
-/// The device memory that a kernel may access, as sorted ranges of addresses, with the sectors that it has accessed.
+/// The device memory that a kernel may access, as sorted ranges of addresses, with the sectors (32 bytes each) that the
+/// kernel has accessed.
 #[derive(Debug, Default)]
 pub struct Ranges(Vec<Range>);
 
@@ -40,12 +41,12 @@ pub struct Ranges(Vec<Range>);
 struct Range {
     begin: u64,
     end: u64,
-    /// One bit for each sector of the allocation, which is set once the kernel has accessed the sector.
+    /// One bit for each sector (32 bytes) of the allocation, which is set once the kernel has accessed the sector.
     accessed: Vec<AtomicU64>,
 }
 
 impl Ranges {
-    /// Makes the ranges that a kernel may access from the addresses and lengths of allocations.
+    /// Creates the list of address ranges that a kernel may access from the addresses and lengths of allocations.
     pub fn of(allocations: impl Iterator<Item = (u64, u64)>) -> Self {
         let range = |(begin, bytes): (u64, u64)| {
             let words = bytes.div_ceil(SECTOR).div_ceil(u64::from(u64::BITS));
@@ -71,7 +72,7 @@ impl Ranges {
         }
     }
 
-    /// Returns the bytes of all sectors that the kernel has accessed, each counted once.
+    /// Returns the number of bytes of all sectors (32 bytes each) that the kernel has accessed, each counted once.
     pub fn accessed(&self) -> u64 {
         let words = self.0.iter().flat_map(|range| &range.accessed);
         words.map(|word| u64::from(word.load(Ordering::Relaxed).count_ones()) * SECTOR).sum()

@@ -68,7 +68,7 @@ pub unsafe extern "C" fn ncclCommDestroy(_communicator: *mut Member) -> Result {
     SUCCESS
 }
 
-/// Returns the size in bytes of an element whose type is this `ncclDataType_t`.
+/// Returns the size in bytes of an element whose type has this number in NCCL (`ncclDataType_t`).
 fn width(kind: c_uint) -> Option<u64> {
     Some(match kind {
         0 | 1 | 10 | 11 => 1,
@@ -79,21 +79,21 @@ fn width(kind: c_uint) -> Option<u64> {
     })
 }
 
-/// One side of a transfer between two ranks: its send or its receive.
+/// One of the two operations of a transfer between two NCCL ranks: its send or its receive.
 #[derive(Clone, Copy)]
 enum Operation {
     Send,
     Receive,
 }
 
-/// The buffer of a transfer, with the number and the type of its elements.
+/// The buffer that an NCCL transfer sends or fills, with the number and the type of its elements.
 struct Content {
     buffer: u64,
     count: usize,
     kind: c_uint,
 }
 
-/// Queues one side of a transfer with a peer (a send or a receive) on a stream.
+/// Queues a send to or a receive from another NCCL rank on a CUDA stream.
 fn post(operation: Operation, content: &Content, member: &Member, peer: c_int, stream: u64) -> Result {
     let Some(width) = width(content.kind) else { return INVALID_ARGUMENT };
     let (from, to) = match operation {

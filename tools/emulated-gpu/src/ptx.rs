@@ -13,20 +13,22 @@ pub struct Entry {
     pub name: String,
     /// The declarations of the kernel's parameters, as PTX text.
     pub parameters: Vec<String>,
-    /// The size of a block that the kernel requires (`.reqntid`), in threads along x, y and z.
+    /// The size of a block that the kernel requires (`.reqntid` in PTX), in threads along x, y and z; `None` if the
+    /// kernel requires no size.
     pub threads: Option<[u32; 3]>,
-    /// The name of the kernel's shared memory whose size is set at the launch.
+    /// The name of the kernel's shared memory whose size is given at the launch; `None` if the kernel has no such
+    /// memory.
     pub shared: Option<String>,
     /// The text of the kernel's body between its braces, without comments.
     body: String,
 }
 
-/// A statement of a kernel's body, which ends with a semicolon.
+/// A statement of a kernel's body in PTX, which ends with a semicolon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statement<'a> {
-    /// The labels before the statement, to which branches can go.
+    /// The labels before the PTX statement, to which branches can go.
     pub labels: Vec<&'a str>,
-    /// The text of the instruction or directive that the statement consists of.
+    /// The text of the PTX instruction or directive of which the statement consists.
     pub text: &'a str,
 }
 

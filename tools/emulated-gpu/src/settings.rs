@@ -1,35 +1,37 @@
-//! The settings of the emulated devices, from an environment variable.
+//! The settings of the emulated devices (GPUs), from an environment variable.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The settings in `STAGELINE_EMULATED_GPU`, such as `devices=4,memory=150754820096,ledger=ledger.json`.
+/// The settings of the emulated devices in the environment variable `STAGELINE_EMULATED_GPU`, such as
+/// `devices=4,memory=150754820096,ledger=ledger.json`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The number of emulated devices (GPUs) in the machine.
     pub devices: i32,
     /// The memory of each emulated device, in bytes.
     pub memory: u64,
-    /// The version of CUDA that the driver supports, as NVIDIA writes it: 12080 is 12.8.
+    /// The version of CUDA that the emulated driver supports, as NVIDIA writes it: 12080 is 12.8.
     pub version: i32,
-    /// The result of `cuInit`: 0 for success, or the number of a CUDA error.
+    /// The result that the emulated driver returns from `cuInit`: 0 for success, or the number of a CUDA error.
     pub init: i32,
-    /// The kernel launch that fails, counted from 1, and the number of its CUDA error.
+    /// The number of the kernel launch that the emulation lets fail, counted from 1, and the number of its CUDA error;
+    /// `None` if no launch fails.
     pub fault: Option<(u64, i32)>,
-    /// Whether a host thread in a send or a receive waits until its peer has posted the other side of the transfer. The
-    /// name of this setting is `meeting`.
+    /// Whether a host thread in an NCCL send or receive waits until its peer has posted the other operation of the
+    /// transfer. The name of this setting is `meeting`.
     pub hosts_wait_for_peers: bool,
-    /// The time without progress after which a waiting host counts as deadlocked. The value of the setting is in
+    /// The time without progress after which a waiting host thread counts as deadlocked. The value of the setting is in
     /// seconds.
     pub patience: Duration,
-    /// Whether kernels run on the CPU and device memory has contents.
+    /// Whether the emulation runs kernels on the CPU and emulated device memory has contents.
     pub computes: bool,
-    /// The file to which the ledger, the counts of all calls, is written at exit.
+    /// The file to which the emulation writes the ledger (the counts of all CUDA and NCCL calls) at exit.
     pub ledger: Option<PathBuf>,
-    /// The file to which the list of all kernel launches, in order, is written at exit.
+    /// The file to which the emulation writes the list of all kernel launches, in order, at exit.
     pub launches: Option<PathBuf>,
-    /// The folder to which the PTX of every loaded kernel is written.
+    /// The folder to which the emulation writes the PTX of every kernel that the program loads.
     pub kernels: Option<PathBuf>,
 }
 

@@ -14,13 +14,13 @@ use crate::threads::failure::Failure;
 #[error("{} failed in {activity} of {during}: {failure}{}", replica.stage(*stage), logs_of(elsewhere))]
 #[non_exhaustive]
 pub struct StageFailure {
-    /// The data-parallel replica of the stage that failed.
+    /// The data-parallel replica of the pipeline to which the failed stage belongs.
     pub replica: Replica,
-    /// The stage that failed, counted from 0 within its replica.
+    /// The number of the stage that failed, counted from 0 within its replica.
     pub stage: usize,
-    /// The activity, such as an action or the optimizer step, in which the stage failed.
+    /// The activity, such as a forward or the optimizer step, in which the stage failed.
     pub activity: Activity,
-    /// The step, evaluation or other pass in which the stage failed.
+    /// The step, evaluation or other pass over a batch in which the stage failed.
     pub during: During,
     /// The panic or error that ended the failed stage.
     pub failure: Failure,
@@ -54,31 +54,32 @@ impl StageFailure {
 /// back).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum During {
-    /// A training step with this number, counted from 0.
+    /// A training step; the value is the number of the step, counted from 0.
     Step(usize),
     /// An evaluation: forwards and losses of a batch, without training on the batch.
     Evaluation {
-        /// The number of training steps before the evaluation.
+        /// The number of training steps that the pipeline made before the evaluation.
         steps: usize,
     },
     /// An inference: forwards of a batch whose outputs the caller gets.
     Inference {
-        /// The number of training steps before the inference.
+        /// The number of training steps that the pipeline made before the inference.
         steps: usize,
     },
-    /// A snapshot: a copy of the modules of all stages for the caller.
+    /// A snapshot: a copy of the modules of all stages, which the caller gets.
     Snapshot {
-        /// The number of training steps before the snapshot.
+        /// The number of training steps that the pipeline made before the snapshot (a copy of all modules).
         steps: usize,
     },
     /// A checkpoint: a copy of the parameters and optimizer states of all stages.
     Checkpoint {
-        /// The number of training steps before the checkpoint.
+        /// The number of training steps that the pipeline made before the checkpoint.
         steps: usize,
     },
     /// A rehearsal: a training step that is run only to measure the memory that training needs, and is rolled back.
     Rehearsal {
-        /// The number of training steps before the rehearsal (a step that only measures memory and is rolled back).
+        /// The number of training steps that the pipeline made before the rehearsal (a step that only measures memory
+        /// and is rolled back).
         steps: usize,
     },
 }

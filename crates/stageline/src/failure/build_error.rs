@@ -17,29 +17,32 @@ pub enum BuildError {
     /// The configured schedule has no plan for the pipeline's number of stages and micro-batches.
     #[error("the `{schedule}` schedule has no plan: {cause}")]
     Schedule {
-        /// The name of the schedule that has no plan for the pipeline.
+        /// The name of the configured schedule, which has no plan for the pipeline's number of stages and
+        /// micro-batches.
         schedule: &'static str,
-        /// The reason why the schedule has no plan for the pipeline.
+        /// The reason why the configured schedule has no plan for the pipeline's number of stages and micro-batches.
         cause: ScheduleError,
     },
-    /// The schedule's plan failed the check that all its actions and transfers run to the end without a deadlock.
+    /// The schedule's plan (the order of all actions) failed the check that its actions and transfers run to the end
+    /// without a deadlock.
     #[error("the plan is rejected: {0}")]
     Check(CheckError),
     /// A session (a connection for tensor transfers) with a device of another host, on which a stage runs, cannot be
     /// opened.
     #[error(transparent)]
     Host(RemoteError),
-    /// The checkpoint's numbers of steps contradict each other, or are too large to resume from.
+    /// The checkpoint to restore claims impossible step counts: more optimizer steps than training steps, or more
+    /// optimizer steps than training can resume from.
     #[error(
         "the checkpoint claims {optimizer_steps} optimizer steps in {steps} steps; at most {most} optimizer steps can be resumed, and \
          not more than there were steps: take another checkpoint"
     )]
     Steps {
-        /// The number of training steps that the checkpoint claims.
+        /// The number of training steps that the rejected checkpoint claims.
         steps: u64,
-        /// The number of steps in which the optimizers stepped, as the checkpoint claims.
+        /// The number of training steps in which the optimizers stepped, as the rejected checkpoint claims.
         optimizer_steps: u64,
-        /// The largest number of optimizer steps from which training can resume.
+        /// The largest number of optimizer steps in a checkpoint from which training can resume.
         most: u64,
     },
     /// The checkpoint's loss scale is outside the range of the training's dynamic loss scale.
@@ -48,11 +51,11 @@ pub enum BuildError {
          lower `lowest` of the dynamic loss scale"
     )]
     RestoredLossScale {
-        /// The loss scale in the checkpoint.
+        /// The loss scale in the checkpoint to restore, which the training's settings do not permit.
         scale: f64,
-        /// The lowest loss scale that the training's settings permit.
+        /// The lowest value that the training's settings permit for the dynamic loss scale.
         lowest: f64,
-        /// The highest loss scale with which a loss can be finite in f32.
+        /// The highest value of the loss scale with which a scaled loss can be finite in f32.
         highest: f64,
     },
     /// Two stages have the same (tied) parameter, but in different shapes.
@@ -61,8 +64,8 @@ pub enum BuildError {
          transpose it in the forward", stages.0, stages.1
     )]
     TiedShapes {
-        /// The two stages that hold the tied parameter: the first stage that trains it, and a stage in which it has
-        /// another shape.
+        /// The two stages that have the same tied parameter in different shapes: the first stage that trains the
+        /// parameter, and a stage whose copy has another shape.
         stages: (usize, usize),
     },
     /// A parameter is trained in one stage and frozen in another, whose copy would become stale.
@@ -71,7 +74,8 @@ pub enum BuildError {
         stages.0, stages.1
     )]
     HalfFrozen {
-        /// The stage that trains the parameter, and the stage that holds a frozen copy of it.
+        /// The stage that trains the parameter that two stages share, and the stage that holds a frozen copy of this
+        /// parameter.
         stages: (usize, usize),
     },
     /// The configured bound for gradient clipping is not positive and finite.
@@ -97,23 +101,24 @@ pub enum BuildError {
     BatchNormPrecision {
         /// The first stage that contains one of burn's own batch norms.
         stage: usize,
-        /// The configured precision of forwards and backwards.
+        /// The configured precision (bf16 or f16) of forwards and backwards, in which burn's own batch norm cannot
+        /// compute.
         precision: Precision,
     },
-    /// A replica was given more or fewer devices than there are stages.
+    /// A data-parallel replica was given more or fewer devices than the pipeline has stages.
     #[error(
         "replica {replica} was given {devices} devices for {stages} stages; give it one a stage, by `.replica([...])`"
     )]
     ReplicaDevices {
         /// The index, from 0, of the replica that was given more or fewer devices than there are stages.
         replica: usize,
-        /// The number of devices that were given for the replica, instead of one for each stage.
+        /// The number of devices that the user gave for the replica, instead of one device for each stage.
         devices: usize,
         /// P, the number of stages of the pipeline, each of which needs one device.
         stages: usize,
     },
-    /// The configured number of groups in which gradients are summed does not fit the numbers of replicas and
-    /// micro-batches.
+    /// The configured number of groups in which the gradients of micro-batches are summed does not fit the numbers of
+    /// data-parallel replicas and micro-batches.
     #[error(
         "the gradients of {replicas} replicas with {micro_batches} micro-batches each cannot be summed in {groups} groups: one \
          replica sums in any number of groups that divides its micro-batches, and several in one group each; give \
@@ -123,9 +128,9 @@ pub enum BuildError {
         /// The configured number of groups of micro-batches in which gradients are summed, which does not fit the
         /// numbers of replicas and micro-batches.
         groups: usize,
-        /// R, the number of data-parallel replicas.
+        /// R, the number of data-parallel replicas of the pipeline.
         replicas: usize,
-        /// M, the number of micro-batches of each replica in a step.
+        /// M, the number of micro-batches that each data-parallel replica runs in a step.
         micro_batches: usize,
     },
     /// A batch norm's running statistics would differ between replicas, because each replica sees only its part of a
@@ -150,7 +155,8 @@ pub enum BuildError {
         /// The first stage whose optimizer has its own gradient clipping.
         stage: usize,
     },
-    /// The setting [`cores_per_stage`](crate::PipelineBuilder::cores_per_stage) is 0, so no kernel could run.
+    /// The setting [`cores_per_stage`](crate::PipelineBuilder::cores_per_stage), the number of CPU cores for each
+    /// stage's kernels, is 0, so no kernel could run.
     #[error("0 cores a stage: every stage needs at least 1 core")]
     NoCores,
     /// The operating system did not start a worker's thread.
@@ -165,10 +171,11 @@ pub enum BuildError {
     /// parameter.
     #[error("parameter `{path}` of stage {stage} has no name; give `Names` the part of the model that it is in")]
     Unnamed {
-        /// The stage that contains the parameter to which the configured `Names` give no name.
+        /// The stage that contains the parameter to which the configured `Names` (names of parameters in checkpoints)
+        /// give no name.
         stage: usize,
         /// The path in the stage's module, such as `0.linear.weight`, of the parameter to which the configured `Names`
-        /// give no name.
+        /// (names of parameters in checkpoints) give no name.
         path: String,
     },
     /// Two parameters would have the same name in checkpoints, so a checkpoint could not tell them apart.
@@ -176,21 +183,22 @@ pub enum BuildError {
         "two parameters are called `{name}`, in stages {} and {}; give each part of the model a name of its own", stages.0, stages.1
     )]
     OneNameTwice {
-        /// The name that both parameters have in checkpoints.
+        /// The name that two parameters of the model have in checkpoints, so that a checkpoint could not tell them
+        /// apart.
         name: String,
-        /// The stages that contain the two parameters of the same name.
+        /// The two stages that contain the two parameters of the same name.
         stages: (usize, usize),
     },
     /// The checkpoint to restore belongs to another model: its parameters or optimizer states differ from the
     /// pipeline's.
     #[error("the checkpoint is of another model; build the one that it was made of, or take another checkpoint:{0}")]
     Checkpoint(Mismatch),
-    /// The configured time limits of the watchdog are invalid.
+    /// The configured time limits of the watchdog, which detects stalls, are invalid.
     #[error(
         "the limits {watchdog:?} are invalid: give a floor above 0 and a factor that is finite and not negative, or no watchdog"
     )]
     Watchdog {
-        /// The configured time limits of the watchdog, which are invalid.
+        /// The configured time limits of the watchdog, which detects stalls; these limits are invalid.
         watchdog: Watchdog,
     },
     /// The operating system did not start the threads for a worker's kernels.

@@ -56,9 +56,9 @@ pub enum StepError {
         })
     )]
     Torn {
-        /// The first stage that has stepped its optimizer in the failed step.
+        /// The first stage that has stepped its optimizer in the training step that failed.
         stage: usize,
-        /// The error that ended the step, after the stage `stage` had stepped its optimizer.
+        /// The error that ended the training step after the first stages had stepped their optimizers.
         cause: Box<StepError>,
         /// The number of training steps before the last checkpoint that was taken or restored; `None` if there is no
         /// checkpoint.
@@ -76,7 +76,7 @@ pub enum StepError {
         hosts: Vec<LostHost>,
         /// The step, evaluation or other pass in which the hosts were lost.
         during: During,
-        /// The error that a worker raised first, before the hosts were found to be unreachable.
+        /// The error that a worker raised first, before hosts of the pipeline were found to be unreachable.
         cause: Box<StepError>,
     },
     /// The network link between two hosts is broken, although both answer this program. All workers are told to stop; a
@@ -120,9 +120,9 @@ pub enum StepError {
          the last checkpoint on disk"
     )]
     Unreadable {
-        /// The stage whose parameters and optimizer state were to be copied from its device.
+        /// The stage whose parameters and optimizer state could not be copied from its device.
         stage: usize,
-        /// The panic or error that ended the copy of the stage's state.
+        /// The panic or error that ended the copying of the stage's parameters and optimizer state.
         failure: Failure,
     },
 }

@@ -36,7 +36,7 @@ struct Outcome {
 /// the pipeline.
 pub(crate) struct Stop {
     outcome: Mutex<Outcome>,
-    /// Whether the pipeline stops, as a flag for threads that check it without waiting on a channel.
+    /// Whether the pipeline stops. Threads that do not wait on a channel check this flag.
     flag: AtomicBool,
     /// The sender that keeps the channel `raised` connected while the pipeline runs. Every wait also watches `raised`,
     /// so that dropping this sender when the pipeline stops ends all waits.
@@ -76,8 +76,9 @@ impl Stop {
         self.outcome.lock().first.take()
     }
 
-    /// Records that all stages have made the first `steps` training steps, which are not rolled back from now on. Fails
-    /// if a worker or the caller has raised an error before; every stage then rolls back its last step.
+    /// Records that all stages have made the first `steps` training steps of the training, which are not rolled back
+    /// from now on. Fails if a worker or the caller has raised an error before; every stage then rolls back its last
+    /// step.
     pub(crate) fn commit(&self, steps: usize) -> Result<(), Stopped> {
         let mut outcome = self.outcome.lock();
         if outcome.raised {
@@ -92,7 +93,8 @@ impl Stop {
         self.outcome.lock().committed
     }
 
-    /// Returns the error [`Stopped`] if some thread has raised an error, so that the pipeline stops; otherwise `Ok`.
+    /// Returns the error [`Stopped`] if a worker or the caller has raised an error, which stops the pipeline; otherwise
+    /// returns `Ok`.
     pub(crate) fn check(&self) -> Result<(), Stopped> {
         if self.flag.load(Ordering::Acquire) { Err(Stopped) } else { Ok(()) }
     }

@@ -12,7 +12,7 @@ use stageline_schedule::{Activity, Instruction, WaitCause};
 use crate::failure::activity::During;
 use crate::model::replica::Replica;
 
-/// The number of recent activities of each worker that a stall report shows.
+/// The largest number of recent activities of each worker that the report on a stalled pipeline shows.
 const RECENT: usize = 16;
 
 /// The time limits for a stall: a step or an evaluation in which no worker begins a new activity.
@@ -20,11 +20,11 @@ const RECENT: usize = 16;
 /// A worker that waits for a slow stage does not count as stalled while any stage makes progress.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Watchdog {
-    /// The shortest time without a new activity of any worker after which a stall warning comes. The warning reports
-    /// what every stage is doing.
+    /// The shortest time, without a new activity of any worker, after which the watchdog warns of a stall. The warning
+    /// reports what every stage is doing.
     pub floor: Duration,
-    /// The factor for slow actions: a stall warning comes when no worker has begun a new activity for `factor` times
-    /// the longest duration of an action so far, or for `floor` if that is longer.
+    /// The factor by which the watchdog multiplies the longest duration of an action so far. The watchdog warns of a
+    /// stall after that time without a new activity of any worker, or after the time `floor` if that is longer.
     pub factor: f64,
     /// The time from the stall warning until the step ends with [`StepError::Stalled`](crate::StepError::Stalled).
     pub grace: Duration,
@@ -39,13 +39,14 @@ impl Default for Watchdog {
 }
 
 impl Watchdog {
-    /// Whether the watchdog's time limits are valid: a floor above 0, and a finite factor that is not negative.
+    /// Whether the watchdog's time limits are valid: the shortest time before a stall warning is above 0, and the
+    /// factor for slow actions is finite and not negative.
     pub(crate) fn is_sound(&self) -> bool {
         self.factor.is_finite() && self.factor >= 0.0 && !self.floor.is_zero()
     }
 
-    /// Returns the interval at which the watchdog checks whether any worker has made progress: an eighth of `floor`,
-    /// but at least 10 ms and at most 5 s.
+    /// Returns the interval at which the watchdog checks whether any worker has made progress: an eighth of `floor`
+    /// (the shortest time before a stall warning), but at least 10 ms and at most 5 s.
     pub(crate) fn interval(&self) -> Duration {
         (self.floor / 8).clamp(Duration::from_millis(10), Duration::from_secs(5))
     }
@@ -64,7 +65,8 @@ impl Watchdog {
     }
 }
 
-/// An activity that a worker began, with its stage, its replica and the time of its start.
+/// An activity that a worker began (a computation, a transfer, a wait, ...), with its stage, its replica and the time
+/// of its start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) replica: Replica,
@@ -93,8 +95,8 @@ impl ProgressBoard {
         places.push_back(place);
     }
 
-    /// Returns the worker's most recent activities, at most [`RECENT`] of them, the oldest first and the current one
-    /// last.
+    /// Returns the worker's most recent activities, the oldest first and the current one last; at most [`RECENT`] of
+    /// them (the number that a stall report shows).
     pub(crate) fn places(&self) -> Vec<Place> {
         self.0.lock().iter().copied().collect()
     }
@@ -106,9 +108,9 @@ impl ProgressBoard {
 pub struct Stall {
     /// The step, evaluation or other pass in which the pipeline stalled.
     pub during: During,
-    /// The time since the last moment at which any worker began a new activity.
+    /// The time since any worker of the stalled pipeline last began a new activity.
     pub still: Duration,
-    /// The current activity of each worker, in the order of the workers.
+    /// The current activity of each worker of the stalled pipeline, in the order of the workers.
     pub workers: Vec<Stalled>,
     /// The recent activities of each worker of the stalled pipeline: one list for each worker, with the oldest activity
     /// first and the current one last.

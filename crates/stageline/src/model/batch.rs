@@ -22,7 +22,7 @@ pub struct Batch<I, T>(Content<I, T>);
 pub(super) enum Content<I, T> {
     /// The input and the target as whole tensors, which a step splits into micro-batches along dimension 0.
     Whole(I, T),
-    /// The micro-batches that the caller has cut, each a pair of input and target.
+    /// The micro-batches into which the caller has split the batch, each a pair of input and target.
     Cut(Vec<(I, T)>),
 }
 
@@ -69,13 +69,13 @@ impl<I: Payload, T: Payload> Batch<I, T> {
     }
 
     /// Splits the batch into exactly `micro_batches` micro-batches for training, and computes and validates the loss
-    /// weight of each.
+    /// weight (the divisor of the loss) of each micro-batch.
     pub(crate) fn cut(self, micro_batches: usize, weight: &WeightOf<T>) -> Result<MicroBatches<I, T>, BatchError> {
         MicroBatches::weigh(self.into_micro_batches(micro_batches)?, weight)
     }
 
-    /// Splits the batch into at most `micro_batches` micro-batches for an evaluation or inference: a whole batch with
-    /// fewer rows gives one micro-batch per row, and a batch that was cut by hand keeps its micro-batches.
+    /// Splits the batch into at most `micro_batches` micro-batches for an evaluation or inference. A whole batch with
+    /// fewer rows gives one micro-batch per row, and a batch that the caller has split keeps its micro-batches.
     pub(crate) fn cut_up_to(
         self,
         micro_batches: usize,

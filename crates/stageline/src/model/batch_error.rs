@@ -5,7 +5,7 @@
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BatchError {
-    /// The batch has fewer rows along dimension 0 than the training step has micro-batches.
+    /// The batch has fewer rows (the size of its tensors' dimension 0) than the training step has micro-batches.
     #[error(
         "a batch of {rows} rows cannot be cut into {} micro-batches{}; give at least {0} rows, or {}",
         micro_batches * replicas, shared_by(*micro_batches, *replicas), fewer(*rows, *replicas)
@@ -13,15 +13,15 @@ pub enum BatchError {
     TooSmall {
         /// The number of rows in the rejected batch: the size of dimension 0 of its tensors.
         rows: usize,
-        /// M, the number of micro-batches that each replica runs in a step.
+        /// M, the number of micro-batches that each data-parallel replica runs in a training step.
         micro_batches: usize,
         /// R, the number of data-parallel replicas that share the batch.
         replicas: usize,
     },
-    /// The tensors of the batch have 0 rows along dimension 0.
+    /// The tensors of the rejected batch have 0 rows, which is the size of dimension 0.
     #[error("the batch has 0 rows; give at least one row per micro-batch")]
     NoRows,
-    /// The sum of the loss weights of all micro-batches overflows to infinity.
+    /// The sum of the loss weights of all micro-batches of the rejected batch overflows to infinity.
     #[error("the loss weights of the batch add up to infinity; count them in a larger unit")]
     TotalWeight,
     /// The caller has split the batch into another number of micro-batches than the pipeline runs in a step.
@@ -32,12 +32,12 @@ pub enum BatchError {
     Count {
         /// The number of micro-batches into which the caller has split the rejected batch.
         given: usize,
-        /// M, the number of micro-batches that each replica runs in a step.
+        /// M, the number of micro-batches that each data-parallel replica runs in a training step.
         micro_batches: usize,
         /// R, the number of data-parallel replicas that share the batch.
         replicas: usize,
     },
-    /// The tensors of the batch do not have the same number of rows along dimension 0.
+    /// The tensors of the rejected batch do not have the same number of rows along dimension 0.
     #[error(
         "tensor {tensor} of the batch has {found} rows, but tensor 0 has {rows}; \
          give every tensor one row a sample along dimension 0, or cut by hand with `Batch::from_micro_batches`"
@@ -52,7 +52,7 @@ pub enum BatchError {
         /// tensor 0.
         found: usize,
     },
-    /// The batch contains no tensor.
+    /// The rejected batch contains no tensor, so it has no rows that could be split into micro-batches.
     #[error("the batch contains no tensor, so it has no rows to cut; cut it by hand with `Batch::from_micro_batches`")]
     NoTensors,
     /// The outputs of two micro-batches of an inference cannot be concatenated, because they differ in more than their
@@ -65,7 +65,7 @@ pub enum BatchError {
         /// The index of the first micro-batch whose output cannot be concatenated with the output of micro-batch 0.
         micro_batch: usize,
     },
-    /// The loss weight of a micro-batch is negative or not finite.
+    /// The loss weight of a micro-batch of the rejected batch is negative or not finite.
     #[error(
         "micro-batch {micro_batch} has loss weight {weight}; `LossStage::weight` must be finite and not negative, and may use the \
          targets and constants of the stage, but not its parameters"
@@ -76,7 +76,8 @@ pub enum BatchError {
         /// The negative or non-finite loss weight that [`LossStage::weight`](crate::LossStage::weight) returned.
         weight: f64,
     },
-    /// The loss weights of two micro-batches have different numbers of terms, or a loss weight has no term.
+    /// Two micro-batches have loss weights with different numbers of loss terms, or a micro-batch has a loss weight
+    /// without any term.
     #[error(
         "micro-batch {micro_batch} has a loss weight of {found} terms, but the first micro-batch has {terms}; \
          `LossStage::weight` must return one number for each term of the loss, and at least one, for all targets"
@@ -101,7 +102,8 @@ pub enum BatchError {
         /// The message of the panic in the user's function [`LossStage::weight`](crate::LossStage::weight).
         failure: String,
     },
-    /// The total loss weight of the batch is 0, because every target is masked.
+    /// The total loss weight of the rejected batch (usually its number of unmasked targets) is 0, because every target
+    /// is masked.
     #[error(
         "the total loss weight of the batch is 0: every target is masked; leave such a batch out, or unmask a target"
     )]

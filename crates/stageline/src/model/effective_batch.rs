@@ -18,11 +18,11 @@ use std::fmt;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EffectiveBatch {
-    /// The number of samples in a micro-batch.
+    /// The number of samples in one micro-batch of the training.
     pub micro_batch: usize,
-    /// M, the number of micro-batches that each replica runs in a step.
+    /// M, the number of micro-batches that each data-parallel replica runs in a training step.
     pub micro_batches: usize,
-    /// R, the number of data-parallel replicas, which step together.
+    /// R, the number of data-parallel replicas, whose gradients are added up in every training step.
     pub replicas: usize,
 }
 
@@ -91,7 +91,8 @@ pub struct BatchChange {
 }
 
 impl BatchChange {
-    /// Returns the change from `reference` to `samples` samples per step, or `None` if they are equal.
+    /// Returns the change of the number of samples per training step from `reference` to `samples`, or `None` if the
+    /// two numbers are equal.
     pub(crate) fn between(reference: usize, samples: usize) -> Option<Self> {
         (reference != samples).then_some(Self { reference, samples })
     }

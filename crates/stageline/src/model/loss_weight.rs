@@ -22,13 +22,13 @@ impl Weight {
         self.0.first().copied().unwrap_or_default()
     }
 
-    /// Adds another micro-batch's loss weight to this one, term by term; missing terms count as 0.
+    /// Adds the loss weight of another micro-batch to this loss weight, term by term; missing terms count as 0.
     pub(crate) fn add(&mut self, other: &Self) {
         self.0.resize(self.0.len().max(other.0.len()), 0.0);
         self.0.iter_mut().zip(&other.0).for_each(|(sum, weight)| *sum += weight);
     }
 
-    /// Whether the loss weight is 0 in every term, as when all targets are masked.
+    /// Whether the loss weight of a micro-batch or batch is 0 in every loss term, as when all targets are masked.
     pub(crate) fn is_zero(&self) -> bool {
         self.0.iter().all(|weight| *weight == 0.0)
     }

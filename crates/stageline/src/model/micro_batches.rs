@@ -20,8 +20,8 @@ pub(crate) struct MicroBatches<I, T> {
     pub(crate) weights: Weights,
 }
 
-/// The loss weights of all micro-batches of a batch, the total of these weights, and the index in the batch of each
-/// micro-batch's first sample.
+/// The loss weights of all micro-batches of a batch, the total of these weights, and for each micro-batch the index of
+/// its first sample in the batch.
 ///
 /// The total loss weight of a whole batch is finite and has a term that is not zero.
 #[derive(Clone, Debug, PartialEq)]
@@ -129,7 +129,8 @@ impl<I: Payload, T: Payload> MicroBatches<I, T> {
         largest.into_iter().map(repeated).collect()
     }
 
-    /// Returns one micro-batch as a batch of its own, whose samples keep the numbers that they have in the whole batch.
+    /// Returns one micro-batch of this batch as a batch of its own, whose samples keep the numbers that they have in
+    /// the whole batch.
     pub(crate) fn only(mut self, micro_batch: usize) -> Self {
         let Samples { first, count, .. } = self.weights.samples(0, micro_batch);
         let weight = self.weights.each.swap_remove(micro_batch);
@@ -146,8 +147,8 @@ impl<I: Payload, T: Payload> MicroBatches<I, T> {
 pub(super) struct Shapes(pub(super) Vec<Vec<usize>>);
 
 impl Shapes {
-    /// Whether every dimension of every tensor of this micro-batch is at least as large as in the other micro-batch;
-    /// false if their tensors differ in number or rank.
+    /// Whether this micro-batch is at least as large as another micro-batch in every dimension of every tensor; false
+    /// if the tensors of the two micro-batches differ in number or rank.
     fn contain(&self, other: &Self) -> bool {
         let same_ranks = self.0.iter().map(Vec::len).eq(other.0.iter().map(Vec::len));
         same_ranks && self.0.iter().flatten().zip(other.0.iter().flatten()).all(|(own, other)| own >= other)

@@ -6,7 +6,7 @@
 /// taken from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Replica {
-    /// The number of this replica, counted from 0.
+    /// The number of this data-parallel replica, counted from 0.
     pub index: usize,
     /// R, the number of data-parallel replicas of the pipeline to which this replica belongs.
     pub of: usize,
@@ -25,7 +25,8 @@ impl Replica {
         (0..of).map(move |index| Self { index, of })
     }
 
-    /// Whether this replica is replica 0, whose stages have the optimizers and provide the checkpoints and modules.
+    /// Whether this data-parallel replica is replica 0, whose stages have the optimizers, and from which checkpoints
+    /// and trained modules are taken.
     pub(crate) fn is_first(self) -> bool {
         self.index == 0
     }

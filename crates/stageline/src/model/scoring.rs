@@ -9,6 +9,6 @@ pub(crate) type WeightOf<Target> = dyn Fn(&Target) -> Weight + Send;
 /// weight of targets, and the names of the metrics.
 pub(crate) struct Scoring<Target> {
     pub(crate) weight: Box<WeightOf<Target>>,
-    /// The names of the last stage's metrics, in the order in which it computes them.
+    /// The names of the metrics that the last stage computes beside the loss, in the order in which it computes them.
     pub(crate) metrics: &'static [&'static str],
 }

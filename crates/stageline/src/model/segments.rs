@@ -33,9 +33,9 @@ pub(super) fn in_segments<B: Module + 'static, P: Payload>(
     })
 }
 
-/// Returns the groups into which `blocks` consecutive blocks of a stage are divided, so that the backward can recompute
-/// group by group. Returns `None` if the stage is not configured for that, if a larger block contains these blocks, or
-/// if `input`, the input of the first block, does not have exactly one float tensor.
+/// Divides `blocks` consecutive blocks of a stage into groups, which the backward can recompute one by one, and returns
+/// the groups. Returns `None` if the stage is not configured for recomputation, if the blocks are inside a larger block
+/// that is recomputed itself, or if `input`, the input of the first block, does not have exactly one float tensor.
 pub(super) fn parts<P: Payload>(blocks: usize, input: &P) -> Option<SequenceParts> {
     SequenceParts::of(blocks).filter(|_| {
         let mut floats = Floats(0);

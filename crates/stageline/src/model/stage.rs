@@ -90,10 +90,10 @@ use crate::threads::failure::BoxError;
 pub trait Stage: Module + 'static {
     /// The value that the stage receives from the previous stage; the first stage receives it from the batch.
     type Input: Payload;
-    /// The value that the stage's forward returns, which goes to the next stage.
+    /// The value that the stage's forward returns, which is sent to the next stage.
     type Output: Payload;
 
-    /// Computes the stage's forward pass of one micro-batch.
+    /// Computes the stage's forward pass of one micro-batch, and returns the stage's output.
     fn forward(&self, input: Self::Input) -> Self::Output;
 
     /// Computes the stage's forward pass of one micro-batch, as [`forward`](Self::forward) does, or returns an error

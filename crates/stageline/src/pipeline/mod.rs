@@ -86,8 +86,9 @@ pub struct Pipeline<In: Payload, Out: Payload, Target: Payload> {
 
 /// The order in which workers transfer tensors between GPUs, for each data-parallel replica.
 struct TransferOrder {
-    /// The index of the communication stream on which the transfers of each stage's device are ordered, by replica and
-    /// stage. Devices with the same index share one order. `None` for a device without ordered transfers.
+    /// The index of the communication stream (such as NCCL's) on which the transfers of each stage's device are
+    /// ordered, by replica and stage. Devices with the same index share one order of transfers. `None` for a device
+    /// without ordered transfers.
     streams: Vec<Vec<Option<usize>>>,
     /// The fixed order in which each replica issues the GPU transfers of a training pass, so that NCCL cannot deadlock.
     turns: Vec<Arc<Turns>>,
@@ -96,11 +97,11 @@ struct TransferOrder {
 /// The progress of the training: its numbers of training steps and optimizer steps, and the step of its last
 /// checkpoint.
 struct Done {
-    /// The number of training steps so far, skipped steps included.
+    /// The number of training steps that the pipeline has made so far, skipped steps included.
     steps: usize,
-    /// The number of training steps in which the optimizers stepped; skipped steps do not count.
+    /// The number of training steps in which the pipeline's optimizers stepped; skipped steps do not count.
     optimizer_steps: u64,
-    /// The learning rate of the first stage in the last optimizer step; `None` before the first one.
+    /// The learning rate of the first stage in the last optimizer step; `None` before the first optimizer step.
     learning_rate: Option<f64>,
     /// The number of training steps after which the last checkpoint was taken or restored; `None` before any
     /// checkpoint.
@@ -110,14 +111,15 @@ struct Done {
 /// The pipeline's state between one training step and the next, for steps that begin before the previous step has
 /// ended.
 struct Overlap {
-    /// Whether the workers run an overlapping step whose report the caller has not fetched. Such a step is abandoned,
-    /// and the workers stop, if the caller calls another method of the pipeline.
+    /// Whether the workers already run a training step that overlaps the previous one and whose report the caller has
+    /// not fetched. If the caller then calls another method of the pipeline, this step is stopped and rolled back.
     is_in_flight: bool,
-    /// The error that stopped the pipeline while it rolled back the step in flight of a dropped [`Steps`] iterator;
-    /// `None` if there was no such error. The next call of a method of the pipeline returns the error.
+    /// The error that stopped the pipeline while it rolled back the step in flight of a dropped [`Steps`], an iterator
+    /// over overlapping steps; `None` if there was no such error. The next call of a method of the pipeline returns the
+    /// error.
     error: Option<StepError>,
-    /// The time at which the last training step ended. The duration of an overlapped step counts from this time if the
-    /// step began earlier.
+    /// The time at which the last training step ended. If the next step began before that time, because steps overlap,
+    /// its duration counts from that time.
     last_end: Instant,
     /// Whether the verdict on the last step (step the optimizers, or skip) was the one that stages assume before it is
     /// known: to step without clipping by norm, because all results are finite. If it was not, the stages of the next
@@ -126,9 +128,9 @@ struct Overlap {
 }
 
 /// The properties of the pipeline from which a memory estimate is computed: the stages' devices and parameter sizes,
-/// the number of micro-batch groups with separate gradient sums, and the number of CPU cores.
+/// the number of groups of micro-batches whose gradients are summed separately, and the number of CPU cores.
 struct Sizes {
-    /// The device and the parameter sizes of each stage, by replica and stage.
+    /// The device and the parameter sizes of each pipeline stage, by replica and stage.
     stages: Vec<Vec<(Device, Parameters)>>,
     /// The number of groups of micro-batches whose gradients are summed separately, before the sums of the groups are
     /// added up.
@@ -163,7 +165,7 @@ pub(crate) struct Stepping {
     /// recorded times are exact; 0 if there are no such steps.
     pub(crate) synchronise_every: usize,
     pub(crate) rollback: Rollback,
-    /// The part of its forward that each stage recomputes in its backward (activation checkpointing), by stage.
+    /// The part of the forward that each stage recomputes in its backward (activation checkpointing), by stage.
     pub(crate) recompute: Arc<[Recompute]>,
 }
 
@@ -273,8 +275,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.workers.end(ended, self.done.last_checkpoint)
     }
 
-    /// Ends the worker threads. A step in flight is first abandoned (stopped and rolled back), because its workers may
-    /// wait for each other.
+    /// Ends the worker threads of the pipeline. If a training step is still running, the step is first stopped and
+    /// rolled back, because its workers may wait for each other.
     fn finish(&mut self) {
         if self.overlap.is_in_flight {
             self.abandon();
@@ -282,8 +284,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.workers.join(None);
     }
 
-    /// Checks that the worker threads still run, and returns an error if the pipeline has stopped. An overlapped step
-    /// in flight is abandoned first.
+    /// Returns an error if the pipeline has stopped, so that its worker threads have ended. If the workers still run a
+    /// training step that began early and whose report the caller has not fetched, this step is first stopped and
+    /// rolled back.
     fn running(&mut self) -> Result<(), StepError> {
         if self.overlap.is_in_flight {
             self.abandon();

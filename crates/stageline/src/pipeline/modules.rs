@@ -7,7 +7,8 @@ use crate::runner::ErasedModule;
 /// running ([`Pipeline::snapshot`](crate::Pipeline::snapshot)), they are copies.
 pub struct Modules(Vec<Slot>);
 
-/// The state of one stage's module in [`Modules`]: present, taken by the caller, or lost.
+/// The state of one stage's module in [`Modules`], the trained modules of a pipeline: present, taken by the caller, or
+/// lost.
 enum Slot {
     Here(ErasedModule),
     Taken,
@@ -25,7 +26,7 @@ impl Modules {
         Self(slots)
     }
 
-    /// Returns the number of stages of the pipeline, each of which had one module.
+    /// Returns the number of stages of the pipeline from which these modules come.
     pub fn stages(&self) -> usize {
         self.0.len()
     }
@@ -57,42 +58,43 @@ impl Modules {
     }
 }
 
-/// The reason why the module of a stage cannot be taken from [`Modules`].
+/// The reason why the caller cannot take the module of a stage from [`Modules`], the trained modules of a pipeline.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModuleError {
-    /// The requested stage does not exist, because the pipeline has fewer stages.
+    /// The caller requested the module of a stage that does not exist, because the pipeline has fewer stages.
     #[error("there is no stage {stage}; the pipeline has {stages}, counted from 0")]
     NoSuchStage {
-        /// The number of the requested stage, counted from 0.
+        /// The number of the requested stage, which does not exist, counted from 0.
         stage: usize,
-        /// The number of stages of the pipeline.
+        /// The number of stages of the pipeline whose modules the caller takes.
         stages: usize,
     },
-    /// The stage's module has another type than the caller requested.
+    /// The module of the requested stage has another type than the caller requested.
     #[error("the module of stage {stage} is a `{found}`, not a `{asked}`; take it as its own type")]
     OtherType {
-        /// The number of the stage whose module was requested, counted from 0.
+        /// The number of the stage whose module the caller requested, counted from 0.
         stage: usize,
-        /// The name of the type that the stage's module really has.
+        /// The name of the type that the module of the requested stage really has.
         found: &'static str,
-        /// The name of the type that the caller requested for the module.
+        /// The name of the type that the caller wrongly requested for the module of a stage.
         asked: &'static str,
     },
-    /// The caller has already taken the stage's module.
+    /// The caller requested the module of a stage a second time; the module was already taken.
     #[error("the module of stage {stage} was already taken")]
     Taken {
-        /// The number of the stage whose module was requested, counted from 0.
+        /// The number of the stage whose module the caller requested, counted from 0.
         stage: usize,
     },
-    /// The stage's module is lost. Either its worker thread did not end or panicked outside any action, or the stage
-    /// has made a step that other stages may not have made and that cannot be rolled back.
+    /// The module of the requested stage is lost. Either the stage's worker thread did not end or panicked outside any
+    /// action, or the stage has made a training step that other stages may not have made and that cannot be rolled
+    /// back.
     #[error(
         "the module of stage {stage} is lost: its thread did not end, or panicked outside any action, or it has made a step that \
          cannot be undone; resume from a checkpoint"
     )]
     Lost {
-        /// The number of the stage whose module was requested, counted from 0.
+        /// The number of the stage whose module the caller requested, counted from 0.
         stage: usize,
     },
 }

@@ -78,7 +78,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     }
 }
 
-/// The iterator over overlapping steps that [`Pipeline::steps`] returns. Each item is the report of one step.
+/// The iterator that [`Pipeline::steps`] returns, over training steps of which one may begin before the previous one
+/// has ended. Each item is the report of one step.
 #[must_use = "the iterator is lazy: a step runs only when it is asked for by `next`"]
 pub struct Steps<'a, In: Payload, Out: Payload, Target: Payload, I> {
     pipeline: &'a mut Pipeline<In, Out, Target>,
@@ -88,16 +89,16 @@ pub struct Steps<'a, In: Payload, Out: Payload, Target: Payload, I> {
     /// The next batch, already split into micro-batches, or the error with which the batch is rejected; `None` if no
     /// batch is fetched.
     next: Option<Result<MicroBatches<In, Target>, BatchError>>,
-    /// The step in flight whose report is returned next; `None` if no step is in flight.
+    /// The training step that the workers run now and whose report is returned next; `None` if they run no step.
     now: Option<Begun<In, Target>>,
-    /// The step after the step in flight, which the workers begin before the verdict on the step in flight (step the
-    /// optimizers, or skip) is known; `None` if no such step has begun.
+    /// The training step after the one whose report is returned next. The workers begin it before the verdict on that
+    /// previous step (step the optimizers, or skip) is known. `None` if no such step has begun.
     behind: Option<Begun<In, Target>>,
 }
 
 impl<In: Payload, Out: Payload, Target: Payload, I: Iterator<Item = Batch<In, Target>>> Steps<'_, In, Out, Target, I> {
-    /// Takes the next batch from the caller's iterator and splits it into micro-batches, unless a batch that was taken
-    /// before has not been used yet.
+    /// Takes the next batch from the caller's iterator over batches and splits the batch into micro-batches. Does
+    /// nothing if the batch that was taken last has not been used yet.
     fn fetch_next(&mut self) {
         if self.next.is_none() {
             let batch = self.batches.as_mut().and_then(I::next);
@@ -106,7 +107,8 @@ impl<In: Payload, Out: Payload, Target: Payload, I: Iterator<Item = Batch<In, Ta
         }
     }
 
-    /// Begins a training step with the next batch; does nothing if the caller's iterator has no more batches.
+    /// Begins a training step with the next batch; does nothing if the caller's iterator over batches has no more
+    /// batches.
     fn begin(&mut self) -> Result<(), StepOver> {
         self.fetch_next();
         let Some(batch) = self.next.take() else { return Ok(()) };
@@ -129,9 +131,9 @@ impl<In: Payload, Out: Payload, Target: Payload, I: Iterator<Item = Batch<In, Ta
         Ok(())
     }
 
-    /// Begins the step after the step in flight, before the verdict on the step in flight (step the optimizers, or
-    /// skip) is known. Does nothing if the stages of the step in flight do not step their optimizers on an assumed
-    /// verdict, or if there is no valid next batch.
+    /// Begins the next training step while the workers still run the current one, before the verdict on the current
+    /// step (step the optimizers, or skip) is known. Does nothing if the stages wait for that verdict before they step,
+    /// or if there is no valid next batch.
     fn begin_behind(&mut self) -> Result<(), Ended> {
         if self.now.as_ref().is_some_and(Begun::may_be_followed) {
             self.fetch_next();
@@ -142,7 +144,7 @@ impl<In: Payload, Out: Payload, Target: Payload, I: Iterator<Item = Batch<In, Ta
         Ok(())
     }
 
-    /// Completes one training step and returns its report; `None` if there are no more batches.
+    /// Completes one training step and returns its report; returns `None` if there are no more batches.
     fn step(&mut self) -> Result<Option<StepReport>, StepOver> {
         if self.now.is_none() {
             self.begin()?;
@@ -163,11 +165,12 @@ impl<In: Payload, Out: Payload, Target: Payload, I: Iterator<Item = Batch<In, Ta
 /// The reason why the training step on a batch of [`Pipeline::steps`] was not completed: the step was skipped, the
 /// batch was rejected, or the pipeline stopped.
 enum StepOver {
-    /// The batch has no loss weight (no unmasked target), so its step is skipped with this report.
+    /// The step is skipped because its batch has no loss weight (no unmasked target); the value is the report of the
+    /// skipped step.
     Passed(Box<StepReport>),
-    /// The batch is rejected with this error, or the pipeline had already stopped.
+    /// The batch of the step is rejected, or the pipeline had already stopped; the value is the error.
     Failed(StepError),
-    /// The workers stopped during the training step, for this reason.
+    /// The workers stopped during the training step; the value is the reason.
     Ended(Ended),
 }
 
@@ -207,8 +210,8 @@ impl<In: Payload, Out: Payload, Target: Payload, I: Iterator<Item = Batch<In, Ta
 }
 
 impl<In: Payload, Out: Payload, Target: Payload, I> Drop for Steps<'_, In, Out, Target, I> {
-    /// Rolls back the step in flight when the iterator over the steps is dropped. If the caller's thread panics, stops
-    /// the workers instead of waiting for the step.
+    /// Rolls back the training step that the workers are running when the iterator over the steps is dropped. If the
+    /// caller's thread panics, stops the workers instead of waiting for the step.
     fn drop(&mut self) {
         if self.now.is_none() {
             return;

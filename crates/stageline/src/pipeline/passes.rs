@@ -19,9 +19,9 @@ use crate::update::loss_scale::Scaler;
 use crate::worker::messages::Asked;
 
 impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
-    /// Returns the context of the current step for each replica: the step number, the replica's loss weights, the loss
-    /// scale, and other values that its stages need. `weights` has the loss weights of the batch; the loss sum is
-    /// divided by `divisor`.
+    /// Returns the context of the current step for each data-parallel replica: the step number, the replica's loss
+    /// weights, the loss scale, and other values that the replica's stages need. `weights` has the loss weights of the
+    /// batch; the loss sum is divided by `divisor`.
     pub(crate) fn contexts(&self, weights: &Weights, divisor: &Weight) -> Vec<Arc<Context>> {
         self.contexts_in_turns(weights.divided(self.plan().micro_batches()), divisor, &self.transfers.turns)
     }
@@ -32,8 +32,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.contexts_in_training(weights, self.done.steps, self.stepping.scaler)
     }
 
-    /// Returns the context (step number, loss weights, loss scale and others) of the step that begins before the
-    /// running step has ended, for each replica. The running step is assumed not to be skipped.
+    /// Returns the context (step number, loss weights, loss scale and others) of the training step that begins before
+    /// the running step has ended, for each data-parallel replica. The running step is assumed not to be skipped.
     pub(crate) fn contexts_behind(&self, weights: &Weights) -> Vec<Arc<Context>> {
         let mut scaler = self.stepping.scaler;
         scaler.stepped();
@@ -70,8 +70,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         parts.into_iter().zip(turns).map(context).collect()
     }
 
-    /// Returns, for each replica, the request that its workers run a pass of the given kind. If it is a training pass,
-    /// all stages wait for the common verdict (step the optimizers, or skip the step) before they step.
+    /// Returns, for each data-parallel replica, the request to its workers to run a pass (a training step, an
+    /// evaluation, ...) of the given kind. In a training pass, all stages wait for the common verdict (step the
+    /// optimizers, or skip the step) before they step their optimizers.
     pub(crate) fn asked(&self, contexts: &[Arc<Context>], pass: fn(Arc<Context>) -> Pass) -> Vec<Asked> {
         let asked = |context: &Arc<Context>| Asked {
             during: self.workers.during(),
@@ -104,8 +105,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(finite::first(finished.culprits()))
     }
 
-    /// Returns the requests to run the forwards of a batch, one for each replica that gets micro-batches of the batch.
-    /// `pass` says whether the pass is an evaluation or an inference, and `weights` has the loss weights of the batch.
+    /// Returns the requests to run the forwards of a batch, one request for each data-parallel replica that gets
+    /// micro-batches of the batch. `pass` says whether the forwards belong to an evaluation or an inference, and
+    /// `weights` has the loss weights of the batch.
     pub(crate) fn asked_forwards(&self, weights: &Weights, pass: fn(Arc<Context>) -> Pass) -> Vec<Asked> {
         let parts = weights.divided(self.plan().micro_batches());
         let plans: Vec<_> = parts.iter().map(|part| Arc::new(self.plan.forwards(part.each.len()))).collect();

@@ -8,7 +8,7 @@ use crate::update::finite::Culprit;
 use crate::update::health::ParameterHealth;
 use crate::update::noise::NoiseReport;
 
-/// The report of one training step: loss, update of the parameters, and recorded times.
+/// The report of one training step: the loss, the update of the parameters, and recorded times.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StepReport {
@@ -18,12 +18,12 @@ pub struct StepReport {
     /// The loss of the batch: the sum of the loss terms, each divided by its weight. NaN if the batch has no unmasked
     /// target.
     pub loss: f64,
-    /// The terms of the batch's loss, each with its mean and weight; most losses have one term. Empty if the batch has
-    /// no unmasked target.
+    /// The terms of the batch's loss, each with its mean and weight; most losses have one term. The list is empty if
+    /// the batch has no unmasked target.
     pub terms: Vec<LossTerm>,
-    /// The metrics of the batch, such as the accuracy, in the order of
-    /// [`LossStage::METRICS`](crate::LossStage::METRICS); empty if the stage has none or the batch has no unmasked
-    /// target.
+    /// The metrics of the batch beside its loss, such as the accuracy, in the order of
+    /// [`LossStage::METRICS`](crate::LossStage::METRICS). The list is empty if the last stage has no metrics or the
+    /// batch has no unmasked target.
     pub metrics: Vec<Metric>,
     /// The loss scale: the factor by which the loss was multiplied before the backward.
     pub loss_scale: f64,
@@ -42,7 +42,7 @@ pub struct StepReport {
     pub reductions: usize,
     /// The recording of every worker's actions in the step, with their times.
     pub recording: Recording,
-    /// The effect of the step on the parameters: updated, or skipped for a given reason.
+    /// The effect of the training step on the parameters: updated, or skipped for a given reason.
     pub update: Update,
     /// The Euclidean norm of the gradient of every parameter that has one, before clipping and without the loss scale,
     /// in layer order. Each comes with the parameter's name, as in checkpoints, such as `blocks.3.linear.weight`. Empty
@@ -61,8 +61,8 @@ pub struct StepReport {
 /// One term of a loss, with its mean and its weight; most losses have one term.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LossTerm {
-    /// The mean loss of this term: its sum over the targets, divided by their total weight; 0 if sum and weight are
-    /// both 0.
+    /// The mean of this term of the loss: its sum over the targets, divided by their total weight; 0 if sum and weight
+    /// are both 0.
     pub loss: f64,
     /// The total loss weight of this term in the batch, usually the number of unmasked targets.
     pub weight: f64,
@@ -97,7 +97,8 @@ fn weight(terms: &[LossTerm]) -> f64 {
     terms.first().map_or(0.0, |term| term.weight)
 }
 
-/// The effect of a step on the parameters.
+/// The effect of a training step on the parameters: updated, or skipped for a reason (no unmasked target, overflow, or
+/// a result that is not finite).
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Update {
@@ -115,7 +116,7 @@ pub enum Update {
     /// Gradients overflowed at the step's loss scale. No parameter changed, and the loss scale was lowered for the next
     /// step.
     Overflow {
-        /// The loss scale at which the gradients of the step overflowed.
+        /// The loss scale (factor on the loss before the backward) at which the gradients of the step overflowed.
         loss_scale: f64,
         /// The first computation of the step whose result overflowed; `None` if a second run of the step did not
         /// overflow.
@@ -147,7 +148,8 @@ pub struct StageReport {
 }
 
 impl StepReport {
-    /// Returns the total loss weight of the batch. If the loss has several terms, returns the weight of the first term.
+    /// Returns the total loss weight of the step's batch, usually its number of unmasked targets. If the loss has
+    /// several terms, returns the weight of the first term.
     pub fn weight(&self) -> f64 {
         weight(&self.terms)
     }
@@ -180,21 +182,22 @@ fn ideal_bubble(workers: usize, chunk_forwards: usize) -> f64 {
     fill / (chunk_forwards as f64 + fill).max(1.0)
 }
 
-/// The report of the evaluation of one batch.
+/// The report of the evaluation of one batch: its loss and its metrics, without training.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct EvalReport {
-    /// The loss of the batch: the sum of the loss terms, each divided by its weight.
+    /// The loss of the evaluated batch: the sum of the loss terms, each divided by its weight.
     pub loss: f64,
-    /// The terms of the batch's loss, each with its mean and weight; most losses have one term.
+    /// The terms of the evaluated batch's loss, each with its mean and weight; most losses have one term.
     pub terms: Vec<LossTerm>,
-    /// The metrics of the batch, such as the accuracy, in the order of
+    /// The metrics of the evaluated batch beside its loss, such as the accuracy, in the order of
     /// [`LossStage::METRICS`](crate::LossStage::METRICS).
     pub metrics: Vec<Metric>,
 }
 
 impl EvalReport {
-    /// Returns the total loss weight of the batch. If the loss has several terms, returns the weight of the first term.
+    /// Returns the total loss weight of the evaluated batch, usually its number of unmasked targets. If the loss has
+    /// several terms, returns the weight of the first term.
     pub fn weight(&self) -> f64 {
         weight(&self.terms)
     }

@@ -33,22 +33,25 @@ pub(crate) struct Begun<In, Target> {
     /// stages of the replica need.
     contexts: Vec<Arc<Context>>,
     flush: Flush,
-    /// The time at which the step began, from which the step's duration counts.
+    /// The time at which the training step began, from which the step's duration counts.
     began: Instant,
-    /// Whether this step began before the verdict on the previous step (step the optimizers, or skip) was known.
+    /// Whether this training step began before the verdict on the previous step (step the optimizers, or skip) was
+    /// known.
     behind: bool,
-    /// The tracing span of the step, which ends when this value is dropped.
+    /// The tracing span of the training step, which ends when this value is dropped.
     span: Span,
 }
 
 impl<In, Target> Begun<In, Target> {
-    /// Whether the next step may begin before the verdict on this step (step the optimizers, or skip) is known: true if
-    /// the stages step their optimizers with an assumed verdict, false if they wait for the verdict.
+    /// Whether the next training step may begin before the verdict on this step (step the optimizers, or skip) is
+    /// known. True if the stages step their optimizers before that verdict, because they assume it; false if they wait
+    /// for it.
     pub(crate) fn may_be_followed(&self) -> bool {
         matches!(self.flush, Flush::Ahead(_))
     }
 
-    /// Returns the batch of a discarded step, so that the step can begin again on the same batch.
+    /// Returns the batch of a training step whose results are discarded, so that the step can begin again on the same
+    /// batch.
     pub(crate) fn into_batch(self) -> MicroBatches<In, Target> {
         self.batch
     }
@@ -69,15 +72,15 @@ struct Concluded {
     metrics: Vec<Metric>,
     stages: Vec<StageReport>,
     reductions: usize,
-    /// The name of each parameter with a gradient, and the norm of this gradient.
+    /// The name of each parameter that has a gradient in the step, and the norm of this gradient.
     gradient_norms: Vec<(Arc<str>, f64)>,
     health: Vec<ParameterHealth>,
     noise: Option<NoiseReport>,
     update: Update,
     /// The recorded events (timed activities) of the step, in one list for each worker.
     events: Vec<Vec<Event>>,
-    /// The duration of the step until its last worker ended. If the step was not finite, a second run that searches for
-    /// its first non-finite result does not count.
+    /// The duration of the training step until its last worker ended. If the loss or a gradient was not finite, the
+    /// time of a second run that searches for the first non-finite result does not count.
     took: Duration,
 }
 
@@ -203,9 +206,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(report)
     }
 
-    /// Ends the step in flight without training on its batch: waits until all stages have finished their forwards and
-    /// backwards, and rolls back the stages that have already stepped their optimizers before the common verdict (step,
-    /// or skip the step). If that fails, the pipeline stops, and its next call returns the error.
+    /// Ends the training step that the workers are running without training on its batch: waits until all stages have
+    /// finished their forwards and backwards, and rolls back the stages that have already stepped their optimizers. If
+    /// that fails, the pipeline stops, and its next call returns the error.
     pub(crate) fn undo(&mut self) {
         self.workers.begin(During::Step(self.done.steps));
         let undone = self.undone();
@@ -213,9 +216,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.overlap.error = undone.err().map(|ended| self.end(ended));
     }
 
-    /// Waits until all stages have reported losses and gradient norms of the step in flight, sends all workers the
-    /// verdict `Skip` (no optimizer steps), and waits until every stage has skipped or rolled back the step. Returns an
-    /// error if a worker stops meanwhile.
+    /// Waits until all stages have reported losses and gradient norms of the running training step, sends all workers
+    /// the verdict `Skip` (no optimizer steps), and waits until every stage has skipped or rolled back the step.
+    /// Returns an error if a worker stops meanwhile.
     fn undone(&self) -> Result<(), Ended> {
         self.workers.finished(self.replicas())?;
         self.answer(Verdict::Skip, true)?;
@@ -223,16 +226,17 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.workers.recorded().map(drop)
     }
 
-    /// Abandons a step in flight: stops the workers in the middle of the step, and rolls back a step that not all
-    /// stages have made.
+    /// Stops the workers in the middle of a training step that the caller abandons. A step that not all stages have
+    /// made is rolled back.
     pub(crate) fn abandon(&mut self) {
         self.overlap.is_in_flight = false;
         let during = self.workers.during();
         self.end(Ended::ByCaller(StepError::Stopped { during }));
     }
 
-    /// Sends the verdict on a step (step the optimizers, or skip) to all workers. If no step follows (`alone`), also
-    /// commands the workers to receive the verdict, which they otherwise do during the next step.
+    /// Sends the verdict on a training step (step the optimizers, or skip the step) to all workers. If no step follows
+    /// (`alone` is true), also commands the workers to receive the verdict, because otherwise they receive it during
+    /// the next step.
     fn answer(&self, verdict: Verdict, alone: bool) -> Result<(), Ended> {
         self.workers.tell(verdict)?;
         if alone { self.workers.settle() } else { Ok(()) }
@@ -331,7 +335,8 @@ fn span_of_step(step: usize) -> Span {
     tracing::debug_span!("step", step, loss, weight, bubble)
 }
 
-/// Records the loss, the weight and the bubble of a training step in its tracing span.
+/// Records the loss, the loss weight and the bubble (idle share of the stage time) of a training step in the step's
+/// tracing span.
 fn note_figures(span: &Span, report: &StepReport) {
     span.record("loss", report.loss).record("weight", report.weight()).record("bubble", report.bubble());
 }

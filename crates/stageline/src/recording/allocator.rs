@@ -22,7 +22,8 @@ use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
 pub struct CountingAllocator<A = System>(A);
 
 impl CountingAllocator {
-    /// Creates a counting allocator that takes its memory from the system's allocator.
+    /// Creates a counting allocator, which counts the host memory of each worker and takes its memory from the system's
+    /// allocator.
     pub const fn new() -> Self {
         Self(System)
     }
@@ -35,7 +36,8 @@ impl Default for CountingAllocator {
 }
 
 impl<A> CountingAllocator<A> {
-    /// Creates a counting allocator that takes its memory from another allocator.
+    /// Creates a counting allocator, which counts the host memory of each worker and takes its memory from another
+    /// allocator.
     pub const fn on(allocator: A) -> Self {
         Self(allocator)
     }

@@ -8,8 +8,8 @@ use crate::failure::activity::During;
 use crate::failure::watchdog::{Place, ProgressBoard};
 use crate::model::replica::Replica;
 
-/// The measurements that a worker takes at the end of an event: its memory in use, and the time that it takes to ask
-/// the device whether it has finished its work.
+/// The measurements that a worker takes at the end of a recorded activity: its memory in use, and the time that it
+/// takes to ask the device whether it has finished its work.
 #[derive(Default)]
 pub(crate) struct Reading {
     pub(crate) held: Option<Held>,
@@ -32,9 +32,9 @@ pub(crate) struct Diary {
     pub(crate) during: During,
     /// The number of bytes of tensors that the worker has sent to another stage in its current activity so far.
     pub(crate) sent: u64,
-    /// The time at which the current step began; the times of recorded events are relative to it.
+    /// The time at which the current step began; the times of the worker's recorded events are relative to it.
     began: Instant,
-    /// The time at which the worker's last event ended, which is the start of the next event.
+    /// The time at which the worker's last recorded event ended, which is the start of the next event.
     since: Instant,
     /// The events that the worker has recorded in the current step. The list drops events beyond its capacity, so that
     /// nothing is allocated between two actions.

@@ -20,8 +20,8 @@ pub(crate) struct Gauges {
     /// The worker's devices, each with the time that it takes to ask the idle device whether it has finished its work.
     /// Recordings subtract this time from the times of actions; it is longest for a device of another host.
     asking: Vec<(Device, Duration)>,
-    /// The number of bytes in use on the GPU at the last reading of its memory, from which the change at the next
-    /// reading is computed.
+    /// The number of bytes in use on the GPU when the worker last read the GPU's memory. The next reading computes the
+    /// change from this number.
     before: Cell<u64>,
     /// The meter of the host memory that the worker's threads allocate; `None` if the program's allocator does not
     /// count memory.

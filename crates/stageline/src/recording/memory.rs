@@ -1,15 +1,15 @@
 //! The measured memory of workers, activations and transfers, from the events of a step.
 
-/// Returns the memory that a worker had in use in a step, at the step's start and at its peak, from the recorded events
-/// of the worker; `None` if memory was not measured.
+/// Returns the memory that a worker had in use in a training step, at the step's start and at its peak, from the
+/// recorded events of the worker; `None` if memory was not measured.
 pub(crate) fn of_worker(events: &[Event]) -> Option<WorkerMemory> {
     let held = || events.iter().filter_map(|event| event.held);
     let start = events.iter().rfind(|event| event.activity == Activity::Start)?;
     Some(WorkerMemory { resident: start.held?.end, peak: held().map(|held| held.peak).max()? })
 }
 
-/// Returns the size in bytes of each tensor that a stage sent in a step; `carried` selects activations or gradients.
-/// `rows` has the recorded events of each worker.
+/// Returns the size in bytes of each tensor that a stage sent in a training step; `carried` selects activations or
+/// gradients. `rows` has the recorded events of each worker.
 pub(crate) fn sent(stage: usize, carried: Carried, rows: &[Vec<Event>]) -> impl Iterator<Item = u64> {
     rows.iter().flatten().filter_map(move |event| match event.activity {
         Activity::Instruction(Instruction::Send(transfer)) => {

@@ -43,7 +43,8 @@ pub enum Clock {
     Synchronised,
 }
 
-/// Displays the name of the clock ("host clock" or "device clock"), for use beside a time or a bubble.
+/// Displays the name of the clock that timed a step ("host clock" or "device clock"), for use beside a time or a
+/// bubble.
 impl fmt::Display for Clock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -73,7 +74,7 @@ impl Recording {
         self.clock
     }
 
-    /// Returns the plan that the workers followed in the recorded step.
+    /// Returns the plan that the workers followed in the recorded step: the order of the actions on each worker.
     pub fn plan(&self) -> &Checked {
         &self.plan
     }
@@ -93,7 +94,8 @@ impl Recording {
         Self { plan: Arc::clone(&self.plan), took: self.took, rows, clock: self.clock }
     }
 
-    /// Returns an iterator over the replicas, in order, with the recorded events of the workers of each replica.
+    /// Returns an iterator over the data-parallel replicas, in order, with the recorded events of the workers of each
+    /// replica.
     fn by_replica(&self) -> impl Iterator<Item = &[Vec<Event>]> {
         self.rows.chunks(self.plan.plan().workers())
     }
@@ -123,8 +125,8 @@ impl Recording {
     }
 
     /// Returns the measured times of replica 0 as [`Costs`] for simulations, in seconds: the times of every forward,
-    /// backward and send, by stage and micro-batch, and the time of each stage's part of the flush (gradient norms and
-    /// optimizer step).
+    /// backward and send, by stage and micro-batch, and the time of each stage for gradient norms and optimizer step at
+    /// the end of the step (the flush).
     ///
     /// A send's latency is the time that it occupied the sender and the receiver. If backwards ran whole, each of their
     /// halves is assumed to take half the time. For another replica, call this on the result of
@@ -258,9 +260,10 @@ impl Recording {
 /// variants before it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Counted {
-    /// Only forwards, backwards and the flush take time in the simulation.
+    /// Only forwards, backwards and the flush (gradient norms and optimizer step) take time in the simulation.
     Computes,
-    /// In addition to forwards, backwards and the flush, sends and receives take time in the simulation.
+    /// In addition to forwards, backwards and the flush (gradient norms and optimizer step), sends and receives take
+    /// time in the simulation.
     Transfers,
     /// In addition to computation and transfers, asking devices whether they have finished takes time in the
     /// simulation.
@@ -274,7 +277,7 @@ fn arriving(receive: &Event) -> Duration {
     receive.worked() + receive.asked
 }
 
-/// The measured times of one replica's step, in seconds, by stage and micro-batch.
+/// The measured times of one data-parallel replica in a step, in seconds, by stage and micro-batch.
 struct Tally {
     /// The measured times of forwards, backwards and sends in seconds, by stage and then by micro-batch.
     costs: Vec<Vec<StageCost>>,

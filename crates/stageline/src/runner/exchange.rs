@@ -12,14 +12,14 @@ use crate::runner::{Conclusion, Runner};
 use crate::update::flush::Verdict;
 
 impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
-    /// Receives the stage's parameter values from replica 0, whose optimizer steps them. Only replicas other than
-    /// replica 0 call this function.
+    /// Receives the stage's parameter values from the same stage of replica 0, whose optimizer updates them. Only
+    /// data-parallel replicas other than replica 0 call this function.
     pub(super) fn follow_root(&mut self, waits: &Waits) -> Result<(), Stopped> {
         self.trained.change(|module| self.collective.follow(module, waits))
     }
 
-    /// Receives the values of tied parameters from the stages that own them (whose optimizers step them); does nothing
-    /// if this stage has no copies of tied parameters.
+    /// Receives the values of tied (shared) parameters from the stages that own them and update them with their
+    /// optimizers. Does nothing if this stage has no copies of tied parameters.
     pub(super) fn follow_owners(&mut self, waits: &Waits) -> Result<(), Stopped> {
         if self.ties.follows() { self.trained.change(|module| self.ties.follow(module, waits)) } else { Ok(()) }
     }

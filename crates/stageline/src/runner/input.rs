@@ -49,7 +49,8 @@ impl<T> Source<T> {
         Self::Previous(Box::new(FromPrevious { upstream, arrived: Slots::new(), departing: Slots::new() }))
     }
 
-    /// Whether this is the input side of the first stage, which reads the caller's batch.
+    /// Whether this is the input side of the first stage, which reads the caller's batch and not the output of a
+    /// previous stage.
     pub(super) fn is_batch(&self) -> bool {
         matches!(self, Self::Batch(_))
     }

@@ -47,9 +47,9 @@ pub(crate) type Stages = Vec<Box<dyn Runner>>;
 
 /// The reason why a worker stops executing its list of instructions.
 pub(crate) enum Interrupt {
-    /// The pipeline stops, because another worker failed or the caller dropped the pipeline.
+    /// The worker stops because the pipeline stops: another worker failed, or the caller dropped the pipeline.
     Stopped,
-    /// The user's code that the stage runs (its forward, loss or metrics) returned this error.
+    /// The user's code that the stage runs (its forward, loss or metrics) returned an error; the value is the error.
     Failed(BoxError),
 }
 
@@ -73,14 +73,14 @@ pub(crate) struct Conclusion {
     pub(crate) gradients: Vec<ParameterGradient>,
 }
 
-/// A stage whose module, input and output types are erased. In a step a worker calls `begin`, `run` for each
-/// instruction, `reduce`, `finish`, and, when it is decided whether all stages step their optimizers (the verdict),
-/// `conclude` and `follow`.
+/// A pipeline stage whose module, input and output types are erased. In a training step a worker calls `begin`, `run`
+/// for each instruction, `reduce` and `finish`. Once it is decided whether all stages step their optimizers (the
+/// verdict), the worker calls `conclude` and `follow`.
 pub(crate) trait Runner: Send {
     fn replica(&self) -> Replica;
     fn stage(&self) -> usize;
-    /// Prepares the stage for a pass. The first stage receives the inputs of its micro-batches from the caller, and the
-    /// last stage their targets.
+    /// Prepares the stage for a pass over a batch (a step, an evaluation, ...). The first stage receives the inputs of
+    /// its micro-batches from the caller, and the last stage their targets.
     fn begin(&mut self, pass: &Pass, waits: &Waits) -> Result<(), Stopped>;
     /// Executes one instruction of the plan (a compute, a send or a receive), and returns the number of bytes that it
     /// sent to another stage; 0 unless it is a send.
@@ -89,45 +89,47 @@ pub(crate) trait Runner: Send {
     /// Completes the stage's gradient sums of a step. Replica 0 adds up the sums of all replicas; the other replicas
     /// send their sums to replica 0.
     fn reduce(&mut self, step: usize, waits: &Waits) -> Result<(), Stopped>;
-    /// Ends the pass on the stage, and returns the stage's outcome: losses, metrics, squared gradient norms, and the
-    /// number of summed micro-batches. The last stage sends the outputs of an inference to the caller.
+    /// Ends the pass over a batch (a step, an evaluation, ...) on the stage, and returns the stage's outcome: losses,
+    /// metrics, squared gradient norms, and the number of summed micro-batches. The last stage sends the outputs of an
+    /// inference to the caller.
     fn finish(&mut self, waits: &Waits) -> Result<Outcome, Stopped>;
-    /// Keeps a copy of the gradient sums of a speculative optimizer step until the common verdict on the step is known,
-    /// because that verdict may be to make the step again with clipped gradients.
+    /// Keeps a copy of the gradient sums of a speculative optimizer step (made before the common verdict on the step is
+    /// known) until that verdict is known, because the verdict may be to make the step again with clipped gradients.
     fn keep_sums(&mut self);
     /// Discards the gradient sums, losses and metrics of a step that began before the verdict on the previous step
     /// (step the optimizers, or skip) was known. A worker calls this if that verdict differs from the one that its
     /// stages assumed.
     fn forget(&mut self);
     /// Sends the current values of the shared parameters that this stage owns (as the first stage that trains them) to
-    /// the stages and replicas that hold copies of these parameters. No optimizer steps.
+    /// the stages and data-parallel replicas that hold copies of these parameters. No optimizer steps.
     fn publish(&mut self, waits: &Waits) -> Result<(), Stopped>;
-    /// Receives the new values of tied parameters from the stages that own (step) them and discards the values, so that
-    /// the channels are empty.
+    /// Receives the new values of tied (shared) parameters from the stages that own them, and discards the values, so
+    /// that the channels are empty.
     fn ignore(&mut self, waits: &Waits) -> Result<(), Stopped>;
     /// Acts on the verdict on a step (step the optimizer, skip the step, ...), and returns the stage's report. In
     /// replica 0 the optimizer steps; in the other replicas the stage receives the new parameter values from replica 0.
     /// If the verdict is to skip the step, or only to return its gradients, nothing changes.
     fn conclude(&mut self, verdict: Verdict, waits: &Waits) -> Result<Conclusion, Stopped>;
-    /// Completes a step on the stage after `conclude`: receives the new values of tied parameters from the stages that
-    /// own (step) them, or rolls back a rehearsal (a step that only measures memory).
+    /// Completes a training step on the stage after the verdict (step the optimizer, or skip the step): receives the
+    /// new values of tied (shared) parameters from the stages that own them, or rolls back a rehearsal (a step that
+    /// only measures memory).
     fn follow(&mut self, verdict: Verdict, waits: &Waits) -> Result<(), Stopped>;
-    /// Commits the last training step, which all stages have made: discards the state from before that step.
+    /// Commits the last training step, which all stages have made: the stage discards its state from before that step.
     fn commit(&mut self);
-    /// Rolls back the last optimizer step: restores the state from before the step, with the step's gradient sums if
-    /// they were kept.
+    /// Rolls back the stage's last optimizer step: restores the state from before the step, with the step's gradient
+    /// sums if they were kept.
     fn roll_back(&mut self);
     /// Returns a copy of the stage's state for a checkpoint: parameters and optimizer state.
     fn state(&self) -> StageState;
     /// Returns a copy of the stage's module without autodiff, in the precision in which its parameters are trained.
     fn copy(&self) -> ErasedModule;
-    /// Whether the stage's module is intact: not lost in a panic, and without an optimizer step that other stages have
-    /// not made.
+    /// Whether the stage's module is intact: it was not lost in a panic, and its parameters do not contain an optimizer
+    /// step that other stages have not made.
     fn is_whole(&self) -> bool;
     /// Whether the stage has made an optimizer step that other stages have not made, and cannot roll it back.
     fn is_torn(&self) -> bool;
-    /// Returns the stage's trained module; `None` if it was lost in a panic, or has an optimizer step that other stages
-    /// have not made.
+    /// Returns the stage's trained module; `None` if the module was lost in a panic, or if the stage has made an
+    /// optimizer step that other stages have not made.
     fn into_module(self: Box<Self>) -> Option<ErasedModule>;
 }
 

@@ -30,8 +30,8 @@ pub(crate) trait Sink<M>: Send {
     /// loss on the last stage.
     type Residual: Send;
 
-    /// Prepares the output side of a stage for a pass; the last stage receives the targets of the batch from the
-    /// caller.
+    /// Prepares the output side of a stage for a pass over a batch (a step, an evaluation, ...); the last stage
+    /// receives the targets of the batch from the caller.
     fn begin(&mut self, pass: &Pass, waits: &Waits) -> Result<(), Stopped>;
     /// Runs the training forward of one micro-batch. Returns the float tensors of the stage's output, or the loss on
     /// the last stage, which end the autodiff graph and from which the backward starts.
@@ -60,19 +60,19 @@ pub(crate) trait Sink<M>: Send {
     /// Ends a pass on the output side of a stage: returns the losses and metrics that the last stage has computed, and
     /// sends the outputs of an inference to the caller.
     fn finish(&mut self, waits: &Waits) -> Result<Results, Stopped>;
-    /// Discards the losses and metrics that the last stage has kept in the current pass, because the training step of
-    /// this pass is discarded and begins again.
+    /// Discards the losses and metrics that the last stage has computed in the current training step, because the step
+    /// is discarded and begins again.
     fn forget(&mut self);
 }
 
-/// The losses and metrics of a pass, one tensor for each micro-batch, still on the device. Empty except on the last
-/// stage.
+/// The losses and metrics of a step or an evaluation, one tensor for each micro-batch, still on the device. Only the
+/// last stage has any.
 #[derive(Default)]
 pub(crate) struct Results {
-    /// The sum of each term of the loss, as a tensor of shape `[terms]`, by micro-batch.
+    /// The sum of each term of the loss over a micro-batch's targets, as a tensor of shape `[terms]`, by micro-batch.
     pub(crate) losses: BTreeMap<usize, Tensor<1>>,
-    /// The sum of each metric, as a tensor of shape `[metrics]`, by micro-batch; empty if the last stage has no
-    /// metrics.
+    /// The sum of each metric over a micro-batch's targets, as a tensor of shape `[metrics]`, by micro-batch; empty if
+    /// the last stage has no metrics.
     pub(crate) metrics: BTreeMap<usize, Tensor<1>>,
 }
 
@@ -147,7 +147,7 @@ impl<T: Payload> Neighbour for ToNext<T> {
 }
 
 /// The last stage's ends of its channels to and from the caller: the targets of a batch, and the outputs of an
-/// inference. Each pass has one message with all micro-batches.
+/// inference. Each pass over a batch sends one message with all micro-batches.
 pub(crate) struct CallerChannels<Out, Target> {
     pub(crate) targets: Receiver<Vec<Target>>,
     pub(crate) outputs: Sender<Vec<Out>>,

@@ -12,7 +12,8 @@ use stageline_nn::autograd::recompute::Recompute;
 /// or an inference), with the step number, loss weights and loss scale of the pass.
 #[derive(Clone)]
 pub(crate) enum Pass {
-    /// A training pass: forwards, backwards and a flush, at which the optimizers step.
+    /// A training pass over a batch: forwards and backwards of all micro-batches and then the flush, at which the
+    /// optimizers step.
     Train(Arc<Context>),
     /// An inspection: the forwards and backwards of a non-finite step again, to find its first non-finite result. No
     /// stage steps its optimizer.
@@ -35,7 +36,7 @@ pub(crate) struct Context {
     /// The divisor of the loss, one number for each loss term: usually the total loss weight of the whole batch, over
     /// all replicas.
     pub(crate) divisor: Weight,
-    /// The loss scale: the factor by which the loss is multiplied after its division by `divisor`.
+    /// The loss scale: the factor by which the loss is multiplied after its division by the total loss weight.
     pub(crate) loss_scale: f64,
     /// The part of its forward that each stage recomputes in its backward (activation checkpointing), by stage.
     pub(crate) recompute: Arc<[Recompute]>,
@@ -48,7 +49,7 @@ pub(crate) struct Context {
 }
 
 impl Pass {
-    /// Returns the context of a pass of any kind: the values that all stages of a replica need in the pass, such as
+    /// Returns the context of a pass over a batch: the values that all stages of a replica need in the pass, such as
     /// step number, loss weights and loss scale.
     pub(crate) fn context(&self) -> &Arc<Context> {
         let (Self::Train(context) | Self::Inspect(context) | Self::Evaluate(context) | Self::Infer(context)) = self;

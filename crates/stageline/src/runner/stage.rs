@@ -73,7 +73,8 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
     pub(super) kept: Option<GradientsParams>,
     pub(super) ties: Ties,
     pub(super) collective: Collective,
-    /// The number of times that this stage has added up the gradient sums of all replicas in the current step.
+    /// The number of times that this stage has added up the gradient sums of all data-parallel replicas in the current
+    /// step.
     pub(super) reductions: usize,
     /// The order in which the workers of the replica issue transfers between GPUs in the current pass, so that NCCL
     /// cannot deadlock.
@@ -88,10 +89,11 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
 /// The warnings that a stage has already logged, as flags, so that each is logged once.
 #[derive(Default)]
 pub(super) struct Warned {
-    /// Whether the stage has warned that it recomputes nothing although recomputation is configured.
+    /// Whether the stage has already logged the warning that it recomputes nothing in its backward although
+    /// recomputation is configured.
     pub(super) recompute: bool,
-    /// Whether the stage has checked that its layers can split their backwards; the check logs a warning if some layers
-    /// cannot.
+    /// Whether the stage has already checked that its layers can split their backwards (compute weight gradients later
+    /// than input gradients); the check logs a warning if some layers cannot.
     pub(super) split: bool,
 }
 
@@ -119,7 +121,7 @@ pub(crate) struct StageSlot {
     /// The tied parameters that the stage shares with other stages of its replica.
     pub(crate) ties: Ties,
     /// The role of the stage in the exchange of gradient sums and parameter values with the same stage of other
-    /// replicas.
+    /// data-parallel replicas.
     pub(crate) collective: Collective,
     /// The number of consecutive micro-batches whose gradients are summed as one group, before the sums of all groups
     /// are added up.

@@ -26,7 +26,7 @@ pub(crate) struct StageState {
     pub(crate) optimizer: Vec<Field>,
 }
 
-/// The part of a checkpoint from which one stage resumes: its tensors and its optimizer state.
+/// The part of a checkpoint from which one stage resumes: the stage's tensors and its optimizer state.
 pub(crate) struct Restored {
     pub(crate) tensors: HashMap<ParamId, TensorData>,
     pub(crate) optimizer: Vec<Field>,
@@ -35,7 +35,7 @@ pub(crate) struct Restored {
     /// The tensors that this stage owns, each with its path in the stage's module. Copies of tied parameters, which
     /// another stage owns and steps, are left out.
     pub(crate) own: Vec<(ParamId, String)>,
-    /// The number of optimizer steps that the checkpoint's training has made.
+    /// The number of optimizer steps that the training had made when the checkpoint was taken.
     pub(crate) optimizer_steps: u64,
 }
 
@@ -86,7 +86,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Returns the name of a tensor of the model.
+    /// Returns the name that a tensor of the model has in checkpoints.
     pub(crate) fn name(&self, id: ParamId) -> Arc<str> {
         Arc::clone(&self.names[&id])
     }

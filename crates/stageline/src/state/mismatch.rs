@@ -20,7 +20,7 @@ pub struct Mismatch(Vec<Difference>);
 pub enum Difference {
     /// The model has a tensor that is missing in the checkpoint.
     NotInCheckpoint {
-        /// The name of the tensor that the checkpoint lacks.
+        /// The name of the model's tensor that is missing in the checkpoint.
         name: String,
     },
     /// The checkpoint has a tensor that the model lacks, or an optimizer state of a parameter that is not trained.
@@ -30,11 +30,11 @@ pub enum Difference {
     },
     /// The type or shape of a tensor in the checkpoint differs from the tensor's type or shape in the model.
     Kind {
-        /// The name of the tensor whose type or shape differs.
+        /// The name of the tensor whose type or shape in the checkpoint differs from the model's.
         name: String,
-        /// The type and shape that the tensor has in the model.
+        /// The type and shape that the differing tensor has in the model.
         model: Kind,
-        /// The type and shape that the tensor has in the checkpoint.
+        /// The type and shape that the differing tensor has in the checkpoint.
         checkpoint: Kind,
     },
     /// A field of an optimizer's state is missing in the checkpoint, or the stage's optimizer does not keep this field
@@ -46,7 +46,7 @@ pub enum Difference {
     },
     /// A field of an optimizer's state in the checkpoint has a value that the optimizer cannot produce.
     Value {
-        /// The name of the field of the optimizer's state that does not fit, in the form that checkpoints use: the
+        /// The name of the field of the optimizer's state whose value is wrong, in the form that checkpoints use: the
         /// parameter's name, `/` and the field.
         name: String,
         /// The wrong value that the checkpoint has for a field of an optimizer's state; for a tensor, its first wrong
@@ -58,18 +58,18 @@ pub enum Difference {
     },
 }
 
-/// The type and shape of a tensor, as an error message shows them.
+/// The type and shape of a tensor that differs between model and checkpoint, as an error message shows them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kind {
-    /// The element type of a tensor that an error message names, as a checkpoint stores it.
+    /// The element type, as a checkpoint stores it, of a tensor that differs between model and checkpoint.
     pub dtype: Dtype,
-    /// The shape of a tensor that an error message names: the size of each dimension.
+    /// The shape of a tensor that differs between model and checkpoint: the size of each dimension.
     pub shape: Vec<usize>,
 }
 
 impl Mismatch {
-    /// Returns an error with the list `differences`, or `Ok` if the list is empty because the checkpoint fits the
-    /// model.
+    /// Returns an error with the list `differences` between a checkpoint and the model, or `Ok` if the list is empty
+    /// because the checkpoint fits the model.
     pub(crate) fn unless_empty(differences: Vec<Difference>) -> Result<(), Self> {
         if differences.is_empty() { Ok(()) } else { Err(Self(differences)) }
     }
@@ -101,7 +101,8 @@ impl fmt::Display for Mismatch {
 
 impl Difference {
     /// Whether this difference is a tensor that only the model or only the checkpoint has, and whose name begins with a
-    /// stage, such as `stage0.linear.weight`. A pipeline without `Names` gives such names.
+    /// stage, such as `stage0.linear.weight`. A pipeline gives such names if the user set no [`Names`](crate::Names),
+    /// which name parameters independently of the partition into stages.
     fn is_named_by_stage(&self) -> bool {
         let (Self::NotInCheckpoint { name } | Self::NotInModel { name }) = self else { return false };
         let after = name.strip_prefix("stage").and_then(|rest| rest.split_once('.'));
@@ -111,8 +112,8 @@ impl Difference {
 
 impl std::error::Error for Mismatch {}
 
-/// Prints the error message as the debug form too, so that the debug form shows no more of an untrusted file than the
-/// message does.
+/// Prints the error message of a checkpoint that does not fit as its debug form too, so that the debug form shows no
+/// more of an untrusted file than the message does.
 impl fmt::Debug for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -24,7 +24,7 @@ use stageline_nn::params::visit::describe;
 pub struct Names(HashMap<ParamId, String>);
 
 impl Names {
-    /// Creates an empty set of parameter names.
+    /// Creates an empty table of the names that a model's parameters have in checkpoints.
     pub fn new() -> Self {
         Self::default()
     }
@@ -41,13 +41,14 @@ impl Names {
         self
     }
 
-    /// Returns the name of a parameter, or `None` if no named part of the model contains the parameter.
+    /// Returns the name that a parameter has in checkpoints, or `None` if no part of the model that the user named
+    /// contains the parameter.
     pub fn of(&self, id: ParamId) -> Option<&str> {
         self.0.get(&id).map(String::as_str)
     }
 }
 
-/// An error in the names that the user gave a model's tensors.
+/// An error in the names that the user gave to tensors of the model.
 #[derive(Debug)]
 pub(crate) enum NameError {
     /// The user gave no name to the tensor at `path` in the module of stage `stage`.

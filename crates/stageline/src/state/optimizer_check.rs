@@ -46,7 +46,7 @@ impl Unfit {
     }
 }
 
-/// The reason why a field of an optimizer's state does not fit the optimizer.
+/// The reason why a field of a checkpoint's optimizer state does not fit the stage's optimizer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Reason {
     /// The checkpoint has a field of optimizer state that the stage's optimizer does not keep, or keeps with another
@@ -62,12 +62,12 @@ pub(crate) struct Given<'a> {
     pub(crate) fields: &'a [Field],
     /// The parameters that the checkpoint marks as having no optimizer state, because they have had no gradient yet.
     pub(crate) stateless: &'a HashSet<ParamId>,
-    /// The number of optimizer steps that the checkpoint's training has made.
+    /// The number of optimizer steps that the training had made when the checkpoint was taken.
     pub(crate) steps: u64,
 }
 
-/// Returns the fields of a checkpoint's optimizer state that the stage's optimizer cannot have after `given.steps`
-/// steps, and the fields that are missing.
+/// Returns the fields of a checkpoint's optimizer state that the stage's optimizer cannot have after the checkpoint's
+/// number of steps (`given.steps`), and the fields that are missing.
 ///
 /// `after_a_step` is the stage's optimizer after one step of all its parameters: its fields are the fields that the
 /// checkpoint should have.
@@ -178,7 +178,7 @@ const SQUARES: [&str; 8] = [
 ];
 
 /// Returns the reason why an optimizer cannot have the value `value` in the field `name` of its state after `steps`
-/// steps, or `None` if it can.
+/// steps, or `None` if it can have this value.
 ///
 /// `first` is the value that the field has after one optimizer step.
 fn wrong_value(name: &str, value: &Value, first: &Value, steps: u64) -> Option<Reason> {

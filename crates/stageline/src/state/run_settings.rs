@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-/// The name of the entry in a checkpoint's `run` values that has the settings.
+/// The name of the entry that holds the pipeline's settings among the `run` values of a checkpoint, which record a
+/// program's own state.
 const ENTRY: &str = "pipeline";
 
 /// The relative difference up to which two learning rates are the same. The functions of a schedule, such as a cosine,
@@ -17,16 +18,17 @@ const SAME_RATE: f64 = 1e-9;
 /// A training may be resumed with other settings, on purpose or by mistake; the pipeline then continues and says so.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct RunSettings {
-    /// R x M, the number of micro-batches of a step, over all replicas.
+    /// R x M, the number of micro-batches of a training step: M for each of R data-parallel replicas.
     pub(crate) micro_batches: usize,
-    /// The number of groups of micro-batches whose gradients are summed separately.
+    /// The number of groups of micro-batches whose gradients are summed separately, before the sums of the groups are
+    /// added up.
     pub(crate) gradient_groups: usize,
     /// The learning rate of the first stage in the last optimizer step; `None` before the first one.
     pub(crate) learning_rate: Option<f64>,
 }
 
 impl RunSettings {
-    /// Writes the settings into the `run` values of a checkpoint.
+    /// Writes the pipeline's settings, such as its number of micro-batches, into the `run` values of a checkpoint.
     pub(crate) fn write(self, run: &mut BTreeMap<String, Value>) {
         let Self { micro_batches, gradient_groups, learning_rate } = self;
         let entry = json!({
@@ -37,7 +39,8 @@ impl RunSettings {
         run.insert(ENTRY.to_owned(), entry);
     }
 
-    /// Returns the settings in the `run` values of a checkpoint; `None` if it does not have them, as older checkpoints.
+    /// Returns the pipeline's settings from the `run` values of a checkpoint; `None` if the checkpoint has no such
+    /// settings, as older checkpoints.
     pub(crate) fn read(run: &BTreeMap<String, Value>) -> Option<Self> {
         let entry = run.get(ENTRY)?;
         let number = |name: &str| usize::try_from(entry.get(name)?.as_u64()?).ok();

@@ -5,7 +5,7 @@
 /// all workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cores {
-    /// Every worker has this number of CPU cores for its kernels.
+    /// Every worker has a fixed number of CPU cores for its kernels; the value is that number.
     Each(usize),
     /// The workers together share this number of CPU cores, which is the number that the machine has.
     Shared(usize),

@@ -149,7 +149,7 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// Whether all senders of the channel were dropped, so that no further message can come.
+    /// Whether all senders of the channel were dropped, so that no further message can arrive on it.
     fn is_cut(&self) -> bool {
         self.0.lock().senders == 0
     }

@@ -28,7 +28,7 @@ pub(crate) use real::*;
 pub(crate) enum Over {
     /// The other end of the channel was dropped, or the pipeline's stop signal was raised during the wait.
     Ended,
-    /// The wait's time limit passed before a message came on the channel.
+    /// The time limit of the wait passed before a message arrived on the channel.
     #[cfg_attr(feature = "shuttle", expect(dead_code, reason = "no time passes under shuttle"))]
     InVain,
 }

@@ -18,8 +18,8 @@ use super::Over;
 /// long.
 pub(crate) const PATIENCE: Duration = Duration::from_micros(50);
 
-/// Sleeps for [`PATIENCE`] between two checks whether a full channel has room. The sleep is rare, because a channel
-/// nearly always has room.
+/// Sleeps for the time [`PATIENCE`] (50 µs) between two checks whether a full channel has room. The sleep is rare,
+/// because a channel nearly always has room.
 pub(crate) fn pause() {
     std::thread::sleep(PATIENCE);
 }

@@ -23,8 +23,8 @@ pub(crate) type Tensors = HashMap<ParamId, AnyTensor>;
 /// The message in which a stage that holds copies of parameters sends the copies' gradients to the parameters' owner,
 /// whose optimizer steps them.
 struct Gradients {
-    /// The index of the micro-batch (for tied parameters) or of the step (for replicas) whose gradients the message
-    /// carries.
+    /// The index of the micro-batch (for tied parameters) or of the training step (for data-parallel replicas) whose
+    /// gradients the message carries.
     of: usize,
     tensors: Tensors,
 }
@@ -78,8 +78,8 @@ impl Owned {
 }
 
 impl Held {
-    /// Removes the gradients of a stage's parameter copies from the stage's gradients for one micro-batch or step, and
-    /// sends the removed gradients to the owner of the parameters, whose optimizer steps them.
+    /// Removes the gradients of the parameters of which this stage holds copies from the stage's gradients for one
+    /// micro-batch or step, and sends the removed gradients to the owner of the parameters, whose optimizer steps them.
     pub(crate) fn send<M: Module>(
         &self,
         module: &M,
@@ -138,7 +138,7 @@ impl ModuleVisitor for TakeGradients<'_> {
 struct AddGradients<'a> {
     gradients: &'a mut GradientsParams,
     /// The gradients of shared parameters from each stage that holds copies, in the order in which the owner (the stage
-    /// whose optimizer steps the parameters) adds them.
+    /// whose optimizer steps the parameters) adds these gradients.
     received: Vec<Tensors>,
 }
 

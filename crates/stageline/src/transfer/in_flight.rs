@@ -17,8 +17,8 @@ use crate::device::location::between_cuda;
 use crate::device::remote::moved;
 use crate::transfer::hand_over::for_another_thread;
 
-/// The tensors that a stage sent last to one neighbouring stage on another GPU. They are kept in memory until the
-/// stage's next send to the same neighbour, because NCCL reads sent tensors later.
+/// The tensors that a stage sent last to one neighbouring stage on another GPU. The tensors are kept in memory until
+/// the stage's next send to the same neighbour, because NCCL reads sent tensors later.
 pub(crate) struct Sent {
     from: Device,
     last: Vec<Box<dyn Send>>,
@@ -29,8 +29,8 @@ impl Sent {
         Self { from, last: Vec::new() }
     }
 
-    /// Makes the sending device's compute stream wait for all transfers submitted so far, and drops the sent tensors
-    /// that were kept for these transfers.
+    /// Makes the sending GPU's compute stream wait for all transfers submitted so far, and drops the sent tensors that
+    /// were kept in memory for these transfers.
     pub(crate) fn settle(&mut self) {
         if !self.last.is_empty() {
             let from = self.from.clone().inner();

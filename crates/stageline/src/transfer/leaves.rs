@@ -17,8 +17,8 @@ use crate::transfer::in_flight::Sent;
 use crate::update::finite::tensor_is_finite;
 use stageline_nn::autograd::seed_gradient::root;
 
-/// The gradient of one leaf (a float tensor of a stage's input or output). Its number of dimensions is not part of the
-/// Rust type, so the functions that move, send and check a tensor of that many dimensions are stored with it.
+/// The gradient of one float tensor of a stage's input or output. Its number of dimensions is not part of the Rust
+/// type, so the functions that move, send and check a tensor of that many dimensions are stored with it.
 struct LeafGradient {
     tensor: BridgeTensor,
     bytes: u64,
@@ -38,8 +38,8 @@ impl LeafGradient {
         Self { tensor: tensor.into_bridge(), bytes, to_device, send, is_finite }
     }
 
-    /// Returns the gradient as a tensor of `D` dimensions. The caller must give the number of dimensions with which the
-    /// gradient was created; this is not checked here.
+    /// Returns the gradient of a stage's input or output tensor as a tensor of `D` dimensions. The caller must give the
+    /// number of dimensions with which the gradient was created; this is not checked here.
     fn tensor<const D: usize>(self) -> Tensor<D> {
         Tensor::from_bridge(self.tensor)
     }
@@ -62,13 +62,13 @@ impl LeafGradient {
 pub(crate) struct LeafGradients(Vec<Option<LeafGradient>>);
 
 impl LeafGradients {
-    /// Moves the gradients of a stage's input or output to a device.
+    /// Moves the gradients of a stage's input or output to a device, and returns them there.
     pub(crate) fn moved_to(self, device: &Device) -> Self {
         Self(self.0.into_iter().map(|gradient| gradient.map(|gradient| gradient.moved_to(device))).collect())
     }
 
-    /// Sends the gradients of a stage's input to a device; `sent` keeps the sent tensors alive until NCCL has read
-    /// them.
+    /// Sends the gradients of a stage's input to another stage's device, and returns them there; `sent` keeps the sent
+    /// tensors alive until NCCL has read them.
     pub(crate) fn sent_to(self, device: &Device, sent: &mut Sent) -> Self {
         Self(self.0.into_iter().map(|gradient| Some(gradient?.sent_to(device, sent))).collect())
     }
@@ -77,7 +77,7 @@ impl LeafGradients {
         self.0.iter().flatten().map(|gradient| gradient.bytes).sum()
     }
 
-    /// Whether all gradients in the list are finite; float tensors without a gradient do not count.
+    /// Whether all gradients of a stage's input or output are finite; float tensors without a gradient do not count.
     pub(crate) fn is_finite(&self) -> bool {
         self.0.iter().flatten().all(LeafGradient::is_finite)
     }
@@ -134,8 +134,8 @@ impl Leaves {
         leaves.filter_map(|(leaf, gradient)| leaf.seeded(gradient?)).reduce(Tensor::add)
     }
 
-    /// Removes the gradients of a stage's input from the gradients of a finished backward, and returns them; every
-    /// entry is `None` if no backward ran.
+    /// Removes the gradients of a stage's input from the gradients of a finished backward, and returns the removed
+    /// gradients; every entry is `None` if no backward ran.
     pub(crate) fn gradients(&self, gradients: Option<&mut Gradients>) -> LeafGradients {
         LeafGradients(match gradients {
             Some(gradients) => self.0.iter().map(|leaf| leaf.gradient(gradients)).collect(),

@@ -28,30 +28,32 @@ struct Message<T> {
     content: T,
 }
 
-/// The earlier stage's end of the boundary between two stages, which sends activations and receives gradients.
+/// The earlier stage's end of the connection between two neighbouring stages, which sends activations and receives
+/// gradients.
 pub(crate) struct Downstream<T> {
     activations: Sender<Message<Weighted<T>>>,
     gradients: Receiver<Message<LeafGradients>>,
     here: Device,
-    /// The device to which activations are sent; on another host, the sessions (connections) with it, used in turn by
-    /// successive micro-batches.
+    /// The device of the next stage, to which activations are sent. For a device on another host, its network
+    /// connections, used in turn by successive micro-batches.
     to: Lanes,
     sent: Sent,
 }
 
-/// The later stage's end of the boundary between two stages, which receives activations and sends gradients.
+/// The later stage's end of the connection between two neighbouring stages, which receives activations and sends
+/// gradients.
 pub(crate) struct Upstream<T> {
     activations: Receiver<Message<Weighted<T>>>,
     gradients: Sender<Message<LeafGradients>>,
     here: Device,
-    /// The device to which gradients are sent; on another host, the sessions (connections) with it, used in turn by
-    /// successive micro-batches.
+    /// The device of the previous stage, to which gradients are sent. For a device on another host, its network
+    /// connections, used in turn by successive micro-batches.
     to: Lanes,
     sent: Sent,
 }
 
 /// Connects a stage on the device `previous` to the next stage, on the device `next`, and returns both ends of the
-/// connection. Each direction has a channel with room for `capacity` micro-batches.
+/// connection. Each direction (activations, gradients) has a channel with room for `capacity` micro-batches.
 pub(crate) fn link<T>(capacity: usize, previous: Device, next: Device, route: Route) -> (Downstream<T>, Upstream<T>) {
     let (activation_sender, activation_receiver) = bounded(capacity);
     let (gradient_sender, gradient_receiver) = bounded(capacity);
@@ -145,7 +147,7 @@ fn take<T>(waits: &Waits, channel: &Receiver<Message<T>>, micro_batch: usize) ->
 struct Departure<'a> {
     sent: &'a mut Sent,
     device: &'a Device,
-    /// The number of bytes that have been sent so far of the payload (the stage's output for one micro-batch).
+    /// The number of bytes of the stage's output for one micro-batch that have been sent so far.
     bytes: u64,
 }
 

@@ -15,11 +15,11 @@ use crate::transfer::copies::{Held, Owned, add, share};
 /// The role of one data-parallel replica's stage in the reduction of gradients and the broadcast of new parameter
 /// values at the end of a step.
 pub(crate) enum Collective {
-    /// The first replica's stage, which has the optimizer, with its exchanges of gradients and parameter values with
-    /// the same stage of the other replicas, in replica order.
+    /// The stage of the first data-parallel replica, which has the optimizer, with its exchanges of gradients and
+    /// parameter values with the same stage of the other replicas, in replica order.
     Root(Vec<Owned>),
-    /// The stage of a replica other than the first, which has no optimizer and computes with copies of the first
-    /// replica's parameters.
+    /// The stage of a data-parallel replica other than the first, which has no optimizer and computes with copies of
+    /// the first replica's parameters.
     Leaf(Held),
 }
 
@@ -32,8 +32,8 @@ impl Default for Collective {
 }
 
 impl Collective {
-    /// Returns one stage's role in the reduction of gradients for each replica, given the parameters `ids` that the
-    /// stage trains and the stage's device in each replica.
+    /// Returns the role of one stage in the reduction of gradients for each data-parallel replica, given the parameters
+    /// `ids` that the stage trains and the stage's device in each replica.
     pub(crate) fn of_stage(ids: &[ParamId], devices: &[&Device]) -> Vec<Self> {
         let [root, leaves @ ..] = devices else { return Vec::new() };
         // A leaf sends its gradients once a step, so room for one message is enough.
@@ -41,13 +41,13 @@ impl Collective {
         [Self::Root(owned)].into_iter().chain(held.into_iter().map(Self::Leaf)).collect()
     }
 
-    /// Whether this stage belongs to the first replica, which has the optimizers.
+    /// Whether this stage belongs to the first data-parallel replica, which has the optimizers.
     pub(crate) fn is_root(&self) -> bool {
         matches!(self, Self::Root(_))
     }
 
-    /// Returns the number of gradient reductions that this stage makes in one step: 1 in the first of several replicas,
-    /// else 0.
+    /// Returns the number of times that this stage adds up the gradients of all replicas in one step: 1 in the first of
+    /// several replicas, else 0.
     pub(crate) fn reductions(&self) -> usize {
         match self {
             Self::Root(leaves) => usize::from(!leaves.is_empty()),
@@ -55,9 +55,9 @@ impl Collective {
         }
     }
 
-    /// Adds up the gradient sums that one stage has in all replicas, in replica order, at the end of a step. In the
-    /// first replica, receives the sums of the other replicas and returns the total; in another replica, sends its sums
-    /// to the first.
+    /// Adds up the gradient sums that one stage has in all data-parallel replicas, in replica order, at the end of a
+    /// step. In the first replica, receives the sums of the other replicas and returns the total; in another replica,
+    /// sends its sums to the first.
     pub(crate) fn reduce<M: Module>(
         &self,
         module: &M,
@@ -76,8 +76,8 @@ impl Collective {
         Ok(sums)
     }
 
-    /// Sends the first replica's parameter values to the same stage of all other replicas; does nothing in the other
-    /// replicas.
+    /// Sends the parameter values of this stage in the first data-parallel replica to the same stage of all other
+    /// replicas; does nothing in the other replicas.
     pub(crate) fn broadcast<M: Module>(&self, module: &M, waits: &Waits) -> Result<(), Stopped> {
         match self {
             Self::Root(leaves) => leaves.iter().try_for_each(|leaf| leaf.publish(module, waits)),
@@ -85,8 +85,8 @@ impl Collective {
         }
     }
 
-    /// Waits for the first replica's parameter values, writes them to this replica's copies, and returns the changed
-    /// module. In the first replica, returns the module unchanged.
+    /// Waits for the first data-parallel replica's parameter values, writes them to this replica's copies, and returns
+    /// the changed module. In the first replica, returns the module unchanged.
     pub(crate) fn follow<M: Module>(&self, module: M, waits: &Waits) -> Result<M, (M, Stopped)> {
         match self {
             Self::Root(_) => Ok(module),

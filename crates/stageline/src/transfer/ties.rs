@@ -63,8 +63,8 @@ impl Ties {
         self.owned.iter().try_for_each(|owned| owned.publish(module, waits))
     }
 
-    /// Receives the new values of tied parameters from the stages that own them (whose optimizers step them), and
-    /// discards these values, so that the channels are empty; this stage's copies do not change.
+    /// Receives the new values of tied (shared) parameters from the stages that own them (whose optimizers step them),
+    /// and discards these values, so that the channels are empty. This stage's copies do not change.
     pub(crate) fn ignore(&self, waits: &Waits) -> Result<(), Stopped> {
         self.held.iter().try_for_each(|held| held.ignore(waits))
     }

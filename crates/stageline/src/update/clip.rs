@@ -1,4 +1,4 @@
-//! Gradient clipping: by the global norm of all stages, or by value.
+//! Gradient clipping: by the global norm (the norm of all gradients of all stages), or by value.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
@@ -11,12 +11,13 @@ pub enum Clip {
     /// al., 2013, [arXiv:1211.5063](https://arxiv.org/abs/1211.5063)). Every gradient is multiplied by
     /// `max / (norm + 1e-6)` if that factor is below 1, as PyTorch's `clip_grad_norm_` does.
     GlobalNorm(f64),
-    /// Clamps every element of the gradients to the range from minus this value to this value.
+    /// Clamps every element of the gradients to the range from minus the given value to the given value.
     Value(f64),
 }
 
 impl Clip {
-    /// Returns the bound of the clipping: the largest global norm, or the largest magnitude of a gradient's element.
+    /// Returns the bound of the gradient clipping: the largest allowed global norm, or the largest allowed magnitude of
+    /// a gradient's element.
     pub(crate) fn bound(self) -> f64 {
         let (Self::GlobalNorm(bound) | Self::Value(bound)) = self;
         bound
@@ -39,11 +40,11 @@ const EPSILON: f64 = 1e-6;
 /// The change by which the gradients of a step are clipped: none, a factor or a clamp, the same for all stages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Scaling {
-    /// The gradients of the step stay as they are, because they are within the bound or clipping is off.
+    /// Clipping leaves the gradients of the step as they are, because they are within the bound or clipping is off.
     Keep,
-    /// Every element of the gradients is multiplied by this factor.
+    /// Clipping multiplies every element of the gradients by a factor, which is the value.
     By(f64),
-    /// Every element of the gradients is clamped to the range from minus this value to this value.
+    /// Clipping clamps every element of the gradients to the range from minus the given value to the given value.
     Within(f64),
 }
 

@@ -27,25 +27,26 @@ pub enum OnNonFinite {
 /// non-finite parameter or target appears as the forward that uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Culprit {
-    /// The replica whose computation gave the first non-finite results.
+    /// The data-parallel replica whose computation gave the first NaN or infinity of the step.
     pub replica: Replica,
-    /// The stage whose computation gave the first non-finite results.
+    /// The stage whose computation gave the first NaN or infinity of the step.
     pub stage: usize,
-    /// The micro-batch whose computation gave the first non-finite results, counted from 0 within the replica. With M
-    /// micro-batches per replica, micro-batch 0 of replica r is micro-batch r x M of the batch.
+    /// The micro-batch whose computation gave the first NaN or infinity of the step, counted from 0 within the replica.
+    /// With M micro-batches per replica, micro-batch 0 of replica r is micro-batch r x M of the batch.
     pub micro_batch: usize,
-    /// The kind of the first non-finite results: an input, or the results of a forward or a backward.
+    /// The kind of the computation that gave the first NaN or infinity of the step: an input, a forward or a backward.
     pub origin: Origin,
 }
 
 /// The place of a step's first NaN or infinity: an input, the result of a forward, or the result of a backward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
-    /// The first non-finite numbers are in the input that came with the batch.
+    /// The first NaN or infinity of the step is in the input that came with the batch.
     Input,
-    /// The first non-finite numbers are in the result of a forward: the stage's output, or the loss.
+    /// The first NaN or infinity of the step is in the result of a forward: the stage's output, or the loss.
     Forward,
-    /// The first non-finite numbers are in the result of a backward: gradients of parameters, or of the stage's input.
+    /// The first NaN or infinity of the step is in the result of a backward: gradients of parameters, or of the stage's
+    /// input.
     Backward,
 }
 

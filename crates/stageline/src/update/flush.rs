@@ -18,10 +18,11 @@ use crate::update::noise::{GradientNoise, NoiseReport};
 pub(crate) struct FlushConfig {
     pub(crate) clip: Option<Clip>,
     pub(crate) on_non_finite: OnNonFinite,
-    /// The number of steps from one health report on the parameters (gradient norms, update sizes) to the next; 0 means
-    /// never.
+    /// The number of steps from one health report on the parameters (gradient norms, update sizes) to the next; 0 if
+    /// there are no such reports.
     pub(crate) health_every: usize,
-    /// The number of steps from one measurement of the gradient noise to the next; 0 means never.
+    /// The number of steps from one measurement of the gradient noise (the variance of gradients between samples) to
+    /// the next; 0 if the noise is never measured.
     pub(crate) noise_every: usize,
 }
 
@@ -39,20 +40,20 @@ impl FlushConfig {
         is_every(self.health_every, step)
     }
 
-    /// Whether the gradient noise is measured in the step `step`: in step 0 and every `noise_every` steps after it, or
-    /// never if `noise_every` is 0.
+    /// Whether the gradient noise (the variance of gradients between samples) is measured in the step `step`: in step 0
+    /// and every `noise_every` steps after it, or never if `noise_every` is 0.
     pub(crate) fn measures_noise(self, step: usize) -> bool {
         is_every(self.noise_every, step)
     }
 }
 
-/// Whether `step` is step 0 or one of every `steps` steps after it; false if `steps` is 0.
+/// Whether the number `step` is a multiple of `steps`, as 0 is; false if `steps` is 0.
 fn is_every(steps: usize, step: usize) -> bool {
     steps > 0 && step.is_multiple_of(steps)
 }
 
-/// The time of the optimizer step: after the common verdict of all stages (step, or skip the step), or speculatively
-/// before that verdict.
+/// The time of a training step's optimizer step: after the common verdict of all stages (step, or skip the step), or
+/// speculatively before that verdict is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Flush {
     /// Before it steps its optimizer, every stage waits for the verdict on the step (step, or skip it), which depends
@@ -68,7 +69,7 @@ pub(crate) enum Flush {
 /// such as step its optimizer, only return the gradients, or discard them (skip the step).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Verdict {
-    /// Every stage steps its optimizer with the step's gradients, and keeps the result.
+    /// Every stage steps its optimizer with the gradients of the training step, and the new parameters are kept.
     Step {
         /// The factor or clamp by which the gradients of all stages are clipped before the optimizer step.
         scaling: Scaling,
@@ -76,13 +77,13 @@ pub(crate) enum Verdict {
         /// step.
         examine: bool,
     },
-    /// Every stage returns its gradients to the caller, before and after clipping, and changes neither parameters nor
-    /// optimizer.
+    /// Every stage returns its gradients to the caller, before and after clipping, and changes neither its parameters
+    /// nor its optimizer.
     Show { scaling: Scaling },
     /// The step is a rehearsal, which only measures the memory that training needs: every stage steps its optimizer and
     /// then rolls the step back. No values of tied parameters are exchanged.
     Rehearse { examine: bool },
-    /// Every stage discards its gradients and changes neither parameters nor optimizer.
+    /// Every stage discards the step's gradients, and changes neither its parameters nor its optimizer.
     Skip,
 }
 
@@ -94,19 +95,19 @@ impl Verdict {
     }
 }
 
-/// The report of one stage at the end of a pass over the plan: gradient norms, losses, non-finite results, and the
-/// ledger, which counts the micro-batches in the stage's gradient sum.
+/// The report of one stage at the end of a pass over a batch (a step, an evaluation, ...): gradient norms, losses,
+/// non-finite results, and the ledger, which counts the micro-batches in the stage's gradient sum.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Outcome {
     pub(crate) replica: Replica,
     pub(crate) stage: usize,
-    /// The squared norm of the gradient sum of each of the stage's parameters that has one, in layer order; empty in
-    /// replicas other than replica 0, which has the sums over all replicas.
+    /// The squared norm of the gradient sum of each of the stage's parameters that has a gradient, in layer order. The
+    /// list is empty in replicas other than replica 0, because replica 0 has the gradient sums over all replicas.
     pub(crate) squared_norms: Vec<(ParamId, f64)>,
     /// The squared norms of the gradients of the micro-batches, added up over the micro-batches and the stage's
-    /// parameters; `None` unless the step measures the gradient noise.
+    /// parameters; `None` unless the step measures the gradient noise (the variance of gradients between samples).
     pub(crate) squared_norm_of_each: Option<f64>,
-    /// The number of gradient reductions over the data-parallel replicas that this stage made in the pass.
+    /// The number of times that this stage added up gradients of all data-parallel replicas in the pass over the batch.
     pub(crate) reductions: usize,
     /// The computations of this stage that gave NaN or infinity. Stages look for them only when a step with a
     /// non-finite loss or gradient is run a second time; in all other passes the list is empty.
@@ -116,13 +117,13 @@ pub(crate) struct Outcome {
     pub(crate) ledger: Ledger,
     /// The losses of the micro-batches, each as a list of the terms of its loss; empty except on the last stage.
     pub(crate) losses: Vec<Vec<f64>>,
-    /// The metrics of every micro-batch, each summed over the micro-batch; empty except on a last stage that has
-    /// metrics.
+    /// The metrics of every micro-batch, each summed over the micro-batch's targets; empty except on a last stage that
+    /// has metrics.
     pub(crate) metrics: Vec<Vec<f64>>,
 }
 
 impl Outcome {
-    /// Whether all losses and gradient norms in this stage's report are finite.
+    /// Whether all losses and gradient norms in this stage's report on a step are finite.
     pub(crate) fn is_finite(&self) -> bool {
         let losses = self.losses.iter().flatten();
         self.squared_norms.iter().map(|(_, square)| square).chain(losses).all(|number| number.is_finite())
@@ -132,17 +133,18 @@ impl Outcome {
 /// The totals of a step over all stages: losses, metrics, gradient norm, and number of gradient reductions over the
 /// replicas.
 pub(crate) struct Sums {
-    /// Each term of the step's loss, summed over the micro-batches.
+    /// Each term of the training step's loss, summed over the micro-batches.
     pub(crate) losses: Vec<f64>,
-    /// Each metric of the step, summed over the micro-batches.
+    /// Each metric of the training step, summed over the micro-batches.
     pub(crate) metrics: Vec<f64>,
     /// The global norm: the Euclidean norm of all gradients of all stages together, before clipping.
     pub(crate) gradient_norm: f64,
-    /// The Euclidean norm of each parameter's gradient, in layer order, before clipping.
+    /// The Euclidean norm of the gradient of each of the model's parameters, in layer order, before clipping.
     pub(crate) gradient_norms: Vec<(ParamId, f64)>,
-    /// The number of gradient reductions over the replicas, summed over all stages.
+    /// The number of times that stages added up gradients of all data-parallel replicas, summed over all stages.
     pub(crate) reductions: usize,
-    /// The gradient's squared norm and noise; `None` unless the step measures them.
+    /// The estimates of the gradient's squared norm and noise (the variance of gradients between samples); `None`
+    /// unless the step measures them.
     pub(crate) noise: Option<NoiseReport>,
 }
 
@@ -185,14 +187,15 @@ pub(crate) fn losses(outcomes: &[Outcome]) -> Vec<f64> {
     summed(outcomes.iter().flat_map(|outcome| outcome.losses.iter().cloned()))
 }
 
-/// Returns each metric of a pass, summed over the micro-batches in the order of the batch.
+/// Returns each metric of a step or an evaluation, summed over the micro-batches in the order of the batch.
 pub(crate) fn metrics(outcomes: &[Outcome]) -> Vec<f64> {
     summed(outcomes.iter().flat_map(|outcome| outcome.metrics.iter().cloned()))
 }
 
-/// Estimates the noise of a step from the reports of all stages of all replicas. `weights` has the loss weights of all
-/// micro-batches, in the first term of the loss. Returns `None` if the step did not measure the micro-batches'
-/// gradients, if fewer than two of them have a weight, or if a gradient is not finite.
+/// Estimates the gradient noise (the variance of gradients between samples) of a step from the reports of all stages of
+/// all replicas. `weights` has the loss weights of all micro-batches, in the first term of the loss. Returns `None` if
+/// the step did not measure the micro-batches' gradients, if fewer than two micro-batches have a weight, or if a
+/// gradient is not finite.
 fn noise(outcomes: &[Outcome], weights: &[f64]) -> Option<NoiseReport> {
     let stages = outcomes.iter().filter(|outcome| outcome.replica.is_first()).count();
     let mut sums = vec![(0.0, 0.0); stages];

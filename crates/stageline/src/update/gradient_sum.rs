@@ -22,9 +22,10 @@ use stageline_nn::autograd::split_backward::{Deferred, Sum};
 pub(crate) struct GradientSum {
     /// The sum of the gradients of all complete groups of micro-batches in the current step.
     total: GradientsParams,
-    /// The sum of the gradients of the current, incomplete group of micro-batches.
+    /// The sum of the gradients of the current group of micro-batches, which is not complete yet.
     group: Sum,
-    /// The number of micro-batches in a group, whose gradients are summed before they are added to the total.
+    /// The number of micro-batches in a group. The gradients of a group are summed before they are added to the total
+    /// of the step.
     per_group: usize,
     /// The gradients that arrived early, by the index of their micro-batch: gradients of a preceding micro-batch are
     /// still missing, and must be added to the sum first.
@@ -36,20 +37,21 @@ pub(crate) struct GradientSum {
 /// unmasked targets). The gradients of some parameters may be deferred, which means that they are not computed yet.
 pub(crate) struct Half {
     pub(crate) gradients: GradientsParams,
-    /// The gradients of layers' weights for this micro-batch that are not computed yet.
+    /// The gradients of layers' weights for one micro-batch that are deferred, which means that they are not computed
+    /// yet.
     pub(crate) deferred: Vec<Deferred>,
     pub(crate) weight: Weight,
 }
 
 impl Half {
-    /// Computes the deferred weight gradients of a micro-batch and adds them to the micro-batch's other gradients.
+    /// Computes the deferred weight gradients of a micro-batch, and adds them to the micro-batch's other gradients.
     pub(crate) fn complete(&mut self) {
         let mut sum = Sum::new(std::mem::take(&mut self.gradients), None);
         self.deferred.drain(..).for_each(|deferred| deferred.add_to(&mut sum));
         self.gradients = sum.gradients;
     }
 
-    /// Returns the ids of the parameters whose gradients for this micro-batch are already computed.
+    /// Returns the ids of the parameters of `module` whose gradients for one micro-batch are already computed.
     pub(crate) fn computed<M: Module>(&self, module: &M) -> HashSet<ParamId> {
         let mut known = Known { gradients: &self.gradients, ids: HashSet::new() };
         module.visit(&mut known);
@@ -66,15 +68,16 @@ impl Half {
 }
 
 impl GradientSum {
-    /// Creates an empty gradient sum, in groups of `per_group` micro-batches. Gradients are added in the float type
-    /// `dtype`, or in the type that they have if `dtype` is `None`.
+    /// Creates an empty sum of a stage's gradients, which are summed in groups of `per_group` micro-batches. Gradients
+    /// are added in the float type `dtype`, or in the type that they have if `dtype` is `None`.
     pub(crate) fn new(dtype: Option<FloatDType>, per_group: usize) -> Self {
         let group = Sum::new(GradientsParams::new(), dtype);
         Self { total: GradientsParams::new(), group, per_group, early: BTreeMap::new(), ledger: Ledger::default() }
     }
 
     /// Adds the gradients of one micro-batch to the step's sum, and computes those weight gradients of the micro-batch
-    /// that were deferred. Gradients that arrive before those of an earlier micro-batch are kept and added after it.
+    /// that were deferred. If the gradients of an earlier micro-batch are still missing, the new gradients are kept and
+    /// added after the missing ones.
     pub(crate) fn add<M: Module>(&mut self, module: &M, micro_batch: usize, mut half: Half) {
         if !half.deferred.is_empty() && (micro_batch != self.ledger.backwards || half.is_several(module)) {
             half.complete();
@@ -123,13 +126,13 @@ impl GradientSum {
         self.group.squared_norms.take()
     }
 
-    /// Returns the ledger of the gradient sum: the number of micro-batches in it, and the sum of their loss weights
-    /// (usually their numbers of unmasked targets).
+    /// Returns the ledger of the stage's gradient sum: the number of micro-batches in it, and the sum of their loss
+    /// weights (usually their numbers of unmasked targets).
     pub(crate) fn ledger(&self) -> Ledger {
         self.ledger.clone()
     }
 
-    /// Divides the gradient sum by the loss scale.
+    /// Divides the stage's gradient sum by the loss scale.
     pub(crate) fn unscale<M: Module>(&mut self, module: &M, scale: f64) {
         if scale != 1.0 {
             let gradients = std::mem::take(&mut self.total);
@@ -137,12 +140,13 @@ impl GradientSum {
         }
     }
 
-    /// Returns the squared norm of every parameter's gradient sum, in the order of the module's parameters.
+    /// Returns the squared norm of the gradient sum of every parameter of a stage, in the order of the module's
+    /// parameters.
     pub(crate) fn squared_norms<M: Module>(&self, module: &M) -> SquaredNorms {
         SquaredNorms::of(module, &self.total)
     }
 
-    /// Returns a copy of the gradient sum whose tensors share their memory with the sum.
+    /// Returns a copy of the stage's gradient sum, whose tensors share their memory with the sum.
     pub(crate) fn copy<M: Module>(&self, module: &M) -> GradientsParams {
         let mut copy = Again { gradients: &self.total, again: GradientsParams::new() };
         module.visit(&mut copy);
@@ -156,7 +160,7 @@ impl GradientSum {
         self.total = gradients;
     }
 
-    /// Takes the step's completed gradient sum out and returns it; leaves an empty sum for the next step.
+    /// Takes the step's completed gradient sum out of the stage and returns it; leaves an empty sum for the next step.
     pub(crate) fn take(&mut self) -> GradientsParams {
         let empty = Self::new(self.group.dtype, self.per_group);
         std::mem::replace(self, empty).total
@@ -176,8 +180,9 @@ impl ModuleVisitor for Again<'_> {
     }
 }
 
-/// Adds the gradients `beside` to `gradients`, parameter by parameter, and returns the sum. `beside` has gradients of
-/// the same module that were computed outside the autodiff graph, or those of the next group of micro-batches.
+/// Adds the gradients `beside` to the gradients `gradients` of the same module, parameter by parameter, and returns the
+/// sum. `beside` has gradients that were computed outside the autodiff graph, or those of the next group of
+/// micro-batches.
 pub(crate) fn joined<M: Module>(module: &M, gradients: GradientsParams, beside: GradientsParams) -> GradientsParams {
     if beside.is_empty() {
         return gradients;
@@ -207,8 +212,8 @@ mod tests {
     use burn::module::Param;
     use burn::tensor::{Device, Tensor};
 
-    /// Computes the gradient sum of a parameter whose gradient in micro-batch i is `values[i]`, and returns it. The
-    /// micro-batches arrive in the order `order`, and are summed in groups of `per_group`.
+    /// Returns the gradient sum of a test parameter whose gradient in micro-batch i is `values[i]`. The micro-batches
+    /// arrive in the order `order`, and are summed in groups of `per_group`.
     fn total<const N: usize>(values: [f32; N], order: [usize; N], per_group: usize) -> f32 {
         let device = Device::flex().autodiff();
         let parameter = Param::from_tensor(Tensor::<1>::zeros([1], &device));

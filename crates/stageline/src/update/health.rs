@@ -14,11 +14,11 @@ use stageline_nn::params::named::{self, Named};
 pub struct ParameterHealth {
     /// The index of the stage that trains the parameter whose health is reported.
     pub stage: usize,
-    /// The name of the parameter, as in checkpoints, such as `blocks.3.linear.weight`.
+    /// The name in checkpoints of the parameter whose health is reported, such as `blocks.3.linear.weight`.
     pub name: String,
     /// The norm of the parameter's gradient, which is summed over the micro-batches and not yet clipped.
     pub gradient_norm: f64,
-    /// The norm of the parameter after the optimizer step.
+    /// The Euclidean norm of the parameter's values after the optimizer step.
     pub parameter_norm: f64,
     /// The norm of the parameter's update: the difference between its values after and before the optimizer step.
     pub update_norm: f64,
@@ -39,14 +39,14 @@ impl ParameterHealth {
     }
 }
 
-/// A histogram of numbers by magnitude, with one bin for each power of two.
+/// A histogram of numbers, such as a gradient's elements, by magnitude, with one bin for each power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Histogram {
     counts: [u64; Self::BINS],
 }
 
 impl Histogram {
-    /// The number of bins in a histogram of magnitudes.
+    /// The number of bins in a histogram of a gradient's elements by magnitude.
     pub const BINS: usize = 40;
 
     /// The exponent of the power of two at which the histogram's second bin begins. The first bin counts all smaller
@@ -62,8 +62,8 @@ impl Histogram {
         Self { counts }
     }
 
-    /// Returns the bins of the histogram in ascending order, each with its lower end and the number of values in it.
-    /// Zeros are in no bin.
+    /// Returns the bins of the histogram of magnitudes in ascending order, each with its lower end and the number of
+    /// values in it. Zeros are in no bin.
     pub fn bins(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
         let from = |bin: usize| if bin == 0 { 0.0 } else { 2.0_f64.powi(Self::LOWEST + bin as i32 - 1) };
         self.counts.iter().enumerate().map(move |(bin, count)| (from(bin), *count))

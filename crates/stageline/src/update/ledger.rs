@@ -22,9 +22,9 @@ pub struct Ledger {
     replica.stage(*stage), found.backwards, found.weight, expected.backwards, expected.weight, self.missing()
 )]
 pub struct LedgerError {
-    /// The replica of the stage whose gradient sum is wrong.
+    /// The data-parallel replica of the stage whose gradient sum does not contain exactly its part of the batch.
     pub replica: Replica,
-    /// The stage whose gradient sum is wrong.
+    /// The stage whose gradient sum does not contain exactly its replica's part of the batch.
     pub stage: usize,
     /// The contents of the stage's wrong gradient sum: the number of micro-batches in it, and the sum of their loss
     /// weights (usually numbers of unmasked targets).
@@ -35,8 +35,9 @@ pub struct LedgerError {
 }
 
 impl LedgerError {
-    /// Describes for the error message how the stage's gradient sum differs from the expected one. Micro-batches are
-    /// summed in ascending order, so the first missing one follows the last one in the sum.
+    /// Describes for an error message what is wrong with the stage's gradient sum: the first missing micro-batch, too
+    /// many micro-batches, or wrong loss weights. Micro-batches are summed in ascending order, so the first missing one
+    /// follows the last one in the sum.
     fn missing(&self) -> String {
         match self.found.backwards {
             all if all == self.expected.backwards => "their weights differ".to_owned(),

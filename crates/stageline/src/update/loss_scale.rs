@@ -1,4 +1,4 @@
-//! Loss scaling: the factor that keeps small gradients within the range of f16.
+//! Loss scaling: a factor on the loss before the backward keeps small gradients within the range of f16.
 
 use std::ops::RangeInclusive;
 
@@ -14,9 +14,9 @@ use crate::update::precision::Precision;
 /// overflows nor underflows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LossScale {
-    /// A loss scale with this value, which never changes.
+    /// A loss scale (factor on the loss before the backward) with the given value, which never changes.
     Fixed(f64),
-    /// A loss scale that falls when gradients overflow and rises after many steps without an overflow, with these
+    /// A loss scale that falls when gradients overflow and rises after many steps without an overflow; the value is its
     /// settings.
     Dynamic(DynamicLossScale),
 }
@@ -25,13 +25,13 @@ pub enum LossScale {
 /// defaults are those of PyTorch's `GradScaler`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DynamicLossScale {
-    /// The loss scale of the first step; 65536 by default.
+    /// The loss scale (the factor on the loss before the backward) of the first step; 65536 by default.
     pub initial: f64,
-    /// The factor, above 1, by which the loss scale is multiplied when it rises; 2 by default.
+    /// The factor, above 1, by which the loss scale is multiplied after many steps without an overflow; 2 by default.
     pub growth: f64,
-    /// The factor, below 1, by which the loss scale is multiplied when it falls; 0.5 by default.
+    /// The factor, below 1, by which the loss scale is multiplied after a step with an overflow; 0.5 by default.
     pub back_off: f64,
-    /// The number of steps without an overflow after which the loss scale rises; 2000 by default.
+    /// The number of training steps without an overflow after which the dynamic loss scale rises; 2000 by default.
     pub growth_interval: usize,
     /// The lowest value of the loss scale; 1 by default. If a step still overflows at this value, the loss scale is not
     /// the cause.
@@ -53,7 +53,7 @@ impl DynamicLossScale {
 }
 
 impl LossScale {
-    /// Returns the default loss scale of a precision: dynamic for f16, and 1 for all others.
+    /// Returns the default loss scale for a precision of forwards and backwards: dynamic for f16, and 1 for all others.
     pub(crate) fn of(precision: Precision) -> Self {
         match precision {
             Precision::Full | Precision::Bf16 => Self::Fixed(1.0),
@@ -81,7 +81,7 @@ impl LossScale {
 pub(crate) struct Scaler {
     config: LossScale,
     scale: f64,
-    /// The number of steps without an overflow since the loss scale last changed.
+    /// The number of steps without an overflow since the dynamic loss scale last changed.
     calm: usize,
 }
 
@@ -114,7 +114,7 @@ impl Scaler {
         self.scale
     }
 
-    /// Counts a step without an overflow; a dynamic loss scale rises after enough such steps.
+    /// Counts a training step without an overflow; a dynamic loss scale rises after enough such steps.
     pub(crate) fn stepped(&mut self) {
         let LossScale::Dynamic(config) = self.config else { return };
         let DynamicLossScale { growth, growth_interval, .. } = config;
@@ -124,8 +124,8 @@ impl Scaler {
         }
     }
 
-    /// Lowers a dynamic loss scale after a step with an overflow. Returns whether the scale was lowered; false if it is
-    /// fixed or already at its lowest value.
+    /// Lowers a dynamic loss scale after a step with an overflow. Returns whether the loss scale was lowered; false if
+    /// the scale is fixed or already at its lowest value.
     pub(crate) fn back_off(&mut self) -> bool {
         let LossScale::Dynamic(DynamicLossScale { back_off, lowest, .. }) = self.config else { return false };
         let can = self.scale > lowest;

@@ -60,13 +60,14 @@ impl GradientNoise {
 /// scale is taken. Both are averaged before their ratio is taken, because the ratio of one step is biased.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NoiseAverage {
-    /// The decay of the running average: the factor by which earlier estimates are multiplied when the next one is
-    /// added, at least 0 and less than 1.
+    /// The decay of the running average of the gradient's squared norm and noise: the factor by which earlier estimates
+    /// are multiplied when the next one is added, at least 0 and less than 1.
     kept: f64,
     /// The weighted sum of all estimates so far of the gradient's squared norm and noise, in which later steps count
     /// more.
     sum: GradientNoise,
-    /// The sum of the weights with which the estimates so far were added; close to 1 after many steps.
+    /// The sum of the weights with which the estimates of the gradient's squared norm and noise so far were added;
+    /// close to 1 after many steps.
     weight: f64,
 }
 

@@ -42,7 +42,7 @@ struct Squares<'a> {
     /// The ids of the parameters visited so far, so that the gradient of a parameter that a module uses twice is
     /// squared once.
     seen: HashSet<ParamId>,
-    /// The sum of squares of each gradient, on the device.
+    /// The sum of squares of the gradient of each parameter, on the stage's device.
     sums: Vec<(ParamId, Tensor<1>)>,
 }
 

@@ -38,12 +38,13 @@ pub(crate) struct Trained<M> {
     rounding: Option<Rounding>,
     optimizer: ModuleOptimizer,
     learning_rate: ModuleLrScheduler,
-    /// The stage's state before its last optimizer step, kept until all stages are known to have stepped.
+    /// The stage's state before its last optimizer step (parameters and optimizer state), kept until all stages are
+    /// known to have stepped.
     before: Option<Before<M>>,
     /// Whether the stage keeps its state from before an optimizer step, so that the step can be rolled back.
     rollback: Rollback,
-    /// Whether the stage has made an optimizer step with rollback off that is not committed yet. Such a step cannot be
-    /// rolled back, and other stages may not have made it.
+    /// Whether the stage has made an optimizer step with the setting `rollback` off that is not committed yet. Such a
+    /// step cannot be rolled back, and other stages may not have made it.
     is_ahead: bool,
     /// Whether the stage has made an optimizer step that other stages have not made, and that cannot be rolled back.
     is_torn: bool,
@@ -84,7 +85,7 @@ impl<M: Module> Trained<M> {
         }
     }
 
-    /// Returns the stage's module in full precision. Panics if a panic in an optimizer step has lost it.
+    /// Returns the stage's module in full precision. Panics if the module was lost in a panic during an optimizer step.
     pub(crate) fn module(&self) -> &M {
         self.module.as_ref().expect("a worker whose stage has panicked executes no more commands")
     }
@@ -110,8 +111,8 @@ impl<M: Module> Trained<M> {
     }
 
     /// Makes one optimizer step of the stage and returns the step's base learning rate, which holds for all parameters
-    /// that have no learning rate of their own. The step is final only after [`commit`](Self::commit); a rehearsal (a
-    /// step that only measures memory) can be rolled back even if rollback is off.
+    /// that have no learning rate of their own. The step is final only after [`commit`](Self::commit). A rehearsal (a
+    /// step that only measures memory) can be rolled back even if the setting `rollback` is off.
     pub(crate) fn step(&mut self, gradients: GradientsParams, is_rehearsal: bool) -> f64 {
         if is_rehearsal || self.rollback == Rollback::Kept {
             let (module, optimizer) = (self.module().clone(), self.optimizer.clone());
@@ -134,7 +135,7 @@ impl<M: Module> Trained<M> {
     }
 
     /// Rolls back the stage's last optimizer step if it is not committed. If the state before the step was not kept,
-    /// marks the stage as torn instead, because other stages may not have made the step.
+    /// records instead that the stage is torn: it may have made a step that other stages have not made.
     pub(crate) fn roll_back(&mut self) {
         if let Some(before) = self.before.take() {
             (self.optimizer, self.learning_rate) = (before.optimizer, before.learning_rate);
@@ -214,8 +215,8 @@ impl<M: Module> Trained<M> {
         second_moments(&self.optimizer)
     }
 
-    /// Removes the stage's module and returns it, and drops the module's copy in a lower precision. Afterwards,
-    /// [`put`](Self::put) must store a module again.
+    /// Removes the stage's module and returns it, and drops the copy of the module in a lower precision. Afterwards,
+    /// [`put`](Self::put) must store a module in the stage again.
     fn take(&mut self) -> M {
         // The copy is dropped first, so that its memory is free while the module changes.
         self.copy = None;
@@ -235,7 +236,7 @@ impl<M: Module> Trained<M> {
         self.module.is_some() && !self.is_torn
     }
 
-    /// Returns the stage's module; `None` if a panic in an optimizer step lost it.
+    /// Returns the stage's module; `None` if the module was lost in a panic during an optimizer step.
     pub(crate) fn into_module(self) -> Option<M> {
         self.module
     }

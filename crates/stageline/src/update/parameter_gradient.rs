@@ -1,4 +1,4 @@
-//! Gradients of single parameters, returned to the caller instead of being applied.
+//! Gradients of single parameters, which are returned to the caller instead of being applied by an optimizer.
 
 use burn::module::{Module, ParamId};
 use burn::optim::GradientsParams;
@@ -10,9 +10,9 @@ use stageline_nn::params::named;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ParameterGradient {
-    /// The index of the stage that trains the parameter with this gradient.
+    /// The index of the stage that trains the parameter to which this gradient belongs.
     pub stage: usize,
-    /// The path of the parameter in the stage's module, such as `0.linear.weight`.
+    /// The path, in the stage's module, of the parameter with this gradient, such as `0.linear.weight`.
     pub path: String,
     /// The parameter's gradient summed over the micro-batches and not clipped, with its elements in row-major order.
     pub summed: Vec<f32>,

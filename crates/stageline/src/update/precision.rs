@@ -28,19 +28,20 @@ use stageline_nn::params::shared::{unify, with_value};
 /// own batch norm, which cannot compute on rounded inputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
-    /// The precision of the model's own parameters, most often f32. Whether a GPU multiplies matrices of f32 as TF32 is
-    /// up to burn: this setting does not change it.
+    /// Forwards and backwards compute in the precision of the model's own parameters, most often f32. Whether a GPU
+    /// multiplies matrices of f32 as TF32 is up to burn: this setting does not change it.
     #[default]
     Full,
-    /// The format bfloat16: the range of f32 with 8 bits of precision.
+    /// Forwards and backwards compute in bfloat16, which has the range of f32 with 8 bits of precision.
     Bf16,
-    /// The format IEEE half: 11 bits of precision, and a range (6e-8 to 65504) that needs loss scaling, which is on by
-    /// default.
+    /// Forwards and backwards compute in IEEE half precision (f16), which has 11 bits of precision and a range (6e-8 to
+    /// 65504) that needs loss scaling. Loss scaling is on by default.
     F16,
 }
 
 impl Precision {
-    /// Returns the float type to which this precision rounds parameters and inputs; `None` in full precision.
+    /// Returns the float type to which this precision of forwards and backwards rounds parameters and inputs; `None` in
+    /// full precision.
     fn rounded(self) -> Option<FloatDType> {
         match self {
             Self::Full => None,
@@ -49,19 +50,20 @@ impl Precision {
         }
     }
 
-    /// Returns the size in bytes of one element of a rounded parameter in this lower precision; 0 in full precision, in
-    /// which no parameter is rounded.
+    /// Returns the size in bytes of one element of a rounded parameter in this precision of forwards and backwards; 0
+    /// in full precision, in which no parameter is rounded.
     pub(crate) fn bytes(self) -> usize {
         self.rounded().map_or(0, |dtype| DType::from(dtype).size())
     }
 
-    /// Returns the rule for copying `module` in this lower precision; `None` in full precision, in which stages compute
-    /// with the module itself.
+    /// Returns the rule for copying `module` in this precision of forwards and backwards; `None` in full precision, in
+    /// which stages compute with the module itself.
     pub(crate) fn rounding<M: Module>(self, module: &M) -> Option<Rounding> {
         Some(Rounding { dtype: self.rounded()?, kept: kept(module) })
     }
 
-    /// Rounds the float tensors of a batch's input to this precision; leaves them unchanged in full precision.
+    /// Rounds the float tensors of a batch's input to this precision of forwards and backwards; leaves them unchanged
+    /// in full precision.
     pub(crate) fn round_input<P: Payload>(self, payload: P) -> P {
         match self.rounded() {
             Some(dtype) => payload.map(&mut RoundInput(dtype)),
@@ -69,15 +71,15 @@ impl Precision {
         }
     }
 
-    /// Returns the float type in which gradients are summed over the micro-batches: f32 in a lower precision; `None` in
-    /// full precision, in which they are summed in their own type.
+    /// Returns the float type in which gradients are summed over the micro-batches: f32 if stages compute in a lower
+    /// precision; `None` in full precision, in which gradients are summed in their own type.
     pub(crate) fn of_sums(self) -> Option<FloatDType> {
         self.rounded().map(|_| FloatDType::F32)
     }
 }
 
 /// The rule for copying a stage's module in a lower precision: the float type to which parameters are rounded, and the
-/// parameters that are not rounded.
+/// list of parameters that are not rounded.
 pub(crate) struct Rounding {
     dtype: FloatDType,
     /// The ids of the parameters that are not rounded when a module is copied in a lower precision: all parameters of
@@ -218,7 +220,7 @@ impl FromStr for Precision {
     }
 }
 
-/// The error when a text is not the name of a precision: `full`, `bf16` or `f16`.
+/// The error that a text is not the name of a precision, which is `full`, `bf16` or `f16`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a precision; write `full`, `bf16` or `f16`")]
 pub struct PrecisionError(String);
@@ -250,7 +252,8 @@ mod tests {
         assert_eq!((norm.gamma.val().dtype(), norm.running_mean.value().dtype()), (DType::F32, DType::F32));
     }
 
-    /// A test's module with a running state, which must stay in f32, and a frozen parameter, which must be rounded.
+    /// A module for a test of rounding, with a running state, which must stay in f32, and a frozen parameter, which
+    /// must be rounded.
     #[derive(Module, Debug)]
     struct Stateful {
         state: RunningState<Tensor<1>>,

@@ -59,7 +59,7 @@ impl WarmupCosine {
         Ok(Self { peak, lowest: 0.0, warm_up: warm_up as u64, steps: steps as u64, taken: 0 })
     }
 
-    /// Sets the lowest learning rate, to which the schedule falls, to `lowest` instead of 0.
+    /// Sets the lowest learning rate, to which the schedule's cosine falls, to `lowest` instead of 0.
     ///
     /// # Errors
     /// Returns [`WarmupCosineError`] if `lowest` is not between 0 and the peak.
@@ -70,7 +70,7 @@ impl WarmupCosine {
         Ok(Self { lowest, ..self })
     }
 
-    /// Returns the schedule's learning rate for the optimizer step `step`, counted from 0.
+    /// Returns the learning rate of the schedule (warm-up, then cosine) for the optimizer step `step`, counted from 0.
     pub fn at(&self, step: u64) -> f64 {
         let Self { peak, lowest, warm_up, steps, .. } = *self;
         if step < warm_up {
@@ -105,30 +105,30 @@ impl LrScheduler for WarmupCosine {
     }
 }
 
-/// The error when the settings of a [`WarmupCosine`] schedule are invalid.
+/// The error when the settings of a [`WarmupCosine`] learning rate schedule are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WarmupCosineError {
-    /// The peak learning rate is not a finite number above 0.
+    /// The peak learning rate of the schedule is not a finite number above 0.
     #[error("the peak learning rate is {peak}; give a finite number above 0")]
     Peak {
-        /// The invalid peak learning rate that the caller gave.
+        /// The invalid peak learning rate that the caller gave for the schedule.
         peak: f64,
     },
-    /// The lowest learning rate is not between 0 and the peak learning rate.
+    /// The lowest learning rate of the schedule is not between 0 and its peak learning rate.
     #[error("the lowest learning rate is {lowest}; give a number from 0 to the peak, {peak}")]
     Lowest {
-        /// The invalid lowest learning rate that the caller gave.
+        /// The invalid lowest learning rate that the caller gave for the schedule.
         lowest: f64,
-        /// The peak learning rate of the schedule.
+        /// The peak learning rate of the schedule, which its lowest learning rate must not exceed.
         peak: f64,
     },
-    /// The warm-up of the learning rate has more steps than the whole schedule.
+    /// The warm-up of the learning rate has more steps than the whole learning rate schedule.
     #[error("{warm_up} steps of warm-up do not fit a schedule of {steps} steps; give fewer, or a longer schedule")]
     WarmUp {
         /// The number of warm-up steps that the caller gave, which exceeds the number of steps of the whole schedule.
         warm_up: usize,
-        /// The number of optimizer steps of the whole learning rate schedule.
+        /// The number of optimizer steps of the whole learning rate schedule, fewer than those of its warm-up.
         steps: usize,
     },
 }
@@ -140,8 +140,8 @@ mod tests {
 
     use super::*;
 
-    /// Tests learning rates that can be computed by hand: those of steps at which the cosine is that of 0, pi/3, pi/2
-    /// or 2 pi/3.
+    /// Tests the learning rate schedule at steps whose rates can be computed by hand: those at which the cosine is that
+    /// of 0, pi/3, pi/2 or 2 pi/3.
     #[test]
     fn rates_are_those_of_the_closed_form() {
         let schedule = WarmupCosine::new(1.0, 3, 15).unwrap().down_to(0.25).unwrap();

@@ -23,7 +23,7 @@ pub enum Cause {
         /// The last stage (the nearest to the loss) whose gradients leave out the micro-batch. Earlier stages may miss
         /// the micro-batch too, because they receive no gradients for it.
         stage: usize,
-        /// The index of the micro-batch that the stage's gradients leave out.
+        /// The index of the micro-batch that the verified training leaves out of the stage's gradients.
         micro_batch: usize,
     },
     /// The verified training clips gradients separately per micro-batch, stage or parameter, instead of all gradients
@@ -70,7 +70,7 @@ pub enum Cause {
         /// on one device) differ by more than the tolerance; `None` if only the validation losses differ.
         step: Option<usize>,
     },
-    /// No known fault explains the difference between the trainings.
+    /// No known fault of gradient accumulation explains the difference between the two trainings of the verification.
     Unknown {
         /// The stage of the parameter whose gradient differs most from that of the reference (the same training on one
         /// device).
@@ -84,7 +84,7 @@ pub enum Cause {
 /// The code that wrongly averages the means of micro-batches: the loss function or the training loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// The loss function returns the mean over a micro-batch's targets instead of their sum.
+    /// The loss function wrongly returns the mean over a micro-batch's targets instead of their sum.
     Loss,
     /// The training loop averages the means of the micro-batches, instead of dividing the sum of all losses by the loss
     /// weight of the whole step.

@@ -22,12 +22,12 @@ use crate::verify::flat::{Flat, add, clipped, dot, flat};
 /// The inputs of the search for the cause of a difference between a training and its reference (the same training on
 /// one device): the model, the batch of the first step, and the gradients of both trainings.
 pub(super) struct Diagnosis<'a, In: Payload, Out: Payload, Target: Payload> {
-    /// The closure that builds the pipeline to verify, with the same parameters on every call.
+    /// The closure that builds the pipeline to verify, with the same initial parameters on every call.
     pub(super) build: &'a Build<'a, In, Out, Target>,
-    /// True if the reference (the training on one device with which the pipeline is compared) has a separate model of
-    /// one stage that was never cut; false if it has the pipeline's own stages.
+    /// True if the reference (the training on one device with which the pipeline is compared) trains the model as it
+    /// was before its division into stages; false if it trains the pipeline's own stages.
     pub(super) is_uncut: bool,
-    /// The batch of the first training step.
+    /// The batch of the first training step of both trainings, the verified one and its reference.
     pub(super) batch: Batch<In, Target>,
     /// The gradient of each parameter at the first step of the training that is verified, as the user configured it.
     pub(super) configured: &'a [ParameterGradient],
@@ -146,8 +146,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         Ok(probes.cut(self.batch.clone(), count)?)
     }
 
-    /// Returns a list of zeros, one for each element of the gradients of all parameters, as the start of a sum of
-    /// gradients.
+    /// Returns a list of zeros as the start of a sum of gradients: one zero for each element of the gradients of all
+    /// parameters of the model.
     fn zeros(&self) -> Flat {
         vec![0.0; self.reference.iter().map(|gradient| gradient.summed.len()).sum()]
     }
@@ -289,8 +289,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         Ok(self.close(&flat(&full), &flat(self.reference)) && !self.close(found, &flat(&full)))
     }
 
-    /// Returns the cause among `candidates` whose predicted gradients are the closest to the gradients `found` of the
-    /// training; `None` if no prediction is within the tolerance for every parameter.
+    /// Returns the fault among `candidates` whose predicted gradients are the closest to the gradients `found` of the
+    /// verified training; `None` if no prediction is within the tolerance for every parameter.
     fn closest<const N: usize>(&self, found: &Flat, candidates: [(Cause, Flat); N]) -> Option<Cause> {
         let largest = |predicted: &Flat| self.distances(found, predicted).into_iter().fold(0.0, f64::max);
         let measured = candidates.into_iter().map(|(cause, predicted)| (largest(&predicted), cause));
@@ -325,8 +325,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         self.reference.iter().map(distance).collect()
     }
 
-    /// Returns the last stage that trains any of the given parameters, which are indices into the model's list of
-    /// parameters; `None` if no indices are given.
+    /// Returns the last stage (the nearest to the loss) that trains any of the given parameters, which are indices into
+    /// the model's list of parameters; `None` if no indices are given.
     fn last_stage(&self, parameters: &[usize]) -> Option<usize> {
         parameters.iter().map(|&at| self.reference[at].stage).max()
     }

@@ -1,4 +1,4 @@
-//! The comparison of two sets of gradients, parameter by parameter.
+//! The comparison of the gradients of two trainings, parameter by parameter.
 
 use std::fmt;
 
@@ -46,14 +46,14 @@ pub(super) fn differences(
     Ok(pairs.map(difference).collect())
 }
 
-/// Returns the difference of the parameter whose gradients in the two trainings differ most; `None` if there are no
-/// parameters.
+/// Returns the relative difference of the parameter whose gradients in the two trainings differ most; `None` if there
+/// are no parameters.
 pub(super) fn worst(differences: &[Difference]) -> Option<&Difference> {
     differences.iter().max_by(|a, b| a.relative.total_cmp(&b.relative))
 }
 
-/// Checks that two lists of gradients have the same length, and at each position gradients of the same size; returns an
-/// error if not.
+/// Checks that the gradients of two trainings belong to the same parameters: the two lists have the same length, and at
+/// each position gradients of the same size. Returns an error if not.
 fn same_parameters(configured: &[ParameterGradient], reference: &[ParameterGradient]) -> Result<(), VerifyError> {
     let describe = |gradient: Option<&ParameterGradient>| match gradient {
         Some(gradient) => format!("`{}` of {} elements", gradient.path, gradient.applied.len()),
@@ -84,7 +84,7 @@ pub(super) fn relative(
     if difference == 0.0 { 0.0 } else { difference.sqrt() / norm.sqrt().max(1e-3 * norm_of_all) }
 }
 
-/// Returns the elements of a gradient, converted from f32 to f64.
+/// Returns the elements of a parameter's gradient, converted from f32 to f64.
 pub(super) fn wide(values: &[f32]) -> impl Iterator<Item = f64> {
     values.iter().copied().map(f64::from)
 }

@@ -8,7 +8,7 @@ use crate::threads::failure::BoxError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerifyError {
-    /// A pipeline that the verification needs could not be built.
+    /// A pipeline that the verification needs could not be built; the value is the error.
     #[error(transparent)]
     Build(#[from] BuildError),
     /// The reference (the same training on one device) failed, or a computation that searches for the cause of a
@@ -23,10 +23,10 @@ pub enum VerifyError {
          `.reference_micro_batches({given})`, or give uncut batches"
     )]
     CutByHand {
-        /// The number of micro-batches into which the caller has split a batch.
+        /// The number of micro-batches into which the caller of the verification has split a batch.
         given: usize,
     },
-    /// The verified training (the one that is compared with its reference) failed with this error.
+    /// The verified training (the one that is compared with its reference) failed; the value is its error.
     #[error("the training that is verified failed: {0}")]
     Trial(BoxError),
     /// The verified training returned gradients that do not match the model's parameters in number or size.
@@ -35,7 +35,8 @@ pub enum VerifyError {
          gradients of all trained parameters in the order of the model"
     )]
     Gradients {
-        /// The index of the first gradient whose size differs from that of the model's parameter at the same index.
+        /// The index of the first gradient of the verified training whose size differs from that of the model's
+        /// parameter at the same index.
         at: usize,
         /// The path and size of the gradient that the verified training returned at the index `at`; "none" if it
         /// returned fewer gradients.

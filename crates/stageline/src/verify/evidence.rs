@@ -5,12 +5,12 @@ use crate::model::loss_weight::Weight;
 
 /// The losses and gradients of the micro-batches of one batch, where each micro-batch was run alone.
 pub(super) struct Parts {
-    /// For each micro-batch, a pair: the sum of each loss term over the micro-batch's targets, and the micro-batch's
-    /// loss weight.
+    /// For each micro-batch of the batch, a pair: the sum of each loss term over the micro-batch's targets, and the
+    /// micro-batch's loss weight.
     pub(super) losses: Vec<(Vec<f64>, Weight)>,
     /// The sum of the gradients of all micro-batches of the batch, divided by the loss weight of the whole batch.
     pub(super) sum: Flat,
-    /// For each micro-batch, the indices of the parameters whose gradient is zero in every element.
+    /// For each micro-batch of the batch, the indices of the parameters whose gradient is zero in every element.
     pub(super) zero_gradients: Vec<Vec<usize>>,
 }
 

@@ -1,4 +1,4 @@
-//! Arithmetic with all gradients of a model as one list of numbers.
+//! Arithmetic with the gradients of all parameters of a model as one list of numbers.
 
 use super::difference::wide;
 use crate::update::clip::{Clip, Scaling};
@@ -12,7 +12,7 @@ pub(super) fn flat(gradients: &[ParameterGradient]) -> Flat {
     gradients.iter().flat_map(|gradient| wide(&gradient.summed)).collect()
 }
 
-/// Adds `factor` times the gradients `values` to the gradients `sum`, element by element.
+/// Adds `factor` times the gradients `values` of a model to the gradients `sum`, element by element.
 pub(super) fn add(sum: &mut Flat, values: &Flat, factor: f64) {
     sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += factor * value);
 }
@@ -22,8 +22,8 @@ pub(super) fn dot(a: &Flat, b: &Flat) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// Clips a list of gradients and returns the list. The setting `clip` limits either the norm of the whole list or the
-/// size of each element; with `None` the list stays unchanged.
+/// Clips the gradients of a model, given as one list, and returns the list. The setting `clip` limits either the norm
+/// of the whole list or the size of each element; with `None` the list stays unchanged.
 pub(super) fn clipped(mut gradients: Flat, clip: Option<Clip>) -> Flat {
     let norm = dot(&gradients, &gradients).sqrt();
     match clip.map_or(Scaling::Keep, |clip| clip.scaling(norm)) {

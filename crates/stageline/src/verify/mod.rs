@@ -190,8 +190,8 @@ impl Verify {
     }
 
     /// Runs the training that is verified (`trial`) and its reference (the same training on one device), and compares
-    /// their gradients and losses. The reference trains the uncut model (`models.uncut`), or the stages of
-    /// `models.build` if there is no uncut model.
+    /// their gradients and losses. The reference trains the model before its division into stages (`models.uncut`) if
+    /// the caller gave one, and otherwise the stages of `models.build`.
     fn verify<In: Payload, Out: Payload, Target: Payload>(
         self,
         mut trial: impl Trial<In, Target>,
@@ -271,9 +271,9 @@ impl Verify {
 /// The training losses and the validation loss of one of the two trainings of a verification: the one that is verified,
 /// or the one on one device.
 pub(super) struct Trained {
-    /// The training loss at each step, in the order of the steps.
+    /// The training loss of every training step, in the order of the steps.
     losses: Vec<f64>,
-    /// The validation loss after the last step; `None` if there are no validation batches.
+    /// The mean loss on the validation batches after the last training step; `None` if there are no validation batches.
     validation: Option<f64>,
 }
 
@@ -281,9 +281,9 @@ pub(super) struct Trained {
 /// training on one device).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Compared {
-    /// The loss of the training that is verified, as configured.
+    /// The loss of the training that is verified, which runs as the user configured it.
     pub configured: f64,
-    /// The loss of the reference, which trains with the full batch on one device.
+    /// The loss of the reference training, which runs with the full batch on one device.
     pub reference: f64,
 }
 

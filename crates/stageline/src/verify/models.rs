@@ -7,10 +7,10 @@ use crate::model::payload::Payload;
 /// that is trained on one device.
 pub(super) struct Models<'a, In: Payload, Out: Payload, Target: Payload> {
     pub(super) build: &'a Build<'a, In, Out, Target>,
-    /// The closure that builds the model as it was before it was cut into stages, which the reference (the training on
-    /// one device) then trains; `None` if the reference trains the stages of the verified pipeline.
+    /// The closure that builds the model before its division into stages, which the reference (the training on one
+    /// device) then trains; `None` if the reference trains the stages of the verified pipeline.
     pub(super) uncut: Option<&'a Build<'a, In, Out, Target>>,
 }
 
-/// A closure that builds a pipeline, with the same parameters on every call.
+/// A closure that builds a pipeline for a verification, with the same initial parameters on every call.
 pub(super) type Build<'a, In, Out, Target> = dyn Fn() -> PipelineBuilder<In, Out, Target> + 'a;

@@ -37,23 +37,23 @@ impl Verification {
         self.cause.is_none()
     }
 
-    /// Returns the difference of the parameter whose gradients differ most between the verified training and the one on
-    /// one device; `None` if there are no parameters.
+    /// Returns the relative difference of the parameter whose gradients differ most between the verified training and
+    /// the same training on one device; `None` if there are no parameters.
     pub fn worst(&self) -> Option<&Difference> {
         difference::worst(&self.gradients)
     }
 
-    /// Whether the verified training and the one on one device agree within the tolerances in all gradients of the
-    /// first step and in the last loss. The last loss is that of the validation, or of the last step if there is no
-    /// validation.
+    /// Whether the verified training and the same training on one device agree within the tolerances in all gradients
+    /// of the first step and in the last loss. The last loss is that of the validation, or of the last step if there is
+    /// no validation.
     pub(super) fn agrees(&self) -> bool {
         let gradients = self.gradients.iter().all(|difference| difference.relative <= self.bars.gradient);
         let last = self.validation.or(self.losses.last().copied());
         gradients && last.is_none_or(|losses| losses.within(self.bars.loss))
     }
 
-    /// Returns the index of the first step at which the losses of the verified training and of the one on one device
-    /// differ by more than the tolerance; `None` if there is no such step.
+    /// Returns the index of the first step at which the losses of the verified training and of the same training on one
+    /// device differ by more than the tolerance; `None` if there is no such step.
     pub(super) fn first_step_apart(&self) -> Option<usize> {
         self.losses.iter().position(|losses| !losses.within(self.bars.loss))
     }

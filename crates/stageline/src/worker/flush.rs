@@ -44,8 +44,9 @@ impl Worker {
         Ok(())
     }
 
-    /// Completes the gradient sum of each of the worker's stages at the end of a step. With several replicas, replica 0
-    /// adds up the sums of all replicas, and the reduction is recorded with an event and a tracing span.
+    /// Completes the gradient sum of each of the worker's stages at the end of a step. With several data-parallel
+    /// replicas, replica 0 adds up the sums of all replicas, and the worker records this reduction with an event and a
+    /// tracing span.
     pub(super) fn reduce(&mut self, step: usize) -> Result<(), Stopped> {
         for runner in &mut self.runners {
             if self.replica.of == 1 {
@@ -62,8 +63,9 @@ impl Worker {
         Ok(())
     }
 
-    /// Ends the pass on each of the worker's stages, and sends each stage's outcome (losses, gradient norms, number of
-    /// summed micro-batches) to the caller. Returns whether all losses and gradient norms of this worker are finite.
+    /// Ends the pass over a batch (a step, an evaluation, ...) on each of the worker's stages, and sends each stage's
+    /// outcome (losses, gradient norms, number of summed micro-batches) to the caller. Returns whether all losses and
+    /// gradient norms of this worker are finite.
     pub(super) fn finish(&mut self) -> Result<bool, Stopped> {
         let mut finite = true;
         for runner in &mut self.runners {

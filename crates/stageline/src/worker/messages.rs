@@ -27,9 +27,9 @@ pub(crate) enum Command {
     /// The command to send a copy of the module of each of the worker's stages, for a snapshot (copies of all modules
     /// of a running pipeline).
     Copy { during: During },
-    /// The command to receive the true verdict on the last step (step the optimizers, or skip the step), which the
-    /// stages have ended with an assumed verdict. If the verdicts differ, the stages roll the step back and end it
-    /// again with the true verdict.
+    /// The command to receive the true verdict on the last step (step the optimizers, or skip the step), if the stages
+    /// have ended that step with an assumed verdict. If the two verdicts differ, the stages roll the step back and end
+    /// it again with the true verdict.
     Settle { during: During },
 }
 
@@ -37,52 +37,52 @@ pub(crate) enum Command {
 /// the events that the worker records.
 pub(crate) struct Run {
     pub(crate) asked: Asked,
-    /// The empty list to which the worker adds its events (timed activities) of the pass, allocated by the caller;
-    /// events beyond the list's capacity are dropped.
+    /// The empty list to which the worker adds its events (timed activities) of the pass. The caller allocates the
+    /// list; events beyond the list's capacity are dropped.
     pub(crate) events: Vec<Event>,
 }
 
-/// The request to run one pass over the plan (a training step, an evaluation, ...), which is the same for all workers
-/// of a replica.
+/// The request to run one pass over a batch (a training step, an evaluation, ...), which is the same for all workers of
+/// a data-parallel replica.
 #[derive(Clone)]
 pub(crate) struct Asked {
-    /// The kind and number of the pass (such as step 3), for errors and logs.
+    /// The kind and number of the requested pass (such as step 3), for error messages and logs.
     pub(crate) during: During,
-    /// The plan whose instructions the workers execute in this pass.
+    /// The plan whose instructions the workers execute in this pass over a batch (a step, an evaluation, ...).
     pub(crate) plan: Arc<Checked>,
     pub(crate) pass: Pass,
-    /// The clock by which the events of the pass are timed: the host's clock, with or without a wait for the device
-    /// after every action.
+    /// The clock by which the workers time the events of the pass: the host's clock, with or without a wait for the
+    /// device after every action.
     pub(crate) clock: Clock,
-    /// The time at which the pass began; the times of the pass's events are counted from it.
+    /// The time at which the pass (a step, an evaluation, ...) began; the times of recorded events are counted from it.
     pub(crate) began: Instant,
     /// The moment at which the stages step their optimizers: after the common verdict of all stages (step, or skip the
     /// step), or speculatively before that verdict, on an assumed verdict.
     pub(crate) flush: Flush,
-    /// Whether the pass begins before the verdict on the previous step (step the optimizers, or skip) is known. If that
-    /// verdict differs from the assumed one, this pass is discarded.
+    /// Whether the requested pass is a training step that begins before the verdict on the previous step (step the
+    /// optimizers, or skip) is known. If that verdict differs from the assumed one, this pass is discarded.
     pub(crate) behind: bool,
 }
 
-/// A stage's reply to the caller after the stage has acted on the true or an assumed verdict on a step: it has stepped
-/// its optimizer, or skipped the step.
+/// A stage's reply to the caller after the stage has acted on a verdict on a training step (the true verdict, or one
+/// that the stage assumed): it has stepped its optimizer, or skipped the step.
 pub(crate) struct Stepped {
     pub(crate) replica: Replica,
     pub(crate) stage: usize,
-    /// The verdict (to step the optimizer, to skip the step, ...) on which the stage acted: the true one, or an assumed
-    /// one.
+    /// The verdict on the training step (to step the optimizer, to skip the step, ...) on which the stage acted: the
+    /// true one, or one that the stage assumed.
     pub(crate) verdict: Verdict,
     pub(crate) conclusion: Conclusion,
 }
 
-/// The reply of a worker with the timed events that it has recorded in a training pass.
+/// The reply of a worker with the timed events that it has recorded in a training step.
 pub(crate) struct Recorded {
     pub(crate) replica: Replica,
     pub(crate) worker: usize,
     pub(crate) events: Vec<Event>,
 }
 
-/// A worker's ends of its channels to and from the caller.
+/// A worker's ends of the channels by which it exchanges commands, verdicts and replies with the caller.
 pub(crate) struct WorkerChannels {
     pub(crate) commands: Receiver<Command>,
     /// The receiver of the verdicts on steps: whether all stages step their optimizers or skip the step.
@@ -93,13 +93,13 @@ pub(crate) struct WorkerChannels {
 /// The senders of replies to the caller, one for each kind of reply, which all workers share.
 #[derive(Clone)]
 pub(crate) struct ReplySenders {
-    /// The sender of each stage's outcome (losses, gradient norms, number of summed micro-batches) at the end of a
-    /// pass.
+    /// The sender of each stage's outcome (losses, gradient norms, number of summed micro-batches) at the end of a step
+    /// or an evaluation.
     pub(crate) finished: Sender<Outcome>,
     /// The sender of each stage's report (learning rate, parameter health, gradients) after the stage has acted on the
     /// verdict (step the optimizer, or skip the step).
     pub(crate) stepped: Sender<Stepped>,
-    /// The sender of the events (timed activities) that each worker has recorded in a training pass.
+    /// The sender of the events (timed activities) that each worker has recorded in a training step.
     pub(crate) recorded: Sender<Recorded>,
     /// The sender of each stage's state (parameters and optimizer state) for a checkpoint.
     pub(crate) saved: Sender<StageState>,

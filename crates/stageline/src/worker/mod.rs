@@ -70,23 +70,23 @@ pub(crate) struct Worker {
     pub(super) waits: Waits,
     pub(super) diary: Diary,
     pub(super) gauges: Gauges,
-    /// The number of the last training step while it is uncommitted: this worker's stages have made the step, but it is
-    /// not yet known whether all other stages have made it. `None` if no step is uncommitted.
+    /// The number of the worker's last training step while the step is uncommitted: this worker's stages have made the
+    /// step, but it is not yet known whether all other stages have made it. `None` if no step is uncommitted.
     pub(super) uncommitted: Option<usize>,
-    /// The state of the verdict (step the optimizers, or skip) on this worker's last training step: known, only assumed
-    /// so far, or different from the assumed verdict.
+    /// The worker's knowledge of the verdict (step the optimizers, or skip) on its last training step: the verdict is
+    /// known, is only assumed so far, or differs from the assumed one.
     pub(super) last: Last,
 }
 
-/// The state of the verdict (step the optimizers, or skip) on a worker's last training step: known, only assumed so
-/// far, or different from the assumed verdict.
+/// A worker's knowledge of the verdict (step the optimizers, or skip) on its last training step: the verdict is known,
+/// is only assumed so far, or differs from the assumed one.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Last {
     /// The verdict on the last training step (step the optimizers, or skip) is known, and the step ended as this
     /// verdict says.
     Known,
-    /// The last training step ended with the assumed verdict (step the optimizers, or skip) that this variant contains;
-    /// the true verdict has not arrived yet.
+    /// The last training step ended with an assumed verdict (step the optimizers, or skip), because the true verdict
+    /// has not arrived yet; the value is the assumed verdict.
     Assumed(Verdict),
     /// The true verdict on the last training step (step the optimizers, or skip), which this variant contains, differs
     /// from the verdict that the stages had assumed. The work on the following step is discarded. If the last step was
@@ -217,9 +217,9 @@ impl Worker {
         Ok(())
     }
 
-    /// Commits the last step, and sends the caller a copy of each of the worker's stages: its state or its module.
-    /// `copy` makes the copy of one stage, and `replies` selects the channel to the caller on which the copies are
-    /// sent.
+    /// Commits the worker's last training step, and sends the caller a copy of each of the worker's stages: its state
+    /// or its module. `copy` makes the copy of one stage, and `replies` selects the channel to the caller on which the
+    /// copies are sent.
     fn send_copies<T>(
         &mut self,
         during: During,

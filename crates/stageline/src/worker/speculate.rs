@@ -16,8 +16,8 @@ use crate::update::flush::Verdict;
 use stageline_nn::forward::after_step;
 
 impl Worker {
-    /// Commits the last training step, which all stages have made: drops the state from before the step, and runs the
-    /// effects (such as updates of running statistics) that the step's forwards deferred.
+    /// Commits the worker's last training step, which all stages have made: drops the state from before the step, and
+    /// runs the effects (such as updates of running statistics) that the step's forwards deferred.
     pub(super) fn commit(&mut self) {
         if self.uncommitted.take().is_some() {
             self.runners.iter_mut().for_each(|runner| runner.commit());
@@ -25,8 +25,8 @@ impl Worker {
         }
     }
 
-    /// Rolls back the last training step, which not all stages have made. Effects that forwards since that step
-    /// deferred, such as updates of running statistics, are dropped.
+    /// Rolls back the worker's last training step, which not all stages have made. Effects that forwards since that
+    /// step deferred, such as updates of running statistics, are dropped.
     pub(super) fn roll_back(&mut self) {
         self.runners.iter_mut().for_each(|runner| runner.roll_back());
         after_step::skipped();
@@ -58,9 +58,9 @@ impl Worker {
         }
     }
 
-    /// Receives the verdict on the last step (step the optimizers, or skip the step) if it has arrived, without
-    /// waiting. If it equals the assumed verdict, the step is committed at once, which frees the copies of the state
-    /// from before that step.
+    /// Receives the verdict on the worker's last step (step the optimizers, or skip the step) if it has arrived,
+    /// without waiting. If this verdict equals the assumed one, the step is committed at once, which frees the copies
+    /// of the state from before that step.
     pub(super) fn poll_verdict(&mut self) -> Result<(), Stopped> {
         if let Last::Assumed(assumed) = self.last
             && let Some(verdict) = self.waits.try_receive(&self.channels.verdicts)?

@@ -1,13 +1,13 @@
-//! The functions of instructions that compute in each lane separately.
+//! The functions of PTX instructions that compute in each lane (thread of a warp) separately.
 
 use half::{bf16, f16};
 
-/// The bits of one register in each of the 32 lanes of a warp.
+/// The bits of one register in each of the 32 lanes (threads) of a warp.
 pub type Lanes = [u64; 32];
-/// The function that an instruction computes in every lane, from up to three registers.
+/// The function that a PTX instruction computes in every lane of a warp, from up to three registers.
 pub type Function = Box<dyn Fn(&Lanes, &Lanes, &Lanes) -> Lanes + Send + Sync>;
 
-/// The type of a value in a register. Integers have a width in bits.
+/// The type of a value in a register of a kernel: an integer or a float. Integers have a width in bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
     Unsigned(u32),
@@ -53,7 +53,7 @@ impl Type {
         }
     }
 
-    /// Returns the least and the greatest value of this integer type.
+    /// Returns the least and the greatest value that this integer type of a register can have.
     fn bounds(self) -> [i128; 2] {
         match self {
             Self::Signed(bits) => [-(1 << (bits - 1)), (1 << (bits - 1)) - 1],
@@ -75,7 +75,7 @@ impl Type {
         value as u64 & mask(self.bits())
     }
 
-    /// Converts the bits of a float of this type to f64, which is exact for all types.
+    /// Converts the bits of a register with a float of this type to f64, which is exact for all types.
     #[inline(always)]
     pub fn float(self, bits: u64) -> f64 {
         match self {
@@ -123,7 +123,7 @@ fn floats(of: Type, f: impl Fn(f64, f64, f64) -> f64 + Send + Sync + 'static) ->
     lanes(move |a, b, c| of.of_float(f(of.float(a), of.float(b), of.float(c))))
 }
 
-/// Returns a function that applies a 16-bit operation to both halves of a 32-bit register separately.
+/// Returns a function that applies an operation on 16-bit floats to both halves of a 32-bit register separately.
 fn halves(of: Type, f: impl Fn(f64, f64, f64) -> f64 + Send + Sync + 'static) -> Function {
     let part = move |a: u64, b: u64, c: u64| of.of_float(f(of.float(a), of.float(b), of.float(c)));
     lanes(move |a, b, c| part(a, b, c) | part(a >> 16, b >> 16, c >> 16) << 16)
@@ -189,7 +189,7 @@ fn fused(a: f64, b: f64, c: f64) -> f64 {
     })
 }
 
-/// Returns the fused product and sum of three f32 numbers, rounded down.
+/// Returns the fused product and sum of three f32 numbers, rounded down, given the bits of the numbers.
 fn fma_down(bits: [u64; 3]) -> u64 {
     let [a, b, c] = bits.map(|bits| f64::from(f32::from_bits(bits as u32)));
     let sum = fused(a, b, c);
@@ -198,7 +198,7 @@ fn fma_down(bits: [u64; 3]) -> u64 {
     u64::from(down.to_bits())
 }
 
-/// Returns the larger of two numbers, where NaN is less than all numbers and -0 less than 0.
+/// Returns the larger of two floats, where NaN is less than all numbers and -0 less than 0.
 fn larger(a: f64, b: f64) -> f64 {
     let is_first = b.is_nan() || a > b || (a == b && a.is_sign_positive());
     if is_first { a } else { b }

@@ -1,4 +1,5 @@
-//! Translates the PTX of a kernel to a program. An instruction or modifier that is not supported is an error.
+//! Translates the PTX of a kernel to a program that the emulation can run. An instruction or modifier that is not
+//! supported is an error.
 
 use std::collections::HashMap;
 
@@ -8,10 +9,10 @@ use super::fragment::{Fragment, Product, Role};
 use super::program::{Address, Initial, Operation, Program, Register, Rows, Shuffle, Space, Step, Tile, window};
 use crate::ptx::{Entry, Instruction, declared, inside};
 
-/// The alignment of a kernel's declared memory and parameters, in bytes.
+/// The alignment in bytes of the memory and the parameters that a kernel declares.
 const ALIGNMENT: usize = 16;
 
-/// The registers, symbols and labels of the kernel that is being decoded, by name.
+/// The registers, symbols and labels, by name, of the kernel whose PTX is being translated.
 #[derive(Default)]
 struct Names {
     registers: HashMap<String, Register>,
@@ -118,8 +119,8 @@ impl Names {
         register
     }
 
-    /// Returns the register of an instruction's operand: a declared register, or one that contains the operand's number
-    /// or address.
+    /// Returns the register of a PTX instruction's operand: a declared register, or a new register that contains the
+    /// number or address that the operand gives.
     fn operand(&mut self, text: &str) -> Option<Register> {
         if let Some(special) = special(text) {
             return Some(self.holding(special));
@@ -201,8 +202,8 @@ impl Names {
         })
     }
 
-    /// Returns the register of an instruction's output; `Some(None)` if the output is the placeholder `_`, which is
-    /// discarded.
+    /// Returns the register of a PTX instruction's output; `Some(None)` if the output is the placeholder `_`, which
+    /// means that the output is discarded.
     fn target(&self, text: &str) -> Option<Option<Register>> {
         if text == "_" { Some(None) } else { self.register(text).map(Some) }
     }
@@ -222,8 +223,8 @@ impl Names {
         })
     }
 
-    /// Translates the instruction `cvta`. The generic address of shared or local memory is its address plus the start
-    /// of a window.
+    /// Translates the PTX instruction `cvta`, which converts an address to a generic one or back. The generic address
+    /// of shared or local memory is its address plus the start of a window.
     fn convert_address(&mut self, parts: &[&str], to: &str, from: &str) -> Option<Operation> {
         let window = match space(parts) {
             Space::Global => 0,
@@ -298,8 +299,8 @@ impl Names {
         })
     }
 
-    /// Returns the registers of a matrix operand. In f16 the instruction `wmma` has eight registers for both factors,
-    /// however many they need.
+    /// Returns the registers of a matrix operand of a PTX instruction. In f16 the instruction `wmma` has eight
+    /// registers for both factors, however many they need.
     fn fragment(&mut self, text: &str, fragment: &Fragment) -> Option<Vec<Register>> {
         let (registers, count) = (self.operands(text)?, fragment.registers());
         let is_whole = registers.len() == count || (fragment.of == Type::F16 && registers.len() == 8);
@@ -307,14 +308,14 @@ impl Names {
     }
 }
 
-/// Returns the name in a PTX declaration, and the number of bytes that it declares.
+/// Returns the name in a PTX declaration of memory, and the number of bytes that it declares.
 fn sized(declaration: &str) -> Option<(String, usize)> {
     let (name, count) = declared(declaration)?;
     let of = declaration.split(['.', ' ']).find_map(Type::read)?;
     Some((name, of.bits() as usize / 8 * count))
 }
 
-/// The name parts of PTX's matrix instructions that are supported.
+/// The parts of names of PTX's matrix instructions that the emulation supports.
 const OF_MATRICES: [&str; 33] = [
     "mma",
     "wmma",

@@ -1,14 +1,14 @@
-//! Finds the points at which threads reconverge after a branch: the immediate post-dominators (Fung et al., 2007), with
-//! the algorithm of Cooper, Harvey and Kennedy (2001).
+//! Finds the points at which the threads of a warp reconverge after a branch: the immediate post-dominators (Fung et
+//! al., 2007), with the algorithm of Cooper, Harvey and Kennedy (2001).
 
-/// The successors of an instruction: the places where a thread can continue after it.
+/// The successors of a kernel's instruction: the places where a thread can continue after the instruction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Next {
-    /// Whether a thread can continue at the instruction that follows in the kernel.
+    /// Whether a thread can continue, after the instruction, at the next instruction of the kernel.
     pub on: bool,
-    /// The index of the instruction to which the instruction can branch; `None` if it is no branch.
+    /// The index of the instruction to which this instruction can branch; `None` if this instruction is no branch.
     pub to: Option<usize>,
-    /// Whether the instruction can end the thread, so that the end of the kernel is a successor.
+    /// Whether the instruction can end the thread. The end of the kernel is then one of its successors.
     pub ends: bool,
 }
 
@@ -104,7 +104,8 @@ mod tests {
         assert_eq!(reconvergence_points(&[branch_if(3), on(), branch(4), on(), end()]), [4, 2, 4, 4, 5]);
     }
 
-    /// Tests a loop of steps 1 to 3 in which some lanes skip step 2: all lanes reconverge before the next round.
+    /// Tests a loop of instructions 1 to 3 in which some lanes of a warp skip instruction 2: all lanes reconverge
+    /// before the next round.
     #[test]
     fn a_branch_in_a_loop_reconverges_within_the_loop() {
         let steps = [on(), branch_if(3), on(), branch_if(1), end()];

@@ -1,8 +1,9 @@
-//! Matrices that the lanes of a warp store together in their registers, and products of such matrices.
+//! Matrices that the lanes (threads) of a warp store together in their registers, and products of such matrices.
 
 use super::arithmetic::{Lanes, Type};
 
-/// The place of a matrix element in the registers of a warp: a lane, one of its registers, and a shift in bits.
+/// The place of a matrix element in the registers of a warp: the lane, one of its registers, and the position in the
+/// register in bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub lane: usize,
@@ -10,13 +11,13 @@ pub struct Place {
     pub shift: u32,
 }
 
-/// The layout of a matrix in the registers of a warp's lanes.
+/// The layout of a matrix in the registers of the lanes (threads) of a warp.
 #[derive(Clone, Debug)]
 pub struct Fragment {
     pub rows: usize,
     pub columns: usize,
     pub of: Type,
-    /// The place of each element of the matrix, row by row.
+    /// The place in the warp's registers of each element of the matrix, row by row.
     pub places: Vec<Place>,
 }
 
@@ -75,7 +76,7 @@ impl Fragment {
         })
     }
 
-    /// Returns the number of registers that the matrix takes in each lane.
+    /// Returns the number of registers that the matrix takes in each lane of the warp.
     pub fn registers(&self) -> usize {
         self.places.iter().map(|place| place.register + 1).max().unwrap_or(0)
     }

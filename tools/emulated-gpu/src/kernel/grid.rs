@@ -12,9 +12,9 @@ use crate::memory::{Ranges, UNSET};
 pub struct Launch {
     pub grid: [u32; 3],
     pub block: [u32; 3],
-    /// The bytes of shared memory that the launch adds to each block.
+    /// The bytes of shared memory that the kernel launch adds to each block.
     pub shared: usize,
-    /// The bytes of the kernel's parameters, at the offsets that the program gives.
+    /// The bytes of the launched kernel's parameters, at the offsets that the kernel's program gives.
     pub parameters: Vec<u8>,
 }
 

@@ -12,13 +12,13 @@ pub type Register = usize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Initial {
     Number(u64),
-    /// The index of the thread in its block, along an axis.
+    /// The register has the index of the thread in its block, along an axis.
     Thread(usize),
-    /// The size of a block in threads, along an axis.
+    /// The register has the size of a block in threads, along an axis.
     Threads(usize),
-    /// The index of the block in the grid of the launch, along an axis.
+    /// The register has the index of the block in the grid of the launch, along an axis.
     Block(usize),
-    /// The size of the launch's grid in blocks, along an axis.
+    /// The register has the size of the launch's grid in blocks, along an axis.
     Blocks(usize),
     Lane,
     Warp,
@@ -31,7 +31,7 @@ pub enum Space {
     Global,
     Shared,
     Local,
-    /// Any kind of memory; the value of the address determines which.
+    /// The address may lie in any kind of memory; the value of the address determines which.
     Generic,
 }
 
@@ -45,10 +45,10 @@ pub struct Address {
 /// The layout of a matrix that an instruction loads from memory or stores there.
 #[derive(Clone, Copy, Debug)]
 pub enum Rows {
-    /// The rows of the matrix are equally far apart in memory: a register has the distance in elements. If the flag is
-    /// true, the columns are stored one after another instead, and the register has their distance.
+    /// The rows of the matrix are equally far apart in memory. A register has the number of elements between the starts
+    /// of two rows, or of two columns if the flag is true and the columns are stored one after another instead.
     Strided(Register, bool),
-    /// Each lane gives the address of one row of the matrix.
+    /// Each lane of the warp gives the address of one row of the matrix.
     ByLane,
 }
 
@@ -61,7 +61,7 @@ pub struct Tile {
     pub at: Address,
 }
 
-/// The way in which a shuffle instruction chooses the lane from which a lane gets its value.
+/// The way in which a shuffle instruction chooses, for each lane of a warp, the lane from which it gets its value.
 #[derive(Clone, Copy, Debug)]
 pub enum Shuffle {
     Xor,
@@ -129,19 +129,21 @@ pub enum Operation {
     Branch(usize),
     Return,
     Barrier,
-    /// The operation is a barrier for those lanes of a warp that the mask in this register names.
+    /// The operation is a barrier for those lanes of a warp that a mask names; the value is the register that has the
+    /// mask.
     Together(Register),
-    /// The operation has no effect in the emulation, as with a fence, because warps run one after another.
+    /// The operation (such as a memory fence) has no effect in the emulation, because warps run one after another.
     Nothing,
 }
 
 /// A decoded instruction of a kernel, with the guard that says in which lanes it runs.
 pub struct Step {
-    /// The guard of the instruction: the predicate register that decides whether a lane runs it, and true if the
-    /// predicate is negated.
+    /// The guard of the instruction: the predicate register that decides whether a lane runs the instruction, and true
+    /// if the predicate is negated.
     pub guard: Option<(Register, bool)>,
     pub operation: Operation,
-    /// The index of the step at which lanes reconverge that a branch in this instruction separates.
+    /// The index of the instruction at which the lanes of a warp reconverge after a branch in this instruction has
+    /// separated them.
     pub reconverges: usize,
     /// The text of the instruction in PTX, which error messages quote.
     pub text: String,
@@ -164,17 +166,19 @@ pub struct Program {
     pub steps: Vec<Step>,
     pub registers: usize,
     pub initial: Vec<(Register, Initial)>,
-    /// The size of a block that the kernel requires, in threads along x, y and z.
+    /// The size of a block that the kernel requires, in threads along x, y and z; `None` if the kernel requires no
+    /// size.
     pub threads: Option<[u32; 3]>,
     /// The offset and the size of each kernel parameter, in bytes.
     pub parameters: Vec<(usize, usize)>,
-    /// The size of each thread's local memory, in bytes.
+    /// The size in bytes of the local memory of each thread of the kernel.
     pub local: usize,
-    /// The size of each block's shared memory in bytes, without the part that a launch adds.
+    /// The size in bytes of the shared memory of each block of the kernel, without the part that a launch adds.
     pub shared: usize,
 }
 
-/// Returns the first generic address of a kind of memory, if that kind has a window of generic addresses of its own.
+/// Returns the first generic address of a kind of memory (such as shared memory), if that kind has a window of generic
+/// addresses of its own.
 pub fn window(space: Space) -> Option<u64> {
     match space {
         Space::Shared => Some(1 << 60),

@@ -29,7 +29,7 @@ fn kernel(body: &str) -> Program {
     Program::compile(&Entry::read(&text).unwrap()).unwrap()
 }
 
-/// Launches a kernel, and returns the contents of its buffer afterwards.
+/// Launches a test's kernel, and returns the contents of the kernel's buffer afterwards.
 fn after<T: Copy>(program: &Program, blocks: u32, threads: u32, buffer: &[T]) -> Result<Vec<T>, String> {
     let mut buffer = buffer.to_vec();
     let address = buffer.as_mut_ptr() as u64;
@@ -43,7 +43,7 @@ fn after<T: Copy>(program: &Program, blocks: u32, threads: u32, buffer: &[T]) ->
     Ok(buffer)
 }
 
-/// Runs one PTX instruction with numbers in `%r2`, `%r3` and `%r4`, and returns the result in `%r9`.
+/// Runs one PTX instruction in a test kernel with numbers in `%r2`, `%r3` and `%r4`, and returns the result in `%r9`.
 fn of(instruction: &str, numbers: [u32; 3]) -> u32 {
     let [a, b, c] = numbers;
     let body = format!(
@@ -237,7 +237,8 @@ fn unsupported_instructions_are_rejected() {
     }
 }
 
-/// Returns two matrices of numbers that are exact in bf16 and f32, and the product of both.
+/// Returns two matrices for a test of matrix products, whose numbers are exact in bf16 and f32, and the product of
+/// both.
 fn product(m: usize, n: usize, k: usize) -> [Vec<f32>; 3] {
     let numbers = |count: usize, by: usize| (0..count).map(|at| ((at * by) % 13) as f32 - 6.0).collect::<Vec<_>>();
     let (a, b) = (numbers(m * k, 5), numbers(k * n, 7));
@@ -302,7 +303,7 @@ fn wmma_computes_the_product_of_two_matrices() {
     assert_eq!(after(&kernel(body), 1, 32, &buffer).unwrap()[256..], c);
 }
 
-/// Tests that a shuffle within halves of a warp exchanges no values between the halves.
+/// Tests that a PTX shuffle within halves of a warp exchanges no values between the halves.
 #[test]
 fn shuffles_stay_within_their_segment() {
     // A lane without a source keeps its own value.

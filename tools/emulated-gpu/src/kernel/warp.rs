@@ -1,4 +1,4 @@
-//! Executes a program for a warp: 32 threads in lockstep, which separate at branches and reconverge.
+//! Executes a kernel's program for a warp: 32 threads in lockstep, which separate at branches and reconverge.
 
 use super::arithmetic::{Lanes, Type};
 use super::fragment::Place;
@@ -6,7 +6,7 @@ use super::grid::Launch;
 use super::program::{Address, Initial, Operation, Program, Register, Rows, Shuffle, Space, Step, Tile, window};
 use crate::memory::{Ranges, UNSET};
 
-/// The memory that the warps of a block share: shared memory, parameters and global memory.
+/// The memory that the warps of a kernel's block share: shared memory, parameters and global memory.
 pub struct Block<'a> {
     pub shared: &'a mut [u8],
     pub parameters: &'a [u8],
@@ -19,21 +19,21 @@ pub struct Block<'a> {
 struct Group {
     at: usize,
     lanes: u32,
-    /// The step at which the lanes of this group reconverge with the group below on the stack.
+    /// The index of the instruction at which the lanes of this group reconverge with the group below on the stack.
     until: usize,
 }
 
-/// A warp, with its registers and its stack of diverged lanes.
+/// A warp of a running kernel, with its registers and its stack of groups of lanes that a branch has separated.
 pub struct Warp {
     registers: Vec<Lanes>,
-    /// The local memory of the warp's threads, one lane after the other.
+    /// The local memory of the warp's 32 threads, one thread after the other.
     local: Vec<u8>,
-    /// The groups of lanes as a stack: the last group runs first.
+    /// The groups of lanes of the warp that are at different instructions, as a stack: the last group runs first.
     groups: Vec<Group>,
     is_waiting: bool,
 }
 
-/// Returns the numbers (0 to 31) of the lanes that a mask of a warp selects.
+/// Returns the numbers (0 to 31) of the lanes (threads) of a warp that a mask selects.
 fn each(lanes: u32) -> impl Iterator<Item = usize> {
     (0..32).filter(move |lane| lanes >> lane & 1 == 1)
 }
@@ -44,7 +44,7 @@ impl Warp {
         Self { registers, local, groups: Vec::new(), is_waiting: false }
     }
 
-    /// Sets the warp to the first step of a program, as the warp with this number in a block.
+    /// Sets a warp to the first instruction of a kernel's program, as the warp with the number `warp` in a block.
     pub fn start(&mut self, program: &Program, launch: &Launch, block: [u32; 3], warp: u32) {
         let [x, y, z] = launch.block;
         for (register, initial) in &program.initial {
@@ -75,7 +75,7 @@ impl Warp {
         self.is_waiting = false;
     }
 
-    /// Runs the warp until all its lanes are at a barrier or at their end.
+    /// Runs the warp until all its lanes have reached a barrier or the end of the kernel.
     pub fn run(&mut self, program: &Program, block: &mut Block<'_>) -> Result<(), String> {
         while !self.is_waiting
             && let Some(group) = self.groups.last().copied()
@@ -91,7 +91,7 @@ impl Warp {
         Ok(())
     }
 
-    /// Executes the next step of the group of lanes on top of the stack.
+    /// Executes the next instruction of the kernel for the group of lanes on top of the warp's stack.
     fn advance(&mut self, step: &Step, group: Group, block: &mut Block<'_>) -> Result<(), String> {
         let lanes = self.selected(step) & group.lanes;
         let top = self.groups.len() - 1;
@@ -124,12 +124,12 @@ impl Warp {
         Ok(())
     }
 
-    /// Returns the mask of the warp's lanes that have not ended.
+    /// Returns the mask of the warp's lanes that have not reached the end of the kernel.
     fn live(&self) -> u32 {
         self.groups.iter().fold(0, |all, group| all | group.lanes)
     }
 
-    /// Returns the mask of the warp's lanes for which a step's predicate holds.
+    /// Returns the mask of the warp's lanes for which the predicate of an instruction holds.
     fn selected(&self, step: &Step) -> u32 {
         let Some((predicate, not)) = step.guard else { return u32::MAX };
         let lanes = self.registers[predicate];
@@ -200,7 +200,7 @@ impl Warp {
         Ok(())
     }
 
-    /// Checks that all lanes which a mask names, and which have not ended, are at the current step.
+    /// Checks that all lanes of the warp which a mask names, and which have not ended, are at the current instruction.
     fn all_here(&self, mask: Register, lanes: u32) -> Result<(), String> {
         let named = each(lanes).fold(0, |named, lane| named | self.registers[mask][lane] as u32) & self.live();
         if named & !lanes == 0 {
@@ -233,7 +233,7 @@ impl Warp {
         Ok(values)
     }
 
-    /// Returns a pointer to the bytes at the address that an instruction accesses in one lane.
+    /// Returns a pointer to the bytes at the address that a kernel's instruction accesses in one lane of the warp.
     fn pointer(
         &mut self,
         address: &Address,
@@ -375,7 +375,7 @@ impl Warp {
     }
 }
 
-/// Checks that all lanes of the warp take part, as operations on matrices require.
+/// Checks that all lanes of the warp take part in an instruction, as operations on matrices require.
 fn whole(lanes: u32) -> Result<(), String> {
     if lanes == u32::MAX { Ok(()) } else { Err(format!("is reached by lanes {lanes:#x} alone")) }
 }
@@ -392,8 +392,8 @@ fn write(pointer: *mut u8, index: usize, bytes: usize, value: u64) {
     unsafe { pointer.add(index * bytes).copy_from_nonoverlapping(value.to_le_bytes().as_ptr(), bytes) };
 }
 
-/// Changes a value in memory atomically, because other blocks may change it at the same time, and returns the old
-/// value.
+/// Changes a value in memory atomically and returns the old value. Other blocks of the kernel may change the value at
+/// the same time.
 fn atomically(pointer: *mut u8, bits: u32, change: impl Fn(u64) -> u64) -> u64 {
     use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
     assert!((pointer as usize).is_multiple_of(bits as usize / 8), "memory begins at multiples of 16 bytes");

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Entry, Instruction};
 
-/// Returns for each parameter of a kernel whether the kernel writes to that buffer, or `None` if the parameter is no
-/// buffer.
+/// Returns for each parameter of a kernel whether the kernel writes to the buffer to which the parameter points, or
+/// `None` if the parameter is no buffer.
 pub fn buffers(entry: &Entry) -> Vec<Option<bool>> {
     let instructions: Vec<_> = entry.statements().filter_map(|statement| Instruction::read(statement.text)).collect();
     let mut points_to = BTreeMap::<&str, BTreeSet<usize>>::new();
@@ -27,8 +27,8 @@ pub fn buffers(entry: &Entry) -> Vec<Option<bool>> {
         .collect()
 }
 
-/// Propagates the buffers that registers point to through an instruction. Values loaded from memory are assumed to be
-/// no pointers.
+/// Follows pointers to a kernel's buffers through one PTX instruction: the registers that it writes then point to the
+/// same buffers. Values loaded from memory are assumed to be no pointers.
 fn follow<'a>(
     instruction: &Instruction<'a>,
     points_to: &mut BTreeMap<&'a str, BTreeSet<usize>>,

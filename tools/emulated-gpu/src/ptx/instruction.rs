@@ -3,16 +3,16 @@
 /// A PTX instruction, with its guard, name and operands as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instruction<'a> {
-    /// The guard of the instruction: its predicate register, and true if the predicate is negated.
+    /// The guard of the PTX instruction: its predicate register, and true if the predicate is negated.
     pub guard: Option<(&'a str, bool)>,
-    /// The name of the instruction with its modifiers, such as `add.rn.f32`.
+    /// The name of the PTX instruction with its modifiers, such as `add.rn.f32`.
     pub name: &'a str,
-    /// The operands of the instruction. A vector in braces or an address in brackets is one operand.
+    /// The operands of the PTX instruction. A vector in braces or an address in brackets is one operand.
     pub operands: Vec<&'a str>,
 }
 
 impl<'a> Instruction<'a> {
-    /// Parses the text of a PTX instruction without labels and comments; `None` for a directive.
+    /// Parses the text of a PTX instruction without labels and comments; returns `None` for a directive.
     pub fn read(text: &'a str) -> Option<Self> {
         let text = text.trim();
         let (guard, text) = match text.strip_prefix('@') {

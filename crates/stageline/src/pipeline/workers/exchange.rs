@@ -21,15 +21,17 @@ use crate::update::ledger::Ledger;
 use crate::worker::messages::{Asked, Command, Recorded, Run, Stepped};
 
 impl<In: Clone, Out, Target: Clone> Workers<In, Out, Target> {
-    /// Runs one pass over the plan: every worker executes its list of instructions once. Waits for the outcomes of all
-    /// stages (losses, gradient norms and counts of summed micro-batches), and returns them.
+    /// Runs one pass over a batch (a training step, an evaluation, ...) on all workers: each worker executes its list
+    /// of the plan's instructions once. Returns the outcomes of all stages: losses, gradient norms and counts of summed
+    /// micro-batches.
     pub(crate) fn run(&self, batch: &MicroBatches<In, Target>, asked: Vec<Asked>) -> Result<Finished, Ended> {
         let replicas = asked.len();
         self.ask(batch, asked)?;
         self.finished(replicas)
     }
 
-    /// Sends each replica its micro-batches of the batch, and each worker the command to run a pass.
+    /// Sends each data-parallel replica its micro-batches of the batch, and each worker the command to run a pass (a
+    /// training step, an evaluation, ...).
     pub(crate) fn ask(&self, batch: &MicroBatches<In, Target>, asked: Vec<Asked>) -> Result<(), Ended> {
         self.feed(&batch.inputs, Some(&batch.targets), asked)
     }
@@ -45,8 +47,8 @@ impl<In: Clone, Out, Target: Clone> Workers<In, Out, Target> {
         Ok(outputs?.into_iter().flatten().collect())
     }
 
-    /// Sends each replica its micro-batches of the inputs (and of the targets, unless the pass is an inference), and
-    /// each worker the command to run a pass.
+    /// Sends each data-parallel replica its micro-batches of the inputs (and of the targets, unless the pass is an
+    /// inference), and each worker the command to run the pass.
     fn feed(&self, inputs: &[In], targets: Option<&[Target]>, asked: Vec<Asked>) -> Result<(), Ended> {
         let mut next = 0;
         let replicas = self.batches.iter().zip(self.handles.chunks(self.handles.len() / self.batches.len()));
@@ -83,9 +85,9 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         Ok(())
     }
 
-    /// Commands all workers to receive the verdict on the last step (step the optimizers, or skip), which their stages
-    /// have ended with an assumed verdict. This is needed only if no step follows, because workers otherwise receive
-    /// the verdict during the next step.
+    /// Commands all workers to receive the verdict on the last step (step the optimizers, or skip), before which their
+    /// stages have stepped their optimizers on an assumed verdict. This is needed only if no step follows, because
+    /// workers otherwise receive the verdict during the next step.
     pub(crate) fn settle(&self) -> Result<(), Ended> {
         for worker in &self.handles {
             self.send(&worker.commands, Command::Settle { during: self.during() })?;
@@ -136,9 +138,9 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         (0..replicas * self.stages).map(|_| self.receive(messages)).collect()
     }
 
-    /// Waits until every stage has ended the step as `verdict` says (stepped its optimizer, skipped the step, ...), and
-    /// returns the stages' reports in the order of replicas and stages. Reports of stages that acted on another
-    /// (assumed) verdict are discarded.
+    /// Waits until every stage has ended the training step as `verdict` says (stepped its optimizer, skipped the step,
+    /// ...), and returns the stages' reports in the order of replicas and stages. Reports of stages that acted on an
+    /// assumed verdict, which turned out to be another one, are discarded.
     pub(crate) fn concluded_stages(&self, verdict: Verdict) -> Result<Vec<Stepped>, Ended> {
         let stages = self.replicas() * self.stages;
         let mut stepped = Vec::with_capacity(stages);
@@ -151,8 +153,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
     }
 }
 
-/// The outcomes of all stages at the end of a pass: losses, metrics, gradient norms, counts of summed micro-batches,
-/// and non-finite results.
+/// The outcomes of all stages at the end of a pass (a training step, an evaluation, ...): losses, metrics, gradient
+/// norms, counts of summed micro-batches, and non-finite results.
 pub(crate) struct Finished(Vec<Outcome>);
 
 impl Finished {
@@ -166,12 +168,12 @@ impl Finished {
         Sums::of(&self.0, &expected, &weights).map_err(|error| Ended::ByCaller(error.into()))
     }
 
-    /// Returns, for every term of the loss, its sum over the targets of all micro-batches of the pass.
+    /// Returns, for every term of the loss, its sum over the targets of all micro-batches of a step or an evaluation.
     pub(crate) fn losses(&self) -> Vec<f64> {
         flush::losses(&self.0)
     }
 
-    /// Returns the sum of each metric over the targets of all micro-batches of the pass.
+    /// Returns the sum of each metric over the targets of all micro-batches of a step or an evaluation.
     pub(crate) fn metrics(&self) -> Vec<f64> {
         flush::metrics(&self.0)
     }

@@ -9,7 +9,8 @@ use crate::failure::step_error::StepError;
 use crate::model::replica::Replica;
 
 impl<In, Out, Target> Workers<In, Out, Target> {
-    /// Returns the device of every stage of every replica, with the replica and the number of the stage.
+    /// Returns the device of every pipeline stage of every data-parallel replica, with the replica and the number of
+    /// the stage.
     fn all_devices(&self) -> impl Iterator<Item = (Replica, usize, &Device)> {
         Replica::all(self.replicas()).zip(&self.devices).flat_map(|(replica, stages)| {
             stages.iter().enumerate().map(move |(stage, device)| (replica, stage, device))

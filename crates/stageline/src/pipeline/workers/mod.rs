@@ -38,24 +38,25 @@ use crate::worker::messages::{Command, Recorded, Stepped};
 
 /// The worker threads of all replicas, with the caller's ends of their channels.
 pub(crate) struct Workers<In, Out, Target> {
-    /// The caller's ends of the channels through which each replica receives its micro-batches of a batch.
+    /// The caller's ends of the channels through which each data-parallel replica receives its micro-batches of a
+    /// batch.
     batches: Vec<BatchChannels<In, Out, Target>>,
-    /// The running workers, replica by replica; empty once the workers have ended.
+    /// The running workers of the pipeline, replica by replica; empty once the workers have ended.
     handles: Vec<WorkerHandle>,
     replies: Replies,
     /// The stop signal that the caller and all workers share. The first error raised on it ends every wait of the
     /// pipeline, and is the error that the step returns.
     stop: Arc<Stop>,
     watch: Watch,
-    /// The device of each stage of each data-parallel replica, by replica and stage.
+    /// The device of each pipeline stage of each data-parallel replica, by replica and stage.
     devices: Vec<Vec<Device>>,
-    /// The number of pipeline stages that one replica has.
+    /// The number of pipeline stages that each data-parallel replica has.
     stages: usize,
-    /// The runners of the first replica's stages, which have the trained modules and their optimizers, once their
-    /// workers have ended; empty before.
+    /// The runners (stages with their trained modules and optimizers) of the first replica, once their workers have
+    /// ended; empty before.
     ended: Vec<Box<dyn Runner>>,
-    /// The numbers of the first replica's stages whose hosts are unreachable, so that the state of these stages cannot
-    /// be read.
+    /// The numbers of the first replica's stages whose hosts are unreachable. The parameters and optimizer states of
+    /// these stages cannot be read.
     out_of_reach: Vec<usize>,
 }
 
@@ -87,7 +88,7 @@ struct WorkerHandle {
 pub(crate) enum Ended {
     /// A worker stopped, and the stop signal contains the worker's error.
     ByWorker,
-    /// The caller's thread found this error, with which it stops the workers.
+    /// The caller's thread found an error, with which it stops the workers; the value is the error.
     ByCaller(StepError),
 }
 

@@ -52,9 +52,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         }
     }
 
-    /// Joins every running worker thread, and keeps the runners of the first replica's stages, which have the modules.
-    /// Waits at most for `patience`, if given; a thread that does not end in that time is abandoned, and its stages are
-    /// lost.
+    /// Joins every running worker thread, and keeps the stages of the first replica with their trained modules. Waits
+    /// at most for `patience`, if given; a thread that does not end in that time is abandoned, and its stages are lost.
     pub(crate) fn join(&mut self, patience: Option<Duration>) {
         // Dropping the caller's ends of the channels ends idle workers.
         let workers: Vec<_> =
@@ -75,8 +74,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         }
     }
 
-    /// Removes and returns the runners of the first replica's stages, which have the trained modules, after the workers
-    /// have ended.
+    /// Removes and returns the stages of the first replica with their trained modules (as runners, which drive one
+    /// stage each), after the workers have ended.
     pub(crate) fn take_stages(&mut self) -> Vec<Box<dyn Runner>> {
         std::mem::take(&mut self.ended)
     }

@@ -32,11 +32,12 @@ pub(crate) struct Prepared<In, Out, Target> {
     /// The index of the communication stream on which the GPU transfers of each stage's device are ordered, by stage;
     /// `None` for a device whose transfers are not ordered.
     pub(crate) streams: Vec<Option<usize>>,
-    /// The device and the parameter sizes of each stage of the replica.
+    /// The device and the parameter sizes of each stage of this data-parallel replica.
     pub(crate) stages: Vec<(Device, Parameters)>,
 }
 
-/// The stages of one replica, the stages' devices, and the replica's channels for batches.
+/// The stages of one data-parallel replica, the stages' devices, and the channels through which the replica exchanges
+/// batches with the caller.
 pub(crate) struct Replicated<In, Out, Target> {
     pub(crate) channels: BatchChannels<In, Out, Target>,
     pub(crate) runners: Stages,
@@ -44,7 +45,7 @@ pub(crate) struct Replicated<In, Out, Target> {
 }
 
 impl<In, Out, Target> Workers<In, Out, Target> {
-    /// Starts the workers of all replicas, each worker with `cores` threads for its kernels.
+    /// Starts the workers of all data-parallel replicas, each worker with `cores` threads for its kernels.
     ///
     /// # Errors
     /// Returns [`BuildError`] if a thread or its kernel pool cannot be started; the threads started so far are joined.
@@ -88,7 +89,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         Ok(workers)
     }
 
-    /// Starts the workers of one replica, and distributes the replica's stages among the workers as the plan says.
+    /// Starts the workers of one data-parallel replica, and distributes the replica's stages among the workers as the
+    /// plan says.
     fn start_replica(
         &mut self,
         replica: Replicated<In, Out, Target>,

@@ -10,7 +10,8 @@ use crate::failure::watchdog::{Stall, Watchdog};
 use crate::threads::{Receiver, Sender};
 
 impl<In, Out, Target> Workers<In, Out, Target> {
-    /// Records the kind and the start time of the pass that begins now, for the watchdog and for errors.
+    /// Records the kind and the start time of the pass (a step, an evaluation, ...) that begins now, for the watchdog
+    /// and for error messages.
     pub(crate) fn begin(&mut self, during: During) {
         (self.watch.during, self.watch.began) = (during, Instant::now());
         self.watch.warned.set(false);
@@ -21,7 +22,7 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         self.watch.during
     }
 
-    /// Returns the time at which the workers' current pass began.
+    /// Returns the time at which the workers' current pass (a step, an evaluation, ...) began.
     pub(crate) fn began(&self) -> Instant {
         self.watch.began
     }

@@ -12,15 +12,16 @@ pub(super) struct Watch {
     pub(super) watchdog: Option<Watchdog>,
     /// The longest duration of one action (such as a forward or a backward) in any training step so far.
     pub(super) longest: Duration,
-    /// Whether the watchdog has logged a warning of stalled workers since the current pass began.
+    /// Whether the watchdog has logged a warning of stalled workers since the current pass (a step, an evaluation, ...)
+    /// began.
     pub(super) warned: Cell<bool>,
-    /// The time without progress of any worker, as measured at the watchdog's last check, in units of its `floor` (the
-    /// shortest time before a stall warning), rounded down. When the number grows to a power of two, the watchdog
-    /// checks whether the hosts still answer.
+    /// The time without progress of any worker at the watchdog's last check, in units of the shortest time before a
+    /// stall warning, rounded down. When the number grows to a power of two, the watchdog checks whether the hosts
+    /// still answer.
     pub(super) asked: Cell<u32>,
     /// The kind and number of the pass (step, evaluation, ...) that the workers run now, for errors and logs.
     pub(super) during: During,
-    /// The time at which the workers' current pass began.
+    /// The time at which the workers' current pass (a step, an evaluation, ...) began.
     pub(super) began: Instant,
 }
 
