@@ -22,7 +22,8 @@ pub trait Kernels: Products {
     /// The values of the forward of causal attention that its backward needs.
     type Attended: Clone + Debug + Send + 'static;
 
-    /// Whether the device `device` has this backend's kernels; a device on another host may lack them.
+    /// Whether the device `device` has this crate's kernels for layers; the server of a device on another host may lack
+    /// them.
     fn are_there(device: &Device<Self>) -> bool;
 
     /// Whether the backend's kernels accept tensors with elements of the type `dtype`. The default implementation

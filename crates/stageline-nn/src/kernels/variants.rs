@@ -13,7 +13,7 @@ pub enum Norm {
 /// A normalisation of rows, and the number that keeps it from dividing by zero.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Normalisation {
-    /// The kind of the normalisation.
+    /// The kind of the normalisation of rows: layer normalisation or RMS normalisation.
     pub kind: Norm,
     /// The number that is added to the mean square of a row before its square root is taken.
     pub epsilon: f32,

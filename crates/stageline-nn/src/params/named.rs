@@ -57,8 +57,8 @@ impl ModuleVisitor for MakeZeros<'_> {
 
 struct ReadGradients<'a> {
     path: Vec<String>,
-    /// The ids of the parameters that the visitor has already listed, so that a parameter that the module uses twice is
-    /// listed once.
+    /// The ids of the parameters that a visitor of a module has already listed, so that a parameter that the module
+    /// uses twice is listed once.
     seen: HashSet<ParamId>,
     gradients: &'a GradientsParams,
     found: Vec<Named>,

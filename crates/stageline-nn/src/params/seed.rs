@@ -82,7 +82,8 @@ impl ModuleVisitor for Touch {
 /// the initialising device never stores the whole module.
 struct Moving {
     device: Device,
-    /// The number of bytes of parameters that the mapper has sent to the device since it last waited for their arrival.
+    /// The number of bytes of a module's parameters that have been sent to a device since the last wait for their
+    /// arrival.
     in_flight: usize,
 }
 

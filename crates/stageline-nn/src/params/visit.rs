@@ -54,8 +54,8 @@ type Read<'a> = &'a dyn Fn() -> TensorData;
 
 struct Visit<T, F> {
     path: Vec<String>,
-    /// The ids of the tensors that the visitor has already visited, so that a tensor that the module uses twice is
-    /// described once.
+    /// The ids of the tensors that a visitor of a module has already visited, so that a tensor that the module uses
+    /// twice is described once.
     seen: HashSet<ParamId>,
     each: F,
     found: Vec<T>,
@@ -97,8 +97,8 @@ impl<T, F: FnMut(Description, Read) -> T> ModuleVisitor for Visit<T, F> {
     }
 }
 
-/// A mapper that replaces the values of a module's tensors by given values, which it finds by tensor id. Tensors keep
-/// their device and type.
+/// A mapper that replaces the values of a module's tensors by given values, which it finds by tensor id. The tensors
+/// keep their device and element type.
 struct Write<'a>(&'a HashMap<ParamId, TensorData>);
 
 impl ModuleMapper for Write<'_> {

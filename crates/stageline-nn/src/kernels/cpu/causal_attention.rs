@@ -42,7 +42,7 @@ impl Sizes {
         Self { length: shape[1], heads, size: shape[2] / heads.columns() }
     }
 
-    /// Returns the number of elements in the queries of all query heads at one position of a sequence.
+    /// Returns the number of elements in the queries of all query heads of attention at one position of a sequence.
     fn width(self) -> usize {
         self.heads.query * self.size
     }
@@ -72,8 +72,8 @@ impl Sizes {
         Matrix::new(&values[head * self.size..], [self.length, self.size], stride)
     }
 
-    /// Splits the gradient of attention's input for one sample into writable views: one [`Group`] for each key-value
-    /// head and the query heads that share it.
+    /// Splits the gradient of attention's input for one sample into writable views, one for each key-value head: the
+    /// gradients of the head's keys and values, and of the queries that share the head.
     fn groups(self, sample: &mut [f32]) -> impl Iterator<Item = Group<'_>> {
         let mut queries = MatrixMut::side_by_side(sample, self.stride(), self.size).collect::<Vec<_>>();
         let mut keys = queries.split_off(self.heads.query);

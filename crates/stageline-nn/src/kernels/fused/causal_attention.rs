@@ -75,8 +75,8 @@ struct Scales {
     /// The factor that turns the product of the scaled queries and the keys into attention scores: 1 / sqrt(head size),
     /// divided by the factor with which the queries were scaled.
     rest: f64,
-    /// The factor by which attention weights are multiplied before the division by their sum, so that sums of weighted
-    /// values stay within the range of f16.
+    /// The factor by which attention weights are multiplied in f16 before the division by their sum, so that sums of
+    /// weighted values stay within the range of f16.
     weights: f64,
 }
 
@@ -282,8 +282,9 @@ mod tests {
         }
     }
 
-    /// With equal scores an output is the mean of the values up to its position, and the gradient of a value is the sum
-    /// of its later outputs' gradients, each divided by the number of values in its mean.
+    /// Tests attention in f16 with equal scores over 8192 positions: an output is the mean of the values up to its
+    /// position, and the gradient of a value is the sum of its later outputs' gradients, each divided by the number of
+    /// values in its mean.
     #[test]
     fn equal_scores_over_8192_positions_give_means_in_f16() {
         use burn::tensor::FloatDType;

@@ -9,9 +9,10 @@ use crate::kernels::variants::{Norm, Normalisation};
 /// The mean and the reciprocal standard deviation of each row of a normalisation's input, both `[rows, 1]`.
 #[derive(Clone, Debug)]
 pub struct Moments<T> {
-    /// The mean of each row; `None` for RMS normalisation, which subtracts nothing.
+    /// The mean of each row of a normalisation's input; `None` for RMS normalisation, which subtracts nothing.
     pub(crate) mean: Option<T>,
-    /// The reciprocal of the standard deviation or the root mean square of each row: 1 / sqrt(variance + epsilon).
+    /// The reciprocal of the standard deviation, or of the root mean square, of each row of a normalisation's input: 1
+    /// / sqrt(variance + epsilon).
     pub(crate) over_deviation: T,
 }
 
