@@ -47,7 +47,7 @@ schedules! {
     v_min::VMin,
 }
 
-/// Finds the schedule with this name, such as `1f1b`, in [`SCHEDULES`].
+/// Finds the schedule with a given name, such as `1f1b`, among all schedules of this crate.
 ///
 /// # Errors
 /// Returns an [`UnknownSchedule`] error, which lists the names of all schedules.

@@ -22,12 +22,12 @@ impl Checked {
         Self { plan, capacity }
     }
 
-    /// Returns the plan that was checked: the actions of each worker.
+    /// Returns the plan that passed the check: the list of forwards and backwards of each worker.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// Returns the placement of the plan's stages: the worker of every stage.
+    /// Returns the worker that runs each stage of a checked plan (the plan's placement of stages on workers).
     pub fn placement(&self) -> Placement {
         self.plan.placement()
     }

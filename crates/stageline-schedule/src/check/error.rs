@@ -22,9 +22,11 @@ pub enum CheckError {
     TwoWorkers {
         /// The stage that has actions on two workers.
         stage: usize,
-        /// The two workers that have actions of the stage.
+        /// The two workers to which the plan assigns actions of one stage; a plan may assign a stage to one worker
+        /// only.
         workers: (usize, usize),
-        /// The parts of the plan around the stage's first action on each of the two workers.
+        /// The parts of the plan, for the error message, around the first action that each of two workers has for the
+        /// same stage.
         excerpt: Excerpt,
     },
     /// A stage of the plan does not run exactly one forward and one backward on a micro-batch, in this order. The
@@ -50,7 +52,8 @@ pub enum CheckError {
         /// The least number of micro-batches that each channel between two stages must be able to store so that the
         /// plan completes; `None` if it deadlocks at every capacity.
         least_capacity: Option<usize>,
-        /// The parts of the plan around the actions at which workers are blocked.
+        /// The parts of the plan, for the error message, around the actions at which workers are blocked in the
+        /// deadlock.
         excerpt: Excerpt,
     },
     /// A worker would hold more live micro-batches than the limit that the caller set. A micro-batch is live from its
@@ -68,7 +71,8 @@ pub enum CheckError {
         /// The least limit on live micro-batches (forwarded, with the weight gradient not yet done) that every worker
         /// of the plan respects.
         needed: usize,
-        /// The part of the plan around the forward that exceeds the limit.
+        /// The part of the plan, for the error message, around the forward that exceeds the limit on live
+        /// micro-batches.
         excerpt: Excerpt,
     },
 }

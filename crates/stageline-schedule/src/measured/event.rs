@@ -37,20 +37,20 @@ pub struct Event {
 }
 
 impl Event {
-    /// Returns the event's duration without the wait for other workers and without the time spent asking the device
-    /// whether it has finished.
+    /// Returns the duration of a worker's recorded event, without the wait for other workers and without the time spent
+    /// asking the device whether it has finished.
     pub fn worked(&self) -> Duration {
         self.end.saturating_sub(self.start).saturating_sub(self.waited + self.asked)
     }
 
-    /// Returns the cause of the worker's wait during the event: other stages, or the caller (the user's thread that
-    /// runs the pipeline). The result is `None` if the worker did not wait.
+    /// Returns the cause of a worker's wait during a recorded event: other stages, or the caller (the user's thread
+    /// that runs the pipeline). The result is `None` if the worker did not wait.
     pub fn waited_for(&self) -> Option<WaitCause> {
         (self.waited > Duration::ZERO).then(|| self.activity.wait_cause()).flatten()
     }
 
-    /// Whether the event is work of the stage (a forward, a backward, or the stage's part of the flush), not a transfer
-    /// or a wait.
+    /// Whether a recorded event is work of the worker's stage (a forward, a backward, or the stage's part of the
+    /// flush), not a transfer or a wait.
     pub fn computes(&self) -> bool {
         self.activity.computes()
     }
@@ -64,13 +64,13 @@ impl Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Deserialize, Serialize))]
 pub struct Held {
-    /// The number of bytes that the worker had in use at the end of the event.
+    /// The number of bytes of memory that the worker had in use at the end of a recorded event, such as a forward.
     pub end: u64,
-    /// The largest number of bytes that the worker had in use at any time of the event; on a GPU, the reading at its
-    /// end.
+    /// The largest number of bytes of memory that the worker had in use at any time of a recorded event, such as a
+    /// forward; on a GPU, the reading at the end of the event.
     pub peak: u64,
-    /// The number of bytes that the worker itself allocated during the event, less the bytes that it freed; negative if
-    /// it freed more. Memory that other workers free does not count on the host.
+    /// The number of bytes of memory that the worker itself allocated during a recorded event, less the bytes that it
+    /// freed; negative if it freed more. Memory that other workers free does not count on the host.
     pub kept: i64,
 }
 

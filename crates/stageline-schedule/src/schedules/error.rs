@@ -14,14 +14,15 @@ pub enum ScheduleError {
     NoChunks,
     /// The requested number of stages is not a multiple of the number of chunks (stages) per worker.
     Chunks {
-        /// The number of stages that was requested.
+        /// The number of stages that was requested from a schedule, and that is not a multiple of the number of stages
+        /// per worker.
         stages: usize,
         /// The number of chunks (stages) that the schedule places on each worker.
         chunks: usize,
     },
     /// The requested number of micro-batches is not a multiple of a number that the schedule requires.
     MicroBatches {
-        /// The number of micro-batches that was requested.
+        /// The number of micro-batches that was requested from a schedule, and for which the schedule has no plan.
         given: usize,
         /// The number that must divide the number of micro-batches, according to the schedule.
         multiple_of: usize,

@@ -29,7 +29,7 @@ use crate::plan::{Action, Plan};
 ///   each chunk, and each later worker two fewer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interleaved {
-    /// V, the number of chunks (stages) of the model on every worker; at least 1.
+    /// The number of chunks (stages) of the model that interleaved 1F1B places on every worker (V); at least 1.
     pub chunks: usize,
 }
 

@@ -11,17 +11,20 @@ use crate::plan::{Action, Compute, Plan};
 /// next action of one kind for chunk 0 or chunk 1.
 #[derive(Clone, Copy)]
 pub(crate) enum Step {
-    /// The forward of a chunk (one of the worker's two stages) on the chunk's next micro-batch.
+    /// A step of a generator of plans: it appends the forward of a chunk (one of the worker's two stages) on the
+    /// chunk's next micro-batch.
     F(usize),
-    /// The whole backward of a chunk (one of the worker's two stages) on the chunk's next micro-batch.
+    /// A step of a generator of plans: it appends the whole backward of a chunk (one of the worker's two stages) on the
+    /// chunk's next micro-batch.
     B(usize),
-    /// The input gradient of a chunk (one of the worker's two stages) on the chunk's next micro-batch.
+    /// A step of a generator of plans: it appends the input gradient of a chunk (one of the worker's two stages) on the
+    /// chunk's next micro-batch.
     I(usize),
-    /// The oldest weight gradient of a chunk (one of the worker's two stages) that is still missing in the worker's
-    /// list of actions, while its input gradient is there already.
+    /// A step of a generator of plans: it appends the oldest weight gradient of a chunk (one of the worker's two
+    /// stages) that the worker's list of actions lacks, although it has the input gradient.
     W(usize),
-    /// The oldest weight gradient of either chunk (stage of the worker) that is still missing in the worker's list of
-    /// actions, while its input gradient is there already.
+    /// A step of a generator of plans: it appends the oldest weight gradient of either of the worker's two stages that
+    /// the worker's list of actions lacks, although it has the input gradient.
     Oldest,
 }
 
@@ -33,8 +36,8 @@ pub(crate) struct Row {
     micro_batches: usize,
     forwards: [usize; 2],
     backwards: [usize; 2],
-    /// The weight gradients that are still missing in the worker's list of actions, while their input gradients are
-    /// there already; oldest first.
+    /// The weight gradients that a worker's list of actions still lacks while a plan is generated, although it has
+    /// their input gradients; oldest first.
     pending: VecDeque<Action>,
     actions: Vec<Action>,
 }

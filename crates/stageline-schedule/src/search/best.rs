@@ -20,7 +20,8 @@ pub struct Best {
     /// The name of the plan's schedule, such as `1f1b`; `automatic` if the search generated the plan for the given
     /// costs.
     pub schedule: &'static str,
-    /// The best plan, checked for channels with room for all micro-batches of a step.
+    /// The plan with the shortest step that the search found, checked for channels with room for all micro-batches of a
+    /// step.
     pub checked: Checked,
     /// The costs of the plan's stages: the costs given to the search, or those of the chunks into which a schedule
     /// splits each stage.
@@ -33,8 +34,8 @@ pub struct Best {
 }
 
 impl Best {
-    /// Returns by how much the step of the best plan exceeds the lower bound on the step of any plan, as a share of
-    /// that bound.
+    /// Returns by how much the step of the best plan that the search found exceeds the lower bound on the step of any
+    /// plan, as a share of that bound.
     pub fn above_bound(&self) -> f64 {
         let (step, bound) = (self.timeline.step(), self.bound);
         if bound > 0.0 { (step / bound - 1.0).max(0.0) } else { 0.0 }
@@ -115,12 +116,13 @@ fn lower_limits(memory: &Memory) -> impl Iterator<Item = Memory> + '_ {
 struct Search<F> {
     workers: usize,
     micro_batches: usize,
-    /// Returns the costs and the memory of the stages of a placement; `None` if they are not known.
+    /// The function that returns the costs and the memory of the stages for a placement of stages on workers; `None` if
+    /// they are not known.
     of: F,
     bound: f64,
     best: Option<Best>,
-    /// The memory limit of a worker, and the lowest limit that is known to be enough for a plan; `None` if no placement
-    /// has costs.
+    /// The memory limit of a worker, and the lowest limit that is known to be enough for a plan; `None` if the costs of
+    /// no placement of stages on workers are known.
     fitting: Option<(f64, f64)>,
 }
 
@@ -136,7 +138,8 @@ impl<F: Fn(&Placement) -> Option<(Costs, Memory)>> Search<F> {
         }
     }
 
-    /// Returns the costs and the memory of the stages of a placement, and notes how much memory is enough for a plan.
+    /// Returns the costs and the memory of the stages for a placement of stages on workers, and notes the memory limit
+    /// that is enough for a plan with this placement.
     fn costs(&mut self, placement: &Placement) -> Option<(Costs, Memory)> {
         let (costs, memory) = (self.of)(placement)?;
         // Each micro-batch fits by itself, so the plan that runs them one after the other fits too.
@@ -213,7 +216,7 @@ pub enum SearchError {
         /// The number of micro-batches for which a plan was searched.
         micro_batches: usize,
     },
-    /// The costs of no placement of stages on workers are known.
+    /// The search has no costs (times of forwards, backwards and transfers) for any placement of stages on workers.
     Costs {
         /// The number of workers for which a plan was searched.
         workers: usize,

@@ -27,7 +27,7 @@ pub struct Idle {
 }
 
 impl Idle {
-    /// Returns the worker's idle time in the step: the sum over all causes.
+    /// Returns a worker's total idle time in a simulated step: the sum over all causes of idle time.
     pub fn total(&self) -> f64 {
         self.fill + self.drain + self.imbalance + self.transfer + self.flush
     }

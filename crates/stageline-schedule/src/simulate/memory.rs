@@ -15,8 +15,8 @@ pub struct StageMemory {
 }
 
 impl StageMemory {
-    /// The memory of one micro-batch on a stage, if memory is counted in live micro-batches: one unit from its forward
-    /// until its weight gradient is done.
+    /// The memory that one micro-batch occupies on a stage, if memory is counted in live micro-batches: one unit from
+    /// its forward until its weight gradient is done.
     pub const LIVE: Self = Self { forward: 1.0, input_gradient: 1.0 };
 
     /// Creates the description of a micro-batch that occupies `bytes` bytes of device memory on a stage from its

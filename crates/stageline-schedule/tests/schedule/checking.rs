@@ -57,8 +57,8 @@ fn any_plan() -> impl Strategy<Value = Plan> {
     prop_oneof![random_plan(), swapped_plan()]
 }
 
-/// Runs a checked plan on simulated workers that take turns at transfers in the plan's order. `choices` gets the number
-/// of workers that can advance, and returns the index of the one that does.
+/// Runs a checked plan on simulated workers that take turns at transfers in the plan's order. The closure `choices`
+/// decides which worker advances: it gets the number of workers that can, and returns the index of one of them.
 fn run_in_turns(checked: &Checked, mut choices: impl FnMut(usize) -> usize) {
     let rows: Vec<Vec<_>> =
         (0..checked.plan().workers()).map(|worker| checked.instructions(worker).collect()).collect();

@@ -258,7 +258,8 @@ fn idle_time_is_attributed_to_slow_stages_transfers_and_optimizer_steps() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Tests that the conditions of the closed forms are sufficient, whatever the costs are.
+    /// Tests the formulas for the length of a schedule's step: under the documented conditions, they equal the
+    /// simulated step whatever the costs are.
     #[test]
     fn closed_forms_hold_for_any_costs(
         stages in 1..9_usize, micro_batches in 1..25_usize,

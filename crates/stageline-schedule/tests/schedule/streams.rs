@@ -21,14 +21,16 @@ use stageline_schedule::{
 
 use crate::checked;
 
-/// The rule by which the host threads of the modelled GPUs issue transfers.
+/// The rule by which the host threads of the modelled GPUs issue transfers to communication streams.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Issue {
-    /// Each host thread issues a transfer as soon as it reaches the transfer in its list.
+    /// A rule for issuing transfers: each host thread issues a transfer as soon as it reaches the transfer in its list
+    /// of instructions.
     Freely,
-    /// The send and the receive of a transfer are submitted together, with no other operation in between.
+    /// A rule for issuing transfers: the send and the receive of a transfer are submitted together, with no other
+    /// operation in between.
     Paired,
-    /// The transfers of every communication stream are issued in the plan's global order.
+    /// A rule for issuing transfers: every communication stream gets its transfers in the plan's global order.
     InOrder,
 }
 
@@ -73,7 +75,7 @@ enum Sending {
 }
 
 impl Machine {
-    /// Makes a model of GPUs that run the plan, with one device per worker.
+    /// Makes a model of GPUs that run a plan, with one GPU per worker.
     fn new(plan: Checked, issue: Issue) -> Self {
         let placement = plan.placement();
         let of_stage: Vec<_> = (0..plan.plan().stages()).map(|stage| Some(placement.worker(stage))).collect();
@@ -96,8 +98,7 @@ impl Machine {
         (from != to).then_some([from, to])
     }
 
-    /// Returns the number of messages that one end (the sender or the receiver) of a transfer's channel has handled so
-    /// far.
+    /// Returns the number of messages that the sender, or the receiver, of a transfer's channel has handled so far.
     fn handled(&self, state: &State, transfer: Transfer, sends: bool) -> usize {
         let along = |other: &Transfer| (other.from, other.carried) == (transfer.from, transfer.carried);
         let worker = self.plan.placement().worker(if sends { transfer.from } else { transfer.to() });
@@ -110,8 +111,8 @@ impl Machine {
         done.iter().filter(ours).count()
     }
 
-    /// Returns the state after the next move of a host thread, once the devices have run all work that is possible;
-    /// `None` if the host must wait or has finished its list.
+    /// Returns the state of the modelled GPUs after the next move of a host thread, once the GPUs have run all work
+    /// that is possible; `None` if the host thread must wait or has finished its list.
     fn after(&self, state: &State, host: usize) -> Option<State> {
         let (at, sending) = state.hosts[host];
         let mut next = state.clone();
@@ -195,7 +196,7 @@ impl Machine {
         }
     }
 
-    /// Whether the tensor that a transfer sends is not yet computed.
+    /// Whether the activation or gradient that a transfer sends is not yet computed in the model of GPUs.
     fn computing(&self, state: &State, Transfer { from, carried, micro_batch }: Transfer) -> bool {
         let makes = |action: &Action| {
             let made = match action.compute {
@@ -214,8 +215,8 @@ impl Machine {
         hosts && state.streams.iter().all(VecDeque::is_empty) && state.computes.iter().all(VecDeque::is_empty)
     }
 
-    /// Explores all interleavings of the host threads, and returns the number of states and the number of deadlocks
-    /// among them.
+    /// Explores all interleavings of the modelled host threads, and returns the number of states of the modelled GPUs
+    /// and the number of deadlocks among them.
     fn explored(&self) -> (usize, usize) {
         let (mut seen, mut open, mut deadlocks) = (HashSet::new(), vec![self.begin()], 0);
         while let Some(state) = open.pop() {
@@ -242,7 +243,8 @@ impl Machine {
     }
 }
 
-/// Explores small models of GPUs in all interleavings of their host threads, with and without an order of transfers.
+/// Explores small models of GPUs in all interleavings of their host threads. Transfers that the host threads issue
+/// freely deadlock in some interleavings (except under GPipe), and transfers in the plan's order in none.
 #[test]
 fn unordered_transfers_deadlock_in_some_interleavings_and_ordered_ones_in_none() {
     for (schedule, stages, micro_batches) in [
