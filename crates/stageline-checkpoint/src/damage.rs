@@ -23,12 +23,14 @@ pub enum Damage {
     /// The file of the checkpoint does not exist.
     #[error("is missing")]
     Missing,
-    /// The checkpoint has something else at a path where it must have a file or a folder, for example a symbolic link.
+    /// A path of the checkpoint leads to something other than the file or folder that belongs there, for example a
+    /// symbolic link.
     #[error("is {found}, where a checkpoint has {expected}")]
     Kind {
-        /// The kind of thing that was found where a checkpoint must have a file or a folder, such as "a symbolic link".
+        /// The kind of thing that was found in place of a checkpoint's file or folder, such as "a symbolic link".
         found: &'static str,
-        /// The kind of thing that a checkpoint must have in place of the thing found: "a file" or "a folder".
+        /// The kind of thing that a checkpoint must have at a path where something else was found: "a file" or "a
+        /// folder".
         expected: &'static str,
     },
     /// The operating system refuses to read the file of the checkpoint; the field is its error.
@@ -97,11 +99,11 @@ pub enum Damage {
         Printable::new(expected)
     )]
     Place {
-        /// The name of the tensor that is in the wrong file.
+        /// The name of the tensor that the manifest of a checkpoint places in the wrong file.
         tensor: String,
-        /// The name of the wrong file, in which the manifest places the tensor.
+        /// The name of the wrong file, in which the manifest of a checkpoint places a tensor.
         found: String,
-        /// The name of the file to which the name of the misplaced tensor assigns it.
+        /// The name of the checkpoint file to which the name of the misplaced tensor assigns it.
         expected: String,
     },
     /// The size of a tensor according to its type and shape in the manifest, or the total size of the tensors in its
@@ -112,7 +114,7 @@ pub enum Damage {
         Printable::new(format!("{shape:?}"))
     )]
     Shape {
-        /// The name of the tensor whose size is invalid.
+        /// The name of the tensor of a checkpoint whose size is invalid.
         tensor: String,
         /// The type of the tensor's elements, according to the manifest.
         dtype: Dtype,
@@ -126,9 +128,9 @@ pub enum Damage {
         Printable::new(file)
     )]
     Total {
-        /// The name of the file whose listed length is impossible.
+        /// The name of the checkpoint file whose listed length is impossible.
         file: String,
-        /// The impossible length in bytes that the manifest lists for the file.
+        /// The impossible length in bytes that the manifest of a checkpoint lists for a file.
         found: u64,
         /// The total size in bytes of the tensors in the file with the impossible length, without the file's header; 0
         /// for the index, which has no tensors.
@@ -166,17 +168,18 @@ pub enum Damage {
     /// An element of a tensor in a checkpoint file is infinite or NaN.
     #[error("has {} in the tensor `{}`, at index {index}", number(*value), Printable::new(tensor))]
     NotFinite {
-        /// The name of the tensor with the infinity or NaN.
+        /// The name of the checkpoint's tensor that contains an infinity or NaN.
         tensor: String,
-        /// The position of the first infinity or NaN among the tensor's elements, in row-major order, counted from 0.
+        /// The position of the first infinity or NaN among the elements of a checkpoint's tensor, in row-major order,
+        /// counted from 0.
         index: usize,
-        /// The value of the first element that is not finite: an infinity or NaN.
+        /// The first element of a checkpoint's tensor that is not finite: an infinity or NaN.
         value: f64,
     },
     /// The manifest states more completed steps than a checkpoint may have.
     #[error("has {steps} steps, but at most {most} are possible")]
     Steps {
-        /// The number of completed steps that the manifest states.
+        /// The number of completed training steps that the manifest of a checkpoint states, which is too large.
         steps: u64,
         /// The largest step count that a checkpoint may have.
         most: u64,

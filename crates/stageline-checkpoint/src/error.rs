@@ -34,9 +34,9 @@ pub enum CheckpointError {
     /// The path that was given for reading a checkpoint cannot be accessed, for example for lack of permission.
     #[error("cannot access {}; make it readable", alone(path))]
     Look {
-        /// The path at which the caller expected to find a checkpoint, and which cannot be accessed.
+        /// The path at which the caller expected to find a checkpoint, and which the operating system cannot access.
         path: PathBuf,
-        /// The error of the operating system when the path was accessed.
+        /// The error of the operating system when the path of a checkpoint was accessed.
         source: io::Error,
     },
     /// The path that was given for reading a checkpoint is not a folder, or a part of the path is not.
@@ -71,17 +71,18 @@ pub enum CheckpointError {
     Newer {
         /// The path of the manifest that states the newer format.
         path: PathBuf,
-        /// The format version that the manifest states.
+        /// The version of the checkpoint format that the manifest states, and that this version of the crate cannot
+        /// read.
         found: u64,
-        /// The newest format version that this version of the crate can read.
+        /// The newest version of the checkpoint format that this version of the crate can read.
         known: u32,
     },
     /// A file of the checkpoint was damaged or changed.
     #[error("{} {damage}; {}", one_of_two(path), recovery(damage, older.as_deref()))]
     Damaged {
-        /// The path of the damaged file.
+        /// The path of the damaged checkpoint file.
         path: PathBuf,
-        /// The reason why the damaged file is refused.
+        /// The reason why the damaged checkpoint file is refused.
         damage: Box<Damage>,
         /// The next older checkpoint in the same folder, from which a run may resume; `None` if there is none. It has
         /// not been validated.
@@ -97,9 +98,10 @@ pub enum CheckpointError {
     /// folder.
     #[error("{} is {found}; give the path of a folder, which is created if it does not exist", alone(path))]
     InTheWay {
-        /// The path of the folder of checkpoints, or the part of that path that is something other than a folder.
+        /// The path at which a folder of checkpoints was to be created, or the part of that path that is something
+        /// other than a folder.
         path: PathBuf,
-        /// The kind of thing that was found at `path`, such as "a file".
+        /// The kind of thing that blocks the path of the new folder of checkpoints, such as "a file".
         found: &'static str,
     },
     /// The operating system refuses an operation of a save, such as creating, writing, syncing or renaming a file.
@@ -108,11 +110,12 @@ pub enum CheckpointError {
         alone(path)
     )]
     Write {
-        /// The operation of the save that failed, as a verb for the error message, such as "create the folder".
+        /// The operation that failed while a checkpoint was saved, as a verb for the error message, such as "create the
+        /// folder".
         doing: &'static str,
-        /// The path of the file or folder on which the operation of the save failed.
+        /// The path of the file or folder on which an operation failed while a checkpoint was saved.
         path: PathBuf,
-        /// The error of the operating system for the failed operation of the save.
+        /// The error of the operating system for the operation that failed while a checkpoint was saved.
         source: io::Error,
     },
     /// The new checkpoint is complete and has its final name, but a power loss may remove it: the folder could not be
@@ -193,19 +196,20 @@ pub enum CheckpointError {
         number(*value)
     )]
     NotFinite {
-        /// The name of the tensor with the infinity or NaN.
+        /// The name of the tensor to save that contains an infinity or NaN.
         tensor: String,
-        /// The position of the first infinity or NaN among the tensor's elements, in row-major order, counted from 0.
+        /// The position of the first infinity or NaN among the elements of the tensor to save, in row-major order,
+        /// counted from 0.
         index: usize,
-        /// The value of the first element that is not finite: an infinity or NaN.
+        /// The first element of the tensor to save that is not finite: an infinity or NaN.
         value: f64,
     },
     /// The checkpoint to save states more completed steps than a checkpoint may have.
     #[error("the step count is {steps}; it must be at most {most}")]
     Steps {
-        /// The number of completed steps that the checkpoint states.
+        /// The number of completed training steps that the checkpoint to save states, which is too large.
         steps: u64,
-        /// The largest step count that a checkpoint may have.
+        /// The largest number of completed training steps that a checkpoint may have.
         most: u64,
     },
     /// The checkpoint to save states more optimizer steps than completed training steps.
@@ -220,7 +224,7 @@ pub enum CheckpointError {
     /// The loss scale of the checkpoint to save is not a positive finite number.
     #[error("the loss scale is {}; it must be a positive number", number(*scale))]
     LossScale {
-        /// The loss scale that the checkpoint states.
+        /// The loss scale that the checkpoint to save states, which is not a positive finite number.
         scale: f64,
     },
     /// The header of a tensor file, or the index of the parameters, cannot be written.
@@ -267,7 +271,8 @@ pub enum CheckpointError {
 }
 
 impl CheckpointError {
-    /// The largest length of a [`CheckpointError`]'s message in bytes, as `Display` and as `Debug`.
+    /// The largest length, in bytes, of the message of an error about a checkpoint ([`CheckpointError`]), as `Display`
+    /// and as `Debug`.
     pub const MOST_BYTES: usize = 1_000;
 
     /// Returns a closure for `map_err` that converts an operating system's error to a [`CheckpointError::Write`].
@@ -289,12 +294,12 @@ impl fmt::Debug for CheckpointError {
     }
 }
 
-/// Returns a path as printable text of at most 600 bytes, for an error message that shows no other path.
+/// Returns a path as printable text of at most 600 bytes, for a checkpoint's error message that shows no other path.
 fn alone(path: &Path) -> Printable<'_> {
     Printable::new(path.to_string_lossy()).at_most(MOST_PATH)
 }
 
-/// Returns a path as printable text of at most 300 bytes, for an error message that shows two paths.
+/// Returns a path as printable text of at most 300 bytes, for a checkpoint's error message that shows two paths.
 fn one_of_two(path: &Path) -> Printable<'_> {
     Printable::new(path.to_string_lossy()).at_most(MOST_OF_TWO)
 }

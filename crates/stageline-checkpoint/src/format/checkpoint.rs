@@ -29,7 +29,7 @@ pub struct Checkpoint {
     pub optimizer: BTreeMap<String, Tensor>,
 }
 
-/// The progress of a training run: its step counts and its loss scale.
+/// The progress of a training run, which a checkpoint stores: its step counts and its loss scale.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Progress {
@@ -45,7 +45,7 @@ pub struct Progress {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LossScale {
-    /// The factor by which the loss is multiplied; finite and greater than 0.
+    /// The factor by which mixed-precision training multiplies the loss; finite and greater than 0.
     #[serde(with = "json::exact_float")]
     pub scale: f64,
     /// The number of steps without an overflow of the gradients since the loss scale last changed.

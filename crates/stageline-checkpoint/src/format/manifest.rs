@@ -12,7 +12,7 @@ use crate::format::checkpoint::Progress;
 use crate::format::tensor::Tensor;
 use crate::format::{json, seal};
 
-/// The checkpoint format version that this crate writes, and the only one that it reads.
+/// The version of the checkpoint format that this crate writes, and the only one that it reads.
 pub(crate) const VERSION: u32 = 1;
 /// The largest length in bytes of a checkpoint's manifest file, and of its index file.
 pub(crate) const MOST_BYTES: u64 = 64 << 20;
@@ -61,11 +61,11 @@ pub struct FileEntry {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TensorEntry {
-    /// The name of the checkpoint file that contains the tensor.
+    /// The name of the checkpoint file that contains a tensor, according to the manifest.
     pub file: String,
-    /// The type of the tensor's elements.
+    /// The type of a tensor's elements, according to the manifest of its checkpoint.
     pub dtype: Dtype,
-    /// The length of each dimension of the tensor; empty for a scalar.
+    /// The length of each dimension of a tensor, according to the manifest of its checkpoint; empty for a scalar.
     pub shape: Vec<usize>,
 }
 
@@ -78,7 +78,7 @@ struct Version {
 /// The reason why a text is not accepted as a manifest.
 #[derive(Debug)]
 pub(crate) enum ManifestError {
-    /// The manifest has a newer format than this crate reads; the field is the version of that format.
+    /// The manifest has a newer checkpoint format than this crate reads; the field is the version of that format.
     Newer(u64),
     Damaged(Damage),
 }

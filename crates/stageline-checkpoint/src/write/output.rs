@@ -23,7 +23,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Creates a new file of a checkpoint at `path`, where no file may exist yet.
+    /// Creates a new file of a checkpoint at `path`, at which nothing may exist yet.
     pub(crate) fn create(path: PathBuf) -> Result<Self, CheckpointError> {
         let file = File::create_new(&path).map_err(CheckpointError::write("create the file", &path))?;
         Ok(Self { path, file: BufWriter::with_capacity(CHUNK, file), hasher: Sha256::new(), bytes: 0 })
@@ -38,8 +38,9 @@ impl Output {
         Ok(())
     }
 
-    /// Hands all buffered bytes of the file to the operating system, so that they are in the file even if the process
-    /// is killed at the next [`WritePoint`](crate::WritePoint).
+    /// Hands all buffered bytes of a checkpoint file to the operating system, so that they are in the file even if the
+    /// process is killed at the next [`WritePoint`](crate::WritePoint) (a moment of a save at which tests simulate a
+    /// crash).
     pub(crate) fn flush(&mut self) -> Result<(), CheckpointError> {
         self.file.flush().map_err(CheckpointError::write("write", &self.path))
     }

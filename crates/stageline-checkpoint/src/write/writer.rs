@@ -19,13 +19,15 @@ type Written = Result<PathBuf, CheckpointError>;
 /// it.
 #[derive(Debug)]
 pub struct Writer {
-    /// The channel that sends checkpoints to the background thread; `None` after it was closed, which ends the thread.
+    /// The channel that sends checkpoints to the background thread that saves them; `None` after it was closed, which
+    /// ends the thread.
     checkpoints: Option<Sender<Checkpoint>>,
-    /// The channel on which the background thread returns the result of each save: the checkpoint's path, or an error.
+    /// The channel on which the background thread returns the result of each save: the path of the saved checkpoint, or
+    /// an error.
     written: Receiver<Written>,
     /// The background thread that saves checkpoints; `None` after the writer has joined it.
     thread: Option<JoinHandle<()>>,
-    /// Whether a save was started and its result has not yet been received from the background thread.
+    /// Whether a save of a checkpoint was started and its result has not yet been received from the background thread.
     pending: bool,
     /// The message with which the background thread panicked; `None` if it did not panic.
     panicked: Option<String>,

@@ -48,7 +48,7 @@ pub fn owned<const N: usize>(tensors: [(&str, Tensor); N]) -> BTreeMap<String, T
     tensors.into_iter().map(|(name, tensor)| (name.to_owned(), tensor)).collect()
 }
 
-/// Opens a store in `dir` that keeps the `keep` latest checkpoints.
+/// Opens a store (a locked folder into which checkpoints are saved) in `dir` that keeps the `keep` latest checkpoints.
 pub fn store(dir: &Path, keep: usize) -> Store {
     Store::open(dir, NonZero::new(keep).unwrap()).unwrap()
 }
