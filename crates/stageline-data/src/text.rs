@@ -33,17 +33,17 @@ impl Text {
         Self { ranges, starts, len }
     }
 
-    /// Returns the length of the text in bytes.
+    /// Returns the length in bytes of a corpus's text for training or validation.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether the text is empty, without a single byte.
+    /// Whether a corpus's text for training or validation is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Returns the number of files whose bytes the text joins.
+    /// Returns the number of files whose bytes a corpus's text joins.
     pub fn files(&self) -> usize {
         self.ranges.len()
     }

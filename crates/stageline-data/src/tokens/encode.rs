@@ -34,7 +34,7 @@ pub trait Encode: Send + Sync {
     /// - [`TokenError::Encoding`] if the tokens cannot be decoded.
     fn decode(&self, tokens: &[u32]) -> Result<String, TokenError>;
 
-    /// Returns the size of the vocabulary. Every token is a number below it.
+    /// Returns the size of an encoding's vocabulary. Every token of the encoding is a number below this size.
     fn vocabulary(&self) -> usize;
 
     /// Returns a text that identifies the encoding in the key of a token file. Two encodings may have the same

@@ -23,24 +23,24 @@ pub enum TokenError {
     /// nothing.
     #[error("{} is a link to a file that does not exist; restore that file, or remove the link", shown(path))]
     DanglingLink {
-        /// The path of the link.
+        /// The path of a link that leads to nothing, and at which text, tokens or a tokenizer should be read.
         path: PathBuf,
     },
     /// The path of a source (text files to tokenise), of a token file or of a tokenizer leads to something else, such
     /// as a pipe.
     #[error("{} is no regular file; write its contents to a file, and give the path of that", shown(path))]
     NotAFile {
-        /// The path that leads to something other than a regular file.
+        /// The path that leads to something other than a regular file with text, tokens or a tokenizer.
         path: PathBuf,
     },
     /// A file that is read as a whole, such as a tokenizer, is longer than the limit for it.
     #[error("{} has {found} bytes, but may have at most {most}; give another file", shown(path))]
     TooLong {
-        /// The path of the file that is too long.
+        /// The path of the file, such as a tokenizer, that is too long to be read as a whole.
         path: PathBuf,
-        /// The length of the file in bytes.
+        /// The length in bytes of the file, such as a tokenizer, that is too long to be read as a whole.
         found: u64,
-        /// The largest length in bytes that the file may have.
+        /// The largest length in bytes that a file read as a whole, such as a tokenizer, may have.
         most: u64,
     },
     /// The source to tokenise has no token: it has no file, or all of its documents are empty.
@@ -52,17 +52,17 @@ pub enum TokenError {
     /// A file or folder of text to tokenise, a token file or a tokenizer cannot be read.
     #[error("cannot read {}; make it readable, or give another path", shown(path))]
     Io {
-        /// The path of the file or folder that cannot be read.
+        /// The path of the file or folder of text, tokens or a tokenizer that cannot be read.
         path: PathBuf,
-        /// The error of the operating system when the file or folder was read.
+        /// The error of the operating system when a file or folder of text, tokens or a tokenizer was read.
         source: io::Error,
     },
     /// A token file cannot be written.
     #[error("cannot write {}; free space there, or choose another folder for token files", shown(path))]
     Write {
-        /// The path of the file or folder that cannot be written.
+        /// The path of the token file, or of its folder, that cannot be written.
         path: PathBuf,
-        /// The error of the operating system when the token file was written.
+        /// The error of the operating system when a token file was written.
         source: io::Error,
     },
     /// A file of the source changed while the source was being tokenised.
@@ -88,22 +88,24 @@ pub enum TokenError {
     /// A document cannot be encoded; the field `source` is the error that says why.
     #[error("cannot tokenise {}{}; correct it, or leave it out", of_line(*line), shown(path))]
     Document {
-        /// The path of the file with the document.
+        /// The path of the file that contains the document which cannot be encoded.
         path: PathBuf,
-        /// The number of the document's line in the file, counted from 1; `None` if the whole file is one document.
+        /// The number of the line of the document that cannot be encoded, in a JSON-lines file and counted from 1;
+        /// `None` if the whole file is one document.
         line: Option<u64>,
-        /// The error that says why the document cannot be encoded.
+        /// The error that says why a document cannot be encoded as tokens.
         source: Box<TokenError>,
     },
     /// A line of a JSON-lines file is no document: it is not a JSON object, it is too long, or its field for the text
     /// is missing or not a string.
     #[error("line {line} of {} {fault}; correct the line, or name the field of the text (text_field)", shown(path))]
     Line {
-        /// The path of the JSON-lines file.
+        /// The path of the JSON-lines file in which a line is no document.
         path: PathBuf,
-        /// The number of the line in the JSON-lines file, counted from 1.
+        /// The number of the faulty line in a JSON-lines file of documents, counted from 1.
         line: u64,
-        /// The fault of the line in words that are safe to print, such as "has no field `text` and no other field".
+        /// The fault of a line in a JSON-lines file, in words that are safe to print, such as "has no field `text` and
+        /// no other field".
         fault: String,
     },
     /// The tokenizer library failed to encode a text or to decode tokens.
@@ -125,7 +127,7 @@ pub enum TokenError {
     UnknownToken {
         /// The token that is not in the vocabulary, because it is too large.
         token: u32,
-        /// The size of the vocabulary; valid tokens are below it.
+        /// The size of an encoding's vocabulary, in tokens; valid token numbers are below it.
         vocabulary: usize,
     },
     /// A file is no token file, is damaged, or was written by another release.

@@ -26,7 +26,7 @@ pub(crate) const VERSION: u32 = 1;
 /// The length of a token file's header in bytes.
 pub(crate) const HEADER: usize = 104;
 
-/// The length of a SHA-256 in bytes.
+/// The length of a SHA-256 in a token file, in bytes.
 pub(crate) const HASH: usize = 32;
 
 /// The header of a token file: the size of the vocabulary, the numbers of tokens and documents, and two SHA-256 hashes.
@@ -34,12 +34,13 @@ pub(crate) const HASH: usize = 32;
 /// of the end positions of the documents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// The size of the vocabulary of the tokens: from 1 to 2^32. Every token is below it.
+    /// The size of the vocabulary of a token file: from 1 to 2^32. Every token in the file is below it.
     pub(crate) vocabulary: u64,
     pub(crate) tokens: u64,
     pub(crate) documents: u64,
     pub(crate) key: [u8; HASH],
-    /// The SHA-256 of the tokens and of the end positions of the documents, as the bytes that they have in the file.
+    /// The SHA-256 of a token file's tokens and of the end positions of its documents, as the bytes that they have in
+    /// the file.
     pub(crate) contents: [u8; HASH],
 }
 
@@ -109,7 +110,7 @@ impl Header {
     }
 }
 
-/// Returns the `N` bytes at the offset `at` of `bytes` as an array; panics if there are fewer.
+/// Returns the `N` bytes at the offset `at` of the slice `bytes` as an array; panics if the slice ends before them.
 fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("the slice has this length")
 }

@@ -68,7 +68,7 @@ impl TokenWriter {
         Ok(())
     }
 
-    /// Returns the number of tokens that have been written to the token file so far.
+    /// Returns the number of tokens that have been written to a new token file so far.
     pub(crate) fn tokens(&self) -> u64 {
         self.tokens
     }
@@ -109,7 +109,7 @@ pub(crate) fn checksum(header: &[u8], ends: &[u8]) -> [u8; HASH] {
     Sha256::new().chain_update(header).chain_update(ends).finalize().into()
 }
 
-/// A temporary file that is deleted when this value is dropped, unless the file was renamed.
+/// A temporary file that is deleted when this value is dropped, unless the file was renamed before.
 struct Temporary {
     path: PathBuf,
     is_renamed: bool,
