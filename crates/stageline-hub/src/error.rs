@@ -70,13 +70,13 @@ pub enum FolderError {
     /// The path of a file that the caller names does not exist.
     #[error("{} does not exist; give the path of a file", shown(path))]
     FileNotFound {
-        /// The path of the file that does not exist.
+        /// The path of the file that the caller named and that does not exist.
         path: PathBuf,
     },
     /// A file that the caller names is a symbolic link to a path that does not exist.
     #[error("{} is a link to a file that does not exist; restore that file, or remove the link", shown(path))]
     DanglingLink {
-        /// The path of the link.
+        /// The path of the symbolic link that leads to nothing.
         path: PathBuf,
     },
     /// The operating system refuses to read a file or a folder.
@@ -92,9 +92,9 @@ pub enum FolderError {
     TooLong {
         /// The path of the file that is too long.
         path: PathBuf,
-        /// The length of the file in bytes.
+        /// The length in bytes of the file that is too long to be read.
         found: u64,
-        /// The largest length in bytes that the file may have.
+        /// The largest length in bytes that a JSON file of a model folder, or another file to read, may have.
         most: u64,
     },
     /// A file is not valid JSON or not valid safetensors, for example because it was cut short.
@@ -229,7 +229,8 @@ pub enum FolderError {
 }
 
 impl FolderError {
-    /// The largest length of a [`FolderError`]'s message in bytes, as `Display` and as `Debug`.
+    /// The largest length, in bytes, of the message of an error about a model folder ([`FolderError`]), as `Display`
+    /// and as `Debug`.
     pub const MOST_BYTES: usize = 1_200;
 
     /// Returns a closure for `map_err` that converts an operating system's error to a [`FolderError::Read`] for `path`.

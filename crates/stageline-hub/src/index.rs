@@ -13,7 +13,8 @@ use crate::names::is_weights_file;
 /// The contents of the index of a model folder, `model.safetensors.index.json`.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Index {
-    /// The entries about the whole model, such as `total_size`, the number of bytes of all tensors.
+    /// The entries of a model folder's index about the whole model, such as `total_size`, the number of bytes of all
+    /// tensors.
     #[serde(default)]
     pub(crate) metadata: Map<String, Value>,
     /// The name of the weights file that has each tensor, by the name of the tensor.

@@ -13,10 +13,11 @@ use crate::shown::shape;
 #[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The folder to write into is the one from which the model is read, whose files may still be mapped into memory.
+    /// The folder to write a model into is the one from which the model is read, whose files may still be mapped into
+    /// memory.
     #[error("the model is read from this folder; give another folder")]
     Source,
-    /// The file to write is one of those that the model is read from.
+    /// The file to write is one of those from which the model is read.
     #[error("the model is read from this file; give another file")]
     SourceFile,
     /// The folder to write into has a weights file or an index that readers would take instead of the new weights.
@@ -43,13 +44,13 @@ pub enum Refusal {
     /// The path of the file to write leads to a folder, a device, a pipe or a socket, or names no file.
     #[error("it is not a regular file; give the path of a file")]
     NotAFile,
-    /// The folder of the file to write does not exist.
+    /// The folder in which a file is to be written does not exist.
     #[error("its folder does not exist; create the folder, or give another path")]
     NoFolder,
-    /// Two tensors of the layout, the description of the weights files to write, have the same name.
+    /// The layout of a model to write (the names, types and shapes of its tensors) has two tensors of the same name.
     #[error("two tensors have the name `{}`; rename one of them", Printable::new(tensor))]
     Twice {
-        /// The name that two tensors of the layout have.
+        /// The name that two tensors of a model to write have.
         tensor: String,
     },
     /// A tensor has a name that the safetensors format reserves.

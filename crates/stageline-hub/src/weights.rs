@@ -25,10 +25,11 @@ pub(crate) struct WeightsFile {
     pub(crate) name: String,
     /// The path of the weights file.
     pub(crate) path: PathBuf,
-    /// The text entries of the file's header, such as `format: pt`.
+    /// The text entries of a weights file's header, such as `format: pt`, which names the framework that wrote the
+    /// file.
     pub(crate) metadata: BTreeMap<String, String>,
     map: Mmap,
-    /// The offset in the file at which the tensors begin, in bytes.
+    /// The offset in bytes at which the tensors begin in a weights file.
     start: usize,
 }
 

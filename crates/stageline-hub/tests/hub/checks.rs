@@ -11,7 +11,7 @@ use stageline_hub::{
 
 use crate::toy::{self, INDEX, SHARDS};
 
-/// Makes the layout of a new model with one tensor.
+/// Makes the layout (names, types and shapes) of a new model with one tensor.
 fn new() -> Layout {
     Layout::single([TensorLayout { name: "w".into(), dtype: Dtype::F32, shape: vec![1] }]).unwrap()
 }
