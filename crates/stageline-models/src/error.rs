@@ -7,10 +7,11 @@ use stageline::checkpoint::Printable;
 use stageline::{ModuleError, StepError};
 use stageline_hub::FolderError;
 
-/// The largest number of bytes that an error message shows of a path.
+/// The largest number of bytes that an error message about a model shows of a path.
 const MOST_PATH: usize = 500;
 
-/// The largest number of bytes that an error message shows of a reason, which may quote the configuration.
+/// The largest number of bytes that an error message about a model shows of a reason, which may quote the
+/// configuration.
 const MOST_REASON: usize = 400;
 
 /// The reason why a model cannot be opened or exported.
@@ -119,7 +120,8 @@ fn shown(path: &Path) -> Printable<'_> {
 mod tests {
     use super::*;
 
-    /// Returns one error of each kind that shows text from files, with this text in every place.
+    /// Returns one error about a model of each kind that shows text from files, with `text` in every place. The tests
+    /// check that the messages are safe to print.
     fn with(text: &str) -> Vec<ModelError> {
         let (path, text) = (PathBuf::from(text), text.to_owned());
         vec![

@@ -41,8 +41,8 @@ impl Family {
         }
     }
 
-    /// Whether the head's projection to the vocabulary is tied to the table of token embeddings: both are one
-    /// parameter.
+    /// Whether the projection of the model's head to the vocabulary is tied to the table of token embeddings, so that
+    /// both are one parameter.
     pub fn tied(&self) -> bool {
         match self {
             Self::Gpt2(config) => config.tied,

@@ -35,7 +35,7 @@ struct Inner {
     family: Family,
     config: Value,
     naming: Naming,
-    /// The open model folder with the parameters; `None` for a new model.
+    /// The open model folder from which the model's parameters are read; `None` for a new model.
     folder: Option<Arc<ModelFolder>>,
     /// The folder that contains the model's configuration, and perhaps a tokenizer.
     home: PathBuf,

@@ -13,8 +13,8 @@ pub enum Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubTensor {
     pub name: String,
-    /// Whether the tensor's rows are the parameter's columns. PyTorch stores the weights of linear layers as `[outputs,
-    /// inputs]`, and this crate as `[inputs, outputs]`.
+    /// Whether the rows of the tensor on the Hugging Face hub are the parameter's columns. PyTorch stores the weights
+    /// of linear layers as `[outputs, inputs]`, and this crate as `[inputs, outputs]`.
     pub transposed: bool,
 }
 
@@ -52,8 +52,8 @@ pub struct Names {
     pub head: &'static [Name],
     /// The path of the table of token embeddings in the first layer, such as `tokens.weight`.
     pub table: &'static str,
-    /// The suffixes of the names of tensors that a folder may have although no parameter needs them, such as causal
-    /// masks.
+    /// The suffixes of the names of tensors that a model folder may have although no parameter needs them, such as
+    /// causal masks.
     pub buffers: &'static [&'static str],
 }
 
@@ -95,8 +95,8 @@ impl Naming {
         Self { tied: false, ..self }
     }
 
-    /// Whether the head's projection to the vocabulary is tied to the table of token embeddings: both are one
-    /// parameter.
+    /// Whether the projection of a model's head to the vocabulary is tied to the table of token embeddings, so that
+    /// both are one parameter.
     pub fn tied(&self) -> bool {
         self.tied
     }
@@ -129,14 +129,14 @@ impl Naming {
         Some(HubTensor { name: format!("{}{layer}{}", self.root, found.hub), transposed: found.transposed })
     }
 
-    /// Whether a folder may have a tensor of this name although no parameter needs it: a buffer, or a copy of a tied
-    /// table.
+    /// Whether a model folder may have a tensor with the name `name` although no parameter needs it: a buffer, or a
+    /// copy of a tied table.
     pub fn is_spare(&self, name: &str) -> bool {
         self.is_copy_of_table(name) || self.names.buffers.iter().any(|end| name.ends_with(end))
     }
 
-    /// Whether the tensor of this name is a second copy of the table of token embeddings, which some folders have for a
-    /// tied head.
+    /// Whether the tensor with the name `name` is a second copy of the table of token embeddings, which some model
+    /// folders have for a tied head.
     pub fn is_copy_of_table(&self, name: &str) -> bool {
         self.tied && name == UNTIED
     }

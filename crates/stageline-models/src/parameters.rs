@@ -57,7 +57,7 @@ impl Path {
 /// The tensor that a model folder must have for one parameter: its name and its shape.
 pub struct Expected {
     pub name: String,
-    /// The shape of the tensor on the Hugging Face hub.
+    /// The shape that a parameter's tensor must have on the Hugging Face hub.
     pub shape: Vec<usize>,
 }
 
