@@ -35,7 +35,7 @@ fn micros(nanoseconds: u64) -> f64 {
 }
 
 impl Trace {
-    /// Makes a trace without any steps.
+    /// Makes a trace (in Chrome's trace event format) without any training steps.
     pub fn new() -> Self {
         Self::default()
     }

@@ -13,7 +13,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// Makes a page with the given title and no contents.
+    /// Makes an HTML page with the given title and no contents.
     pub fn new(title: &str) -> Self {
         Self { title: escaped(title), body: String::new() }
     }
@@ -50,7 +50,7 @@ impl Page {
         self.body.push_str("</tbody></table></div>");
     }
 
-    /// Returns the text of the whole HTML file.
+    /// Returns the text of the whole HTML file of a page.
     pub fn html(&self) -> String {
         let Self { title, body } = self;
         format!(

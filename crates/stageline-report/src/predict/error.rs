@@ -10,10 +10,10 @@ use crate::log::record::Link;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PredictError {
-    /// The log has no step that updated parameters.
+    /// The log of the run has no step that updated parameters.
     #[error("the log has no step that updated parameters; log a run of at least 3 steps")]
     NoSteps,
-    /// The log does not name the layers of every stage.
+    /// The log of the run does not name the layers of every stage.
     #[error("the log does not give each of the {stages} stages its layers; write a new log with `--log`")]
     Layers {
         /// The number of stages of the logged run.
@@ -27,11 +27,11 @@ pub enum PredictError {
         .layers[0], .layers[1], .of_runs[0], .of_runs[1]
     )]
     Size {
-        /// The number of targets of the micro-batches whose costs are asked for.
+        /// The number of targets (in most models, tokens) of the micro-batches whose costs are asked for.
         tokens: f64,
-        /// The number of targets in the micro-batches of each run.
+        /// The number of targets (in most models, tokens) in a micro-batch of each of the two runs.
         of_runs: [f64; 2],
-        /// The number of layers of the model in each run.
+        /// The number of layers of the model in each of the two runs.
         layers: [usize; 2],
     },
     /// The memory of the predicted training is limited, and the run did not count memory.
@@ -40,7 +40,7 @@ pub enum PredictError {
          the counting allocator, or of GPUs with --synchronise-every 20, or leave the limit out"
     )]
     NoMemory,
-    /// The log does not state how many bytes the stages send to each other.
+    /// The log of the run does not state how many bytes the stages send to each other.
     #[error(
         "the log does not say how many bytes cross between stages; write a new log with `--log`, of 2 stages or more"
     )]
@@ -112,9 +112,9 @@ pub enum PredictError {
     Cut {
         /// The invalid partition that the caller gave: the range of layer indices of each stage.
         cut: Vec<Range<usize>>,
-        /// The number of layers of the model.
+        /// The number of layers of the model whose partition is invalid.
         layers: usize,
-        /// The number of stages of the predicted plan.
+        /// The number of stages of the predicted plan, which needs another partition of the layers.
         stages: usize,
     },
     /// The model has fewer layers than the predicted plan has stages.

@@ -14,7 +14,7 @@ use crate::log::record::Link;
 pub struct Measured {
     pub(super) layers: Vec<LayerCost>,
     pub(super) footprint: Option<Footprint>,
-    /// The run's partition of the layers: the indices of the layers of each stage.
+    /// The partition of the model's layers in the measured run: the indices of the layers of each stage.
     pub(super) cut: Vec<Range<usize>>,
     /// The number of tokens in one micro-batch, summed over the data-parallel replicas, which each have a micro-batch
     /// of their own.
@@ -56,8 +56,8 @@ pub(super) struct LayerCost {
 }
 
 impl Measured {
-    /// Returns the factor by which predicted steps are longer than simulated ones: the run's measured step time over the
-    /// simulated one of its own plan; 1 for a run over network links.
+    /// Returns the factor by which predicted steps are longer than simulated ones: the measured step time of the run
+    /// divided by the simulated step time of its own plan; 1 for a run over network links.
     pub fn variation(&self) -> f64 {
         self.variation
     }
@@ -93,12 +93,12 @@ impl Measured {
         self.network.slowest(self.boundary_bytes.iter().flatten().copied().fold(0.0, f64::max))
     }
 
-    /// Returns the number of layers of the model.
+    /// Returns the number of layers of the model in the measured run.
     pub fn layers(&self) -> usize {
         self.layers.len()
     }
 
-    /// Returns the run's partition of the layers: the indices of the layers of each stage.
+    /// Returns the partition of the model's layers in the measured run: the indices of the layers of each stage.
     pub fn cut(&self) -> &[Range<usize>] {
         &self.cut
     }

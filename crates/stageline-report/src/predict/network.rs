@@ -25,7 +25,7 @@ impl Hosts {
         &self.0
     }
 
-    /// Returns the number of workers (P) of all hosts together.
+    /// Returns the number of workers (P) on all hosts of a prediction together.
     pub fn workers(&self) -> usize {
         self.0.iter().sum()
     }

@@ -73,7 +73,7 @@ impl Link {
 /// memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EstimatedMemory {
-    /// The bytes of the parameters of the worker's stages.
+    /// The bytes of the parameters of the stages of one worker.
     pub parameters: u64,
     /// The bytes of the optimizer states of the worker's parameters.
     pub optimizer: u64,

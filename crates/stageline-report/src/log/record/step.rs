@@ -86,7 +86,7 @@ impl Step {
         clock(self.synchronised)
     }
 
-    /// Returns the layers that have a health report in this step, in the order of the model.
+    /// Returns the names of the layers whose parameters have a health report in this step, in the order of the model.
     pub fn layers(&self) -> Vec<&str> {
         let mut layers: Vec<&str> = Vec::new();
         for layer in self.health.iter().map(|health| layer_of(&health.parameter)) {
@@ -123,7 +123,7 @@ pub struct StageCosts {
     /// The seconds for which a send of one micro-batch's gradient to the previous stage keeps workers busy: the time of
     /// the sender plus that of the receiver.
     pub send_gradient: f64,
-    /// The seconds of the stage's flush, the end of a step: gradient norms and the optimizer step.
+    /// The seconds of the stage's part of the flush, which is the end of a step: gradient norms and the optimizer step.
     pub flush: f64,
     /// The bytes of activations that the stage's forward of one micro-batch keeps in device memory for the backward;
     /// `None` if memory was not counted.
@@ -141,11 +141,12 @@ pub struct StageCosts {
 /// signal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Noise {
-    /// The noise scale by the estimates of this step alone, which is rough; `None` if the estimated squared norm of the
-    /// gradient is not above 0.
+    /// The noise scale of the gradient by the estimates of one step alone, as a weight of targets, which is rough;
+    /// `None` if the estimated squared norm of the gradient is not above 0.
     pub scale: Option<f64>,
-    /// The noise scale by the running averages of both estimates over the steps of the run, which a resumed run begins
-    /// anew; `None` if the averaged squared norm is not above 0.
+    /// The noise scale of the gradient by running averages of the squared norm and the variance over the steps of the
+    /// run, as a weight of targets. A resumed run begins these averages anew. `None` if the averaged squared norm is
+    /// not above 0.
     pub smoothed_scale: Option<f64>,
     /// The estimates of the gradient's squared norm and noise over all parameters of the model.
     pub total: SignalAndNoise,
