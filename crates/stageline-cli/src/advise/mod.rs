@@ -110,7 +110,8 @@ struct Asked<'a> {
     log: &'a RunLog,
     schedule: &'a dyn Schedule,
     name: &'a str,
-    /// The costs of a run of the same model with micro-batches of another size.
+    /// The costs of a run of the same model with micro-batches of another size, by which larger micro-batches are
+    /// predicted.
     other_size: Option<Measured>,
 }
 
