@@ -26,8 +26,8 @@ fn least_flush_bytes(optimizer: OptimizerName, rollback: bool) -> u64 {
 }
 
 /// Refuses a model whose parameters and optimizer states alone are too large for the memory of all devices together,
-/// before any parameter is initialised. `parameters` is their number, and `smaller` is advice for the user on how to
-/// make the model smaller.
+/// before any parameter is initialised. `parameters` is the number of elements of the parameters, and `smaller` is
+/// advice for the user on how to make the model smaller.
 ///
 /// # Errors
 /// Returns an error that proposes other flags if the parameters are too large. A run with a stage on a device whose
@@ -92,7 +92,8 @@ where
     Ok(estimated)
 }
 
-/// Estimates the memory of a job as [`estimate`] says, without telling the user about compiled kernels.
+/// Estimates the memory of a job by a step that is rolled back, as [`estimate`] does, without telling the user about
+/// compiled kernels.
 fn rehearse<In, Out, Target, D>(
     pipeline: &mut Pipeline<In, Out, Target>,
     data: &D,
@@ -223,7 +224,7 @@ impl<'a> Room<'a> {
         Self { needed, in_use, job }
     }
 
-    /// Returns the memory that a device has for this job, in bytes; `None` if the size of the device's memory is not
+    /// Returns the memory that a device has for a job, in bytes; `None` if the size of the device's memory is not
     /// known.
     fn on(&self, device: &Device) -> Option<u64> {
         memory_of(device, self.job, self.in_use)

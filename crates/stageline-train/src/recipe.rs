@@ -32,7 +32,8 @@ pub struct Recipe<'a, M> {
     pub model: &'a M,
     pub planned: &'a Planned,
     pub optimizer: ModuleOptimizer,
-    /// The optimizer of the first and the last layer of a row; `None` if it is `optimizer`.
+    /// The optimizer of the first and the last layer of a row of layers; `None` if these layers have the optimizer of
+    /// all other layers.
     ends: Option<AdamW>,
     pub learning_rate: ModuleLrScheduler,
 }

@@ -28,7 +28,7 @@ pub struct TokenSettings<'a> {
     /// The token that is appended to every document. Nothing is appended if it is `None` or larger than the size of the
     /// encoding's vocabulary.
     pub end_of_document: Option<u32>,
-    /// The size of the model's vocabulary; every token must be below it.
+    /// The size of the model's vocabulary; every token of the training data must be below it.
     pub vocabulary: usize,
     /// The length of the longest input that the model takes, in tokens.
     pub positions: usize,
@@ -181,8 +181,8 @@ impl TokenRows {
         Ok(Self { rows })
     }
 
-    /// Checks that the rows fit a model whose vocabulary has `vocabulary` tokens and whose rows may have at most
-    /// `longest` tokens.
+    /// Checks that the rows of tokens fit a model whose vocabulary has `vocabulary` tokens and whose inputs may have at
+    /// most `longest` tokens.
     ///
     /// # Errors
     /// Returns an error that names the token or the row length that does not fit.
@@ -194,7 +194,7 @@ impl TokenRows {
         Ok(())
     }
 
-    /// Returns the token ids of all rows as the input of a model, `[rows, length]`.
+    /// Returns the token ids of all rows of the training data as the input of a model, `[rows, length]`.
     pub fn input(&self) -> Tokens {
         tensor(self.rows.iter().flatten(), [self.rows.len(), self.rows[0].len()])
     }

@@ -189,8 +189,9 @@ fn is_inherited(name: &str) -> bool {
     .contains(&name)
 }
 
-/// Whether a flag is a setting: the flag takes a value, is not a source of settings itself (`--config`, `--set` and
-/// `--resume`), and does not concern a single run only (`--stop-after` and `--print-config`).
+/// Whether a command-line flag is a setting that checkpoints store and a TOML file may set: the flag takes a value, is
+/// not a source of settings itself (`--config`, `--set` and `--resume`), and does not concern a single run only
+/// (`--stop-after` and `--print-config`).
 fn is_setting(flag: &Arg) -> bool {
     let only_here = ["config", "set", "resume", "stop_after", "print_config"];
     flag.get_long().is_some() && flag.get_action().takes_values() && !only_here.contains(&flag.get_id().as_str())
