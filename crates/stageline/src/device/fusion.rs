@@ -4,7 +4,7 @@ use burn::BurnConfig;
 use burn_std::config::fusion::BeamSearchConfig;
 use serde_json::json;
 
-/// Makes burn fuse tensor operations in the order in which they are issued, by the setting `max_blocks = 1`. The
+/// Makes burn fuse tensor operations in the order in which they are issued, by burn's setting `max_blocks = 1`. The
 /// setting stays as it is if the program has set or used burn's settings before, or if it differs from burn's default.
 ///
 /// By default, burn 0.22 searches at most five independent blocks of operations for operations to fuse (`max_blocks`).

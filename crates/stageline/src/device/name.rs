@@ -24,9 +24,9 @@ pub enum DeviceName {
     /// fuses operations in the order in which they are issued. A `burn.toml` whose `fusion.beam_search.max_blocks`
     /// differs from burn's default of 5 is kept.
     Gpu {
-        /// The interface through which the GPU is used.
+        /// The interface, such as CUDA, through which the GPU is used.
         api: GpuApi,
-        /// The index of the GPU among the GPUs that its interface (such as CUDA) finds on this host, counted from 0.
+        /// The index of a GPU among the GPUs that its interface (such as CUDA) finds on this host, counted from 0.
         index: usize,
     },
     /// A device of another host, on which `stageline serve` or [`Server`](crate::remote) runs.
@@ -214,7 +214,7 @@ impl std::error::Error for DeviceErrors {}
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// The list of device names is empty.
+    /// The list of device names that was to be opened is empty.
     #[error("no devices: name at least one, such as `cpu` or `cuda:0,cuda:1`")]
     None,
     /// The given text is not the name of a device.

@@ -39,14 +39,14 @@ pub(crate) fn load() -> BetweenGpus {
     })
 }
 
-/// Whether the dynamic linker can load a shared library of this name.
+/// Whether the dynamic linker can load a shared library with the file name `name`.
 fn loads(name: &str) -> bool {
     // SAFETY: the initialisers of NCCL, which is what these names stand for, have no requirements.
     unsafe { libloading::Library::new(name) }.is_ok()
 }
 
-/// Loads the shared library `library` also under the name `name`: code that loads `name` later gets the functions of
-/// `library`.
+/// Loads the shared library `library` also under the file name `name`, so that code that loads `name` later gets the
+/// functions of `library`.
 ///
 /// The dynamic linker does not search for a library whose name (`DT_SONAME`) is already loaded. So this function loads
 /// an empty library called `name` that depends on `library`; the linker finds the functions of a dependency through it.

@@ -18,7 +18,7 @@ pub(super) fn record(device: &Device, name: String) {
 }
 
 /// Returns the name under which a device was opened, such as `cuda:0`. A device that was opened without a name is shown
-/// as burn shows it, and the CPU as `cpu`.
+/// as burn shows it, and the CPU of this host as `cpu`.
 pub(crate) fn shown(device: &Device) -> String {
     let device = device.clone().inner();
     let opened = OPENED.lock();
