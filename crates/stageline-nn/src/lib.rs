@@ -141,7 +141,8 @@ mod tests {
         assert_eq!(deferred.into_iter().map(|deferred| deferred.ids).collect::<Vec<_>>(), [vec![gamma]]);
     }
 
-    /// Tests a linear layer's output and gradients in f32 against plain loops over the definition in f64.
+    /// Tests a linear layer's output and gradients in f32 against plain loops in f64 that follow the layer's
+    /// definition.
     #[test]
     fn linear_is_close_to_its_definition_in_f64() {
         const ROWS: usize = 37;

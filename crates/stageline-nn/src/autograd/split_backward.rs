@@ -77,7 +77,7 @@ impl ModuleVisitor for AddAll<'_> {
 
 /// The weight gradients of one call of a layer's forward, whose computation is deferred until after the backward.
 pub struct Deferred {
-    /// The ids of the layer's parameters whose gradients are deferred.
+    /// The ids of those parameters of a layer whose gradients are deferred until after the backward.
     pub ids: Vec<ParamId>,
     compute: Box<dyn FnOnce(&mut Sum) + Send>,
 }

@@ -36,12 +36,13 @@ fn rows(tensor: &Float) -> Tensor<2> {
     shaped(tensor, [shape[..shape.num_dims() - 1].iter().product(), width])
 }
 
-/// Returns the GPU backend's primitive of a burn tensor, which must have been computed from tensors of this backend.
+/// Returns the GPU backend's primitive tensor inside a burn tensor, which must have been computed from tensors of this
+/// backend.
 fn primitive<const D: usize>(tensor: Tensor<D>) -> Float {
     Cube::plain(tensor).expect("a result of this backend's tensors is of this backend")
 }
 
-/// Returns the GPU backend's primitive of a burn tensor, reshaped to the shape of the tensor `other`.
+/// Returns the GPU backend's primitive tensor inside a burn tensor, reshaped to the shape of the tensor `other`.
 fn like<const D: usize>(tensor: Tensor<D>, other: &Float) -> Float {
     Cube::float_reshape(primitive(tensor), other.shape())
 }
@@ -201,8 +202,8 @@ impl Kernels for Cube {
         }
     }
 
-    /// Returns the cross-entropy summed over the rows, and the log-likelihood of every class for each row, `[rows,
-    /// classes]`.
+    /// Returns the cross-entropy of logits summed over the rows, and the log-likelihood of every class for each row,
+    /// `[rows, classes]`.
     fn cross_entropy(logits: &Float, targets: &IntTensor<Cube>) -> [Float; 2] {
         let (sum, likelihoods) = cross_entropy::summed(of(logits), Tensor::from_primitive::<Cube>(targets.clone()));
         [primitive(sum), primitive(likelihoods)]

@@ -12,7 +12,7 @@ use crate::forward::after_step::after_step;
 use crate::forward::recomputation::is_recomputation;
 use crate::forward::samples::Samples;
 
-/// The container name that burn's module visitor reports for burn's `BatchNorm` layer.
+/// The name that burn's module visitor reports when it enters burn's `BatchNorm` layer.
 pub const BATCH_NORM: &str = "Struct:BatchNorm";
 
 /// A [`BatchNorm`] of burn's whose running statistics are updated once a step, from all micro-batches of the step
@@ -173,7 +173,8 @@ fn values(tensor: Tensor<1>) -> Vec<f64> {
 pub struct Found {
     /// The path of a batch norm in its module, such as `0.norm`.
     pub path: String,
-    /// Whether the batch norm is burn's own, not wrapped in an [`AccumulatedBatchNorm`].
+    /// Whether the batch norm is burn's own, and is not wrapped in an [`AccumulatedBatchNorm`], which updates its
+    /// statistics once a step.
     pub plain: bool,
 }
 

@@ -53,7 +53,7 @@ impl Embedding {
 #[derive(Debug)]
 struct SplitEmbedding;
 
-/// The values of the forward of an embedding layer that its backward needs.
+/// The values that the forward of an embedding layer keeps for its backward.
 #[derive(Clone, Debug)]
 struct State<B: Backend> {
     weight: FloatTensor<B>,

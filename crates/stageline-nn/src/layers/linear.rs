@@ -76,7 +76,7 @@ impl Linear {
 #[derive(Debug)]
 struct SplitLinear;
 
-/// The values of the forward of a linear layer that its backward needs.
+/// The values that the forward of a linear layer keeps for its backward.
 #[derive(Clone, Debug)]
 struct State<B: Backend> {
     input: FloatTensor<B>,

@@ -127,7 +127,7 @@ mod one {
     struct Rotation;
 
     impl<B: Kernels> Backward<B, 1> for Rotation {
-        /// The cosines and sines of the rotation's angles, which the backward needs to turn the gradient by the
+        /// The cosines and sines of a rotary embedding's angles, which the backward needs to turn the gradient by the
         /// opposite angles.
         type State = [FloatTensor<B>; 2];
 

@@ -1,4 +1,4 @@
-//! Causal attention on the CPU, computed in blocks of queries that skip later keys and keys before the window.
+//! Computes causal attention on the CPU, in blocks of queries that skip later keys and keys before the sliding window.
 
 use burn::backend::Flex;
 use burn::backend::TensorMetadata;

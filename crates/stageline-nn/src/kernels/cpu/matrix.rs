@@ -1,4 +1,4 @@
-//! Products of matrices that may be parts of larger matrices, computed by the crate `gemm` in f32.
+//! Computes products of f32 matrices, which may be parts of larger matrices, with the crate `gemm`.
 
 use std::marker::PhantomData;
 use std::ops::Range;

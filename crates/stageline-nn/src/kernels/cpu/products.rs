@@ -1,4 +1,4 @@
-//! The products of a linear layer on the CPU, and the packing buffer that they use.
+//! Computes the matrix products of a linear layer on the CPU, and allocates the packing buffer that they use.
 
 use burn::backend::ops::ModuleOps;
 use burn::backend::tensor::FloatTensor;

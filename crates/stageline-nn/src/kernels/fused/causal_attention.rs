@@ -9,10 +9,11 @@ use super::{as_given, wide};
 use crate::kernels::attention_blocks::{AttentionHeads, scale};
 use crate::kernels::attention_mask::{before_document, hidden};
 
-/// The values of the forward of causal attention that its backward needs.
+/// The values that the forward of causal attention on a GPU keeps for its backward.
 #[derive(Clone, Debug)]
 pub struct Attended<T> {
-    /// The queries, keys and values of all heads, `[batch x (query heads + 2 x key-value heads), length, size]`.
+    /// The queries, keys and values of all heads of causal attention, `[batch x (query heads + 2 x key-value heads),
+    /// length, size]`.
     pub(crate) parts: T,
     /// The attention weights of each query before they are divided by their sum, `[batch x key-value heads, group x
     /// length, length]`. A group is the query heads that share a key-value head.
@@ -20,7 +21,7 @@ pub struct Attended<T> {
     /// The reciprocal of the sum of each query's attention weights, in f32, `[batch x key-value heads, group x length,
     /// 1]`. A group is the query heads that share a key-value head.
     pub(crate) shares: T,
-    /// The output of attention, `[batch, length, query heads x size]`.
+    /// The output of the forward of causal attention, `[batch, length, query heads x size]`.
     pub(crate) output: T,
 }
 

@@ -8,7 +8,7 @@ use burn::tensor::activation::sigmoid;
 use super::{as_given, wide};
 use crate::kernels::variants::GeluForm;
 
-/// Returns the cumulative distribution function of the standard normal distribution at every element of `x`.
+/// Returns the cumulative distribution function of the standard normal distribution at every element of the tensor `x`.
 fn cumulative(x: Tensor<2>) -> Tensor<2> {
     (x * FRAC_1_SQRT_2).erf() * 0.5 + 0.5
 }

@@ -37,7 +37,8 @@ pub(crate) fn normalised(
     (as_given(output, input), Moments { mean, over_deviation })
 }
 
-/// Returns the rows of an input minus their means, or the rows unchanged if `mean` is `None` (RMS normalisation).
+/// Returns the rows of a normalisation's input minus their means, or the rows unchanged if `mean` is `None` (RMS
+/// normalisation).
 fn centred<const D: usize>(input: Tensor<D>, mean: Option<&Tensor<D>>) -> Tensor<D> {
     match mean {
         Some(mean) => wide(input) - mean.clone(),
