@@ -21,7 +21,7 @@ struct Flags {
     /// measured first
     #[arg(long, default_value_t = 8192)]
     micro_batches: usize,
-    /// Name of the schedule of the measured plans
+    /// Name of the schedule, such as `1f1b`, of the measured plans
     #[arg(long, default_value = "1f1b")]
     schedule: String,
     /// Number of micro-batches that a channel between two stages can store; all micro-batches of a step if unset
@@ -63,7 +63,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Calls `run`, and returns its result and the time of the call in seconds.
+/// Calls the closure `run`, and returns its result and the duration of the call in seconds.
 fn timed<T>(run: impl FnOnce() -> T) -> (T, f64) {
     let start = Instant::now();
     let result = run();

@@ -10,13 +10,15 @@ use crate::plan::{Action, Carried, Compute, Transfer};
 /// its transfers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StageCost {
-    /// F: the time of the stage's forward of one micro-batch.
+    /// The time of the stage's forward (F) of one micro-batch.
     pub forward: f64,
-    /// I: the time of the half of the stage's backward that computes the gradient of its input.
+    /// The time of the half of the stage's backward that computes the gradient of its input (I), for one micro-batch.
     pub input_gradient: f64,
-    /// W: the time of the half of the stage's backward that computes the gradients of its weights.
+    /// The time of the half of the stage's backward that computes the gradients of its weights (W), for one
+    /// micro-batch.
     pub weight_gradient: f64,
-    /// B: the time of the stage's whole backward. The gradient of the stage's input is sent at the end of this time.
+    /// The time of the stage's whole backward (B) of one micro-batch. The gradient of the stage's input is sent at the
+    /// end of this time.
     pub backward: f64,
     /// The latency from the send of the stage's output until the next stage can receive it. The workers of both stages
     /// can compute during the transfer.
@@ -65,11 +67,12 @@ impl StageCost {
 /// The rule by which simulated transfers share the workers' communication streams (their queues of transfers).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transfers {
-    /// Any number of transfers overlap, and each of them takes its own latency.
+    /// A rule for simulated transfers: any number of transfers overlap, and each of them takes its own latency.
     #[default]
     Asynchronous,
-    /// Each worker has one communication stream. A transfer occupies the streams of its sender and its receiver, and
-    /// transfers on the same stream follow each other, first come, first served.
+    /// A rule for simulated transfers: each worker has one communication stream (queue of transfers). A transfer
+    /// occupies the streams of its sender and its receiver, and transfers on the same stream follow each other, first
+    /// come, first served.
     Serialised,
 }
 

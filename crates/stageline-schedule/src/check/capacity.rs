@@ -13,7 +13,7 @@ pub(crate) fn run(plan: &Plan, capacity: usize, observer: &mut impl Observer) ->
     replay(plan, capacity, &Costs::uniform(plan.stages(), 1.0, 2.0), observer)
 }
 
-/// Whether a plan completes, without a deadlock, with channels that store `capacity` micro-batches.
+/// Whether a plan completes, without a deadlock, if each channel between two stages stores `capacity` micro-batches.
 pub(crate) fn completes(plan: &Plan, capacity: usize) -> bool {
     run(plan, capacity, &mut ()).is_ok()
 }

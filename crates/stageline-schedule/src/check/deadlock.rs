@@ -10,9 +10,9 @@ const SHOWN: usize = 8;
 /// A worker that cannot advance in a deadlock, with the instruction at which it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocked {
-    /// The number of the worker that is blocked.
+    /// The number of the worker that is blocked in a deadlock of a plan.
     pub worker: usize,
-    /// The number of actions in its list that the blocked worker has finished.
+    /// The number of actions (forwards and backwards) in its list that the blocked worker has finished.
     pub action: usize,
     /// The send or receive at which a worker is blocked in a deadlock of a plan.
     pub at: Instruction,

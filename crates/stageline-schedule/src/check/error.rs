@@ -11,16 +11,16 @@ use crate::plan::{Action, Compute};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CheckError {
-    /// The plan has no actions at all.
+    /// The rejected plan has no actions (forwards and backwards) at all.
     Empty,
-    /// A worker of the plan has no actions.
+    /// A worker of the rejected plan has no actions (forwards and backwards).
     IdleWorker {
-        /// The number of the worker without actions.
+        /// The number of the worker to which the plan assigns no actions (forwards and backwards).
         worker: usize,
     },
-    /// A stage of the plan has actions on two workers.
+    /// The plan assigns actions of one stage to two workers, although a stage must run on one worker only.
     TwoWorkers {
-        /// The stage that has actions on two workers.
+        /// The number of the stage whose actions the plan assigns to two workers.
         stage: usize,
         /// The two workers to which the plan assigns actions of one stage; a plan may assign a stage to one worker
         /// only.
@@ -36,7 +36,8 @@ pub enum CheckError {
         stage: usize,
         /// The micro-batch on which the stage's forward or backward is missing, repeated or out of order.
         micro_batch: usize,
-        /// The forwards and backwards that the plan has for the faulty stage and micro-batch, in order.
+        /// The forwards and backwards that the plan has for the stage and micro-batch with the wrong sequence, in
+        /// order.
         found: Vec<Compute>,
         /// The part of the plan around the stage's wrong action, or around the place at which an action is missing, for
         /// the error message.

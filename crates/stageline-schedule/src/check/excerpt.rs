@@ -13,7 +13,7 @@ const WORKERS: usize = 8;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Excerpt {
     rows: Vec<Row>,
-    /// The number of workers that the excerpt of the plan leaves out, because an excerpt shows only a few workers.
+    /// The number of workers that an excerpt of a plan leaves out, because an error message shows only a few workers.
     left_out: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The queue of workers that a replay visits next.
+//! The queue of workers that a replay of a plan (its run on simulated workers) visits next.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -103,7 +103,8 @@ struct Worker {
 
 /// The result of a simulated worker's attempt to run an instruction (an action, a send or a receive).
 enum Attempt {
-    /// The simulated worker has finished the instruction that it tried; the value is the simulated time of the end.
+    /// The simulated worker has finished the instruction that it tried; the value is the simulated time of the
+    /// instruction's end.
     Done(f64),
     /// The simulated worker cannot run the instruction yet; the value is the simulated time from which it can.
     Later(f64),
@@ -189,7 +190,8 @@ impl Run<'_> {
         Attempt::Done(done)
     }
 
-    /// Returns the simulated time from which a message can be received, if the worker sends it at the time `sent`.
+    /// Returns the simulated time from which a worker can receive a message that another worker sends at the simulated
+    /// time `sent`.
     fn arrival(&mut self, worker: usize, transfer: Transfer, sent: f64) -> f64 {
         let receiver = self.placement.worker(transfer.to());
         if receiver == worker {

@@ -80,8 +80,8 @@ impl Activity {
         }
     }
 
-    /// Returns the stages or the caller for which a worker waits during this activity; `None` if the activity never
-    /// waits.
+    /// Returns the stages or the caller (the user's thread that runs the pipeline) for which a worker waits during this
+    /// activity; `None` if the activity never waits.
     pub const fn wait_cause(self) -> Option<WaitCause> {
         match self {
             Self::Instruction(Instruction::Receive(transfer)) => Some(WaitCause::Stage(transfer.from)),
@@ -154,7 +154,7 @@ impl<'de> serde::Deserialize<'de> for Activity {
     }
 }
 
-/// The stages or the caller for which a worker waits.
+/// The stages, or the caller (the user's thread that runs the pipeline), for which a worker waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitCause {
     /// The neighbouring stage with this index, for which the worker waits: that stage has to send the next message, or

@@ -12,27 +12,28 @@ use super::activity::{Activity, WaitCause};
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(Deserialize, Serialize))]
 pub struct Event {
-    /// The number of the stage for which the worker did the activity.
+    /// The number of the stage for which the worker did the recorded activity, such as a forward.
     pub stage: usize,
     /// The activity of the worker that the event records, such as an instruction or the optimizer step.
     pub activity: Activity,
-    /// The time at which the activity began, from the beginning of the step. The worker's previous event, if there is
-    /// one, ends at the same time.
+    /// The time at which the recorded activity of a worker began, from the beginning of the step. The worker's previous
+    /// event, if there is one, ends at the same time.
     #[cfg_attr(feature = "serde", serde(with = "seconds"))]
     pub start: Duration,
-    /// The time at which the activity ended, from the beginning of the step.
+    /// The time at which the recorded activity of a worker ended, from the beginning of the step.
     #[cfg_attr(feature = "serde", serde(with = "seconds"))]
     pub end: Duration,
-    /// The part of the activity's time in which the worker was blocked by a wait for other workers or the caller.
+    /// The part of a recorded activity's time in which the worker was blocked by a wait for other workers or the caller
+    /// (the user's thread that runs the pipeline).
     #[cfg_attr(feature = "serde", serde(with = "seconds"))]
     pub waited: Duration,
     /// The part of the activity's time in which the worker asked the device whether it has finished its work, in
     /// synchronised steps; zero in other steps. For a device of another host, asking takes longer than many actions.
     #[cfg_attr(feature = "serde", serde(with = "seconds"))]
     pub asked: Duration,
-    /// The worker's memory in use during the activity; `None` if memory is not measured (see [`Held`]).
+    /// The worker's memory in use during the recorded activity; `None` if memory is not measured (see [`Held`]).
     pub held: Option<Held>,
-    /// The number of bytes of tensors that the activity sent to another stage; 0 if it sent none.
+    /// The number of bytes of tensors that the recorded activity of a worker sent to another stage; 0 if it sent none.
     pub sent: u64,
 }
 
@@ -74,7 +75,7 @@ pub struct Held {
     pub kept: i64,
 }
 
-/// Writes and reads a duration as a number of seconds.
+/// Writes and reads a duration as a number of seconds in a log.
 #[cfg(feature = "serde")]
 mod seconds {
     use std::time::Duration;

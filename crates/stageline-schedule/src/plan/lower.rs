@@ -90,7 +90,8 @@ const TRANSFERS: [(&str, Carried, bool); 4] = [
     ("RECV_B", Carried::Gradient, false),
 ];
 
-/// Writes an instruction in PyTorch's text form, such as `2F0`, `2SEND_F0`, `3RECV_F0`, `3SEND_B0` or `2RECV_B0`.
+/// Writes an instruction of a worker in PyTorch's text form, such as `2F0` (forward), `2SEND_F0`, `3RECV_F0`,
+/// `3SEND_B0` or `2RECV_B0`.
 impl fmt::Display for Instruction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (transfer, sends) = match self {

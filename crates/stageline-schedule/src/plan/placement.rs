@@ -32,7 +32,7 @@ impl Placement {
         Self::new((0..workers * chunks).map(|stage| stage % workers).collect())
     }
 
-    /// Places two stages on each of P = `workers` workers in a V: worker w has stages w and 2P-1-w.
+    /// Places two stages on each of P = `workers` workers in a V: worker w (from 0) has the stages w and 2P-1-w.
     pub fn in_a_v(workers: usize) -> Self {
         Self::new((0..workers).chain((0..workers).rev()).collect())
     }

@@ -6,13 +6,14 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ScheduleError {
-    /// The requested plan has no stages.
+    /// The plan that was requested from a schedule would have no stages.
     NoStages,
-    /// The requested plan has no micro-batches.
+    /// The plan that was requested from a schedule would have no micro-batches.
     NoMicroBatches,
-    /// The requested plan has no chunks (stages) of the model on its workers.
+    /// The plan that was requested from a schedule would have no chunks (stages of the model) on its workers.
     NoChunks,
-    /// The requested number of stages is not a multiple of the number of chunks (stages) per worker.
+    /// The number of stages that was requested from a schedule is not a multiple of the schedule's number of chunks
+    /// (stages) per worker.
     Chunks {
         /// The number of stages that was requested from a schedule, and that is not a multiple of the number of stages
         /// per worker.
@@ -20,18 +21,20 @@ pub enum ScheduleError {
         /// The number of chunks (stages) that the schedule places on each worker.
         chunks: usize,
     },
-    /// The requested number of micro-batches is not a multiple of a number that the schedule requires.
+    /// The number of micro-batches that was requested from a schedule is not a multiple of a number that the schedule
+    /// requires.
     MicroBatches {
         /// The number of micro-batches that was requested from a schedule, and for which the schedule has no plan.
         given: usize,
         /// The number that must divide the number of micro-batches, according to the schedule.
         multiple_of: usize,
     },
-    /// The schedule is a fixed plan for other numbers of stages and micro-batches than requested.
+    /// The schedule is one fixed plan, such as a plan from a file, for other numbers of stages and micro-batches than
+    /// requested.
     Shape {
         /// The number of stages and the number of micro-batches for which the fixed plan was written.
         written: (usize, usize),
-        /// The requested number of stages and the requested number of micro-batches.
+        /// The numbers of stages and of micro-batches that were requested from a schedule that is one fixed plan.
         asked: (usize, usize),
     },
 }

@@ -1,4 +1,4 @@
-//! Interleaved 1F1B: several chunks (stages) of the model on every worker.
+//! The interleaved 1F1B schedule: several chunks (stages) of the model on every worker.
 
 use super::error::ScheduleError;
 use super::rows::{in_chunks, workers_of};

@@ -1,4 +1,4 @@
-//! Looped breadth-first: GPipe over several chunks (stages) of the model on every worker.
+//! The looped breadth-first schedule: GPipe over several chunks (stages) of the model on every worker.
 
 use super::error::ScheduleError;
 use super::rows::{in_chunks, workers_of};

@@ -42,7 +42,7 @@ pub trait Schedule {
     }
 }
 
-/// A reference to a schedule, or a box of a schedule, is a schedule too.
+/// A reference to a schedule, or a box of a schedule, which is a schedule too.
 impl<S: Deref<Target: Schedule>> Schedule for S {
     fn name(&self) -> &'static str {
         (**self).name()
@@ -65,7 +65,7 @@ impl<S: Deref<Target: Schedule>> Schedule for S {
     }
 }
 
-/// A plan, written by hand or read from a file, is a schedule for its own numbers of stages and micro-batches only.
+/// A plan, written by hand or read from a file, as a schedule for its own numbers of stages and micro-batches only.
 impl Schedule for Plan {
     fn name(&self) -> &'static str {
         "plan"

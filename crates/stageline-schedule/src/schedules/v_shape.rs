@@ -31,7 +31,7 @@ pub(crate) enum Step {
 /// The list of actions of a worker with two chunks (stages), while the list is being generated action by action. An
 /// action on a micro-batch beyond the last one is not added.
 pub(crate) struct Row {
-    /// The two stages of the worker, which are its chunks 0 and 1.
+    /// The two stages of a worker: the stages that are its chunks 0 and 1.
     stages: [usize; 2],
     micro_batches: usize,
     forwards: [usize; 2],

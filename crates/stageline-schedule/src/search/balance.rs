@@ -89,7 +89,7 @@ fn partition(costs: &[f64], speeds: &[f64]) -> Result<Vec<Range<usize>>, Balance
 pub struct BalanceError {
     /// The number of layers that were to be partitioned into stages.
     pub layers: usize,
-    /// The number of stages into which the layers were to be partitioned.
+    /// The number of stages into which layers were to be partitioned.
     pub stages: usize,
 }
 
@@ -109,7 +109,7 @@ pub enum SpeedError {
     /// The layers cannot be partitioned into the requested number of stages, because there are fewer layers than stages
     /// or no stages.
     Stages(BalanceError),
-    /// The speed of a stage's device is not a finite number above 0.
+    /// The speed that was given for the device of a stage is not a finite number above 0.
     Speed {
         /// The number, counted from 0, of the stage whose device has an invalid speed.
         stage: usize,

@@ -14,11 +14,11 @@ use crate::simulate::{Memory, StageMemory, Timeline, simulate};
 /// The largest number of chunks (stages) per worker that the search tries.
 const MOST_CHUNKS: usize = 4;
 
-/// The best plan that a search found, with its costs, its timeline and a lower bound on the step.
+/// The best plan that a search found, with its costs, its timeline and a lower bound on the length of a step.
 #[derive(Clone, Debug)]
 pub struct Best {
-    /// The name of the plan's schedule, such as `1f1b`; `automatic` if the search generated the plan for the given
-    /// costs.
+    /// The name of the schedule of the best plan that a search found, such as `1f1b`; `automatic` if the search
+    /// generated the plan for the given costs.
     pub schedule: &'static str,
     /// The plan with the shortest step that the search found, checked for channels with room for all micro-batches of a
     /// step.
@@ -173,7 +173,7 @@ impl<F: Fn(&Placement) -> Option<(Costs, Memory)>> Search<F> {
         self.bound = self.bound.min(lower_bound(placement, self.micro_batches, costs, memory));
     }
 
-    /// Keeps a plan as the best one if it fits into the memory and its simulated step is the shortest so far.
+    /// Keeps a plan as the search's best one if it fits into the memory and its simulated step is the shortest so far.
     fn offer(&mut self, schedule: &'static str, plan: Plan, costs: &Costs, memory: &Memory) {
         if !memory.suffices(&plan) {
             return;
@@ -205,7 +205,7 @@ fn with_whole_backwards(plan: &Plan, costs: &Costs) -> Option<Plan> {
     })
 }
 
-/// The reason why a search found no plan.
+/// The reason why a search for a plan with a short step found none.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum SearchError {
@@ -221,7 +221,7 @@ pub enum SearchError {
         /// The number of workers for which a plan was searched.
         workers: usize,
     },
-    /// No plan fits into the memory of the workers.
+    /// No plan that the search tried fits into the memory of the workers.
     Memory {
         /// The memory limit of each worker, in the unit of the memory given to the search.
         limit: f64,

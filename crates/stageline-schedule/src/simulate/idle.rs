@@ -13,13 +13,17 @@ use crate::plan::Compute;
 /// fields is the length of the step minus the worker's compute time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Idle {
-    /// The part of the idle time that comes from filling the pipeline, before the worker's first backward.
+    /// The part of a worker's idle time that comes from filling the pipeline, before the worker's first backward, in
+    /// the unit of the costs.
     pub fill: f64,
-    /// The part of the idle time that comes from draining the pipeline, while the last backwards of all workers run.
+    /// The part of a worker's idle time that comes from draining the pipeline, while the last backwards of all workers
+    /// run, in the unit of the costs.
     pub drain: f64,
-    /// The idle time because this worker has less compute time in the step than the busiest worker.
+    /// The idle time of a worker, in the unit of the costs, because it has less compute time in the step than the
+    /// busiest worker.
     pub imbalance: f64,
-    /// The idle time because of transfers between stages: the time that they add to the step.
+    /// The idle time of a worker because of transfers between stages: the time that the transfers add to the step, in
+    /// the unit of the costs.
     pub transfer: f64,
     /// The idle time at the end of the step, while other workers still run their optimizer steps. These begin at the
     /// flush, when all workers have finished their backwards.

@@ -25,7 +25,7 @@ impl StageMemory {
         Self { forward: bytes, input_gradient: bytes }
     }
 
-    /// Returns the peak of the device memory that one micro-batch occupies on the stage.
+    /// Returns the peak of the device memory that one micro-batch occupies on a stage.
     pub(crate) fn peak(self) -> f64 {
         self.forward.max(self.input_gradient)
     }
@@ -59,7 +59,7 @@ impl StageMemory {
 /// The device memory that a micro-batch occupies on each stage, and the memory limit of a worker.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Memory {
-    /// The memory that one micro-batch occupies on each stage.
+    /// The device memory that one micro-batch occupies on each stage.
     pub stages: Vec<StageMemory>,
     /// The limit of the memory in use on a worker, in the same unit as the memory that a micro-batch occupies on a
     /// stage.

@@ -153,7 +153,8 @@ fn costs_may_differ_by_micro_batch() {
     assert_eq!(starts, [1.0, 6.5, 11.5]);
 }
 
-/// Tests that only the transfers on a link determine the step if the link is slower than its stages.
+/// Tests a network link that is slower than its stages: only the transfers on the link then determine the length of the
+/// step.
 #[test]
 fn transfers_follow_each_other_on_a_link() {
     let step = |micro_batches: usize, occupied: f64, latency: f64| {
@@ -192,7 +193,8 @@ fn transfers_within_a_worker_are_free() {
     assert_eq!(simulate(&check(plan, 1).unwrap(), &costs).step(), 8.0 + 4.0 * 10.0);
 }
 
-/// Tests that every closed form of a step equals the simulated step, and that invalid numbers have no closed form.
+/// Tests the closed forms of a step's length: every one equals the simulated step, and invalid numbers of stages or
+/// micro-batches have none.
 #[test]
 fn closed_forms_are_the_simulated_steps() {
     let mut held = vec![0; SCHEDULES.len()];

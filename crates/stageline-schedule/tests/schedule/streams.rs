@@ -34,7 +34,7 @@ enum Issue {
     InOrder,
 }
 
-/// A model of several GPUs with communication streams that run a plan: the parts that do not change during a run.
+/// The unchanging parts of a model of several GPUs with communication streams that run a plan.
 struct Machine {
     plan: Checked,
     issue: Issue,
@@ -46,12 +46,13 @@ struct Machine {
 /// The state of the modelled GPUs and of their host threads at one moment of a run.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct State {
-    /// The index of each host thread in its list of instructions, and the progress of its current send.
+    /// The index of each modelled host thread in its list of instructions, and the progress of its current send.
     hosts: Vec<(usize, Sending)>,
-    /// The work that host threads have submitted to each compute stream and that the device has not done yet.
+    /// The work that the modelled host threads have submitted to each GPU's compute stream and that the GPU has not
+    /// done yet.
     computes: Vec<VecDeque<Work>>,
-    /// The transfers that host threads have submitted to each communication stream and that the devices have not made
-    /// yet.
+    /// The transfers that the modelled host threads have submitted to each communication stream and that the GPUs have
+    /// not made yet.
     streams: Vec<VecDeque<Transfer>>,
     /// The number of transfers that have been issued on each communication stream in the plan's order.
     turns: Vec<usize>,
@@ -92,7 +93,8 @@ impl Machine {
         }
     }
 
-    /// Returns the two communication streams of a transfer; `None` for a transfer within one device.
+    /// Returns the two communication streams (queues of transfers) of a transfer between modelled GPUs; `None` for a
+    /// transfer within one GPU.
     fn streams_of(&self, transfer: Transfer) -> Option<[usize; 2]> {
         let (from, to) = (self.of_stage[transfer.from]?, self.of_stage[transfer.to()]?);
         (from != to).then_some([from, to])
