@@ -1,4 +1,4 @@
-//! A tensor without a framework: [`Tensor`] is a type, a shape and bytes.
+//! A tensor that depends on no framework: [`Tensor`] is a type, a shape and bytes.
 
 use std::fmt;
 

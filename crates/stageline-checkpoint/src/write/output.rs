@@ -14,7 +14,7 @@ use crate::format::seal;
 /// processor's cache when it is hashed.
 const CHUNK: usize = 1 << 20;
 
-/// A new file of a checkpoint, with the SHA-256 and the count of the bytes written so far.
+/// A new file of a checkpoint that is being written, with the SHA-256 and the count of the bytes written so far.
 pub(crate) struct Output {
     path: PathBuf,
     file: BufWriter<File>,

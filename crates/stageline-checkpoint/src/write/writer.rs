@@ -10,7 +10,7 @@ use crate::error::CheckpointError;
 use crate::format::checkpoint::Checkpoint;
 use crate::write::store::Store;
 
-/// The result of a save in the background: the path of the saved checkpoint, or the error of the save.
+/// The result of a checkpoint's save in the background: the path of the saved checkpoint, or the error of the save.
 type Written = Result<PathBuf, CheckpointError>;
 
 /// Saves checkpoints on a thread of its own, one at a time.
@@ -29,7 +29,7 @@ pub struct Writer {
     thread: Option<JoinHandle<()>>,
     /// Whether a save of a checkpoint was started and its result has not yet been received from the background thread.
     pending: bool,
-    /// The message with which the background thread panicked; `None` if it did not panic.
+    /// The message with which the background thread that saves checkpoints panicked; `None` if it did not panic.
     panicked: Option<String>,
 }
 
@@ -84,7 +84,8 @@ impl Writer {
         self.wait()
     }
 
-    /// Waits for the result of the save in progress and returns it; `None` if no save is in progress.
+    /// Waits for the result of the save of a checkpoint that is in progress, and returns it; `None` if no save is in
+    /// progress.
     fn wait(&mut self) -> Result<Option<PathBuf>, CheckpointError> {
         if !std::mem::take(&mut self.pending) {
             return Ok(None);

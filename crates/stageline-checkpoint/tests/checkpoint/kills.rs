@@ -105,7 +105,7 @@ fn check(dir: &Path, least: u64) -> u64 {
     latest.progress.steps
 }
 
-/// Asserts that the next save removes the old checkpoints that killed writers left.
+/// Asserts that the next save of a checkpoint removes the old checkpoints that killed writers left.
 fn check_pruned(dir: &Path, latest: u64) {
     toy::store(dir, 2).save(&toy::checkpoint(latest + 1)).unwrap();
     let names = toy::names(dir);
@@ -113,7 +113,8 @@ fn check_pruned(dir: &Path, latest: u64) {
     assert!(names[2].ends_with(&format!("-step-{}", latest + 1)), "{names:?}");
 }
 
-/// Returns the names of all points at which a save that also removes an old checkpoint can be killed.
+/// Returns the names of all points (next operations) of a save at which it can be killed, for a save that also removes
+/// an old checkpoint.
 fn points() -> Vec<String> {
     let dir = toy::quick_folder();
     let mut store = toy::store(dir.path(), 2);
