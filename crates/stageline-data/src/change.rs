@@ -29,7 +29,7 @@ impl fmt::Display for Change {
     }
 }
 
-/// The length and modification time of a file, by which a later change of the file is detected.
+/// The length and modification time of a corpus file, by which a later change of the file is detected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stamp {
     /// The length of a corpus file in bytes, as recorded when the corpus was opened.

@@ -15,13 +15,13 @@ const CHUNK: u64 = 1 << 18;
 /// read at the same time; reading takes no lock.
 pub struct Text {
     ranges: Vec<FileRange>,
-    /// The offset of the first byte of each file range in the joined text.
+    /// The offset in bytes of the first byte of each file range in the joined text of a corpus.
     starts: Vec<u64>,
     len: u64,
 }
 
 impl Text {
-    /// Makes a text by joining the file ranges in the order of `ranges`.
+    /// Makes a text of a corpus by joining file ranges in the order of `ranges`.
     pub(crate) fn new(ranges: Vec<FileRange>) -> Self {
         let mut len = 0;
         let start = |range: &FileRange| {

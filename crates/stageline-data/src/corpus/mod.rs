@@ -93,7 +93,7 @@ impl Corpus {
         Ok(Self { train: Text::new(split.train), validation: Text::new(split.validation), fingerprint })
     }
 
-    /// Returns the text for training, which is never empty.
+    /// Returns the corpus's text for training, which is never empty.
     pub fn train(&self) -> &Text {
         &self.train
     }

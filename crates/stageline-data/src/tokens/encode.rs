@@ -42,7 +42,7 @@ pub trait Encode: Send + Sync {
     fn fingerprint(&self) -> String;
 }
 
-/// Checks that every token is below the size of the vocabulary; the error names the first token that is not.
+/// Checks that every token is below the size of the vocabulary; otherwise the error names the first token that is not.
 pub(crate) fn check_known(tokens: &[u32], vocabulary: usize) -> Result<(), TokenError> {
     let unknown = tokens.iter().find(|&&token| u64::from(token) >= vocabulary as u64);
     unknown.map_or(Ok(()), |&token| Err(TokenError::UnknownToken { token, vocabulary }))

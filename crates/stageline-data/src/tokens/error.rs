@@ -26,8 +26,8 @@ pub enum TokenError {
         /// The path of a link that leads to nothing, and at which text, tokens or a tokenizer should be read.
         path: PathBuf,
     },
-    /// The path of a source (text files to tokenise), of a token file or of a tokenizer leads to something else, such
-    /// as a pipe.
+    /// The path of a source (text files to tokenise), of a token file or of a tokenizer leads to something that cannot
+    /// be read as such, for example a pipe.
     #[error("{} is no regular file; write its contents to a file, and give the path of that", shown(path))]
     NotAFile {
         /// The path that leads to something other than a regular file with text, tokens or a tokenizer.
@@ -65,7 +65,7 @@ pub enum TokenError {
         /// The error of the operating system when a token file was written.
         source: io::Error,
     },
-    /// A file of the source changed while the source was being tokenised.
+    /// A file of the source (the text files to tokenise) changed while the source was being tokenised.
     #[error(
         "{} had {had} bytes when its tokenisation began, and {now}; start again when it is no longer written to",
         shown(path)
@@ -111,13 +111,13 @@ pub enum TokenError {
     /// The tokenizer library failed to encode a text or to decode tokens.
     #[error("the tokenizer failed: {}; check the text and the tokenizer", printable(message))]
     Encoding {
-        /// The error message of the tokenizer library.
+        /// The error message of the tokenizer library when it encoded a text or decoded tokens.
         message: String,
     },
     /// A file is not a `tokenizer.json` that the tokenizer library can use.
     #[error("{} is no tokenizer: {}; give a tokenizer.json of Hugging Face", shown(path), printable(message))]
     Tokenizer {
-        /// The path of the file that was read as a tokenizer.
+        /// The path of the file that was read as a `tokenizer.json`, but is none.
         path: PathBuf,
         /// The reason why the file is no tokenizer, such as the error message of the parser.
         message: String,
@@ -133,9 +133,9 @@ pub enum TokenError {
     /// A file is no token file, is damaged, or was written by another release.
     #[error("{} is no usable token file: {damage}; delete it, and prepare the tokens again", shown(path))]
     Damaged {
-        /// The path of the file that was read as a token file.
+        /// The path of the file that was read as a token file, but is damaged or no token file.
         path: PathBuf,
-        /// The first fault of the file that was found, in words that are safe to print.
+        /// The first fault that was found in a damaged token file, in words that are safe to print.
         damage: String,
     },
     /// A token file has too few tokens to hold some out for validation.
@@ -147,11 +147,13 @@ pub enum TokenError {
     /// An option of the token files, or the share of tokens to hold out for validation, is outside its range.
     #[error("{name} is {value}; it must be {allowed}")]
     OutOfRange {
-        /// The name of the option that is out of range, such as `held_out`.
+        /// The name of the option of token files that is out of range, or `held_out` for the share of tokens to hold
+        /// out.
         name: &'static str,
-        /// The value of the option that is out of range, as text.
+        /// The value, as text, of the option of token files, or of the share to hold out, that is out of range.
         value: String,
-        /// The range of valid values for the option, in words.
+        /// The range of valid values, in words, for the option of token files, or the share to hold out, that is out of
+        /// range.
         allowed: String,
     },
     /// There is no default folder for token files, because neither `XDG_CACHE_HOME` nor a home folder is set.

@@ -74,7 +74,7 @@ impl Header {
         bytes.try_into().expect("the fields have the length of a header")
     }
 
-    /// Parses the header of a token file. The error is a text that describes the first fault found.
+    /// Parses the header of a token file. If that fails, the result is a text that describes the first fault.
     pub(crate) fn parse(file: &[u8]) -> Result<Self, String> {
         let Some(bytes) = file.get(..HEADER) else {
             return Err(format!("it has {} bytes, and a header has {HEADER}", file.len()));

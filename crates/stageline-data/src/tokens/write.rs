@@ -45,8 +45,8 @@ impl TokenWriter {
         Ok(writer)
     }
 
-    /// Appends tokens to the document that is being written. The tokens must be in the vocabulary, which is not
-    /// checked.
+    /// Appends tokens to the document that is being written to a token file. The tokens must be in the vocabulary,
+    /// which is not checked.
     pub(crate) fn push(&mut self, tokens: &[u32]) -> Result<(), TokenError> {
         let bytes: Vec<u8> = match Header::width(self.vocabulary) {
             2 => tokens.iter().flat_map(|&token| (token as u16).to_le_bytes()).collect(),
@@ -116,7 +116,7 @@ struct Temporary {
 }
 
 impl Temporary {
-    /// Creates a temporary file in the folder of `path`, with a new name that begins with the name of `path`.
+    /// Creates a temporary file in the folder of `path`, with a new name that begins with the file name in `path`.
     fn create(path: &Path) -> Result<(Self, File), TokenError> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         loop {
