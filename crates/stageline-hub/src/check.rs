@@ -91,7 +91,7 @@ struct Trial {
 }
 
 impl Trial {
-    /// Creates the folder at `path` with the folders above it, as far as they are missing.
+    /// Creates the folder at `path` and all missing folders above it, and remembers which folders it created.
     fn create(path: &Path) -> Result<Self, FolderError> {
         let missing = |path: &&Path| fs::symlink_metadata(or_here(path)).is_err();
         let created: Vec<PathBuf> = path.ancestors().take_while(missing).map(Path::to_path_buf).collect();

@@ -127,7 +127,8 @@ impl Drop for NewFile {
     }
 }
 
-/// Writes a value as JSON to a temporary file in `folder`. The returned file gets the name `name` when it is published.
+/// Writes a value as JSON to a temporary file in `folder`. The returned file gets its final name `name` when it is
+/// published (renamed).
 pub(crate) fn write_json(folder: &Path, name: &str, value: &impl Serialize) -> Result<NewFile, FolderError> {
     let path = folder.join(name);
     let text = serde_json::to_string_pretty(value);

@@ -21,9 +21,10 @@ use crate::weights::WeightsFile;
 pub struct ModelFolder {
     path: PathBuf,
     config: Value,
-    /// The contents of `generation_config.json`; `None` for a folder without this file.
+    /// The contents of the model folder's `generation_config.json`; `None` for a folder without this file.
     generation_config: Option<Value>,
-    /// The `metadata` object of the index (`model.safetensors.index.json`); `None` for a folder without an index.
+    /// The `metadata` object of the model folder's index (`model.safetensors.index.json`); `None` for a folder without
+    /// an index.
     index: Option<Map<String, Value>>,
     files: Vec<WeightsFile>,
     tensors: BTreeMap<String, Tensor>,
@@ -180,8 +181,8 @@ impl ModelFolder {
         &self.files
     }
 
-    /// Returns the `metadata` object of the index (`model.safetensors.index.json`); `None` for a folder without an
-    /// index.
+    /// Returns the `metadata` object of the model folder's index (`model.safetensors.index.json`); `None` for a folder
+    /// without an index.
     pub(crate) fn index(&self) -> Option<&Map<String, Value>> {
         self.index.as_ref()
     }

@@ -20,7 +20,7 @@ use crate::tensor::byte_len;
 #[derive(Clone, Debug)]
 pub struct Layout {
     pub(crate) files: Vec<FileLayout>,
-    /// The `metadata` object of the index to write; `None` if the layout has no index.
+    /// The `metadata` object of the index of the model to write; `None` if the model gets no index.
     pub(crate) index: Option<Map<String, Value>>,
     /// The canonical path of the model folder from which the layout (names, types and shapes of the tensors) was read;
     /// `None` for a new layout.
@@ -30,9 +30,9 @@ pub struct Layout {
 /// A weights file of a [`Layout`]: its name, its tensors and the text in its header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileLayout {
-    /// The name of the weights file in its folder.
+    /// The name of a weights file in its model folder.
     pub name: String,
-    /// The tensors of the weights file, in the order of their bytes in the file.
+    /// The tensors of a weights file, in the order of their bytes in the file.
     pub tensors: Vec<TensorLayout>,
     /// The text entries of a weights file's header, such as `format: pt`, which the Transformers library requires.
     pub metadata: BTreeMap<String, String>,

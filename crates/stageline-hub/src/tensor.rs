@@ -7,7 +7,7 @@ use safetensors::Dtype;
 
 use crate::error::FolderError;
 
-/// The description of a tensor: its type, its shape and the file that has it.
+/// The description of a tensor in a model folder: its type, its shape and the weights file that has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
     /// The type of the elements of a tensor in a model folder.
@@ -50,7 +50,7 @@ impl TensorView<'_> {
     }
 }
 
-/// Converts tensor elements of `N` bytes each to f32 values. `convert` converts the bytes of one element.
+/// Converts tensor elements of `N` bytes each to f32 values. The closure `convert` converts the bytes of one element.
 fn converted<const N: usize>(bytes: &[u8], convert: impl Fn([u8; N]) -> f32) -> Vec<f32> {
     bytes.as_chunks().0.iter().map(|&chunk| convert(chunk)).collect()
 }

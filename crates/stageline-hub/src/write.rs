@@ -17,7 +17,7 @@ use crate::values::{Target, Values};
 /// The number of bytes that are collected in memory before they are written to a file.
 const BUFFER: usize = 1 << 20;
 
-/// The error of a caller's function that returns the values of a tensor; it may have any type.
+/// The error that a caller's function may return in place of the values of a tensor; it may have any type.
 type AnyError = Box<dyn Error + Send + Sync>;
 
 impl Layout {

@@ -1,4 +1,5 @@
-//! Tests that a target which cannot be written is refused before anything is written, and that a check leaves no trace.
+//! Tests that exporting a model to a target which cannot be written is refused before anything is written, and that a
+//! check leaves no trace.
 
 use std::fs;
 use std::os::unix::fs::symlink;

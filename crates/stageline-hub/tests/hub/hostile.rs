@@ -1,4 +1,4 @@
-//! Tests that a folder with wrong files, names or JSON is refused with the file and the reason.
+//! Tests that a model folder with wrong files, names or JSON is refused with the file and the reason.
 
 use std::fs;
 use std::os::unix::fs::symlink;

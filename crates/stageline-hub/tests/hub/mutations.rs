@@ -1,4 +1,4 @@
-//! Tests that no mutation of a valid folder makes a panic or an unsafe message.
+//! Tests random mutations of a valid model folder: opening one never panics or returns an unsafe error message.
 
 use std::fs;
 use std::path::Path;
@@ -97,8 +97,8 @@ fn mutation() -> impl Strategy<Value = Mutation> {
     ]
 }
 
-/// Opens a model folder, reads every tensor and writes a copy of the folder. Returns all errors on the way, which are
-/// allowed.
+/// Opens a model folder in a test, reads every tensor and writes a copy of the folder. Returns the errors that occur,
+/// which the test allows.
 fn errors(path: &Path) -> Vec<FolderError> {
     let folder = match ModelFolder::open(path) {
         Ok(folder) => folder,

@@ -1,4 +1,4 @@
-//! Small model folders, whose weights files are written by the safetensors crate or byte by byte.
+//! Makes small model folders for tests, whose weights files are written by the safetensors crate or byte by byte.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -13,7 +13,7 @@ pub const INDEX: &str = "model.safetensors.index.json";
 pub const SINGLE: &str = "model.safetensors";
 pub const SHARDS: [&str; 2] = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
 
-/// The text of the index in the model folder that [`sharded`] makes.
+/// The text of the index in the model folder with two weights files that [`sharded`] makes.
 pub const INDEX_TEXT: &str = r#"{
   "metadata": {
     "total_parameters": 8,
@@ -28,7 +28,7 @@ pub const INDEX_TEXT: &str = r#"{
 }
 "#;
 
-/// A tensor of a weights file: name, type, shape and bytes.
+/// A tensor of a test's weights file: its name, type, shape and bytes.
 pub type Tensor<'a> = (&'a str, Dtype, Vec<usize>, Vec<u8>);
 
 /// Returns the little-endian bytes of F32 values.
@@ -36,7 +36,7 @@ pub fn f32s(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-/// Returns the bytes of a weights file with these tensors, as the safetensors crate writes it.
+/// Returns the bytes of a weights file with the given tensors, as the safetensors crate writes it.
 pub fn weights(tensors: &[Tensor]) -> Vec<u8> {
     let views = tensors.iter().map(|(name, dtype, shape, bytes)| {
         (*name, TensorView::new(*dtype, shape.clone(), bytes).expect("the bytes fit the shape"))
