@@ -28,10 +28,10 @@ pub enum ModelError {
     /// The configuration (`config.json`) cannot be read, or its fields do not fit its model family.
     #[error("{}: {}", shown(path), Printable::new(reason).at_most(MOST_REASON))]
     Config {
-        /// The path of the configuration file that cannot be used.
+        /// The path of the model's configuration file that cannot be used.
         path: PathBuf,
-        /// The reason why the configuration cannot be used, such as the field that is missing or wrong. It may quote
-        /// the configuration.
+        /// The reason why the model's configuration cannot be used, such as the field that is missing or wrong. It may
+        /// quote the configuration.
         reason: String,
     },
     /// The `model_type` of the configuration is an architecture that this crate does not know.
@@ -111,7 +111,7 @@ impl fmt::Debug for ModelError {
     }
 }
 
-/// Returns a path as text for an error message, escaped and cut to 500 bytes.
+/// Returns a path as text for an error message about a model, escaped and cut to 500 bytes.
 fn shown(path: &Path) -> Printable<'_> {
     Printable::new(path.to_string_lossy()).at_most(MOST_PATH)
 }

@@ -1,4 +1,4 @@
-//! Writes the parameters of a pipeline as a folder of the hub.
+//! Writes the parameters of a pipeline as a model folder in the format of the Hugging Face hub.
 
 use std::collections::HashMap;
 use std::path::Path;

@@ -37,18 +37,18 @@ pub enum GenerationError {
     /// The prompt of the text to generate has no token.
     #[error("the prompt is empty; give at least one token")]
     Empty,
-    /// The prompt is longer than the longest sequence that the model is made for.
+    /// The prompt of the text to generate is longer than the longest sequence that the model is made for.
     #[error("the prompt has {tokens} tokens, and the model is made for {positions}; give a shorter one")]
     TooLong {
-        /// The number of tokens in the prompt.
+        /// The number of tokens in the prompt of the text to generate.
         tokens: usize,
-        /// The longest sequence that the model is made for, in tokens.
+        /// The longest sequence, in tokens, that the model that generates a text is made for.
         positions: usize,
     },
     /// A token of the prompt is not in the model's vocabulary.
     #[error("the prompt has the token {token}, and the vocabulary has {vocabulary}; is it the model's tokenizer?")]
     Token {
-        /// The token of the prompt that is not in the vocabulary, because it is too large.
+        /// The token of the prompt that is not in the model's vocabulary, because its number is too large.
         token: u32,
         /// The number of tokens in the model's vocabulary.
         vocabulary: usize,
@@ -66,7 +66,7 @@ pub enum GenerationError {
     /// Another generation of a text with this model is still running.
     #[error("the model generates another text; let that generation end, or open the model a second time")]
     Busy,
-    /// At least one of the model's logits is NaN.
+    /// At least one of the model's logits for the next token of a text is NaN.
     #[error("the logits at position {position} are not numbers; are the parameters of the model valid?")]
     NotANumber {
         /// The position in the generated text, counted from 0, of the token after which the logits are NaN.
@@ -124,7 +124,7 @@ impl LanguageModel {
     }
 }
 
-/// A text that is being continued: an iterator over its new tokens.
+/// A text that a model is continuing: an iterator over its new tokens.
 pub struct Generation<'a> {
     model: &'a LanguageModel,
     pipeline: &'a mut Pipeline<Tokens, Logits, Tokens>,
@@ -183,7 +183,7 @@ fn check(sampling: &Sampling) -> Result<(), GenerationError> {
     }
 }
 
-/// Draws the next token and returns its id. `logits` has one number for each token of the vocabulary.
+/// Draws the next token of a text and returns its id. `logits` has one number for each token of the vocabulary.
 fn draw(logits: Vec<f32>, sampling: &Sampling, random: &mut impl Rng) -> u32 {
     let mut ranked: Vec<_> = logits.into_iter().enumerate().collect();
     // The sort is stable, so that the first of equal tokens is the likeliest, on every machine.

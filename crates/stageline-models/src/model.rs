@@ -135,7 +135,7 @@ impl LanguageModel {
         self.0.family.table()[0]
     }
 
-    /// Returns the longest sequence that the model is made for, in tokens.
+    /// Returns the longest sequence, in tokens, that the language model is made for.
     pub fn positions(&self) -> usize {
         self.0.family.positions()
     }
@@ -203,7 +203,7 @@ impl LanguageModel {
     }
 }
 
-/// Returns the folder of a file; the current folder for a plain file name, whose parent is empty.
+/// Returns the folder that contains a file; the current folder for a plain file name, whose parent is empty.
 fn folder_of(file: &Path) -> &Path {
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

@@ -1,4 +1,4 @@
-//! The correspondence of a model's parameters with the tensors of a folder of the hub.
+//! The correspondence of a model's parameters with the tensors of a model folder in the format of the Hugging Face hub.
 
 /// The place of a layer in a model: the embeddings, a block with its index (counted from 0), or the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

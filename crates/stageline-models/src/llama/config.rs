@@ -23,12 +23,12 @@ pub struct Config {
     pub deviation: f64,
     /// The frequencies of the rotary embedding in radians per position, one for each pair of a head's elements.
     pub frequencies: Vec<f32>,
-    /// Whether the linear layers of queries, keys and values have biases.
+    /// Whether the linear layers that compute queries, keys and values in each block have biases.
     pub query_key_value_bias: bool,
     /// Whether the linear layer after attention has a bias in each block of the model.
     pub output_bias: bool,
     pub mlp_bias: bool,
-    /// Whether each head's queries and keys are normalised before they are rotated (Qwen3).
+    /// Whether the queries and keys of each attention head are normalised before they are rotated (Qwen3).
     pub head_norms: bool,
     /// The sliding window of each block: the number of keys that a query attends to, up to and including its own
     /// position; `None` if a query attends to all earlier positions.
