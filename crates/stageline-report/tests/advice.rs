@@ -181,7 +181,8 @@ fn fewer_workers_are_recommended_if_links_make_the_pipeline_slower() {
     assert!(advice.alternatives.left_out.iter().any(unlinked), "{:?}", advice.alternatives.left_out);
 }
 
-/// Tests larger micro-batches whose costs two runs have: a + b x size, so a token of a larger micro-batch takes less time.
+/// Tests the recommendation of larger micro-batches, whose costs follow from two runs: a + b x size, so a token of a
+/// larger micro-batch takes less time.
 #[test]
 fn larger_micro_batches_are_recommended_if_two_sizes_are_measured() {
     let of_size = |tokens: f64| {

@@ -62,7 +62,8 @@ fn each_part_of_the_run_counts_with_its_own_noise_scale() {
     assert_eq!(scales.last(), 1000.0);
 }
 
-/// Tests a short log whose first gradients are a thousand times larger, as at the start of a training.
+/// Tests the noise scale of a short log whose first gradients are a thousand times larger, as at the start of a
+/// training.
 #[test]
 fn large_early_gradients_do_not_hide_the_noise_of_the_rest() {
     let short: Vec<_> = (0..30).map(|step| Some(if step < 3 { (1e6, 2e3) } else { (1.0, 2e3) })).collect();

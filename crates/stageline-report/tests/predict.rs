@@ -256,7 +256,8 @@ fn unequal_layers_are_balanced() {
     assert_eq!(error.to_string(), "6 layers cannot be cut into 7 stages; ask for 1 to 6 stages");
 }
 
-/// Tests the prediction of the run itself. The partition of the run is uneven, so it differs from the balanced one.
+/// Tests the prediction of the measured run itself, whose partition of the layers is uneven and so differs from the
+/// balanced one.
 #[test]
 fn the_run_itself_is_predicted_with_its_own_partition() {
     let log = log(&[3.0, 3.0, 1.0, 1.0], 2, 4, 0.0);

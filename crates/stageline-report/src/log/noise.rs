@@ -16,10 +16,10 @@
 use super::record::{Noise, SignalAndNoise, Step};
 use super::run_log::RunLog;
 
-/// The number of measured steps in a window, whose mean estimates give a noise scale.
+/// The number of measured steps in a window, over which the estimates of the gradient noise are averaged.
 pub(crate) const WINDOW: usize = 9;
 
-/// The fewest measured steps from which the noise scale of a run is computed.
+/// The smallest number of measured steps from which the noise scale of a run's gradient is computed.
 const FEWEST: usize = 4;
 
 /// The noise scale over the steps of a run: the weight of targets (in most models, the number of tokens) of the batch
@@ -38,11 +38,12 @@ struct OfStep {
     scale: f64,
 }
 
-/// The reason why the noise scale of a run is not known.
+/// The reason why the noise scale of a run's gradient is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoNoise {
-    /// The run has one micro-batch a step, and the noise is measured from the differences between micro-batches.
+    /// The run has one micro-batch a step, and the gradient noise is measured from the differences between
+    /// micro-batches.
     #[error(
         "a run with M = 1 cannot measure the noise of its gradient; log a run with --micro-batches 2 or more and --noise-every 10"
     )]

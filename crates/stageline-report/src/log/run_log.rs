@@ -92,7 +92,8 @@ impl RunLog {
         self.run.links.iter().any(Option::is_some) && !self.synchronised()
     }
 
-    /// Returns the number of the worker that runs a stage; `None` if the plan has no such stage.
+    /// Returns the number of the worker that runs a stage of the logged run; `None` if the run's plan has no such
+    /// stage.
     pub(crate) fn worker_of(&self, stage: usize) -> Option<usize> {
         self.plan.rows().iter().position(|row| row.iter().any(|action| action.stage == stage))
     }

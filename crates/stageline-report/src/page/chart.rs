@@ -31,37 +31,37 @@ pub struct Series {
 /// The scale of a chart's horizontal axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// The horizontal axis of the chart is linear.
+    /// A linear horizontal axis of a chart.
     Linear,
-    /// The horizontal axis of the chart is logarithmic, with a tick at each power of two.
+    /// A logarithmic horizontal axis of a chart, with a tick at each power of two.
     Doubling,
 }
 
 /// A chart of lines over a common horizontal axis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LineChart<'a> {
-    /// The title above the line chart.
+    /// The title above a line chart.
     pub title: &'a str,
-    /// The label of the chart's horizontal axis, with its unit.
+    /// The label of a line chart's horizontal axis, with its unit.
     pub x: &'a str,
-    /// The label of the chart's vertical axis, with its unit.
+    /// The label of a line chart's vertical axis, with its unit.
     pub y: &'a str,
-    /// The scale of the chart's horizontal axis.
+    /// The scale (linear or logarithmic) of a line chart's horizontal axis.
     pub scale: Scale,
-    /// The lines that the chart shows, each with its points.
+    /// The lines that a line chart shows, each with its points.
     pub series: Vec<Series>,
 }
 
 /// A bar chart with one stacked bar for each category.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StackedBars<'a> {
-    /// The title above the chart of stacked bars.
+    /// The title above a chart of stacked bars.
     pub title: &'a str,
-    /// The label of the chart's horizontal axis.
+    /// The label of the horizontal axis of a chart of stacked bars.
     pub x: &'a str,
-    /// The label of the chart's vertical axis, with its unit.
+    /// The label of the vertical axis of a chart of stacked bars, with its unit.
     pub y: &'a str,
-    /// The label below each bar, from left to right.
+    /// The label below each bar of a chart of stacked bars, from left to right.
     pub categories: Vec<String>,
     /// The parts of which each bar is stacked, from the bottom up: the name of a part, and its value in each bar.
     pub parts: Vec<(&'a str, Vec<f64>)>,

@@ -18,7 +18,7 @@ impl Page {
         Self { title: escaped(title), body: String::new() }
     }
 
-    /// Adds a section to the page: a heading, and a paragraph about the contents that follow.
+    /// Adds a section to an HTML page: a heading, and a paragraph about the contents that follow.
     pub fn section(&mut self, heading: &str, about: &str) {
         let _ = write!(self.body, "<h2>{}</h2><p>{}</p>", escaped(heading), escaped(about));
     }
@@ -33,7 +33,8 @@ impl Page {
         self.body.push_str("</div>");
     }
 
-    /// Adds a table to the page, with text in the first column and numbers in the others. `columns` are the headings.
+    /// Adds a table to an HTML page, with text in the first column and numbers in the others. `columns` has the
+    /// headings.
     pub fn table(&mut self, columns: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
         self.body.push_str("<div class='wide'><table><thead><tr>");
         for column in columns {

@@ -38,7 +38,8 @@ pub enum LeftOut {
     /// memory of a worker in MB.
     #[error("no M fits into {0:.1} MB a worker")]
     Memory(f64),
-    /// The memory of micro-batches of another size is not predicted, so it is not known whether they fit.
+    /// The memory of a training with larger micro-batches is not predicted, so it is not known whether the training
+    /// fits into the given memory.
     #[error(
         "the memory of larger micro-batches is not predicted, so whether they fit is not known; leave --memory out"
     )]

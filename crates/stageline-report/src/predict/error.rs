@@ -16,7 +16,7 @@ pub enum PredictError {
     /// The log of the run does not name the layers of every stage.
     #[error("the log does not give each of the {stages} stages its layers; write a new log with `--log`")]
     Layers {
-        /// The number of stages of the logged run.
+        /// The number of stages of the logged run, not all of which have layers in the log.
         stages: usize,
     },
     /// The costs of a micro-batch size cannot be computed from two runs: their micro-batches have the same size, their
@@ -84,9 +84,9 @@ pub enum PredictError {
     NoHostCut {
         /// The number of workers on each host that the caller gave.
         hosts: Vec<usize>,
-        /// The number of stages of the logged run.
+        /// The number of stages of the logged run, at whose boundaries the hosts were to be separated.
         stages: usize,
-        /// The number of layers of the model.
+        /// The number of layers of the model, which is to be partitioned over the hosts.
         layers: usize,
     },
     /// The search for the best boundaries between hosts is too large: there are more ways to choose them from the run's

@@ -48,9 +48,9 @@ pub struct Measured {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct LayerCost {
     pub(super) forward: f64,
-    /// The seconds of the layer's whole backward.
+    /// The seconds of a layer's whole backward of one micro-batch.
     pub(super) backward: f64,
-    /// The part of `backward` that computes the gradient of the layer's input, in seconds.
+    /// The part of a layer's backward that computes the gradient of the layer's input, in seconds.
     pub(super) input_gradient: f64,
     pub(super) flush: f64,
 }
@@ -124,7 +124,7 @@ impl Measured {
         Ok(cut.into_iter().map(|range| layers.start + range.start..layers.start + range.end).collect())
     }
 
-    /// Returns the seconds of one micro-batch's forward and backward on a range of layers.
+    /// Returns the measured seconds of one micro-batch's forward and backward on a range of the model's layers.
     pub fn computes(&self, layers: Range<usize>) -> f64 {
         self.layers[layers].iter().map(|layer| layer.forward + layer.backward).sum()
     }

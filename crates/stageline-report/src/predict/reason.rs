@@ -1,4 +1,4 @@
-//! The figures in which two predicted trainings differ, as parts of a sentence.
+//! Describes the figures in which two predicted trainings differ, as parts of a sentence.
 
 use super::trainings::PredictedTraining;
 

@@ -7,7 +7,7 @@ use stageline_schedule::Schedule;
 /// The plan whose performance is predicted: its schedule, its numbers of workers and micro-batches, and the partition
 /// of the model's layers into its stages.
 pub struct Target<'a> {
-    /// The number of workers (P) of the predicted plan.
+    /// The number of workers (P) for which the plan is predicted.
     pub workers: usize,
     /// The number of micro-batches (M) in a step of the predicted plan. Each has the size of a micro-batch of the
     /// measured run.

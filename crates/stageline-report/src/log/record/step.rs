@@ -42,7 +42,8 @@ pub struct Step {
     /// that all stages take equal time and that transfers take none; with V = 1, it is the bubble of GPipe and 1F1B.
     #[serde(deserialize_with = "or_nan")]
     pub bubble_ideal: f64,
-    /// The bubble of a simulation of the run's plan, with the stage times that were measured in this step.
+    /// The bubble (idle share of workers x step time) of a simulation of the run's plan, with the stage times that were
+    /// measured in this step.
     #[serde(deserialize_with = "or_nan")]
     pub bubble_simulated: f64,
     /// The learning rate of the step; `None` if the step was skipped, which means that it updated no parameters.
@@ -52,7 +53,7 @@ pub struct Step {
     pub gradient_norm: Option<f64>,
     /// Whether the gradients of the step were clipped; `None` if the step was skipped and updated no parameters.
     pub clipped: Option<bool>,
-    /// The factor by which the loss was multiplied before the backward of the step.
+    /// The factor by which the loss was multiplied before the backward of the training step.
     pub loss_scale: f64,
     /// The time of each worker in the step, divided into compute and the causes of idle time.
     pub workers: Vec<Account>,
@@ -112,10 +113,10 @@ impl Step {
 /// The measured costs of a stage: times of a micro-batch and of the flush in seconds, sizes of a micro-batch in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StageCosts {
-    /// The seconds of the stage's forward of one micro-batch.
+    /// The measured seconds of a stage's forward of one micro-batch.
     pub forward: f64,
-    /// The seconds of the stage's whole backward of one micro-batch, which computes the gradients of inputs and of
-    /// weights.
+    /// The measured seconds of a stage's whole backward of one micro-batch, which computes the gradients of inputs and
+    /// of weights.
     pub backward: f64,
     /// The seconds for which a send of one micro-batch's output to the next stage keeps workers busy: the time of the
     /// sender plus that of the receiver.
@@ -168,23 +169,23 @@ pub struct SignalAndNoise {
 /// trains well. Norms are Euclidean, over all elements.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Health {
-    /// The number of the stage that trains the parameter.
+    /// The number of the stage that trains the examined parameter.
     pub stage: usize,
-    /// The name of the parameter, as in checkpoints, such as `blocks.3.linear.weight`.
+    /// The name of the examined parameter, as in checkpoints, such as `blocks.3.linear.weight`.
     pub parameter: String,
-    /// The Euclidean norm of the parameter's gradient, before clipping.
+    /// The Euclidean norm of a parameter's gradient in a step, before clipping.
     #[serde(deserialize_with = "or_nan")]
     pub gradient_norm: f64,
-    /// The Euclidean norm of the parameter's values after the step.
+    /// The Euclidean norm of a parameter's values after a step.
     #[serde(deserialize_with = "or_nan")]
     pub parameter_norm: f64,
-    /// The norm of the parameter's change in the step, divided by the norm of its values after the step.
+    /// The norm of a parameter's change in a step, divided by the norm of its values after the step.
     #[serde(deserialize_with = "or_nan")]
     pub update_ratio: f64,
     /// The optimizer's second moment of the gradient (its running mean square), averaged over the parameter's elements;
     /// `None` if the optimizer keeps none.
     pub second_moment: Option<f64>,
-    /// The share of the elements of the parameter's gradient that are exactly 0, from 0 to 1.
+    /// The share of the elements of a parameter's gradient in a step that are exactly 0, from 0 to 1.
     #[serde(deserialize_with = "or_nan")]
     pub zeros: f64,
     /// The histogram of the parameter's gradient elements by absolute value: for each bin, its lower end and the number
