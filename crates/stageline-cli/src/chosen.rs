@@ -7,7 +7,7 @@ use stageline_schedule::{Schedule, schedule_named};
 use crate::measured_search::MeasuredSearch;
 use crate::shape;
 
-/// The value of `--schedule` that searches for a plan with the measured costs.
+/// The value of the flag `--schedule` that searches for a plan with the measured costs.
 pub(crate) const SEARCH: &str = "search";
 
 /// The schedule for which a run is predicted, with its name and the partition of the model's layers that belongs to it.

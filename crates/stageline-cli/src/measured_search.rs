@@ -75,7 +75,7 @@ impl<'a> MeasuredSearch<'a> {
     }
 }
 
-/// Returns the index of the first layer of each stage, as the flag `--cut` of a training takes them.
+/// Returns the index of the first layer of each stage, as a training's flag `--cut` takes them.
 pub(crate) fn starts(cut: &[Range<usize>]) -> Vec<usize> {
     cut.iter().map(|range| range.start).collect()
 }

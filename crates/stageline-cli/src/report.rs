@@ -30,7 +30,7 @@ pub(crate) struct Report {
     step_ms: f64,
     /// The longest time from a worker's first forward or backward to its last in the simulated step, in ms.
     span_ms: f64,
-    /// The bubble: the idle share of the total stage time (workers x step time), from 0 to 1.
+    /// The bubble of the simulated step: the idle share of the total stage time (workers x step time), from 0 to 1.
     bubble_total: f64,
     /// The bubble by span (arXiv:2401.10241), from 0 to 1: the share of the longest span in which the busiest worker is
     /// idle. A worker's span is the time from its first forward or backward to its last.
@@ -59,7 +59,7 @@ struct Found {
     training: Option<TrainingFlags>,
 }
 
-/// The flags of a training that has the plan of a search, without its `--schedule`.
+/// The command-line flags with which a training runs the plan that a search found, without its `--schedule`.
 #[derive(Serialize)]
 struct TrainingFlags {
     stages: usize,

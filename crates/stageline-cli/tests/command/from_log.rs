@@ -49,7 +49,7 @@ fn predict_advise_and_page_read_the_log_of_a_run() {
     assert!(refused.contains("2 layers cannot be cut into 3 stages"), "{refused}");
 }
 
-/// Tests a search with the costs of a log, whose stages take a second for a forward and two for a backward.
+/// Tests a search for a plan with the costs of a log, whose stages take a second for a forward and two for a backward.
 #[test]
 fn the_search_takes_the_costs_and_the_layers_of_a_log() {
     let folder = tempfile::tempdir().unwrap();

@@ -52,7 +52,7 @@ pub fn searched(log: &str) -> String {
     log.replace(r#""schedule":"1f1b""#, r#""schedule":"plan""#)
 }
 
-/// Writes a log to a file in `folder`, and returns its path.
+/// Writes the log of a made-up run to a file in `folder`, and returns the path of the file.
 pub fn write(folder: &Path, name: &str, text: &str) -> String {
     let path = folder.join(name);
     fs::write(&path, text).unwrap();
