@@ -61,7 +61,7 @@ impl Optimizer for AdamW {
 mod tests {
     use super::*;
 
-    /// Tests 50 steps of the optimizer against the formula of AdamW, evaluated in f64.
+    /// Tests 50 steps of the optimizer AdamW against the formula of AdamW, evaluated in f64.
     #[test]
     fn steps_match_the_definition_in_f64() {
         const RATE: f64 = 1e-3;

@@ -1,4 +1,4 @@
-//! Refuses a job that needs more memory than its devices have, before anything is trained.
+//! Refuses a training job that needs more memory than its devices have, before anything is trained.
 
 use anyhow::{Error, Result, anyhow, ensure};
 use burn::tensor::Device;
@@ -205,9 +205,9 @@ impl Demand<'_> {
     }
 }
 
-/// The estimated memory that a job needs, for comparison with the memory that its devices have.
+/// The estimated memory that a training job needs, for comparison with the memory that its devices have.
 struct Room<'a> {
-    /// The memory estimate of the job, including the copies that are made for checkpoints if the job writes any.
+    /// The memory estimate of a training job, including the copies that are made for checkpoints if the job writes any.
     needed: MemoryEstimate,
     /// The number of bytes that the pipeline already has in use at the time of the estimate, summed over all workers.
     in_use: u64,

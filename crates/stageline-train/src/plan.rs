@@ -20,7 +20,7 @@ pub struct Planned {
     /// The number of stages of the whole model in the chosen plan. In schedules with chunks, a worker has several
     /// stages.
     pub stages: usize,
-    /// The cut of the model into stages; `None` for a model that is cut by hand.
+    /// The cut (partition) of the model into stages; `None` for a model that the user has cut into stages by hand.
     pub cut: Option<Cut>,
 }
 
@@ -91,7 +91,8 @@ pub fn choose(running: &Running, training: &Training, costs: Option<&Costs>) -> 
     Ok(Planned { schedule, stages, cut })
 }
 
-/// Returns the cut of the model into stages that the flags ask for; `None` for a model that is cut by hand.
+/// Returns the cut (partition) of the model into stages that the flags ask for; `None` for a model that the user has
+/// cut by hand.
 fn cut(
     running: &Running,
     schedule: &dyn Schedule,
@@ -180,7 +181,7 @@ fn stage_costs(costs: Option<&Costs>, speeds: &[f64]) -> Result<PlanCosts> {
     Ok(PlanCosts::by_stage(stages.collect()))
 }
 
-/// A named schedule with another number of stages (chunks) on each worker than its default.
+/// A schedule with another number of stages (chunks) on each worker than its default.
 struct Chunked {
     schedule: &'static (dyn Schedule + Sync),
     chunks: usize,

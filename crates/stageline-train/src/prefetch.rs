@@ -1,4 +1,4 @@
-//! Reads batches ahead of the steps on threads of their own.
+//! Reads the batches of a training ahead of the steps, on threads of their own.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

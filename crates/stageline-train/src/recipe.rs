@@ -54,7 +54,8 @@ impl<'a, M: Model> Recipe<'a, M> {
         Self { job, model, planned, optimizer, ends, learning_rate }
     }
 
-    /// Prints the names of the first and the last layer of every stage; nothing for a model that is cut by hand.
+    /// Prints the names of the first and the last layer of every stage; prints nothing for a model that the user has
+    /// cut into stages by hand.
     pub fn print_cut(&self, costs: Option<&Costs>) -> Result<()> {
         let (Some(cut), Some(costs)) = (&self.planned.cut, costs) else { return Ok(()) };
         for (stage, range) in cut.ranges(costs.layers().len())?.into_iter().enumerate() {

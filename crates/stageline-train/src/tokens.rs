@@ -18,7 +18,7 @@ type Tokens = Tensor<2, Int>;
 /// The largest number of windows of held-out text that an evaluation reads.
 const VALIDATION_WINDOWS: usize = 64;
 
-/// The largest length in bytes of the file of `--logits`.
+/// The largest length in bytes of a JSON file with rows of tokens, such as the file of `--logits`.
 const MOST_BYTES_OF_ROWS: u64 = 1 << 30;
 
 /// The settings with which [`open_tokens`] turns a text into samples.
@@ -82,7 +82,7 @@ pub struct TokenWindows {
     tokens: TokenFile,
     training: Range<u64>,
     sampler: Sampler,
-    /// The positions at which the held-out windows begin, in tokens from the start of the text.
+    /// The positions, in tokens from the start of the text, at which the windows held out for validation begin.
     validation: Vec<u64>,
     /// The length of the model's input, in tokens. A window has one token more, the target of the last input token.
     context: usize,
@@ -118,7 +118,8 @@ impl TokenWindows {
         Ok(Self { tokens, training, sampler, validation, context })
     }
 
-    /// Returns a batch of the windows that begin at the given positions, counted in tokens from the start of the text.
+    /// Returns a batch of windows of the text that begin at the given positions, counted in tokens from the start of
+    /// the text.
     fn windows(&self, positions: &[u64]) -> Result<Batch<Tokens, Tokens>> {
         let mut window = vec![0; self.context + 1];
         let mut rows = Vec::with_capacity(positions.len());

@@ -318,7 +318,7 @@ mod tests {
         assert_eq!((calls.get(), trained.validation), (5, None));
     }
 
-    /// Tests that a batch that cannot be made ends the training with an error and a checkpoint of the steps before it.
+    /// Tests a batch that cannot be made: the training ends with an error and a checkpoint of the steps before it.
     #[test]
     fn a_data_source_that_panics_or_fails_loses_no_step() {
         for (data, message) in [

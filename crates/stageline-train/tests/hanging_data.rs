@@ -22,7 +22,7 @@ use stageline_train::{Data, NoFlags, Program};
 /// The environment variable with the folder for the checkpoints of the process that the test starts.
 const FOLDER: &str = "STAGELINE_TEST_FOLDER";
 
-/// The step whose batch the hanging data source of the test never returns.
+/// The step whose batch the hanging data source of this test never returns.
 const HANGS_AT: usize = 3;
 
 /// A layer of the test's model, whose loss is the sum of its squared errors.

@@ -38,7 +38,7 @@ pub struct Outputs {
 pub struct Log {
     outputs: Outputs,
     file: Option<BufWriter<File>>,
-    /// The text of the log so far, from which the HTML page is made.
+    /// The text of the run's log so far, from which the HTML page is made.
     text: Vec<u8>,
     trace: Trace,
     board: Option<TensorBoard<BufWriter<File>>>,
@@ -204,7 +204,7 @@ impl Log {
     }
 }
 
-/// Returns the error message for an output path that cannot be written.
+/// Returns the error message for an output file of a run that cannot be written.
 fn unwritable(path: &Path) -> String {
     format!("cannot write {}; give a path in an existing folder that is writable", path.display())
 }

@@ -230,7 +230,7 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// Returns the final value of every setting, from the parsed arguments.
+/// Returns the final value of every setting of a run, from the parsed command-line arguments.
 fn settings(command: &Command, matches: &ArgMatches) -> Result<Settings> {
     let flags = command.get_arguments().filter(|flag| is_setting(flag));
     let value = |flag: &Arg| {
@@ -263,7 +263,7 @@ fn check_text(flag: &Arg, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether a flag takes a number. The flag's type decides, because a path may consist of digits as well.
+/// Whether a command-line flag takes a number. The flag's type decides, because a path may consist of digits as well.
 fn is_number(flag: &Arg) -> bool {
     let numbers = [
         TypeId::of::<f64>(),

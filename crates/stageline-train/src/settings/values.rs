@@ -1,4 +1,4 @@
-//! The values that flags of a training take, beside numbers and paths.
+//! The values that command-line flags of a training take, beside numbers and paths.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -29,11 +29,11 @@ pub enum NonFiniteName {
 /// The value of the flag `--cut`, which decides between which layers the model is cut into stages.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CutBy {
-    /// A cut of the model that balances the layers' counted FLOPs and parameters between the stages.
+    /// A cut of the model into stages that balances the layers' counted FLOPs and parameters.
     Counted,
-    /// A cut of the model that balances the layers' measured times between the stages.
+    /// A cut of the model into stages that balances the layers' measured times.
     Measured,
-    /// A cut of the model that the user gives as a list with the number of the first layer of every stage.
+    /// A cut of the model into stages that the user gives as a list with the number of the first layer of every stage.
     List(Cut),
 }
 
@@ -214,7 +214,7 @@ mod tests {
     use crate::settings::job::Job;
     use crate::settings::merge::Settings;
 
-    /// Returns the job of a command line, or the message of its error.
+    /// Returns the validated job of a training's command line in a test, or the message of the error.
     fn job(flags: &str) -> Result<Job, String> {
         let command = TrainingFlags::augment_args(Command::new("train"));
         let words = ["train"].into_iter().chain(flags.split_whitespace());
