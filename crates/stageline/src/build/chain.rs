@@ -23,7 +23,8 @@ use crate::transfer::link::link;
 use stageline_nn::autograd::recompute::Recompute;
 use stageline_nn::params::hollow::hollow;
 
-/// The configuration of a stage: its device, its optimizer, its learning rate, and which activations it recomputes.
+/// The configuration of a stage: its device, its optimizer, its learning rate, and the choice of activations that it
+/// recomputes.
 #[derive(Clone)]
 pub struct StageConfig {
     device: Device,

@@ -99,7 +99,7 @@ pub(super) enum Way {
     Measure,
 }
 
-/// The number of times that a layer's forward and backward are timed; the shortest time is the layer's cost.
+/// The number of times that a layer's forward and backward are timed; the shortest time counts as the layer's time.
 const REPEATS: usize = 3;
 
 /// The state while the costs of a model's layers are found. One layer runs after another, the first on a sample input

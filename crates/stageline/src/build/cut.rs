@@ -1,4 +1,4 @@
-//! The partition of a row of layers into stages ([`Cut`]).
+//! The cut of a row of layers into stages, which is their partition: [`Cut`].
 
 use std::fmt;
 use std::ops::Range;

@@ -1,4 +1,5 @@
-//! Variants of a configured pipeline, which a verification trains beside it, and the settings that a verification reads.
+//! Makes variants of a configured pipeline, which a verification trains beside it, and returns the settings that a
+//! verification reads.
 
 use std::thread::available_parallelism;
 

@@ -1,4 +1,4 @@
-//! burn's setting for the order in which it fuses tensor operations into kernels on GPUs.
+//! Sets the order in which burn fuses tensor operations into kernels on GPUs.
 
 use burn::BurnConfig;
 use burn_std::config::fusion::BeamSearchConfig;
@@ -39,7 +39,7 @@ fn chosen(given: &BurnConfig) -> BurnConfig {
     serde_json::from_value(settings).expect("burn reads settings that it has written")
 }
 
-/// Whether the setting `max_blocks` of burn's operation fusion has its default value.
+/// Whether the setting `max_blocks` of burn's fusion of tensor operations has its default value.
 fn is_default(given: &BurnConfig) -> bool {
     given.fusion().beam_search.max_blocks == BeamSearchConfig::default().max_blocks
 }

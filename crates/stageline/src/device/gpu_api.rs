@@ -15,7 +15,7 @@ use crate::threads::failure::Failure;
 /// An interface by which programs use the GPUs of this host. One GPU can be a device of several of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GpuApi {
-    /// CUDA, NVIDIA's interface to its GPUs.
+    /// CUDA, NVIDIA's interface to its GPUs, as the interface through which a GPU is used.
     Cuda,
     /// ROCm (HIP), AMD's interface to its GPUs.
     Rocm,

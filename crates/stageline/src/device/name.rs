@@ -195,7 +195,7 @@ impl fmt::Display for DeviceName {
 pub struct DeviceErrors(Vec<DeviceError>);
 
 impl DeviceErrors {
-    /// Returns the errors of the devices that could not be opened, one for each device.
+    /// Returns the errors of all devices that could not be opened, one for each device.
     pub fn each(&self) -> &[DeviceError] {
         &self.0
     }
@@ -217,7 +217,7 @@ pub enum DeviceError {
     /// The list of device names that was to be opened is empty.
     #[error("no devices: name at least one, such as `cpu` or `cuda:0,cuda:1`")]
     None,
-    /// The given text is not the name of a device.
+    /// A text that was given as the name of a device is not one.
     #[error(
         "`{text}` is no device; write `cpu`, or a GPU's interface (cuda, rocm, wgpu, vulkan or metal) and its index or `all`, as in \
          `cuda:0` or `vulkan:all`, or what `stageline serve` prints on another host, as in `iroh:<id>/0` or `ws://gpu-2:4433/0`"
@@ -237,7 +237,7 @@ pub enum DeviceError {
     /// The named device of another host cannot be reached or used.
     #[error(transparent)]
     Remote(#[from] RemoteError),
-    /// The GPU exists, but the first test kernels that run on it fail or return a wrong result.
+    /// A GPU exists, but the first test kernels that run on it fail or return a wrong result.
     #[error("`{device}` was found, but does not compute: {cause}; {advice}")]
     Unusable {
         /// The name of the GPU that does not compute.
@@ -248,7 +248,7 @@ pub enum DeviceError {
         /// interface to try.
         advice: &'static str,
     },
-    /// The NVIDIA driver is too old: it lacks functions that burn calls.
+    /// The NVIDIA driver of a named GPU is too old: it lacks functions that burn calls.
     #[error(
         "the driver of `{device}` supports CUDA {found}, and this program needs {needed} or later: install driver version 570 or \
          later"
@@ -266,7 +266,7 @@ pub enum DeviceError {
     Search {
         /// The name of the GPU that could not be searched for.
         device: DeviceName,
-        /// The reason why the search failed, such as a missing library.
+        /// The reason why the search for the GPUs of an interface failed, such as a missing library.
         cause: GpuSearchError,
     },
     /// This machine has no GPU with the index in the given device name.

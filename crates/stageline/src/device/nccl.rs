@@ -18,9 +18,10 @@ const PACKAGED: &str = "libnccl.so.2";
 /// The path that a tensor takes from one GPU of this host to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BetweenGpus {
-    /// The tensor goes directly from GPU to GPU by NCCL, whose library was found under this file name.
+    /// A tensor goes directly from one GPU of this host to another by NCCL, whose library was found under this file
+    /// name.
     Nccl(&'static str),
-    /// The tensor goes from GPU to GPU through the host's memory, because NCCL was not found.
+    /// A tensor goes from one GPU of this host to another through the host's memory, because NCCL was not found.
     Host,
 }
 

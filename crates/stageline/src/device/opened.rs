@@ -1,11 +1,11 @@
-//! The names under which devices were opened, for messages about devices.
+//! The names under which devices were opened, such as `cuda:0`, for messages about these devices.
 
 use burn::tensor::Device;
 use parking_lot::Mutex;
 
 use crate::device::location::is_host;
 
-/// All devices that were opened by a name so far, each with its name.
+/// The list of all devices that were opened by a name so far, each with its name.
 static OPENED: Mutex<Vec<(Device, String)>> = Mutex::new(Vec::new());
 
 /// Records the name under which a device was opened. A device that was opened under several names keeps the first.

@@ -29,13 +29,13 @@ use crate::update::optimizer_step::Rollback;
 pub struct StageEstimate {
     /// The device on which a stage runs whose memory is estimated.
     pub device: Device,
-    /// The bytes of the stage's parameters, with their copy in a lower precision, if the stage computes in one.
+    /// The bytes of a stage's parameters, with their copy in a lower precision, if the stage computes in one.
     pub parameters: u64,
-    /// The bytes of the stage's gradient sums over the micro-batches.
+    /// The bytes of a stage's gradients, which are summed over the micro-batches.
     pub gradients: u64,
-    /// The bytes of the state that the stage's optimizer keeps.
+    /// The bytes of the state that a stage's optimizer keeps.
     pub optimizer: u64,
-    /// The bytes of the activations that the stage keeps for one micro-batch from its forward until its backward.
+    /// The bytes of the activations that a stage keeps for one micro-batch from its forward until its backward.
     pub activations: StageMemory,
     /// The working memory of one forward of the stage, in bytes: the peak during the forward, minus the memory in use
     /// after the forward, which includes the kept activations.
@@ -48,9 +48,9 @@ pub struct StageEstimate {
     /// optimizer step, minus the memory in use before it. The old and the new parameters and optimizer states then
     /// exist side by side.
     pub flush: u64,
-    /// The bytes of the activation that the stage sends to the next stage for one micro-batch; 0 for the last stage.
+    /// The bytes of the activation that a stage sends to the next stage for one micro-batch; 0 for the last stage.
     pub output: u64,
-    /// The bytes of gradients that the stage sends to the previous stage for one micro-batch; 0 for the first stage.
+    /// The bytes of gradients that a stage sends to the previous stage for one micro-batch; 0 for the first stage.
     pub input_gradients: u64,
     /// The gradients of tied parameters that this stage sends for one micro-batch to the stages that own (step) the
     /// parameters: each entry has the index of the owning stage and the number of bytes.
@@ -129,7 +129,7 @@ pub(crate) enum Copies {
 /// [`Pipeline::estimate_memory`](crate::Pipeline::estimate_memory).
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryEstimate {
-    /// The plan that every data-parallel replica of the pipeline follows.
+    /// The plan (order of actions on each worker) that every data-parallel replica of the pipeline follows.
     pub(crate) plan: Arc<Plan>,
     pub(crate) steps: Steps,
     pub(crate) copies: Copies,

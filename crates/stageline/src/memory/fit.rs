@@ -43,29 +43,30 @@ pub struct WayOut {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Lever {
-    /// A change to full recomputation, [`Recompute::Full`](crate::Recompute::Full), which computes about a third more.
+    /// A change of settings that saves memory: full recomputation, [`Recompute::Full`](crate::Recompute::Full), which
+    /// takes about a third more computation.
     Recompute,
-    /// A change to more and smaller micro-batches of the same batch.
+    /// A change of settings that saves memory: more and smaller micro-batches of the same batch.
     SmallerMicroBatches {
         /// The number of rows (samples) of each proposed smaller micro-batch.
         rows: usize,
         /// The number of smaller micro-batches (M) of each replica in a step.
         micro_batches: usize,
     },
-    /// The proposal to cut every stage into two, on twice as many devices. It is made only if every stage has its own
-    /// device and none of them is the CPU.
+    /// A change of settings that saves memory: every stage is cut into two, on twice as many devices. It is proposed
+    /// only if every stage has its own device and none of them is the CPU.
     MoreStages {
         /// The number of workers (P) after every stage is cut into two. In schedules with chunks, a worker has several
         /// stages.
         workers: usize,
     },
-    /// A change to a single stage with all layers, proposed if the stages share a device. Only one micro-batch is then
-    /// live (between forward and backward) at a time.
+    /// A change of settings that saves memory: a single stage with all layers, proposed if the stages share a device.
+    /// Only one micro-batch is then live (between forward and backward) at a time.
     OneStage,
-    /// A change to the 1F1B schedule, under which each stage keeps the activations of the fewest micro-batches with
-    /// which all stages stay at work.
+    /// A change of settings that saves memory: the 1F1B schedule, under which each stage keeps the activations of the
+    /// fewest micro-batches with which all stages stay at work.
     OneFOneB,
-    /// A change to an optimizer with little or no state for each parameter.
+    /// A change of settings that saves memory: an optimizer with little or no state for each parameter.
     LeanerOptimizer,
 }
 

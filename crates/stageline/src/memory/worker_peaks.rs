@@ -175,7 +175,7 @@ impl Transfers {
 struct Row<'a> {
     estimate: &'a MemoryEstimate,
     row: &'a [Action],
-    /// The largest number of bytes of tensors in flight in the worker's memory during any one of its actions.
+    /// The largest number of bytes that tensors in flight take in a worker's memory during any one of its actions.
     transfers: u64,
 }
 

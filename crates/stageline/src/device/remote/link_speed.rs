@@ -1,8 +1,8 @@
-//! The latency and bandwidth of the network between two devices ([`LinkSpeed`]).
+//! The latency and bandwidth of the network between two devices of different hosts ([`LinkSpeed`]).
 
 use std::time::Duration;
 
-/// The measured speed of the network between two devices.
+/// The measured speed (latency and bandwidth) of the network between two devices.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkSpeed {
     /// The time that a tensor of one element takes from one device to the next over the network, in one direction.

@@ -16,7 +16,7 @@ pub struct LostHost {
     pub host: HostName,
     /// The stages that run on the lost host's devices: the replica and the index of each.
     pub stages: Vec<(Replica, usize)>,
-    /// The error of the liveness check, which says why the host counts as lost.
+    /// The error of the liveness check of a host, which says why the host counts as lost.
     pub cause: String,
 }
 
