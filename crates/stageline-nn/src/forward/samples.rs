@@ -30,8 +30,9 @@ impl Samples {
         CURRENT.get()
     }
 
-    /// Runs `forward` on this thread as the training forward of these samples, and returns its result. A training loop
-    /// without a pipeline calls this function around every forward, so that layers such as dropout know the samples.
+    /// Runs `forward` on this thread as the training forward of the given samples (a step, and a range of its batch),
+    /// and returns its result. A training loop without a pipeline calls this function around every forward, so that
+    /// layers such as dropout know the samples.
     pub fn during<R>(self, forward: impl FnOnce() -> R) -> R {
         during(&CURRENT, Some(self), forward)
     }

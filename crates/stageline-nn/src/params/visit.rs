@@ -42,8 +42,8 @@ fn visit<M: Module, T>(module: &M, each: impl FnMut(Description, Read) -> T) -> 
     visitor.found
 }
 
-/// Returns the module with the value of each tensor replaced by the entry of `values` for the tensor's id, which must
-/// have the tensor's shape. A tensor whose id is not in `values` keeps its own value.
+/// Returns a module in which the value of each tensor is replaced by the entry of `values` for the tensor's id, which
+/// must have the tensor's shape. A tensor whose id is not in `values` keeps its own value.
 pub fn write<M: Module>(module: M, values: &HashMap<ParamId, TensorData>) -> M {
     module.map(&mut Write(values))
 }

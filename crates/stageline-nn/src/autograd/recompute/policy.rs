@@ -25,8 +25,8 @@ pub enum Recompute {
     /// Recomputes one of every n blocks of a stage (parts marked by [`block`](super::block)), beginning with the first
     /// block; n is the value of this variant and at least 1.
     EveryNth(NonZero<usize>),
-    /// Recomputes the blocks of a stage (parts marked by [`block`](super::block)) with the numbers in this set, counted
-    /// from 0 within the stage.
+    /// Recomputes the blocks of a stage (parts marked by [`block`](super::block)) whose numbers, counted from 0 within
+    /// the stage, are in this variant's set.
     Only(BlockSet),
     /// Recomputes the blocks of a [`sequence`](super::sequence) in segments of n consecutive blocks, where n is the
     /// value of this variant: only the inputs of segments are kept, and the backward has the activations of one segment

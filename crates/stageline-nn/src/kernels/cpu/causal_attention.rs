@@ -28,8 +28,8 @@ struct Head<T> {
     value: T,
 }
 
-/// The gradients of one key-value head's keys and values, and of the queries of all query heads that share it, each
-/// `[length, size]`.
+/// The gradients of one key-value head's keys and values, and of the queries of all query heads that share the head,
+/// each `[length, size]`.
 struct Group<'a> {
     queries: Vec<MatrixMut<'a>>,
     key: MatrixMut<'a>,
@@ -192,9 +192,9 @@ pub fn to_input(
     FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape()))
 }
 
-/// Computes the gradients of one query head's queries, keys and values into `gradients`. The gradients of keys and
-/// values are added to the previous contents, because several query heads may share a key-value head, so `gradients`
-/// must begin as zeros.
+/// Computes the gradients of the queries, keys and values of one attention head into `gradients`. The gradients of keys
+/// and values are added to the previous contents, because several query heads may share a key-value head, so
+/// `gradients` must begin as zeros.
 fn to_head(
     sizes: Sizes,
     Head { query, key, value }: &Head<Matrix>,
