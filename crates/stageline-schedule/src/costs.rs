@@ -20,10 +20,10 @@ pub struct StageCost {
     /// The time of the stage's whole backward (B) of one micro-batch. The gradient of the stage's input is sent at the
     /// end of this time.
     pub backward: f64,
-    /// The latency from the send of the stage's output until the next stage can receive it. The workers of both stages
+    /// The latency from the send of a stage's output until the next stage can receive it. The workers of both stages
     /// can compute during the transfer.
     pub send_activation: f64,
-    /// The latency from the send of the gradient of the stage's input until the previous stage can receive it. The
+    /// The latency from the send of the gradient of a stage's input until the previous stage can receive it. The
     /// workers of both stages can compute during the transfer.
     pub send_gradient: f64,
 }
@@ -51,8 +51,8 @@ impl StageCost {
         [forward, input_gradient, weight_gradient, backward, send_activation, send_gradient]
     }
 
-    /// Returns the costs of one of `parts` equal parts of the stage: the computation time is divided by `parts`, and
-    /// the latency of transfers stays the same.
+    /// Returns the costs of one of `parts` equal parts of a stage: the computation time is divided by `parts`, and the
+    /// latency of transfers stays the same.
     fn part(self, parts: f64) -> Self {
         Self {
             forward: self.forward / parts,
@@ -223,8 +223,9 @@ impl Costs {
         Self { stages, links, transfers: Transfers::Asynchronous, ..self.clone() }
     }
 
-    /// Returns the costs of the same model with every stage partitioned into `parts` equal stages. The computation and
-    /// optimizer times are divided by `parts`; the times of transfers stay the same for each new stage.
+    /// Returns the costs of the same model with every stage partitioned into `parts` equal stages. The times of
+    /// computation and of optimizer steps are divided by `parts`; the times of transfers stay the same for each new
+    /// stage.
     pub fn cut(&self, parts: usize) -> Self {
         let share = parts as f64;
         let stages = self.stages.iter().map(|costs| costs.iter().map(|cost| cost.part(share)).collect::<Vec<_>>());

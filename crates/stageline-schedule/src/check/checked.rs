@@ -76,7 +76,7 @@ impl Checked {
         order.0.into_iter().map(|(_, transfer)| transfer).collect()
     }
 
-    /// Returns this plan if no worker ever has more than `limit` live micro-batches, summed over its stages. A
+    /// Returns this plan if no worker ever has more than `limit` live micro-batches, summed over the worker's stages. A
     /// micro-batch is live from its forward until its weight gradient is done.
     ///
     /// # Errors

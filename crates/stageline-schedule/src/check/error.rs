@@ -1,4 +1,4 @@
-//! The reasons to reject a plan, each with a message that names the fault and the way to fix it.
+//! The reasons to reject a pipeline's plan, each with a message that names the fault and the way to fix it.
 
 use std::fmt;
 

@@ -28,8 +28,8 @@ struct Row {
 }
 
 impl Excerpt {
-    /// Makes the excerpt of a plan around one action per worker. Each entry of `places` is a worker and an index into
-    /// its list of actions.
+    /// Makes the excerpt of a plan around one action per worker. Each entry of `places` has the number of a worker, and
+    /// an index into that worker's list of actions.
     pub(crate) fn around(plan: &Plan, places: &[(usize, usize)]) -> Self {
         let row = |&(worker, at): &(usize, usize)| {
             let row = &plan.rows()[worker];

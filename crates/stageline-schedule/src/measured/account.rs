@@ -25,8 +25,8 @@ pub struct Account {
     /// steps at the end of the step) takes longer.
     pub flush: f64,
     /// The worker's time, in seconds, for waits that only the measurement needs: in a synchronised step, the worker
-    /// waits after every action until its device has executed the action. It is 0 in other steps, and in logs that lack
-    /// it.
+    /// waits after every action until its device has executed the action. It is 0 in other steps, and in logs that do
+    /// not have this time.
     #[cfg_attr(feature = "serde", serde(default))]
     pub asking: f64,
     /// The worker's remaining idle time, in seconds, for example because of splitting the batch, threads that wake

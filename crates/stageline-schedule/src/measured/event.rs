@@ -27,8 +27,9 @@ pub struct Event {
     /// (the user's thread that runs the pipeline).
     #[cfg_attr(feature = "serde", serde(with = "seconds"))]
     pub waited: Duration,
-    /// The part of the activity's time in which the worker asked the device whether it has finished its work, in
-    /// synchronised steps; zero in other steps. For a device of another host, asking takes longer than many actions.
+    /// The part of a recorded activity's time in which the worker asked its device whether the device has finished its
+    /// work, in synchronised steps; zero in other steps. For a device of another host, asking takes longer than many
+    /// actions.
     #[cfg_attr(feature = "serde", serde(with = "seconds"))]
     pub asked: Duration,
     /// The worker's memory in use during the recorded activity; `None` if memory is not measured (see [`Held`]).

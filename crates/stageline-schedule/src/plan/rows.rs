@@ -1,4 +1,4 @@
-//! The plan itself: each worker's list of actions, and plans derived from it.
+//! The plan of a pipeline, which is each worker's list of actions, and the plans that can be derived from it.
 
 use std::fmt;
 

@@ -67,8 +67,8 @@ impl fmt::Display for ScheduleError {
 
 impl std::error::Error for ScheduleError {}
 
-/// Returns, as text for an error message, the multiples of `unit` nearest to `value`: the one below, unless it is 0,
-/// and the one above.
+/// Returns, as text for an error message about a schedule's numbers, the multiples of `unit` nearest to `value`: the
+/// one below, unless it is 0, and the one above.
 fn nearest_multiples(value: usize, unit: usize) -> String {
     let below = value / unit * unit;
     if below == 0 { unit.to_string() } else { format!("{below} or {}", below + unit) }

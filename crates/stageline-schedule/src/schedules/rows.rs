@@ -54,8 +54,8 @@ pub(crate) enum Backwards {
     /// gradient (W). The weight gradient of micro-batch m runs right after the input gradient of micro-batch m +
     /// `delay`; the last `delay` weight gradients run at the end.
     Split {
-        /// The number of further input gradients of the stage that run between the input gradient of a micro-batch and
-        /// its weight gradient.
+        /// The number of further input gradients of a stage that run between the input gradient of a micro-batch and
+        /// the weight gradient of the same micro-batch.
         delay: usize,
     },
 }

@@ -12,14 +12,14 @@ use crate::simulate::Memory;
 /// action if several are possible.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Rules {
-    /// Whether a worker runs a forward before an input gradient if both are possible; otherwise the input gradient
-    /// comes first.
+    /// Whether a worker of an automatic schedule runs a forward before an input gradient if both are possible;
+    /// otherwise the input gradient comes first.
     pub(crate) forward_first: bool,
-    /// The longest time for which a worker waits for an input gradient instead of running a forward, as a share of the
-    /// forward's time.
+    /// The longest time for which a worker of an automatic schedule waits for an input gradient instead of running a
+    /// forward, as a share of the forward's time.
     pub(crate) forward_patience: f64,
-    /// The longest time for which a worker waits for a forward or an input gradient instead of running a weight
-    /// gradient, as a share of the weight gradient's time.
+    /// The longest time for which a worker of an automatic schedule waits for a forward or an input gradient instead of
+    /// running a weight gradient, as a share of the weight gradient's time.
     pub(crate) weight_patience: f64,
 }
 
@@ -93,7 +93,8 @@ struct Worker {
     row: Vec<Action>,
 }
 
-/// An action that a worker can run next, with the time from which the action is possible.
+/// An action that a worker can run next while a plan is generated, with the simulated time from which the action is
+/// possible.
 #[derive(Clone, Copy)]
 struct Coming {
     at: f64,

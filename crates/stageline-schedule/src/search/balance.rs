@@ -46,8 +46,8 @@ pub fn balance_with_speeds(costs: &[f64], speeds: &[f64]) -> Result<Vec<Range<us
     }
 }
 
-/// Returns the partition in which the slowest range takes the least time, given the speed of every range, by dynamic
-/// programming from the last layer to the first.
+/// Returns the partition of layers into ranges, one for each stage, in which the slowest range takes the least time.
+/// `speeds` has the speed of every stage's device. The method is dynamic programming from the last layer to the first.
 fn partition(costs: &[f64], speeds: &[f64]) -> Result<Vec<Range<usize>>, BalanceError> {
     let (layers, stages) = (costs.len(), speeds.len());
     if stages == 0 || layers < stages {

@@ -23,13 +23,13 @@ pub struct Best {
     /// The plan with the shortest step that the search found, checked for channels with room for all micro-batches of a
     /// step.
     pub checked: Checked,
-    /// The costs of the plan's stages: the costs given to the search, or those of the chunks into which a schedule
-    /// splits each stage.
+    /// The costs of the stages of the best plan: the costs given to the search, or those of the chunks into which a
+    /// schedule splits each stage.
     pub costs: Costs,
     /// The simulated timeline of one step of the best plan.
     pub timeline: Timeline,
-    /// A lower bound on the length of the step, in the unit of the costs: no plan that fits into the memory and has one
-    /// of the placements of stages on workers that the search tried can have a shorter step.
+    /// A lower bound on the length of the step that a search can find, in the unit of the costs: no plan that fits into
+    /// the memory and has one of the placements of stages on workers that the search tried can have a shorter step.
     pub bound: f64,
 }
 

@@ -25,8 +25,8 @@ pub struct Idle {
     /// The idle time of a worker because of transfers between stages: the time that the transfers add to the step, in
     /// the unit of the costs.
     pub transfer: f64,
-    /// The idle time at the end of the step, while other workers still run their optimizer steps. These begin at the
-    /// flush, when all workers have finished their backwards.
+    /// The idle time of a worker at the end of a step, in the unit of the costs, while other workers still run their
+    /// optimizer steps. These begin at the flush, when all workers have finished their backwards.
     pub flush: f64,
 }
 

@@ -6,11 +6,11 @@ use crate::plan::{Action, Compute, Plan};
 /// other unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StageMemory {
-    /// The bytes of device memory of the activations that the micro-batch's backward needs, which are in use from the
+    /// The bytes of device memory of the activations that a micro-batch's backward needs, which are in use from the
     /// start of its forward.
     pub forward: f64,
-    /// The bytes of device memory of the tensors that the micro-batch's weight gradient needs, which are in use from
-    /// its input gradient until the end of its weight gradient.
+    /// The bytes of device memory of the tensors that a micro-batch's weight gradient needs, which are in use from its
+    /// input gradient until the end of its weight gradient.
     pub input_gradient: f64,
 }
 
@@ -80,7 +80,7 @@ impl Memory {
     }
 
     /// Returns the memory of the same model with every stage partitioned into `parts` equal stages, each of which needs
-    /// the same share of the memory. The limit of a worker stays the same.
+    /// an equal share of the stage's memory. The limit of a worker stays the same.
     pub fn cut(&self, parts: usize) -> Self {
         let part = |stage: &StageMemory| StageMemory {
             forward: stage.forward / parts as f64,

@@ -22,14 +22,14 @@ impl Timeline {
         self.rows.iter().flatten().map(|span| span.end).fold(0.0, f64::max)
     }
 
-    /// Returns the length of the step: the time of the flush (the end of all forwards and backwards) plus the longest
-    /// optimizer step of a worker.
+    /// Returns the length of a simulated step: the time of the flush (the end of all forwards and backwards) plus the
+    /// longest optimizer step of a worker.
     pub fn step(&self) -> f64 {
         self.flush() + self.optimizers.iter().copied().fold(0.0, f64::max)
     }
 
-    /// Returns the time of each worker's optimizer steps, summed over the worker's stages. They begin at the flush,
-    /// when all workers have finished their forwards and backwards.
+    /// Returns the time of each worker's optimizer steps in a simulated step, summed over the worker's stages. They
+    /// begin at the flush, when all workers have finished their forwards and backwards.
     pub fn optimizers(&self) -> &[f64] {
         &self.optimizers
     }

@@ -124,8 +124,8 @@ proptest! {
         }
     }
 
-    /// Tests that plans with chunks in a V complete at channel capacity 1, except that V-Half may need capacity 2 from
-    /// 30 workers on.
+    /// Tests plans with two chunks (stages) per worker in a V: they complete if channels store one micro-batch, except
+    /// that V-Half may need room for two from 30 workers on.
     #[test]
     fn chunks_in_a_v_complete_at_capacity_one(workers in 1..17_usize, micro_batches in 1..40_usize) {
         for schedule in V_SHAPED {

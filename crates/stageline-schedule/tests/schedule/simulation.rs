@@ -50,8 +50,8 @@ fn step_and_bubble_are_the_papers() {
     }
 }
 
-/// Tests that the bubble of schedules with V chunks on each of P workers is (P-1)/(VM+P-1) for M micro-batches, as in
-/// arXiv:2104.04473 and arXiv:2211.05953.
+/// Tests the bubble of schedules with V chunks (stages) on each of P workers: it is (P-1)/(VM+P-1) for M micro-batches,
+/// as in arXiv:2104.04473 and arXiv:2211.05953.
 #[test]
 fn chunks_divide_the_bubble() {
     for (workers, chunks, rounds) in (1..=4).flat_map(|p| (1..=3).flat_map(move |v| (1..=4).map(move |r| (p, v, r)))) {
@@ -106,8 +106,9 @@ fn idle_time_of_dualpipe_v_is_as_documented() {
     }
 }
 
-/// Tests the effect of a latency c on the step of P stages and M micro-batches. If P divides M, it adds c[2(P-1)M/P +
-/// 2(P-2)] to 1F1B. It adds 2(P-1)c to eager 1F1B if 2c is at most the time of a forward and a backward.
+/// Tests the effect of a transfer latency c on the step time of P stages and M micro-batches. If P divides M, c adds
+/// c[2(P-1)M/P + 2(P-2)] to the step of 1F1B. It adds 2(P-1)c to that of eager 1F1B if 2c is at most the time of a
+/// forward and a backward.
 #[test]
 fn latency_adds_the_time_of_the_closed_forms() {
     let (forward, backward, latency) = (3.0, 5.0, 0.25);
@@ -226,8 +227,8 @@ fn closed_forms_are_the_simulated_steps() {
     }
 }
 
-/// Tests the idle time of 1F1B with equal stages, where a forward takes F and a backward B: each later stage waits B-F
-/// less for the fill and as much more for the drain.
+/// Tests the idle time of 1F1B with equal stages, where a forward takes the time F and a backward the time B: each
+/// later stage waits B-F less for the fill and as much more for the drain.
 #[test]
 fn idle_time_of_equal_stages_is_fill_and_drain() {
     let (plan, costs) = (checked(&OneFOneB, 4, 8), Costs::uniform(4, 1.0, 2.0));

@@ -157,8 +157,8 @@ impl Machine {
         Some(next)
     }
 
-    /// Runs all work of the modelled devices that is possible. Running it at once loses no interleaving, because it
-    /// never prevents other work.
+    /// Runs all work of the modelled devices that is possible. Running all of it at once loses no interleaving, because
+    /// it never prevents other work.
     fn run_devices(&self, state: &mut State) {
         loop {
             let transfer = state.streams.iter().filter_map(|stream| stream.front()).copied().find(|&transfer| {
