@@ -6,8 +6,8 @@ use safetensors::Dtype;
 
 use crate::printable::{Printable, number};
 
-/// The largest number of bytes kept of the reason why a file is malformed, such as a parser's message, which may quote
-/// the file.
+/// The largest number of bytes that are kept of the reason why a checkpoint file is malformed, such as a parser's
+/// message, which may quote the file.
 const MOST_REASON: usize = 300;
 
 /// The reason why a file of a checkpoint is refused.
@@ -84,8 +84,8 @@ pub enum Damage {
         /// The name of the file that the manifest of the checkpoint lists twice.
         file: String,
     },
-    /// The manifest does not list a file that the checkpoint must have: a file of one of its tensors, or the index
-    /// `model.safetensors.index.json`.
+    /// The manifest of the checkpoint does not list a file that the checkpoint must have: a file of one of its tensors,
+    /// or the index `model.safetensors.index.json`.
     #[error("does not list the file `{}`, which this checkpoint must have", Printable::new(file))]
     Unlisted {
         /// The name of the checkpoint file that is missing in the manifest's list of files.
@@ -107,8 +107,8 @@ pub enum Damage {
         /// The name of the checkpoint file to which the name of the misplaced tensor assigns it.
         expected: String,
     },
-    /// The size of a tensor according to its type and shape in the manifest, or the total size of the tensors in its
-    /// file, overflows or is not a whole number of bytes.
+    /// The size of a checkpoint's tensor according to its type and shape in the manifest, or the total size of the
+    /// tensors in its file, overflows or is not a whole number of bytes.
     #[error(
         "gives the tensor `{}` the type {dtype} and the shape {}, whose size overflows or is not a whole number of bytes",
         Printable::new(tensor),
@@ -122,8 +122,8 @@ pub enum Damage {
         /// The length of each dimension that the manifest of the checkpoint states for a tensor whose size is invalid.
         shape: Vec<usize>,
     },
-    /// The manifest lists an impossible length for a file: too short or too long for a file with its header and
-    /// tensors, or above the limit for the index `model.safetensors.index.json`.
+    /// The manifest of the checkpoint lists an impossible length for a file: too short or too long for a file with its
+    /// header and tensors, or above the limit for the index `model.safetensors.index.json`.
     #[error(
         "gives the file `{}` {found} bytes, which is impossible with {tensors} bytes of tensors",
         Printable::new(file)
@@ -133,8 +133,8 @@ pub enum Damage {
         file: String,
         /// The impossible length in bytes that the manifest of a checkpoint lists for a file.
         found: u64,
-        /// The total size in bytes of the tensors in the file with the impossible length, without the file's header; 0
-        /// for the index, which has no tensors.
+        /// The total size in bytes of the tensors in the checkpoint file with the impossible length, without the file's
+        /// header; 0 for the index, which has no tensors.
         tensors: u64,
     },
     /// A tensor file of the checkpoint lacks a tensor that the manifest lists for the file.
@@ -192,8 +192,8 @@ pub enum Damage {
     OptimizerSteps {
         /// The number of steps that the optimizer made, according to the manifest of the checkpoint.
         optimizer_steps: u64,
-        /// The number of completed training steps, including those that skipped the optimizer, for example after an
-        /// overflow of the gradients.
+        /// The number of completed training steps in the checkpoint's manifest, including those that skipped the
+        /// optimizer, for example after an overflow of the gradients.
         steps: u64,
     },
     /// The loss scale in the manifest of the checkpoint is not a positive finite number.

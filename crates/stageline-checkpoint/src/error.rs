@@ -84,8 +84,8 @@ pub enum CheckpointError {
         path: PathBuf,
         /// The reason why the damaged checkpoint file is refused.
         damage: Box<Damage>,
-        /// The next older checkpoint in the same folder, from which a run may resume; `None` if there is none. It has
-        /// not been validated.
+        /// The path of the next older checkpoint in the same folder, from which a run may resume; `None` if there is
+        /// none. That checkpoint has not been validated.
         older: Option<PathBuf>,
     },
     /// Another [`Store`](crate::Store) has locked the folder of checkpoints and writes into it.
@@ -179,8 +179,8 @@ pub enum CheckpointError {
         shape: Vec<usize>,
         /// The number of bytes that the tensor to save has, which does not match its type and shape.
         found: usize,
-        /// The number of bytes that the elements of the tensor take, according to its type and shape; `None` if the
-        /// number overflows or is not whole.
+        /// The number of bytes that the elements of the tensor to save take, according to its type and shape; `None` if
+        /// the number overflows or is not whole.
         expected: Option<usize>,
     },
     /// A tensor to save in a checkpoint has a name that the safetensors format reserves.
@@ -218,8 +218,8 @@ pub enum CheckpointError {
     OptimizerSteps {
         /// The number of steps that the optimizer made, according to the checkpoint to save.
         optimizer_steps: u64,
-        /// The number of completed training steps, including those that skipped the optimizer, for example after an
-        /// overflow of the gradients.
+        /// The number of completed training steps in the checkpoint to save, including those that skipped the
+        /// optimizer, for example after an overflow of the gradients.
         steps: u64,
     },
     /// The loss scale of the checkpoint to save is not a positive finite number.
