@@ -24,7 +24,7 @@ pub enum CorpusError {
         if extensions.is_some() { " or other extensions (None takes every file)" } else { "" }
     )]
     NothingToRead {
-        /// The path that the caller gave for the corpus, at which there is no byte to read.
+        /// The path that the caller gave for the corpus, at which no file has a byte to read.
         path: PathBuf,
         /// The file extensions to which the caller limited the corpus; `None` for any file.
         extensions: Option<Vec<String>>,

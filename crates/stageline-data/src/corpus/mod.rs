@@ -98,8 +98,8 @@ impl Corpus {
         &self.train
     }
 
-    /// Returns the text that is held out for validation. It is empty only if the validation fraction is 0 or the corpus
-    /// is a single byte.
+    /// Returns the corpus's text that is held out for validation. It is empty only if the validation fraction is 0 or
+    /// the corpus is a single byte.
     pub fn validation(&self) -> &Text {
         &self.validation
     }

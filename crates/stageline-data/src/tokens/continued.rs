@@ -39,8 +39,8 @@ impl<'a> Continued<'a> {
         Ok(Self { encoding, returned: window.len(), shown: encoding.decode(&window)?, window })
     }
 
-    /// Adds a token, and returns the text that it completes; an empty text if the last character is still incomplete. A
-    /// token outside the vocabulary gives U+FFFD.
+    /// Adds a token to the generated text, and returns the text that it completes; an empty text if the last character
+    /// is still incomplete. A token outside the vocabulary gives U+FFFD.
     ///
     /// # Errors
     /// Returns [`TokenError`] if the encoding cannot decode the tokens.

@@ -9,7 +9,7 @@ use crate::tokens::error::TokenError;
 /// The same text must always give the same tokens, because a token file is written once and used by many runs. Threads
 /// may use an encoding at the same time.
 pub trait Encode: Send + Sync {
-    /// Returns the tokens of a text, without any token for its start or end.
+    /// Returns the tokens of a text, without any special token for the text's start or end.
     ///
     /// # Errors
     /// Returns [`TokenError::Encoding`] if the text cannot be encoded.

@@ -81,8 +81,8 @@ pub enum TokenError {
     /// A text to encode is not valid UTF-8, but the encoding needs UTF-8.
     #[error("byte {offset} of the text is not UTF-8; convert the text to UTF-8, or train on bytes")]
     NotUtf8 {
-        /// The offset in bytes of the first byte that is not valid UTF-8, from the start of the text; from the start of
-        /// the document if a [`TokenError::Document`] contains this error.
+        /// The offset in bytes of the first byte that is not valid UTF-8, from the start of the text to encode; from
+        /// the start of the document if a [`TokenError::Document`] contains this error.
         offset: u64,
     },
     /// A document cannot be encoded; the field `source` is the error that says why.

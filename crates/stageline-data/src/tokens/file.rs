@@ -104,7 +104,8 @@ impl TokenFile {
         })
     }
 
-    /// Returns the position of the first token of the document that contains the token at `position`.
+    /// Returns the position, in tokens from the start of a token file, of the first token of the document that contains
+    /// the token at `position`.
     ///
     /// # Panics
     /// Panics if `position` is not below [`TokenFile::len`].
@@ -115,8 +116,8 @@ impl TokenFile {
         before.checked_sub(1).map_or(0, |last| u64::from_le_bytes(ends[last]))
     }
 
-    /// Returns the end position of each document, in ascending order. The position is the number of tokens in the file
-    /// up to the end of the document, as 8 little-endian bytes.
+    /// Returns the end position of each document in a token file, in ascending order. The position is the number of
+    /// tokens in the file up to the end of the document, as 8 little-endian bytes.
     pub(crate) fn ends(&self) -> &[[u8; 8]] {
         self.map[self.layout.ends as usize..self.layout.checksum as usize].as_chunks().0
     }

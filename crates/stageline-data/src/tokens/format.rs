@@ -44,8 +44,8 @@ pub(crate) struct Header {
     pub(crate) contents: [u8; HASH],
 }
 
-/// The offsets in bytes of the two parts that follow the tokens in a token file (the end positions of the documents and
-/// the checksum), and the length of the file.
+/// The offsets, in bytes, of the two parts of a token file after the tokens (the end positions of the documents and the
+/// checksum), and the length of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) ends: u64,

@@ -45,9 +45,9 @@ impl<R: Read> Pieces<R> {
     }
 }
 
-/// Returns the length in bytes of the next piece, which is cut off the beginning of `bytes`: after a line feed if
-/// possible, or else after a whole character. `bytes` has the bytes that have been read so far; the document may go on
-/// after them.
+/// Returns the length in bytes of the next piece of a document, which is cut off the beginning of `bytes`: after a line
+/// feed if possible, or else after a whole character. `bytes` has the bytes that have been read so far; the document
+/// may go on after them.
 fn cut(bytes: &[u8]) -> usize {
     let between_visible = |&[before, line_feed, after]: &[u8; 3]| {
         line_feed == b'\n' && !before.is_ascii_whitespace() && !after.is_ascii_whitespace()
