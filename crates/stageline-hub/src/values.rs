@@ -47,8 +47,8 @@ pub(crate) struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// Checks that the number of `values` fits the tensor's shape, and writes them to `out`. Values in f32 are
-    /// converted to the type of the tensor.
+    /// Checks that the number of `values` fits the shape of the tensor to write, and writes them to `out`. Values in
+    /// f32 are converted to the type of the tensor.
     pub(crate) fn write(&self, values: &Values<'_>, out: &mut impl Write) -> Result<(), FolderError> {
         let TensorLayout { dtype, shape, .. } = self.tensor;
         match values {

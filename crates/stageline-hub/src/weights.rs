@@ -33,8 +33,8 @@ pub(crate) struct WeightsFile {
     start: usize,
 }
 
-/// A weights file, with the name and the description (type, shape and offsets) of each tensor in the order of their
-/// bytes in the file.
+/// A weights file of a model, with the name and the description (type, shape and offsets) of each tensor in the order
+/// of their bytes in the file.
 pub(crate) type Parsed = (WeightsFile, Vec<(String, TensorInfo)>);
 
 impl WeightsFile {
@@ -53,14 +53,14 @@ impl WeightsFile {
         Ok((Self { name: name.to_owned(), path, metadata, map, start }, tensors))
     }
 
-    /// Returns the bytes of the tensor at `offsets`, a byte range counted from the end of the header. The range must
-    /// come from the header of this file.
+    /// Returns the bytes of a tensor in a weights file. `offsets` is its byte range, counted from the end of the
+    /// header, and must come from the header of this file.
     pub(crate) fn bytes(&self, offsets: &Range<usize>) -> &[u8] {
         &self.map[self.start..][offsets.clone()]
     }
 
-    /// Lets the operating system drop the memory pages of the tensor at `offsets`, which must come from the header of
-    /// this file. The pages are read from the file again when they are needed.
+    /// Lets the operating system drop the memory pages of a tensor in a weights file. Its byte range `offsets` must
+    /// come from the header of this file. The pages are read from the file again when they are needed.
     pub(crate) fn release(&self, offsets: &Range<usize>) {
         #[cfg(unix)]
         {

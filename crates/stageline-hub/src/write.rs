@@ -65,8 +65,8 @@ impl Layout {
         Ok(())
     }
 
-    /// Refuses to write into the folder from which the layout was read, or into a folder with weights that readers
-    /// would take instead of the new ones.
+    /// Refuses to write a model into the folder from which its layout was read, or into a folder with weights that
+    /// readers would take instead of the new ones.
     pub(crate) fn check_target(&self, folder: &Path) -> Result<(), FolderError> {
         let canonical = fs::canonicalize(folder).map_err(FolderError::read(folder))?;
         if self.source.as_ref() == Some(&canonical) {
