@@ -86,8 +86,8 @@ pub enum ModelError {
         /// The path of the folder that the model, or the configuration of a new model, was opened from.
         path: PathBuf,
     },
-    /// The modules of a pipeline are not the layers of this model, because one is missing or has another type; the
-    /// field is the cause.
+    /// The modules of a pipeline are not the layers of the model to export, because one is missing or has another type;
+    /// the field is the cause.
     #[error(transparent)]
     Modules(#[from] ModuleError),
     /// A pipeline failed, for example in a step or a snapshot; the field is the cause.

@@ -218,8 +218,8 @@ fn draw(logits: Vec<f32>, sampling: &Sampling, random: &mut impl Rng) -> u32 {
 mod tests {
     use super::*;
 
-    /// Draws 20,000 tokens from a vocabulary with these probabilities under the settings `sampling`, and returns the
-    /// share of the draws, from 0 to 1, that each token has. The tests compare the shares with the expected ones.
+    /// Draws 20,000 tokens from a vocabulary with the given probabilities under the settings `sampling`, and returns
+    /// the share of the draws, from 0 to 1, that each token has. The tests compare the shares with the expected ones.
     fn shares(probabilities: &[f64], sampling: Sampling) -> Vec<f64> {
         const DRAWS: usize = 20_000;
         let logits: Vec<_> = probabilities.iter().map(|probability| probability.ln() as f32).collect();

@@ -263,8 +263,8 @@ impl Inner {
         table
     }
 
-    /// Returns the layer with its frozen parameters excluded from training. If the model was opened from a folder, the
-    /// layer's parameters are also changed so that they are read from the folder when they are first used.
+    /// Returns a layer of the model with its frozen parameters excluded from training. If the model was opened from a
+    /// folder, the layer's parameters are also changed so that they are read from the folder when they are first used.
     fn with_values<M: Module>(&self, layer: M, place: Place) -> M {
         let layer = match &self.folder {
             Some(folder) => read_lazily(layer, place, &self.naming, folder),

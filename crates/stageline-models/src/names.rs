@@ -107,8 +107,8 @@ impl Naming {
         self.of(Place::Embeddings, self.names.table).expect("a family names its table")
     }
 
-    /// Returns the tensor name of a parameter on the Hugging Face hub, and whether the tensor is stored transposed. The
-    /// parameter has the path `path` in the layer at `place`; `None` if the family has no such name.
+    /// Returns the name of a parameter's tensor on the Hugging Face hub, and whether the tensor is stored transposed.
+    /// The parameter has the path `path` in the layer at `place`; `None` if the model family has no such tensor.
     pub fn of(&self, place: Place, path: &str) -> Option<HubTensor> {
         if place == Place::Head && path == OUTPUT {
             return Some(match self.tied {
