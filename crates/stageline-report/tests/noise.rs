@@ -11,8 +11,8 @@ use synthetic::log;
 /// The weight of the targets of a step in the synthetic runs of these tests.
 const BATCH: f64 = 100.0;
 
-/// Makes the log of a run with a step for each of `estimates`, the squared norm and the variance that the step measured;
-/// `None` for a step that measured none.
+/// Makes the log of a run with one step for each entry of `estimates`: the squared norm and the variance of the
+/// gradient that the step measured, or `None` for a step that measured neither.
 fn run(estimates: &[Option<(f64, f64)>]) -> RunLog {
     let mut log = log(&[1.0; 2], 2, 4, 0.0);
     let template = log.steps[0].clone();

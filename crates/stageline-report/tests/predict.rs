@@ -241,7 +241,7 @@ fn the_overhead_of_the_runtime_grows_with_the_number_of_actions() {
     assert!((step(&with, 16) - step(&without, 16) - 3.2).abs() < 1e-9);
 }
 
-/// Tests that the longest stage of a balanced partition is as short as contiguous layers allow.
+/// Tests the balanced partition of unequal layers: its longest stage is as short as contiguous layers allow.
 #[test]
 fn unequal_layers_are_balanced() {
     let measured = Measured::of(&log(&[4.0, 1.0, 1.0, 1.0, 1.0, 4.0], 2, 4, 0.0)).unwrap();

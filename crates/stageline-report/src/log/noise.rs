@@ -22,8 +22,8 @@ pub(crate) const WINDOW: usize = 9;
 /// The smallest number of measured steps from which the noise scale of a run's gradient is computed.
 const FEWEST: usize = 4;
 
-/// The noise scale over the steps of a run: the weight of targets (in most models, the number of tokens) of the batch
-/// whose gradient has as much noise as signal, at each step that updated parameters.
+/// The noise scale of the gradient at each step of a run that updated parameters: the weight of targets (in most
+/// models, the number of tokens) of the batch whose gradient has as much noise as signal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NoiseScales {
     of_steps: Vec<OfStep>,
@@ -74,7 +74,8 @@ pub enum NoNoise {
 }
 
 impl RunLog {
-    /// Returns the noise scale over the steps of the run that updated parameters, from windows of 9 measured steps.
+    /// Returns the noise scale of the gradient at each step of the run that updated parameters, from windows of 9
+    /// measured steps.
     ///
     /// # Errors
     /// Returns [`NoNoise`] if too few steps measured the noise, or if the noise hides the gradient in all of them.
@@ -130,8 +131,8 @@ impl NoiseScales {
 }
 
 impl OfStep {
-    /// Returns the number of steps with batches of the weight `batch` that lower the loss as much as this step of the
-    /// logged run did.
+    /// Returns the number of steps with batches of the weight `batch` that lower the loss as much as one given step of
+    /// the logged run did.
     fn worth(self, batch: f64) -> f64 {
         if self.scale.is_infinite() {
             return self.batch / batch;
@@ -158,8 +159,8 @@ impl Noise {
     }
 }
 
-/// Returns the noise scale at each of several measured steps, in their order, from a window around the step; `None` where
-/// the mean squared norm of the window is not above 0.
+/// Returns the noise scale of the gradient at each of several measured steps, in their order, from a window around the
+/// step; `None` where the mean squared norm of the window is not above 0.
 pub(crate) fn windowed_scales(estimates: &[SignalAndNoise]) -> Vec<Option<f64>> {
     let window = |at: usize| &estimates[at.saturating_sub(WINDOW / 2)..(at + WINDOW / 2 + 1).min(estimates.len())];
     (0..estimates.len()).map(|at| SignalAndNoise::scale_of(window(at))).collect()

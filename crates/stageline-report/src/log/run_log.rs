@@ -146,15 +146,16 @@ impl RunLog {
 /// A cause of workers' idle time in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// Workers are idle while the pipeline fills and drains.
+    /// A cause of idle time: workers wait while the pipeline fills and drains.
     Pipeline,
-    /// Workers are idle because stages have unequal work.
+    /// A cause of idle time: workers wait because stages have unequal work.
     Imbalance,
-    /// Workers are idle because transfers between stages take time.
+    /// A cause of idle time: workers wait because transfers between stages take time.
     Transfer,
-    /// Workers are idle because their parts of the flush (gradient norms and optimizer step at the end of a step) take
-    /// unequal time.
+    /// A cause of idle time: workers wait because their parts of the flush (gradient norms and optimizer step at the
+    /// end of a step) take unequal time.
     Flush,
-    /// Workers are idle because the runtime takes time: threads, channels, the split of the batch.
+    /// A cause of idle time: workers wait because the runtime takes time for threads, channels and the split of the
+    /// batch.
     Other,
 }

@@ -23,8 +23,8 @@ impl Page {
         let _ = write!(self.body, "<h2>{}</h2><p>{}</p>", escaped(heading), escaped(about));
     }
 
-    /// Adds pictures to the page, side by side if there is room. Each picture is the text of an HTML or SVG element,
-    /// and is not escaped.
+    /// Adds pictures to an HTML page, side by side if there is room. Each picture is the text of an HTML or SVG
+    /// element, and is not escaped.
     pub fn pictures(&mut self, pictures: impl IntoIterator<Item = String>) {
         self.body.push_str("<div class='pictures'>");
         for picture in pictures {

@@ -103,8 +103,8 @@ impl Measured {
         found
     }
 
-    /// Returns the other numbers of workers that are tried: powers of two, one worker more and one less, up to the number
-    /// of the model's layers.
+    /// Returns the other numbers of workers for which a training is predicted: powers of two, one worker more and one
+    /// less, up to the number of the model's layers.
     fn workers(&self, question: &Question) -> Vec<usize> {
         let Target { workers: own, schedule, cut, .. } = &question.target;
         if matches!(cut, Cut::Given(_)) {

@@ -66,9 +66,9 @@ pub enum PredictError {
          with `--bandwidth` and `--latency`"
     )]
     Unlinked {
-        /// The number of the worker that sends over the unmeasured network link.
+        /// The number of the worker in the predicted plan that sends over the unmeasured network link.
         from: usize,
-        /// The number of the worker that receives over the unmeasured network link.
+        /// The number of the worker in the predicted plan that receives over the unmeasured network link.
         to: usize,
     },
     /// Fewer than two hosts are given for a prediction, or one of them has no workers; the field is the number of

@@ -13,8 +13,8 @@ use super::trainings::PredictedTraining;
 /// smaller gain may be an error of the prediction.
 const WORTH: f64 = 0.1;
 
-/// The least share of the workers' time that additional workers may add to the throughput: with twice the workers a
-/// training must be at least 1.6 times faster.
+/// The least efficiency with which more workers are recommended: the worker-hours of the training before the change
+/// divided by those after it. With 0.8, twice the workers must make a training at least 1.6 times as fast.
 const EFFICIENT: f64 = 0.8;
 
 /// The training that reaches the loss of a logged run in the least time, with the reason. As text it is one sentence.

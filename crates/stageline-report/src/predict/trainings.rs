@@ -21,8 +21,8 @@ pub struct PredictedTraining {
     pub batch: f64,
     /// The predicted step time, bubble and memory of a training.
     pub prediction: Prediction,
-    /// The predicted number of optimizer steps to the loss that the logged run reached; `None` if the noise of its
-    /// gradient is not known.
+    /// The predicted number of optimizer steps that a training needs to the loss that the logged run reached; `None` if
+    /// the noise of the run's gradient is not known.
     pub steps: Option<f64>,
 }
 

@@ -80,19 +80,19 @@ pub struct EstimatedMemory {
     /// The estimated bytes of the gradients of one worker's parameters, which are summed over the micro-batches of a
     /// step.
     pub gradients: u64,
-    /// The largest number of bytes of activations that the worker keeps at one time, for the backwards of its live
-    /// micro-batches (those whose backward has not yet run).
+    /// The estimated largest number of bytes of activations that a worker keeps at one time, for the backwards of its
+    /// live micro-batches (those whose backward has not yet run).
     pub activations: u64,
     /// The estimated largest number of bytes of activations and gradients that are in flight to or from a worker at one
     /// time.
     #[serde(default)]
     pub transfers: u64,
-    /// With overlapping steps (`--flush ahead`), the bytes of the parameters, optimizer states and gradients that the
-    /// worker keeps so that the previous step can be rolled back.
+    /// With overlapping steps (`--flush ahead`), the estimated bytes of the parameters, optimizer states and gradients
+    /// that a worker keeps so that the previous step can be rolled back.
     #[serde(default)]
     pub kept: u64,
-    /// The bytes of device memory that the worker uses at all times for other things than the model's tensors, such as
-    /// buffers of the threads that run compute kernels.
+    /// The estimated bytes of device memory that a worker uses at all times for other things than the model's tensors,
+    /// such as buffers of the threads that run compute kernels.
     pub other: u64,
     /// The estimated peak of one worker's device memory during a step, in bytes.
     pub peak: u64,
@@ -105,7 +105,7 @@ pub struct Layer {
     pub name: String,
     /// The number of the stage to which a layer of the model belongs.
     pub stage: usize,
-    /// The relative cost of the layer's forward and backward, such as its FLOPs, in any unit. The measured time of a
+    /// The relative cost of a layer's forward and backward, such as its FLOPs, in any unit. The measured time of a
     /// stage is divided among its layers in proportion to their weights.
     pub weight: f64,
     /// The number of elements in all parameters of a layer.

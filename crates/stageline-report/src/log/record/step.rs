@@ -194,15 +194,15 @@ pub struct Health {
 }
 
 impl Health {
-    /// Returns the norm of the update of several parameters together, divided by the norm of their values after the
-    /// step; NaN if there is no parameter.
+    /// Returns the norm of the update of several parameters together in a step, divided by the norm of their values
+    /// after the step; NaN if there is no parameter.
     pub fn update_ratio_of(parameters: &[&Self]) -> f64 {
         let norm = |of: fn(&Self) -> f64| parameters.iter().map(|health| of(health).powi(2)).sum::<f64>().sqrt();
         norm(|health| health.update_ratio * health.parameter_norm) / norm(|health| health.parameter_norm)
     }
 
-    /// Returns the norm of the update of several parameters together, divided by the norm of their gradients before
-    /// clipping; NaN if there is no parameter, or all gradients are 0.
+    /// Returns the norm of the update of several parameters together in a step, divided by the norm of their gradients
+    /// before clipping; NaN if there is no parameter, or all gradients are 0.
     pub fn update_to_gradient_of(parameters: &[&Self]) -> f64 {
         let norm = |of: fn(&Self) -> f64| parameters.iter().map(|health| of(health).powi(2)).sum::<f64>().sqrt();
         let gradient = norm(|health| health.gradient_norm);
