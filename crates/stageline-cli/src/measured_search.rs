@@ -11,8 +11,8 @@ use crate::costs::{CostFlags, MemoryFlags};
 /// The number of milliseconds in a second, the unit of the costs in a log.
 const MS: f64 = 1e3;
 
-/// A search for a plan with the costs that a run measured. The layers are spread over the stages of every plan as evenly
-/// as possible by their measured time.
+/// A search for a plan with the costs that a run measured. The layers are spread over the stages of every plan as
+/// evenly as possible by the layers' measured time.
 pub(crate) struct MeasuredSearch<'a> {
     measured: Measured,
     workers: usize,
