@@ -189,8 +189,8 @@ pub struct Demand<'a> {
 }
 
 impl Demand<'_> {
-    /// Checks that the estimated memory of a job fits into the memory of its devices. The error proposes only settings
-    /// that this job can change; a resumed run, for example, cannot change its optimizer.
+    /// Checks that the estimated memory of a training job fits into the memory of its devices. The error proposes only
+    /// settings that this job can change; a resumed run, for example, cannot change its optimizer.
     fn check(&self, estimate: &MemoryEstimate) -> Result<(), Box<DoesNotFit>> {
         let (job, rows) = (self.job, self.job.training.micro_batch_size);
         let takes = |lever: &Lever| match lever {
@@ -224,8 +224,8 @@ impl<'a> Room<'a> {
         Self { needed, in_use, job }
     }
 
-    /// Returns the memory that a device has for a job, in bytes; `None` if the size of the device's memory is not
-    /// known.
+    /// Returns the memory that a device has for a training job, in bytes; `None` if the size of the device's memory is
+    /// not known.
     fn on(&self, device: &Device) -> Option<u64> {
         memory_of(device, self.job, self.in_use)
     }
@@ -235,8 +235,8 @@ impl<'a> Room<'a> {
     }
 }
 
-/// Returns the error message for a job that does not fit into the memory of a device. The message shows each proposed
-/// change as flags, such as `--recompute full`.
+/// Returns the error message for a training job that does not fit into the memory of a device. The message shows each
+/// proposed change as flags, such as `--recompute full`.
 fn explain(refused: &DoesNotFit) -> String {
     let flag = |lever: &Lever| match lever {
         Lever::SmallerMicroBatches { rows, micro_batches } => {

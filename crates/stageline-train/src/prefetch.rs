@@ -33,7 +33,7 @@ pub struct Batches<In, Target> {
     /// The batches that were read ahead, while the batch of an earlier step is still missing, by the numbers of their
     /// steps.
     early: BTreeMap<usize, Result<Batch<In, Target>>>,
-    /// The range of steps whose batches the training has not taken yet.
+    /// The range of steps whose batches the training has not taken from the reading threads yet.
     untaken: Range<usize>,
     /// The range of steps whose batches the reading threads may not read yet.
     unread: Range<usize>,

@@ -25,8 +25,8 @@ use crate::settings::job::{Job, without_decay};
 /// The type of the pipelines that are built from a model of the type `M`.
 pub type PipelineOf<M> = Pipeline<<M as Model>::Input, <M as Model>::Output, <M as Model>::Target>;
 
-/// The settings, plan and model from which the pipeline of a run is built. One recipe can build several pipelines, as
-/// `--verify` needs them.
+/// The settings, plan and model from which the pipeline of a run is built. Several pipelines can be built from them, as
+/// `--verify` needs.
 pub struct Recipe<'a, M> {
     pub job: &'a Job,
     pub model: &'a M,

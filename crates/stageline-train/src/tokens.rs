@@ -30,7 +30,7 @@ pub struct TokenSettings<'a> {
     pub end_of_document: Option<u32>,
     /// The size of the model's vocabulary; every token of the training data must be below it.
     pub vocabulary: usize,
-    /// The length of the longest input that the model takes, in tokens.
+    /// The length, in tokens, of the longest input that the model takes.
     pub positions: usize,
     /// The number of tokens that the model takes as input from each sample of a text; at most `positions`. A JSON file
     /// of rows ignores it, because its rows set the length.
@@ -84,7 +84,8 @@ pub struct TokenWindows {
     sampler: Sampler,
     /// The positions, in tokens from the start of the text, at which the windows held out for validation begin.
     validation: Vec<u64>,
-    /// The length of the model's input, in tokens. A window has one token more, the target of the last input token.
+    /// The length of the model's input, in tokens. A window of training text has one token more, the target of the last
+    /// input token.
     context: usize,
 }
 

@@ -25,7 +25,7 @@ const FOLDER: &str = "STAGELINE_TEST_FOLDER";
 /// The step whose batch the hanging data source of this test never returns.
 const HANGS_AT: usize = 3;
 
-/// A layer of the test's model, whose loss is the sum of its squared errors.
+/// A layer of this test's model, whose loss is the sum of its squared errors.
 #[derive(Module, Debug)]
 struct Layer {
     linear: Linear,

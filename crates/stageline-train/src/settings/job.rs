@@ -199,8 +199,9 @@ impl Training {
         }
     }
 
-    /// Returns the optimizer of the first and the last layer of a row (embeddings and a head) if it is not the one of
-    /// the blocks. Muon is made for the matrices of hidden layers, so AdamW steps the others.
+    /// Returns the optimizer of the first and the last layer of a row (embeddings and a head) if it is not the
+    /// optimizer of the blocks. Muon is made for the matrices of hidden layers, so with `--optimizer muon` AdamW steps
+    /// the parameters of the first and the last layer.
     pub fn optimizer_of_ends(&self) -> Option<AdamW> {
         (self.optimizer == OptimizerName::Muon).then(|| AdamW::new(self.weight_decay))
     }
