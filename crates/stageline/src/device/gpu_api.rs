@@ -33,8 +33,8 @@ impl GpuApi {
     /// them.
     pub const ALL: [Self; 5] = [Self::Cuda, Self::Rocm, Self::Wgpu, Self::Vulkan, Self::Metal];
 
-    /// Returns the name that this interface to GPUs has in device names, such as `cuda` in `cuda:0`. The Cargo feature
-    /// with which a program must be built to use the interface has the same name.
+    /// Returns the name that an interface to GPUs, such as CUDA, has in device names: `cuda` in `cuda:0`. The Cargo
+    /// feature with which a program must be built to use the interface has the same name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Cuda => "cuda",
@@ -51,8 +51,8 @@ impl GpuApi {
         Self::ALL.into_iter().find(|api| api.name() == name)
     }
 
-    /// Searches for the GPUs of this host that can be used through the interface (such as CUDA), and returns them in
-    /// the order of their indices in device names, as burn's devices. The list is empty if the interface's library is
+    /// Searches for the GPUs of this host that can be used through an interface (such as CUDA), and returns them as
+    /// burn devices, in the order of their indices in device names. The list is empty if the interface's library is
     /// installed, but reports no GPU.
     pub(crate) fn devices(self) -> Result<Vec<Device>, GpuSearchError> {
         match self {

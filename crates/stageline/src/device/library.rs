@@ -3,10 +3,10 @@
 /// The reason why the dynamic linker does not load a library, such as that of CUDA.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Unloadable {
-    /// The dynamic linker finds no file with the library's name.
+    /// The dynamic linker finds no file with the name of a GPU interface's library.
     Missing,
-    /// A file with the library's name exists, but the file or a library that it needs cannot be loaded. The text is the
-    /// dynamic linker's message.
+    /// A file with the name of a GPU interface's library exists, but the file or a library that it needs cannot be
+    /// loaded. The text is the dynamic linker's message.
     Broken(String),
 }
 

@@ -91,9 +91,9 @@ impl DeviceName {
         if errors.is_empty() { Ok(opened) } else { Err(DeviceErrors(errors)) }
     }
 
-    /// Returns a function that opens the device of this name. If the device belongs to another host, a thread starts to
-    /// connect it at once, and the returned function waits for that thread; `token` is the secret that the other host
-    /// may require.
+    /// Returns a function that opens the device with this name. If the device belongs to another host, a thread starts
+    /// to connect it at once, and the returned function waits for that thread; `token` is the secret that the other
+    /// host may require.
     fn begin(&self, token: Option<&Token>) -> Box<dyn FnOnce() -> Result<Device, DeviceError>> {
         #[cfg(feature = "remote")]
         if let Self::Remote(name) = self {
@@ -127,7 +127,7 @@ impl DeviceName {
         opened::shown(device)
     }
 
-    /// Opens the device of this name without recording the name for messages.
+    /// Opens the device with a given name, but does not record the name for messages.
     fn open_unnamed(self) -> Result<Device, DeviceError> {
         match self {
             #[cfg(feature = "remote")]
