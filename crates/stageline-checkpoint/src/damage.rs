@@ -6,8 +6,8 @@ use safetensors::Dtype;
 
 use crate::printable::{Printable, number};
 
-/// The largest number of bytes kept of the reason why a file is malformed, such as a parser's message, which may quote
-/// the file.
+/// The largest number of bytes that are kept of the reason why a checkpoint file is malformed, such as a parser's
+/// message, which may quote the file.
 const MOST_REASON: usize = 300;
 
 /// The reason why a file of a checkpoint is refused.
@@ -20,21 +20,23 @@ const MOST_REASON: usize = 300;
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Damage {
-    /// The file of the checkpoint does not exist.
+    /// A file that the checkpoint must have does not exist.
     #[error("is missing")]
     Missing,
-    /// The checkpoint has something else at a path where it must have a file or a folder, for example a symbolic link.
+    /// A path of the checkpoint leads to something other than the file or folder that belongs there, for example a
+    /// symbolic link.
     #[error("is {found}, where a checkpoint has {expected}")]
     Kind {
-        /// The kind of thing that was found where a checkpoint must have a file or a folder, such as "a symbolic link".
+        /// The kind of thing that was found in place of a checkpoint's file or folder, such as "a symbolic link".
         found: &'static str,
-        /// The kind of thing that a checkpoint must have in place of the thing found: "a file" or "a folder".
+        /// The kind of thing that a checkpoint must have at a path where something else was found: "a file" or "a
+        /// folder".
         expected: &'static str,
     },
-    /// The operating system refuses to read the file of the checkpoint; the field is its error.
+    /// The operating system refuses to read a file of the checkpoint; the field is its error.
     #[error("cannot be read: {}", Printable::new(.0.to_string()))]
     Io(io::Error),
-    /// The file of the checkpoint has another length than the manifest says.
+    /// A file of the checkpoint has another length than the manifest lists for it.
     #[error("has {found} bytes, but the manifest lists {expected}")]
     Size {
         /// The length on disk, in bytes, of the checkpoint file whose length differs from that in the manifest.
@@ -42,15 +44,15 @@ pub enum Damage {
         /// The length in bytes that the manifest of the checkpoint lists for the file.
         expected: u64,
     },
-    /// The manifest file is longer than any manifest may be.
+    /// The manifest file of a checkpoint is longer than any manifest may be.
     #[error("has {found} bytes, but such a file has at most {most}")]
     TooLong {
-        /// The length of the manifest file on disk, in bytes.
+        /// The length of a checkpoint's manifest file on disk, in bytes.
         found: u64,
-        /// The largest length in bytes that a manifest file may have.
+        /// The largest length in bytes that a checkpoint's manifest file may have.
         most: u64,
     },
-    /// The file of the checkpoint does not fit into memory.
+    /// A file of the checkpoint does not fit into memory.
     #[error("has {bytes} bytes, which do not fit into memory")]
     Memory {
         /// The length in bytes of the checkpoint file that does not fit into memory.
@@ -70,10 +72,10 @@ pub enum Damage {
     /// The text of a checkpoint file is malformed, for example invalid JSON; the field says why.
     #[error("is malformed: {}", Printable::new(.0).at_most(MOST_REASON))]
     Form(String),
-    /// The manifest lists a file, but places no tensor of the checkpoint in it.
+    /// The manifest of the checkpoint lists a file, but places no tensor of the checkpoint in it.
     #[error("lists the file `{}`, to which no tensor belongs", Printable::new(file))]
     Foreign {
-        /// The name of the file that the manifest lists without a tensor in it.
+        /// The name of the file that the manifest of the checkpoint lists without a tensor in it.
         file: String,
     },
     /// The manifest of the checkpoint lists a file twice.
@@ -82,14 +84,15 @@ pub enum Damage {
         /// The name of the file that the manifest of the checkpoint lists twice.
         file: String,
     },
-    /// The manifest does not list a file that the checkpoint must have: a file of one of its tensors, or the index
-    /// `model.safetensors.index.json`.
+    /// The manifest of the checkpoint does not list a file that the checkpoint must have: a file of one of its tensors,
+    /// or the index `model.safetensors.index.json`.
     #[error("does not list the file `{}`, which this checkpoint must have", Printable::new(file))]
     Unlisted {
         /// The name of the checkpoint file that is missing in the manifest's list of files.
         file: String,
     },
-    /// The manifest places a tensor in a file other than the one to which the tensor's name assigns it.
+    /// The manifest of the checkpoint places a tensor in a file other than the one to which the tensor's name assigns
+    /// it.
     #[error(
         "places the tensor `{}` in `{}`; it belongs in `{}`",
         Printable::new(tensor),
@@ -97,58 +100,58 @@ pub enum Damage {
         Printable::new(expected)
     )]
     Place {
-        /// The name of the tensor that is in the wrong file.
+        /// The name of the tensor that the manifest of a checkpoint places in the wrong file.
         tensor: String,
-        /// The name of the wrong file, in which the manifest places the tensor.
+        /// The name of the wrong file, in which the manifest of a checkpoint places a tensor.
         found: String,
-        /// The name of the file to which the name of the misplaced tensor assigns it.
+        /// The name of the checkpoint file to which the name of the misplaced tensor assigns it.
         expected: String,
     },
-    /// The size of a tensor according to its type and shape in the manifest, or the total size of the tensors in its
-    /// file, overflows or is not a whole number of bytes.
+    /// The size of a checkpoint's tensor according to its type and shape in the manifest, or the total size of the
+    /// tensors in its file, overflows or is not a whole number of bytes.
     #[error(
         "gives the tensor `{}` the type {dtype} and the shape {}, whose size overflows or is not a whole number of bytes",
         Printable::new(tensor),
         Printable::new(format!("{shape:?}"))
     )]
     Shape {
-        /// The name of the tensor whose size is invalid.
+        /// The name of the tensor of a checkpoint whose size is invalid.
         tensor: String,
-        /// The type of the tensor's elements, according to the manifest.
+        /// The type that the manifest of the checkpoint states for the elements of a tensor whose size is invalid.
         dtype: Dtype,
-        /// The length of each dimension of the tensor, according to the manifest.
+        /// The length of each dimension that the manifest of the checkpoint states for a tensor whose size is invalid.
         shape: Vec<usize>,
     },
-    /// The manifest lists an impossible length for a file: too short or too long for a file with its header and
-    /// tensors, or above the limit for the index `model.safetensors.index.json`.
+    /// The manifest of the checkpoint lists an impossible length for a file: too short or too long for a file with its
+    /// header and tensors, or above the limit for the index `model.safetensors.index.json`.
     #[error(
         "gives the file `{}` {found} bytes, which is impossible with {tensors} bytes of tensors",
         Printable::new(file)
     )]
     Total {
-        /// The name of the file whose listed length is impossible.
+        /// The name of the checkpoint file whose listed length is impossible.
         file: String,
-        /// The impossible length in bytes that the manifest lists for the file.
+        /// The impossible length in bytes that the manifest of a checkpoint lists for a file.
         found: u64,
-        /// The total size in bytes of the tensors in the file with the impossible length, without the file's header; 0
-        /// for the index, which has no tensors.
+        /// The total size in bytes of the tensors in the checkpoint file with the impossible length, without the file's
+        /// header; 0 for the index, which has no tensors.
         tensors: u64,
     },
-    /// A tensor file lacks a tensor that the manifest lists for the file.
+    /// A tensor file of the checkpoint lacks a tensor that the manifest lists for the file.
     #[error("lacks the tensor `{}`", Printable::new(tensor))]
     Lacks {
-        /// The name of the tensor that the manifest lists for the file, but that the file lacks.
+        /// The name of the tensor that the manifest lists for a checkpoint file, but that the file lacks.
         tensor: String,
     },
-    /// A tensor file has more tensors than the manifest lists for the file.
+    /// A tensor file of the checkpoint has more tensors than the manifest lists for the file.
     #[error("has {found} tensors, but the manifest lists {expected}")]
     Count {
-        /// The number of tensors that the tensor file contains.
+        /// The number of tensors that a tensor file of the checkpoint contains, which is larger than the manifest says.
         found: usize,
-        /// The number of tensors that the manifest lists for the tensor file.
+        /// The number of tensors that the manifest of the checkpoint lists for a tensor file.
         expected: usize,
     },
-    /// A tensor has another type or shape in its file than in the manifest.
+    /// A tensor of the checkpoint has another type or shape in its file than in the manifest.
     #[error(
         "has the tensor `{}` as {}, but the manifest has {}",
         Printable::new(tensor),
@@ -156,47 +159,51 @@ pub enum Damage {
         Printable::new(expected)
     )]
     Differs {
-        /// The name of the tensor whose type or shape differs between its file and the manifest.
+        /// The name of the checkpoint's tensor whose type or shape differs between its file and the manifest.
         tensor: String,
-        /// The type and shape of the tensor in its file, as text.
+        /// The type and shape that a checkpoint's tensor has in its file, as text; they differ from those in the
+        /// manifest.
         found: String,
-        /// The type and shape of the tensor according to the manifest, as text.
+        /// The type and shape that the manifest of the checkpoint states for a tensor, as text; they differ from those
+        /// in the tensor's file.
         expected: String,
     },
     /// An element of a tensor in a checkpoint file is infinite or NaN.
     #[error("has {} in the tensor `{}`, at index {index}", number(*value), Printable::new(tensor))]
     NotFinite {
-        /// The name of the tensor with the infinity or NaN.
+        /// The name of the checkpoint's tensor that contains an infinity or NaN.
         tensor: String,
-        /// The position of the first infinity or NaN among the tensor's elements, in row-major order, counted from 0.
+        /// The position of the first infinity or NaN among the elements of a checkpoint's tensor, in row-major order,
+        /// counted from 0.
         index: usize,
-        /// The value of the first element that is not finite: an infinity or NaN.
+        /// The first element of a checkpoint's tensor that is not finite: an infinity or NaN.
         value: f64,
     },
-    /// The manifest states more completed steps than a checkpoint may have.
+    /// The manifest of the checkpoint states more completed training steps than a checkpoint may have.
     #[error("has {steps} steps, but at most {most} are possible")]
     Steps {
-        /// The number of completed steps that the manifest states.
+        /// The number of completed training steps that the manifest of a checkpoint states, which is too large.
         steps: u64,
-        /// The largest step count that a checkpoint may have.
+        /// The largest number of completed training steps that a checkpoint may have.
         most: u64,
     },
-    /// The manifest states more optimizer steps than completed training steps.
+    /// The manifest of the checkpoint states more optimizer steps than completed training steps.
     #[error("has {optimizer_steps} optimizer steps, but only {steps} steps in all")]
     OptimizerSteps {
-        /// The number of steps that the optimizer made, according to the manifest.
+        /// The number of steps that the optimizer made, according to the manifest of the checkpoint.
         optimizer_steps: u64,
-        /// The number of completed training steps, including those that skipped the optimizer, for example after an
-        /// overflow of the gradients.
+        /// The number of completed training steps in the checkpoint's manifest, including those that skipped the
+        /// optimizer, for example after an overflow of the gradients.
         steps: u64,
     },
-    /// The loss scale in the manifest is not a positive finite number.
+    /// The loss scale in the manifest of the checkpoint is not a positive finite number.
     #[error("has the loss scale {}, which is not a positive number", number(*scale))]
     LossScale {
-        /// The loss scale that the manifest states.
+        /// The loss scale that the manifest of the checkpoint states, which is not a positive finite number.
         scale: f64,
     },
-    /// The index file, `model.safetensors.index.json`, does not list the same parameters and files as the manifest.
+    /// The index file of the checkpoint, `model.safetensors.index.json`, does not list the same parameters and files as
+    /// the manifest.
     #[error("does not list the parameters as the manifest does")]
     Index,
 }

@@ -5,7 +5,8 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Removes a file, a link, or a folder with its contents; succeeds if there is nothing to remove.
+/// Removes whatever is at a path: a file, a link, or a folder with its contents. Succeeds if there is nothing to
+/// remove.
 pub(crate) fn remove(path: &Path) -> io::Result<()> {
     let removed = match fs::symlink_metadata(path) {
         Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(path),

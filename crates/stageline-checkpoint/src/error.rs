@@ -9,9 +9,9 @@ use safetensors::Dtype;
 use crate::damage::Damage;
 use crate::printable::{Printable, number};
 
-/// The largest number of bytes of a path in an error message that shows only one path.
+/// The largest number of bytes of a path in an error message about a checkpoint that shows only one path.
 const MOST_PATH: usize = 600;
-/// The largest number of bytes of each path in an error message that shows two paths.
+/// The largest number of bytes of each path in an error message about a checkpoint that shows two paths.
 const MOST_OF_TWO: usize = 300;
 /// The largest number of bytes that an error message shows of a text from elsewhere, such as a parser's message or the
 /// message of a panic.
@@ -34,9 +34,9 @@ pub enum CheckpointError {
     /// The path that was given for reading a checkpoint cannot be accessed, for example for lack of permission.
     #[error("cannot access {}; make it readable", alone(path))]
     Look {
-        /// The path at which the caller expected to find a checkpoint, and which cannot be accessed.
+        /// The path at which the caller expected to find a checkpoint, and which the operating system cannot access.
         path: PathBuf,
-        /// The error of the operating system when the path was accessed.
+        /// The error of the operating system when the path of a checkpoint was accessed.
         source: io::Error,
     },
     /// The path that was given for reading a checkpoint is not a folder, or a part of the path is not.
@@ -45,21 +45,21 @@ pub enum CheckpointError {
         /// The path at which the caller expected a checkpoint, or the part of that path that is not a folder.
         path: PathBuf,
     },
-    /// The folder that was given for reading has no checkpoint yet.
+    /// The folder that was given for reading a checkpoint has no checkpoint yet.
     #[error("no checkpoint in {}; train with --checkpoint first", alone(path))]
     NoCheckpoint {
         /// The path of the folder in which no checkpoint was found.
         path: PathBuf,
     },
-    /// The folder that was given for reading is neither a checkpoint nor a folder of checkpoints; it has only other
-    /// contents.
+    /// The folder that was given for reading a checkpoint is neither a checkpoint nor a folder of checkpoints; it has
+    /// only other contents.
     #[error(
         "{} is neither a checkpoint (there is no manifest.json) nor a folder of checkpoints (with names such as \
          000001-step-100); give the path of one",
         alone(path)
     )]
     Neither {
-        /// The path of the folder that is no checkpoint and has none in it.
+        /// The path of the folder that is neither a checkpoint nor a folder of checkpoints.
         path: PathBuf,
     },
     /// The checkpoint has a newer format than this version of the crate can read.
@@ -69,50 +69,54 @@ pub enum CheckpointError {
         alone(path)
     )]
     Newer {
-        /// The path of the manifest that states the newer format.
+        /// The path of the checkpoint's manifest that states a newer format than this version of the crate can read.
         path: PathBuf,
-        /// The format version that the manifest states.
+        /// The version of the checkpoint format that the manifest states, and that this version of the crate cannot
+        /// read.
         found: u64,
-        /// The newest format version that this version of the crate can read.
+        /// The newest version of the checkpoint format that this version of the crate can read.
         known: u32,
     },
-    /// A file of the checkpoint was damaged or changed.
+    /// A file of the checkpoint was damaged or changed after it was written.
     #[error("{} {damage}; {}", one_of_two(path), recovery(damage, older.as_deref()))]
     Damaged {
-        /// The path of the damaged file.
+        /// The path of the damaged checkpoint file.
         path: PathBuf,
-        /// The reason why the damaged file is refused.
+        /// The reason why the damaged checkpoint file is refused.
         damage: Box<Damage>,
-        /// The next older checkpoint in the same folder, from which a run may resume; `None` if there is none. It has
-        /// not been validated.
+        /// The path of the next older checkpoint in the same folder, from which a run may resume; `None` if there is
+        /// none. That checkpoint has not been validated.
         older: Option<PathBuf>,
     },
     /// Another [`Store`](crate::Store) has locked the folder of checkpoints and writes into it.
     #[error("{} is in use by another run that writes checkpoints; end it, or give another folder", alone(path))]
     InUse {
-        /// The folder of checkpoints that is locked.
+        /// The path of the folder of checkpoints that another process or store has locked.
         path: PathBuf,
     },
     /// The folder of checkpoints cannot be created, because its path, or a part of the path, is something other than a
     /// folder.
     #[error("{} is {found}; give the path of a folder, which is created if it does not exist", alone(path))]
     InTheWay {
-        /// The path of the folder of checkpoints, or the part of that path that is something other than a folder.
+        /// The path at which a folder of checkpoints was to be created, or the part of that path that is something
+        /// other than a folder.
         path: PathBuf,
-        /// The kind of thing that was found at `path`, such as "a file".
+        /// The kind of thing that blocks the path of the new folder of checkpoints, such as "a file".
         found: &'static str,
     },
-    /// The operating system refuses an operation of a save, such as creating, writing, syncing or renaming a file.
+    /// The operating system refuses an operation that saves a checkpoint, such as creating, writing, syncing or
+    /// renaming a file.
     #[error(
         "cannot {doing} {}; free space on its disk, or make the folder writable; earlier checkpoints are untouched",
         alone(path)
     )]
     Write {
-        /// The operation of the save that failed, as a verb for the error message, such as "create the folder".
+        /// The operation that failed while a checkpoint was saved, as a verb for the error message, such as "create the
+        /// folder".
         doing: &'static str,
-        /// The path of the file or folder on which the operation of the save failed.
+        /// The path of the file or folder on which an operation failed while a checkpoint was saved.
         path: PathBuf,
-        /// The error of the operating system for the failed operation of the save.
+        /// The error of the operating system for the operation that failed while a checkpoint was saved.
         source: io::Error,
     },
     /// The new checkpoint is complete and has its final name, but a power loss may remove it: the folder could not be
@@ -159,7 +163,7 @@ pub enum CheckpointError {
         /// The path of the checkpoint with the highest sequence number.
         path: PathBuf,
     },
-    /// A tensor to save has too few or too many bytes for its type and shape.
+    /// A tensor to save in a checkpoint has too few or too many bytes for its type and shape.
     #[error(
         "the tensor `{}` has {found} bytes, but {dtype} of shape {} takes {}; pass exactly the bytes of its elements",
         Printable::new(tensor),
@@ -167,25 +171,25 @@ pub enum CheckpointError {
         bytes(*expected)
     )]
     Length {
-        /// The name of the tensor whose bytes are too few or too many.
+        /// The name of the tensor to save in a checkpoint whose bytes are too few or too many.
         tensor: String,
-        /// The type of the elements of the tensor that was to be saved.
+        /// The type of the elements of the tensor to save, whose bytes do not match its type and shape.
         dtype: Dtype,
-        /// The length of each dimension of the tensor that was to be saved.
+        /// The length of each dimension of the tensor to save, whose bytes do not match its type and shape.
         shape: Vec<usize>,
-        /// The number of bytes that the tensor to save has.
+        /// The number of bytes that the tensor to save has, which does not match its type and shape.
         found: usize,
-        /// The number of bytes that the elements of the tensor take, according to its type and shape; `None` if the
-        /// number overflows or is not whole.
+        /// The number of bytes that the elements of the tensor to save take, according to its type and shape; `None` if
+        /// the number overflows or is not whole.
         expected: Option<usize>,
     },
-    /// A tensor has a name that the safetensors format reserves.
+    /// A tensor to save in a checkpoint has a name that the safetensors format reserves.
     #[error("no tensor can be named `{}`: the format reserves this name; rename the tensor", Printable::new(tensor))]
     Reserved {
-        /// The name of the tensor, which the safetensors format reserves.
+        /// The name of the tensor to save, which the safetensors format reserves.
         tensor: String,
     },
-    /// An element of a tensor to save is infinite or NaN.
+    /// An element of a tensor to save in a checkpoint is infinite or NaN.
     #[error(
         "the tensor `{}` has {} at index {index}; no checkpoint is written, and earlier ones stay: resume from the \
          latest with a lower learning rate, or with gradients clipped",
@@ -193,37 +197,38 @@ pub enum CheckpointError {
         number(*value)
     )]
     NotFinite {
-        /// The name of the tensor with the infinity or NaN.
+        /// The name of the tensor to save that contains an infinity or NaN.
         tensor: String,
-        /// The position of the first infinity or NaN among the tensor's elements, in row-major order, counted from 0.
+        /// The position of the first infinity or NaN among the elements of the tensor to save, in row-major order,
+        /// counted from 0.
         index: usize,
-        /// The value of the first element that is not finite: an infinity or NaN.
+        /// The first element of the tensor to save that is not finite: an infinity or NaN.
         value: f64,
     },
     /// The checkpoint to save states more completed steps than a checkpoint may have.
     #[error("the step count is {steps}; it must be at most {most}")]
     Steps {
-        /// The number of completed steps that the checkpoint states.
+        /// The number of completed training steps that the checkpoint to save states, which is too large.
         steps: u64,
-        /// The largest step count that a checkpoint may have.
+        /// The largest number of completed training steps that a checkpoint may have.
         most: u64,
     },
     /// The checkpoint to save states more optimizer steps than completed training steps.
     #[error("the optimizer's step count is {optimizer_steps}; it must be at most the step count, which is {steps}")]
     OptimizerSteps {
-        /// The number of steps that the optimizer made, according to the checkpoint.
+        /// The number of steps that the optimizer made, according to the checkpoint to save.
         optimizer_steps: u64,
-        /// The number of completed training steps, including those that skipped the optimizer, for example after an
-        /// overflow of the gradients.
+        /// The number of completed training steps in the checkpoint to save, including those that skipped the
+        /// optimizer, for example after an overflow of the gradients.
         steps: u64,
     },
     /// The loss scale of the checkpoint to save is not a positive finite number.
     #[error("the loss scale is {}; it must be a positive number", number(*scale))]
     LossScale {
-        /// The loss scale that the checkpoint states.
+        /// The loss scale that the checkpoint to save states, which is not a positive finite number.
         scale: f64,
     },
-    /// The header of a tensor file, or the index of the parameters, cannot be written.
+    /// The header of a checkpoint's tensor file, or the index of the parameters, cannot be written.
     #[error(
         "cannot write {} as safetensors: {}; spread its tensors over more groups, or shorten their names",
         Printable::new(file),
@@ -243,31 +248,32 @@ pub enum CheckpointError {
         Printable::new(reason).at_most(MOST_REASON)
     )]
     Manifest {
-        /// The length of the new manifest's text in bytes; 0 if the manifest cannot be serialized as JSON.
+        /// The length in bytes of the text of the manifest to save; 0 if the manifest cannot be serialized as JSON.
         bytes: usize,
-        /// The reason why a reader would not get the same manifest back: for example, its text is too long, or a value
-        /// would change.
+        /// The reason why a reader would not get the same manifest back from its text: for example, the text is too
+        /// long, or a value would change.
         reason: String,
     },
-    /// The background thread of a [`Writer`](crate::Writer) could not be started.
+    /// The background thread of a [`Writer`](crate::Writer), which saves checkpoints, could not be started.
     #[error("cannot start the thread that writes checkpoints; raise the limit on threads (ulimit -u)")]
     Thread {
-        /// The error of the operating system when the writer's background thread was started.
+        /// The error of the operating system when the background thread that saves checkpoints was started.
         source: io::Error,
     },
-    /// The background thread of a [`Writer`](crate::Writer) panicked.
+    /// The background thread of a [`Writer`](crate::Writer), which saves checkpoints, panicked.
     #[error(
         "the thread that writes checkpoints panicked: {}; resume from the latest checkpoint",
         Printable::new(message).at_most(MOST_REASON)
     )]
     Panicked {
-        /// The panic message of the writer's background thread.
+        /// The panic message of the background thread that saves checkpoints.
         message: String,
     },
 }
 
 impl CheckpointError {
-    /// The largest length of a [`CheckpointError`]'s message in bytes, as `Display` and as `Debug`.
+    /// The largest length, in bytes, of the message of an error about a checkpoint ([`CheckpointError`]), as `Display`
+    /// and as `Debug`.
     pub const MOST_BYTES: usize = 1_000;
 
     /// Returns a closure for `map_err` that converts an operating system's error to a [`CheckpointError::Write`].
@@ -289,12 +295,12 @@ impl fmt::Debug for CheckpointError {
     }
 }
 
-/// Returns a path as printable text of at most 600 bytes, for an error message that shows no other path.
+/// Returns a path as printable text of at most 600 bytes, for a checkpoint's error message that shows no other path.
 fn alone(path: &Path) -> Printable<'_> {
     Printable::new(path.to_string_lossy()).at_most(MOST_PATH)
 }
 
-/// Returns a path as printable text of at most 300 bytes, for an error message that shows two paths.
+/// Returns a path as printable text of at most 300 bytes, for a checkpoint's error message that shows two paths.
 fn one_of_two(path: &Path) -> Printable<'_> {
     Printable::new(path.to_string_lossy()).at_most(MOST_OF_TWO)
 }

@@ -34,8 +34,8 @@ impl<'a> Printable<'a> {
         Self { text: text.into(), most: Self::MOST_BYTES }
     }
 
-    /// Sets the largest number of bytes that are printed of the text, escapes included; at least 3, the length of
-    /// `...`.
+    /// Sets the largest number of bytes that are printed of an untrusted text, escapes included; at least 3, the length
+    /// of `...`.
     pub fn at_most(self, bytes: usize) -> Self {
         Self { most: bytes.max(DOTS.len()), ..self }
     }
@@ -62,13 +62,13 @@ impl fmt::Debug for Printable<'_> {
     }
 }
 
-/// Formats a number in at most 25 characters, with an exponent if it has many digits.
+/// Formats a number for an error message in at most 25 characters, with an exponent if it has many digits.
 pub(crate) fn number(value: f64) -> String {
     let plain = value.to_string();
     if plain.len() <= 25 { plain } else { format!("{value:e}") }
 }
 
-/// The text that replaces the middle of a text which is too long to print.
+/// The text `...`, which replaces the middle of a text that is too long to print.
 const DOTS: &str = "...";
 
 /// Returns the number of bytes at the beginning of `chars` that can be printed in at most `most` bytes, with invisible

@@ -7,10 +7,10 @@ use stageline_schedule::{Schedule, schedule_named};
 use crate::measured_search::MeasuredSearch;
 use crate::shape;
 
-/// The value of `--schedule` that searches for a plan with the measured costs.
+/// The value of the flag `--schedule` that searches for a plan with the measured costs.
 pub(crate) const SEARCH: &str = "search";
 
-/// The schedule of a prediction, with its name and the partition of the layers that belongs to it.
+/// The schedule for which a run is predicted, with its name and the partition of the model's layers that belongs to it.
 pub(crate) struct Chosen {
     pub(crate) schedule: Box<dyn Schedule>,
     pub(crate) name: String,
@@ -18,7 +18,7 @@ pub(crate) struct Chosen {
 }
 
 impl Chosen {
-    /// Returns the schedule with this name and number of chunks (stages on a worker).
+    /// Returns the schedule with the name `name` and, if given, this number of chunks (stages on a worker).
     pub(crate) fn named(name: &str, chunks: Option<usize>) -> Result<Self> {
         Ok(Self { schedule: shape::schedule(name, chunks)?, name: name.to_owned(), cut: Cut::OfTheRun })
     }
@@ -40,7 +40,8 @@ impl Chosen {
         Ok(Self { schedule: Box::new(log.plan.clone()), name: name.clone(), cut: Cut::OfTheRun })
     }
 
-    /// Returns this schedule of the run, or an error if it is a plan for other numbers of workers or micro-batches.
+    /// Returns the schedule that was chosen for a prediction, or an error if it is a plan for other numbers of workers
+    /// or micro-batches.
     pub(crate) fn checked(self, log: &RunLog, workers: usize, micro_batches: usize) -> Result<Self> {
         let own = (log.plan.workers(), log.plan.micro_batches());
         ensure!(
@@ -53,8 +54,8 @@ impl Chosen {
         Ok(self)
     }
 
-    /// Returns the best plan for these numbers of workers and micro-batches by the measured costs, with the partition of
-    /// the layers for which it was searched.
+    /// Returns the plan with the shortest step for the given numbers of workers and micro-batches by the measured
+    /// costs, with the partition of the layers for which the plan was searched.
     pub(crate) fn searched(
         measured: &Measured,
         workers: usize,
@@ -71,7 +72,8 @@ impl Chosen {
     }
 }
 
-/// Whether a generator has the name of the run's schedule. Plans from a search or a file have none.
+/// Whether one of the known schedules has the name of the run's schedule. Plans from a search or a file have no such
+/// name.
 pub(crate) fn has_generator(log: &RunLog) -> bool {
     schedule_named(&log.run.schedule).is_ok()
 }

@@ -79,7 +79,7 @@ impl CostFlags {
         self.with_transfers(costs, workers, chunks)
     }
 
-    /// Whether a flag gives the times of transfers between stages.
+    /// Whether a command-line flag gives the times of transfers between stages.
     pub(crate) fn has_transfers(&self) -> bool {
         !self.transfer.is_empty() || !self.bytes.is_empty()
     }
@@ -153,7 +153,7 @@ fn spread(flag: &str, list: &[f64], workers: usize, chunks: usize, share: f64) -
     Ok((0..stages).map(entry).collect())
 }
 
-/// The largest time or size that a flag accepts, so that sums of many such numbers stay exact.
+/// The largest time or size that a command-line flag for costs accepts, so that sums of many such numbers stay exact.
 const MOST: f64 = 1e15;
 
 /// Parses the bandwidth in a flag: a number from 10^-15, so that dividing by it does not overflow, to 10^15.

@@ -11,12 +11,12 @@ use crate::costs::{CostFlags, MemoryFlags};
 /// The number of milliseconds in a second, the unit of the costs in a log.
 const MS: f64 = 1e3;
 
-/// A search for a plan with the costs that a run measured. The layers are spread over the stages of every plan as evenly
-/// as possible by their measured time.
+/// A search for a plan with the costs that a run measured. The layers are spread over the stages of every plan as
+/// evenly as possible by the layers' measured time.
 pub(crate) struct MeasuredSearch<'a> {
     measured: Measured,
     workers: usize,
-    /// The flags for transfers and for memory, where the command has them.
+    /// The flags for transfers and for memory, where the subcommand has such flags.
     flags: Option<(&'a CostFlags, &'a MemoryFlags)>,
 }
 
@@ -51,14 +51,14 @@ impl<'a> MeasuredSearch<'a> {
         Ok(Self { flags: Some((costs, memory)), ..search })
     }
 
-    /// Returns the plan with the shortest simulated step, with its costs in ms.
+    /// Returns the plan with the shortest simulated step for the measured costs, with its costs in ms.
     pub(crate) fn best(&self, micro_batches: usize) -> Result<Best> {
         // A stage needs a layer of its own.
         let most_chunks = self.measured.layers() / self.workers;
         Ok(best_placed(self.workers, micro_batches, most_chunks, |placement| self.stages(placement).ok())?)
     }
 
-    /// Returns the costs in ms and the memory of the stages of a placement.
+    /// Returns the costs in ms and the memory of the stages for a placement of stages on workers.
     fn stages(&self, placement: &Placement) -> Result<(Costs, Memory)> {
         let (workers, chunks) = (self.workers, placement.stages() / self.workers);
         let costs = self.measured.costs(placement, &self.measured.balanced(placement.stages())?)?.times(MS);
@@ -68,13 +68,14 @@ impl<'a> MeasuredSearch<'a> {
         Ok((flags.with_transfers(costs, workers, chunks)?, memory))
     }
 
-    /// Returns the partition of the layers for which the plan was searched: the indices of the layers of each stage.
+    /// Returns the partition of the model's layers for which a plan was searched: the indices of the layers of each
+    /// stage.
     pub(crate) fn cut(&self, plan: &Plan) -> Result<Vec<Range<usize>>> {
         Ok(self.measured.balanced(plan.stages())?)
     }
 }
 
-/// Returns the index of the first layer of each stage, as the flag `--cut` of a training takes them.
+/// Returns the index of the first layer of each stage, as a training's flag `--cut` takes them.
 pub(crate) fn starts(cut: &[Range<usize>]) -> Vec<usize> {
     cut.iter().map(|range| range.start).collect()
 }

@@ -21,7 +21,7 @@ pub(crate) fn grid_slot(timeline: &Timeline) -> f64 {
     if slot.is_finite() && slot > 0.0 { slot } else { 1.0 }
 }
 
-/// Writes a picture of the timeline to an SVG file at `path`.
+/// Writes a picture of a simulated timeline to an SVG file at `path`.
 pub(crate) fn draw(path: &Path, timeline: &Timeline) -> anyhow::Result<()> {
     let bars: usize = timeline.rows().iter().map(Vec::len).sum();
     ensure!(bars <= MOST_BARS, "{bars} computes are too many for a picture; draw a plan of at most {MOST_BARS}");

@@ -28,12 +28,12 @@ pub(crate) struct Report {
     #[serde(flatten)]
     found: Option<Found>,
     step_ms: f64,
-    /// The longest time from a worker's first compute to its last, in ms.
+    /// The longest time from a worker's first forward or backward to its last in the simulated step, in ms.
     span_ms: f64,
-    /// The bubble: the idle share of the total stage time (workers x step time), from 0 to 1.
+    /// The bubble of the simulated step: the idle share of the total stage time (workers x step time), from 0 to 1.
     bubble_total: f64,
-    /// The bubble by span (arXiv:2401.10241), from 0 to 1: the share of the longest span, which is the time from a
-    /// worker's first compute to its last, in which the busiest worker is idle.
+    /// The bubble by span (arXiv:2401.10241), from 0 to 1: the share of the longest span in which the busiest worker is
+    /// idle. A worker's span is the time from its first forward or backward to its last.
     bubble_span: f64,
     /// A lower bound on the step time, in ms, of any plan with the same costs, memory limit and placement of stages on
     /// workers.
@@ -59,12 +59,12 @@ struct Found {
     training: Option<TrainingFlags>,
 }
 
-/// The flags of a training that has the plan of a search, without its `--schedule`.
+/// The command-line flags with which a training runs the plan that a search found, without its `--schedule`.
 #[derive(Serialize)]
 struct TrainingFlags {
     stages: usize,
     micro_batches: usize,
-    /// The index of the first layer of each stage, counted from 0.
+    /// The index, counted from 0, of the model's layer with which each stage begins.
     cut: Vec<usize>,
 }
 
@@ -114,8 +114,8 @@ impl Report {
         Self { found: Some(Found { schedule, capacity, training: cut.map(flags) }), ..self }
     }
 
-    /// Prints the report as text or JSON, and writes the timeline to an SVG file or prints it as text if the flags ask
-    /// for it.
+    /// Prints the report of a simulated step as text or JSON, and writes the timeline to an SVG file or prints it as
+    /// text if the flags ask for it.
     pub(crate) fn give(&self, timeline: &Timeline, flags: &ReportFlags) -> anyhow::Result<()> {
         if let Some(path) = &flags.svg {
             draw(path, timeline)?;
@@ -155,7 +155,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Rounds a number of the report to nine decimals, which hides the rounding errors of sums.
+/// Rounds a number of a printed report to nine decimals, which hides the rounding errors of sums.
 fn exact(number: f64) -> f64 {
     (number * 1e9).round() / 1e9
 }

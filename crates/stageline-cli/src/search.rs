@@ -56,7 +56,8 @@ pub(crate) fn run(flags: &Flags) -> Result<()> {
 }
 
 impl Flags {
-    /// Returns the best plan and, if the costs are those of a log, the first layer of each of its stages.
+    /// Returns the best plan that the search finds and, if the costs are those of a log, the first layer of each of its
+    /// stages.
     fn search(&self) -> Result<(Best, Option<Vec<usize>>)> {
         let Some(path) = &self.from else {
             let costs = self.costs.costs(self.stages, 1)?;

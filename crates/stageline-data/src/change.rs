@@ -8,13 +8,13 @@ use std::time::SystemTime;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Change {
-    /// The length of the file changed; the field is the new length in bytes.
+    /// A corpus file's length changed while the corpus was open; the field is the new length in bytes.
     Length(u64),
-    /// The file was written to but kept its length: its modification time changed, or a read ended too early.
+    /// A corpus file was written to but kept its length: its modification time changed, or a read ended too early.
     Written,
-    /// The file was replaced by something other than a regular file, such as a folder.
+    /// A corpus file was replaced by something other than a regular file, such as a folder.
     NoFile,
-    /// The file was deleted or moved away.
+    /// A corpus file was deleted or moved away while the corpus was open.
     Gone,
 }
 
@@ -29,12 +29,13 @@ impl fmt::Display for Change {
     }
 }
 
-/// The length and modification time of a file, by which a later change of the file is detected.
+/// The length and modification time of a corpus file, by which a later change of the file is detected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stamp {
-    /// The length of the whole file in bytes.
+    /// The length of a corpus file in bytes, as recorded when the corpus was opened.
     pub(crate) length: u64,
-    /// The modification time of the file; `None` if the file system keeps none.
+    /// The modification time of a corpus file, as recorded when the corpus was opened; `None` if the file system keeps
+    /// none.
     pub(crate) modified: Option<SystemTime>,
 }
 

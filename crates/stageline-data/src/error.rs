@@ -13,7 +13,7 @@ pub enum CorpusError {
     /// Nothing exists at the path that was given for the corpus.
     #[error("{} does not exist; give the path of a text file, or of a folder of them", path.display())]
     PathNotFound {
-        /// The path that the caller gave for the corpus.
+        /// The path that the caller gave for the corpus, at which nothing exists.
         path: PathBuf,
     },
     /// The corpus has no byte to read: it has no files, no files with the requested extensions, or only empty ones.
@@ -24,9 +24,9 @@ pub enum CorpusError {
         if extensions.is_some() { " or other extensions (None takes every file)" } else { "" }
     )]
     NothingToRead {
-        /// The path that the caller gave for the corpus.
+        /// The path that the caller gave for the corpus, at which no file has a byte to read.
         path: PathBuf,
-        /// The file extensions that the caller asked for; `None` for any file.
+        /// The file extensions to which the caller limited the corpus; `None` for any file.
         extensions: Option<Vec<String>>,
     },
     /// The text is shorter than one window, the number of bytes or tokens in a training example.
@@ -44,11 +44,11 @@ pub enum CorpusError {
     /// An option of the corpus or of the sampler is outside its range.
     #[error("{name} is {value}; it must be {allowed}")]
     OutOfRange {
-        /// The name of the option that is out of range, such as `max_bytes`.
+        /// The name of the option of the corpus or of the sampler that is out of range, such as `max_bytes`.
         name: &'static str,
-        /// The value of the option that is out of range, as text.
+        /// The value, as text, of the option of the corpus or of the sampler that is out of range.
         value: String,
-        /// The range of valid values for the option, in words.
+        /// The range of valid values, in words, for the option of the corpus or of the sampler that is out of range.
         allowed: &'static str,
     },
     /// A file of the corpus has changed since the corpus was opened.
@@ -68,9 +68,9 @@ pub enum CorpusError {
     /// A file or folder of the corpus cannot be read.
     #[error("cannot read {}; make it readable, or move it out of the corpus", path.display())]
     Io {
-        /// The path of the file or folder that cannot be read.
+        /// The path of the file or folder of the corpus that cannot be read.
         path: PathBuf,
-        /// The error of the operating system when the file or folder was read.
+        /// The error of the operating system when a file or folder of the corpus was read.
         source: io::Error,
     },
 }

@@ -15,13 +15,13 @@ const CHUNK: u64 = 1 << 18;
 /// read at the same time; reading takes no lock.
 pub struct Text {
     ranges: Vec<FileRange>,
-    /// The offset of the first byte of each file range in the joined text.
+    /// The offset in bytes of the first byte of each file range in the joined text of a corpus.
     starts: Vec<u64>,
     len: u64,
 }
 
 impl Text {
-    /// Makes a text by joining the file ranges in the order of `ranges`.
+    /// Makes a text of a corpus by joining file ranges in the order of `ranges`.
     pub(crate) fn new(ranges: Vec<FileRange>) -> Self {
         let mut len = 0;
         let start = |range: &FileRange| {
@@ -33,17 +33,17 @@ impl Text {
         Self { ranges, starts, len }
     }
 
-    /// Returns the length of the text in bytes.
+    /// Returns the length in bytes of a corpus's text for training or validation.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether the text is empty, without a single byte.
+    /// Whether a corpus's text for training or validation is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Returns the number of files whose bytes the text joins.
+    /// Returns the number of files whose bytes a corpus's text joins.
     pub fn files(&self) -> usize {
         self.ranges.len()
     }

@@ -1,4 +1,4 @@
-//! Finds the files of a folder and its subfolders.
+//! Finds the files of a folder and its subfolders for a corpus or a tokenisation.
 
 use std::fs;
 use std::io;

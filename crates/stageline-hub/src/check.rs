@@ -71,7 +71,7 @@ pub fn check_file(path: impl AsRef<Path>, model: Option<&ModelFolder>) -> Result
     }
 }
 
-/// Whether the file at `path` is one of the files that a model is read from.
+/// Whether the file at `path` is one of the files from which an open model is read.
 fn is_of(model: &ModelFolder, path: &Path) -> bool {
     let weights = model.files().iter().map(|file| file.name.as_str());
     let mut names = weights.chain(companions::present(model.path())).chain([INDEX]);
@@ -84,14 +84,14 @@ fn or_here(folder: &Path) -> &Path {
     if folder.as_os_str().is_empty() { Path::new(".") } else { folder }
 }
 
-/// Folders that are created on trial, and removed when this value is dropped.
+/// The folders that are created to check whether a model can be exported, and removed when this value is dropped.
 struct Trial {
-    /// The paths of the created folders, the deepest first.
+    /// The paths of the folders that were created for a check, the deepest first.
     created: Vec<PathBuf>,
 }
 
 impl Trial {
-    /// Creates the folder at `path` with the folders above it, as far as they are missing.
+    /// Creates the folder at `path` and all missing folders above it, and remembers which folders it created.
     fn create(path: &Path) -> Result<Self, FolderError> {
         let missing = |path: &&Path| fs::symlink_metadata(or_here(path)).is_err();
         let created: Vec<PathBuf> = path.ancestors().take_while(missing).map(Path::to_path_buf).collect();

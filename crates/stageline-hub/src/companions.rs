@@ -37,18 +37,20 @@ pub fn copy_companions(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<V
     Ok(present)
 }
 
-/// Whether two paths lead to the same file or folder. Something must be at both.
+/// Whether two paths, at both of which something must exist, lead to the same file or folder.
 pub(crate) fn is_same(a: &Path, b: &Path) -> Result<bool, FolderError> {
     let real = |path: &Path| fs::canonicalize(path).map_err(FolderError::read(path));
     Ok(real(a)? == real(b)?)
 }
 
-/// Returns the names of the companions that a model folder has, links to nothing included.
+/// Returns the names of the companions (files beside the weights, such as `tokenizer.json`) that a model folder has;
+/// links to nothing count too.
 pub(crate) fn present(folder: &Path) -> Vec<&'static str> {
     COMPANIONS.into_iter().filter(|name| disk::has(folder, name)).collect()
 }
 
-/// Opens a companion of a model folder, which must be a regular file or a link to one.
+/// Opens a companion of a model folder (a file beside the weights, such as `tokenizer.json`), which must be a regular
+/// file or a link to one.
 pub(crate) fn open(folder: &Path, name: &str) -> Result<fs::File, FolderError> {
     disk::open(&folder.join(name), "a link in the folder leads to it")
 }

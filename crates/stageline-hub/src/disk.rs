@@ -52,8 +52,8 @@ pub fn read_file(path: impl AsRef<Path>, most: u64) -> Result<Vec<u8>, FolderErr
     read_at_most(file, path, most)
 }
 
-/// Reads the rest of an open file. If it has more than `most` bytes, no more than one of the others is read, and the
-/// result is an error. `path` names the file in errors.
+/// Reads the rest of an open file. At most `most` bytes, and one more to detect a longer file, are read; a longer file
+/// is an error. `path` names the file in errors.
 fn read_at_most(file: File, path: &Path, most: u64) -> Result<Vec<u8>, FolderError> {
     let mut bytes = Vec::new();
     file.take(most.saturating_add(1)).read_to_end(&mut bytes).map_err(FolderError::read(path))?;
@@ -88,8 +88,8 @@ pub(crate) fn sync_folder(path: &Path) -> Result<(), FolderError> {
     synced.map_err(FolderError::write("sync", path))
 }
 
-/// A new file that has a temporary name until it is published. If it is never published, it is removed when this value
-/// is dropped.
+/// A new file of a model folder that has a temporary name until it is published. If it is never published, it is
+/// removed when this value is dropped.
 pub(crate) struct NewFile {
     temporary: PathBuf,
     path: PathBuf,
@@ -113,7 +113,8 @@ impl NewFile {
         Ok(new)
     }
 
-    /// Renames the temporary file to its final name, and replaces any file of that name.
+    /// Renames a new file of a model folder from its temporary name to its final name, and replaces any file of that
+    /// name.
     pub(crate) fn publish(self) -> Result<(), FolderError> {
         fs::rename(&self.temporary, &self.path).map_err(FolderError::write("replace", &self.path))
     }
@@ -126,7 +127,8 @@ impl Drop for NewFile {
     }
 }
 
-/// Writes a value as JSON to a temporary file in `folder`. The returned file gets the name `name` when it is published.
+/// Writes a value as JSON to a temporary file in `folder`. The returned file gets its final name `name` when it is
+/// published (renamed).
 pub(crate) fn write_json(folder: &Path, name: &str, value: &impl Serialize) -> Result<NewFile, FolderError> {
     let path = folder.join(name);
     let text = serde_json::to_string_pretty(value);

@@ -24,13 +24,13 @@ pub enum FolderError {
     /// The path of the model folder does not exist.
     #[error("{} does not exist; give the path of a model folder, which has a config.json", shown(path))]
     PathNotFound {
-        /// The path that the caller gave for the model folder.
+        /// The path that the caller gave for the model folder, at which nothing exists.
         path: PathBuf,
     },
     /// The path of the model folder is something other than a folder.
     #[error("{} is not a folder; give the path of a model folder, which has a config.json", shown(path))]
     NotAFolder {
-        /// The path that the caller gave for the model folder.
+        /// The path that the caller gave for the model folder, at which there is something other than a folder.
         path: PathBuf,
     },
     /// The model folder has no weights at all.
@@ -67,42 +67,43 @@ pub enum FolderError {
         /// The path of the folder, device, pipe or socket that is in the place of a file.
         path: PathBuf,
     },
-    /// The path of a file that the caller names does not exist.
+    /// The path of a file that the caller named does not exist.
     #[error("{} does not exist; give the path of a file", shown(path))]
     FileNotFound {
-        /// The path of the file that does not exist.
+        /// The path of the file that the caller named and that does not exist.
         path: PathBuf,
     },
-    /// A file that the caller names is a symbolic link to a path that does not exist.
+    /// A file that the caller named is a symbolic link to a path that does not exist.
     #[error("{} is a link to a file that does not exist; restore that file, or remove the link", shown(path))]
     DanglingLink {
-        /// The path of the link.
+        /// The path of the symbolic link that leads to nothing.
         path: PathBuf,
     },
-    /// The operating system refuses to read a file or a folder.
+    /// The operating system refuses to read a file or a folder of a model.
     #[error("cannot read {}; make it readable", shown(path))]
     Read {
-        /// The path of the file or folder that cannot be read.
+        /// The path of the file or folder of a model that cannot be read.
         path: PathBuf,
-        /// The error of the operating system when the file or folder was read.
+        /// The error of the operating system when a file or folder of a model was read.
         source: io::Error,
     },
     /// A JSON file of the model folder, or a file that the caller reads, is longer than the limit for such files.
     #[error("{} has {found} bytes, but such a file has at most {most}; download it again", shown(path))]
     TooLong {
-        /// The path of the file that is too long.
+        /// The path of the file of a model that is longer than its limit.
         path: PathBuf,
-        /// The length of the file in bytes.
+        /// The length in bytes of the file that is too long to be read.
         found: u64,
-        /// The largest length in bytes that the file may have.
+        /// The largest length in bytes that a JSON file of a model folder, or another file to read, may have.
         most: u64,
     },
-    /// A file is not valid JSON or not valid safetensors, for example because it was cut short.
+    /// A file of the model folder is not valid JSON or not valid safetensors, for example because it was cut short.
     #[error("{} is malformed: {}; download it again", shown(path), Printable::new(reason).at_most(MOST_REASON))]
     Malformed {
-        /// The path of the malformed file.
+        /// The path of the file of a model folder that is not valid JSON or not valid safetensors.
         path: PathBuf,
-        /// The error message of the parser, or another reason why the file is malformed. It may quote the file.
+        /// The error message of the parser, or another reason why a file of the model folder is malformed. It may quote
+        /// the file.
         reason: String,
     },
     /// The index of a model folder names a weights file whose name might lead out of the folder, or does not end with
@@ -115,11 +116,11 @@ pub enum FolderError {
         Printable::new(tensor)
     )]
     FileName {
-        /// The path of the index, `model.safetensors.index.json`.
+        /// The path of the model folder's index, `model.safetensors.index.json`, which names a refused file.
         path: PathBuf,
-        /// The name of the tensor for which the index names the refused file.
+        /// The name of the tensor for which the model folder's index names the refused weights file.
         tensor: String,
-        /// The refused name of a weights file, as the index has it.
+        /// The refused name of a weights file, as the model folder's index has it.
         file: String,
     },
     /// The index of a model folder lists a tensor in a weights file that does not have the tensor.
@@ -147,9 +148,9 @@ pub enum FolderError {
         path: PathBuf,
         /// The name of the tensor that both weights files have.
         tensor: String,
-        /// The name of one weights file with the tensor.
+        /// The name of one of the two weights files that have a tensor of the same name.
         first: String,
-        /// The name of the other weights file with the tensor.
+        /// The name of the second of the two weights files that have a tensor of the same name.
         second: String,
     },
     /// No weights file of the folder has the tensor that the caller asked for. The message names the file that lists
@@ -173,13 +174,13 @@ pub enum FolderError {
         shape(expected)
     )]
     Shape {
-        /// The path of the weights file with the tensor.
+        /// The path of the weights file with the tensor whose shape differs from the expected one.
         path: PathBuf,
-        /// The name of the tensor whose shape differs from the expected one.
+        /// The name of the tensor in a weights file whose shape differs from the expected one.
         tensor: String,
-        /// The shape of the tensor in the weights file.
+        /// The shape that the tensor has in the weights file, which differs from the expected one.
         found: Vec<usize>,
-        /// The shape that the caller expects the tensor to have.
+        /// The shape that the caller expects a tensor of the model folder to have.
         expected: Vec<usize>,
     },
     /// The elements of a tensor have a type other than F32, F16 and BF16, which is not converted to f32.
@@ -189,20 +190,20 @@ pub enum FolderError {
         shown(path)
     )]
     Dtype {
-        /// The path of the weights file with the tensor.
+        /// The path of the weights file with the tensor whose type is not converted to f32.
         path: PathBuf,
         /// The name of the tensor whose type is not converted to f32.
         tensor: String,
-        /// The type of the tensor's elements in the file.
+        /// The type of the tensor's elements in the weights file, which is not converted to f32.
         dtype: Dtype,
     },
     /// A model file or folder is not written, for example because the model is read from this folder, or because the
     /// values for a tensor do not fit its shape.
     #[error("{} is not written: {reason}", shown(path))]
     Refused {
-        /// The path of the file or folder that is not written.
+        /// The path of the file or folder of a model that is not written.
         path: PathBuf,
-        /// The reason why the file or folder is not written.
+        /// The reason why the file or folder of a model is not written.
         reason: Refusal,
     },
     /// The function that the caller passed to [`Layout::write`](crate::Layout::write) returned an error instead of the
@@ -216,20 +217,21 @@ pub enum FolderError {
         /// The error that the caller's function returned for the tensor.
         source: Box<dyn Error + Send + Sync>,
     },
-    /// The operating system refuses to create, write, sync, rename or remove a file.
+    /// The operating system refuses to create, write, sync, rename or remove a file of a model.
     #[error("cannot {doing} {}; free space on its disk, or make the folder writable", shown(path))]
     Write {
-        /// The operation that failed, as a verb for the error message, such as "create".
+        /// The operation on a file of a model that failed, as a verb for the error message, such as "create".
         doing: &'static str,
-        /// The path of the file or folder that could not be created, written, synced, replaced or removed.
+        /// The path of the file or folder of a model that could not be created, written, synced, replaced or removed.
         path: PathBuf,
-        /// The error of the operating system for the failed operation on the file or folder.
+        /// The error of the operating system for the failed operation on a file or folder of a model.
         source: io::Error,
     },
 }
 
 impl FolderError {
-    /// The largest length of a [`FolderError`]'s message in bytes, as `Display` and as `Debug`.
+    /// The largest length, in bytes, of the message of an error about a model folder ([`FolderError`]), as `Display`
+    /// and as `Debug`.
     pub const MOST_BYTES: usize = 1_200;
 
     /// Returns a closure for `map_err` that converts an operating system's error to a [`FolderError::Read`] for `path`.

@@ -1,4 +1,4 @@
-//! A model folder that is open for reading: [`ModelFolder`].
+//! A model folder (a model's `config.json` and its weights files) that is open for reading: [`ModelFolder`].
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -21,9 +21,10 @@ use crate::weights::WeightsFile;
 pub struct ModelFolder {
     path: PathBuf,
     config: Value,
-    /// The contents of `generation_config.json`; `None` for a folder without this file.
+    /// The contents of the model folder's `generation_config.json`; `None` for a folder without this file.
     generation_config: Option<Value>,
-    /// The `metadata` object of the index (`model.safetensors.index.json`); `None` for a folder without an index.
+    /// The `metadata` object of the model folder's index (`model.safetensors.index.json`); `None` for a folder without
+    /// an index.
     index: Option<Map<String, Value>>,
     files: Vec<WeightsFile>,
     tensors: BTreeMap<String, Tensor>,
@@ -32,9 +33,9 @@ pub struct ModelFolder {
 /// The type and shape of a tensor of the model folder, and its place in the weights files.
 struct Tensor {
     info: TensorInfo,
-    /// The index of the tensor's file in [`ModelFolder::files`].
+    /// The position of a tensor's weights file in the model folder's list of weights files.
     file: usize,
-    /// The byte range of the tensor in its file, counted from the end of the file's header.
+    /// The byte range of a tensor in its weights file, counted from the end of the file's header.
     offsets: Range<usize>,
 }
 
@@ -116,18 +117,18 @@ impl ModelFolder {
         }
     }
 
-    /// Returns the path with which the folder was opened.
+    /// Returns the path with which the model folder was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the contents of the folder's `config.json`, which is a JSON object.
+    /// Returns the contents of a model folder's `config.json`, which is a JSON object.
     pub fn config(&self) -> &Value {
         &self.config
     }
 
-    /// Returns the contents of the folder's `generation_config.json`, which is a JSON object; `None` if the folder has no
-    /// such file.
+    /// Returns the contents of a model folder's `generation_config.json`, which is a JSON object; `None` if the folder
+    /// has no such file.
     pub fn generation_config(&self) -> Option<&Value> {
         self.generation_config.as_ref()
     }
@@ -180,8 +181,8 @@ impl ModelFolder {
         &self.files
     }
 
-    /// Returns the `metadata` object of the index (`model.safetensors.index.json`); `None` for a folder without an
-    /// index.
+    /// Returns the `metadata` object of the model folder's index (`model.safetensors.index.json`); `None` for a folder
+    /// without an index.
     pub(crate) fn index(&self) -> Option<&Map<String, Value>> {
         self.index.as_ref()
     }

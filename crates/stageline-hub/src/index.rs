@@ -13,15 +13,17 @@ use crate::names::is_weights_file;
 /// The contents of the index of a model folder, `model.safetensors.index.json`.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Index {
-    /// The entries about the whole model, such as `total_size`, the number of bytes of all tensors.
+    /// The entries of a model folder's index about the whole model, such as `total_size`, the number of bytes of all
+    /// tensors.
     #[serde(default)]
     pub(crate) metadata: Map<String, Value>,
-    /// The name of the weights file that has each tensor, by the name of the tensor.
+    /// The name of the weights file that has each tensor of a model, by the name of the tensor.
     pub(crate) weight_map: BTreeMap<String, String>,
 }
 
 impl Index {
-    /// Reads the index at `path`; an error if it names anything other than weights files of its own folder.
+    /// Reads the index of a model folder at `path`; an error if it names anything other than weights files of its own
+    /// folder.
     pub(crate) fn read(path: &Path) -> Result<Self, FolderError> {
         let object = disk::read_json(path, "it is the index of the weights")?;
         let index: Self =
@@ -38,7 +40,7 @@ impl Index {
         }
     }
 
-    /// Returns the names of the weights files that the index names, in alphabetical order and each once.
+    /// Returns the names of the weights files that a model folder's index names, in alphabetical order and each once.
     pub(crate) fn files(&self) -> Vec<&str> {
         let mut files: Vec<&str> = self.weight_map.values().map(String::as_str).collect();
         files.sort_unstable();

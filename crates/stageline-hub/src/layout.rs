@@ -20,31 +20,32 @@ use crate::tensor::byte_len;
 #[derive(Clone, Debug)]
 pub struct Layout {
     pub(crate) files: Vec<FileLayout>,
-    /// The `metadata` object of the index to write; `None` if the layout has no index.
+    /// The `metadata` object of the index of the model to write; `None` if the model gets no index.
     pub(crate) index: Option<Map<String, Value>>,
-    /// The canonical path of the folder from which the layout was read; `None` for a new layout.
+    /// The canonical path of the model folder from which the layout (names, types and shapes of the tensors) was read;
+    /// `None` for a new layout.
     pub(crate) source: Option<PathBuf>,
 }
 
 /// A weights file of a [`Layout`]: its name, its tensors and the text in its header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileLayout {
-    /// The name of the weights file in its folder.
+    /// The name of a weights file in its model folder.
     pub name: String,
-    /// The tensors of the weights file, in the order of their bytes in the file.
+    /// The tensors of a weights file, in the order of their bytes in the file.
     pub tensors: Vec<TensorLayout>,
-    /// The text entries of the file's header, such as `format: pt`, which the Transformers library requires.
+    /// The text entries of a weights file's header, such as `format: pt`, which the Transformers library requires.
     pub metadata: BTreeMap<String, String>,
 }
 
 /// A tensor of a [`Layout`]: its name, type and shape, without values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorLayout {
-    /// The name of the tensor in its weights file.
+    /// The name of a tensor in the weights file to write.
     pub name: String,
-    /// The type of the tensor's elements in the file.
+    /// The type that a tensor's elements have in the weights file to write.
     pub dtype: Dtype,
-    /// The length of each dimension of the tensor.
+    /// The length of each dimension of a tensor in the weights file to write.
     pub shape: Vec<usize>,
 }
 
@@ -65,17 +66,18 @@ impl Layout {
         Ok(Self { files: vec![file], index: None, source: None })
     }
 
-    /// Returns the weights files of the layout, in the order in which they are written.
+    /// Returns the weights files that a layout (names, types and shapes of a model's tensors) describes, in the order
+    /// in which they are written.
     pub fn files(&self) -> &[FileLayout] {
         &self.files
     }
 
-    /// Returns the tensors of all weights files of the layout, in the order in which they are written.
+    /// Returns the tensors of all weights files of a layout, in the order in which they are written.
     pub fn tensors(&self) -> impl Iterator<Item = &TensorLayout> {
         self.files.iter().flat_map(|file| &file.tensors)
     }
 
-    /// Returns the number of bytes that the tensors of all files take on disk, without the headers.
+    /// Returns the number of bytes that the tensors of all weights files of a layout take on disk, without the headers.
     pub fn total_bytes(&self) -> u64 {
         let bytes = |tensor: &TensorLayout| byte_len(tensor.dtype, &tensor.shape).map_or(0, |bytes| bytes as u64);
         self.tensors().map(bytes).fold(0, u64::saturating_add)
@@ -83,8 +85,8 @@ impl Layout {
 }
 
 impl ModelFolder {
-    /// Returns the layout of this model: the same files, and in them the same tensors in the same order, with the same
-    /// metadata.
+    /// Returns the layout of an open model: the same files, and in them the same tensors in the same order, with the
+    /// same metadata.
     ///
     /// # Errors
     /// Returns [`FolderError::Read`] if the folder has been removed since it was opened.

@@ -2,7 +2,8 @@
 
 /// The name of the file in a model folder that has the configuration of the model.
 pub(crate) const CONFIG: &str = "config.json";
-/// The name of the file in a model folder that says how texts are generated, such as the tokens that end one.
+/// The name of the file in a model folder that says how texts are generated, such as the tokens after which a text
+/// ends.
 pub(crate) const GENERATION_CONFIG: &str = "generation_config.json";
 /// The name of the file that lists the weights files and their tensors, in a folder with several weights files.
 pub(crate) const INDEX: &str = "model.safetensors.index.json";

@@ -1,4 +1,4 @@
-//! The reasons why a file or folder is not written: [`Refusal`].
+//! The reasons why a file or folder of a model is not written: [`Refusal`].
 
 use std::fmt;
 
@@ -7,58 +7,62 @@ use stageline_checkpoint::Printable;
 
 use crate::shown::shape;
 
-/// The reason why a file or folder is not written, although the operating system would allow it.
+/// The reason why a file or folder of a model is not written, although the operating system would allow it.
 ///
 /// `Display` and `Debug` give the same text, which is as safe to print as that of [`FolderError`](crate::FolderError).
 #[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The folder to write into is the one from which the model is read, whose files may still be mapped into memory.
+    /// The folder to write a model into is the one from which the model is read, whose files may still be mapped into
+    /// memory.
     #[error("the model is read from this folder; give another folder")]
     Source,
-    /// The file to write is one of those that the model is read from.
+    /// The file to write is one of those from which the model is read.
     #[error("the model is read from this file; give another file")]
     SourceFile,
-    /// The folder to write into has a weights file or an index that readers would take instead of the new weights.
+    /// The folder to write a model into has a weights file or an index that readers would take instead of the new
+    /// weights.
     #[error(
         "the folder has `{}`, which some readers would take instead of the new weights; remove it, or give another folder",
         Printable::new(file)
     )]
     OtherWeights {
-        /// The name of the weights file or index that readers would take instead of the new weights.
+        /// The name of the weights file or index in the target folder that readers would take instead of the new
+        /// weights.
         file: String,
     },
-    /// The path of the folder to write into, or of a folder above it, leads to something other than a folder.
+    /// The path of the folder to write a model into, or of a folder above it, leads to something other than a folder.
     #[error("it is not a folder; remove it, or give the path of a folder")]
     NotAFolder,
-    /// The folder to write into has a folder of the name that a file is to get, and a file cannot replace a folder.
+    /// The folder to write a model into has a subfolder with the name that a file is to get, and a file cannot replace
+    /// a folder.
     #[error(
         "the folder has a folder `{}`, which a file cannot replace; remove it, or give another folder",
         Printable::new(file)
     )]
     FolderInTheWay {
-        /// The name that the file is to get, and that a folder has.
+        /// The name that a file of the model is to get, and that a subfolder of the target folder already has.
         file: String,
     },
     /// The path of the file to write leads to a folder, a device, a pipe or a socket, or names no file.
     #[error("it is not a regular file; give the path of a file")]
     NotAFile,
-    /// The folder of the file to write does not exist.
+    /// The folder in which a file is to be written does not exist.
     #[error("its folder does not exist; create the folder, or give another path")]
     NoFolder,
-    /// Two tensors of the layout, the description of the weights files to write, have the same name.
+    /// The layout of a model to write (the names, types and shapes of its tensors) has two tensors of the same name.
     #[error("two tensors have the name `{}`; rename one of them", Printable::new(tensor))]
     Twice {
-        /// The name that two tensors of the layout have.
+        /// The name that two tensors of a model to write have.
         tensor: String,
     },
-    /// A tensor has a name that the safetensors format reserves.
+    /// A tensor of the model to write has a name that the safetensors format reserves.
     #[error("no tensor can be named `{}`: the format reserves this name; rename the tensor", Printable::new(tensor))]
     Reserved {
-        /// The name of the tensor, which the safetensors format reserves.
+        /// The name of the tensor to write, which the safetensors format reserves.
         tensor: String,
     },
-    /// The size of a tensor, or of all tensors of a file, overflows or is not a whole number of bytes.
+    /// The size of a tensor to write, or of all tensors of a weights file, overflows or is not a whole number of bytes.
     #[error(
         "the tensor `{}` of type {dtype} and shape {} has a size that overflows or is not a whole number of bytes; \
          correct the shape",
@@ -66,7 +70,7 @@ pub enum Refusal {
         shape(lengths)
     )]
     Size {
-        /// The name of the tensor whose size is invalid.
+        /// The name of the tensor to write whose size is invalid.
         tensor: String,
         /// The type of the elements of the tensor whose size is invalid.
         dtype: Dtype,
@@ -76,21 +80,22 @@ pub enum Refusal {
     /// The header of the weights file to write would be longer than the safetensors format allows.
     #[error("its header would have {bytes} bytes, but the limit is {most}; divide the tensors among several files")]
     Header {
-        /// The length in bytes that the header of the weights file would have.
+        /// The length in bytes that the header of the weights file to write would have, which is too large.
         bytes: usize,
         /// The largest length in bytes that the safetensors format allows for a header.
         most: u64,
     },
-    /// The caller's function returned too few or too many values for a tensor to write.
+    /// The function that gives the values to write returned too few or too many values for a tensor.
     #[error(
         "the tensor `{}` of shape {} takes {expected} {unit}, but got {found}; return one value for each element",
         Printable::new(tensor),
         shape(lengths)
     )]
     Length {
-        /// The name of the tensor whose values are too few or too many.
+        /// The name of the tensor to write for which the caller's function returned too few or too many values.
         tensor: String,
-        /// The length of each dimension of the tensor whose values are too few or too many.
+        /// The length of each dimension of the tensor to write for which the caller's function returned too few or too
+        /// many values.
         lengths: Vec<usize>,
         /// The unit of the fields `expected` and `found`: "values" if the caller's function returned f32 values for the
         /// tensor, "bytes" if it returned bytes.
@@ -120,13 +125,14 @@ pub enum Refusal {
         Printable::new(tensor)
     )]
     Overflow {
-        /// The name of the tensor with the value that is too large.
+        /// The name of the tensor to write that has a value too large for its type in the file.
         tensor: String,
         /// The type of the tensor's elements in the file, in which the value would become infinite.
         dtype: Dtype,
-        /// The index, in row-major order and counted from 0, of the value that is too large among the tensor's values.
+        /// The index, in row-major order and counted from 0, of the value that is too large among the values of the
+        /// tensor to write.
         index: usize,
-        /// The value that is too large for the type of the tensor.
+        /// The value to write that would become infinite in the type of its tensor.
         value: f32,
     },
     /// The configuration of a model is JSON, but not an object.
@@ -136,7 +142,7 @@ pub enum Refusal {
     /// configuration.
     #[error("it has no JSON form: {}", Printable::new(reason))]
     Json {
-        /// The error message of the JSON library for the file that is not written.
+        /// The error message of the JSON library for the contents of the file that is not written.
         reason: String,
     },
 }

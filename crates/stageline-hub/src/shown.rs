@@ -4,10 +4,10 @@ use std::path::Path;
 
 use stageline_checkpoint::Printable;
 
-/// The largest number of bytes that an error message shows of a path.
+/// The largest number of bytes that an error message about a model folder shows of a path.
 const MOST_PATH: usize = 500;
 
-/// Returns a path as text for an error message, escaped and cut to 500 bytes.
+/// Returns a path as text for an error message about a model folder, escaped and cut to 500 bytes.
 pub(crate) fn path(path: &Path) -> Printable<'_> {
     Printable::new(path.to_string_lossy()).at_most(MOST_PATH)
 }

@@ -1,4 +1,4 @@
-//! Finds names that are similar to a missing one, for its error message.
+//! Finds tensor names that are similar to a missing one, for the error message about the missing tensor.
 
 /// The largest number of similar tensor names that the error message for a missing tensor suggests.
 const MOST: usize = 3;

@@ -7,14 +7,14 @@ use safetensors::Dtype;
 
 use crate::error::FolderError;
 
-/// The description of a tensor: its type, its shape and the file that has it.
+/// The description of a tensor in a model folder: its type, its shape and the weights file that has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
-    /// The type of the tensor's elements.
+    /// The type of the elements of a tensor in a model folder.
     pub dtype: Dtype,
-    /// The length of each dimension of the tensor.
+    /// The length of each dimension of a tensor in a model folder.
     pub shape: Vec<usize>,
-    /// The name of the weights file that has the tensor.
+    /// The name of the weights file that has the tensor of a model folder.
     pub file: String,
 }
 
@@ -23,12 +23,12 @@ pub struct TensorInfo {
 pub struct TensorView<'a> {
     /// The name of the tensor in its weights file.
     pub name: &'a str,
-    /// The type of the tensor's elements.
+    /// The type of a tensor's elements in its weights file.
     pub dtype: Dtype,
-    /// The length of each dimension of the tensor.
+    /// The length of each dimension of a tensor in its weights file.
     pub shape: &'a [usize],
-    /// The bytes of the elements, in row-major order, each element in little-endian byte order. They may be unaligned
-    /// for their type.
+    /// The bytes of a tensor's elements, in row-major order, each element in little-endian byte order. They may be
+    /// unaligned for their type.
     pub bytes: &'a [u8],
     /// The path of the weights file that has the tensor, for error messages.
     pub(crate) path: &'a Path,
@@ -50,7 +50,7 @@ impl TensorView<'_> {
     }
 }
 
-/// Converts tensor elements of `N` bytes each to f32 values. `convert` converts the bytes of one element.
+/// Converts tensor elements of `N` bytes each to f32 values. The closure `convert` converts the bytes of one element.
 fn converted<const N: usize>(bytes: &[u8], convert: impl Fn([u8; N]) -> f32) -> Vec<f32> {
     bytes.as_chunks().0.iter().map(|&chunk| convert(chunk)).collect()
 }

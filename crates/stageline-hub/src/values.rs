@@ -21,7 +21,8 @@ pub enum Values<'a> {
     /// Values that are converted to the type of the tensor: to F32 exactly, to F16 and BF16 by rounding to the nearest
     /// value (ties to even).
     F32(Vec<f32>),
-    /// Bytes that are written as they are, for example those of a tensor that is not trained, or has an integer type.
+    /// Bytes of a tensor that are written as they are, for example those of a tensor that is not trained, or has an
+    /// integer type.
     Bytes(Cow<'a, [u8]>),
 }
 
@@ -41,13 +42,13 @@ impl<'a> From<TensorView<'a>> for Values<'a> {
 /// A tensor to write, with the path of the weights file into which it is written.
 pub(crate) struct Target<'a> {
     pub(crate) tensor: &'a TensorLayout,
-    /// The final path of the weights file, for error messages.
+    /// The final path of the weights file into which a tensor is written, for error messages.
     pub(crate) path: &'a Path,
 }
 
 impl Target<'_> {
-    /// Checks that the number of `values` fits the tensor's shape, and writes them to `out`. Values in f32 are
-    /// converted to the type of the tensor.
+    /// Checks that the number of `values` fits the shape of the tensor to write, and writes them to `out`. Values in
+    /// f32 are converted to the type of the tensor.
     pub(crate) fn write(&self, values: &Values<'_>, out: &mut impl Write) -> Result<(), FolderError> {
         let TensorLayout { dtype, shape, .. } = self.tensor;
         match values {

@@ -25,15 +25,16 @@ pub(crate) struct WeightsFile {
     pub(crate) name: String,
     /// The path of the weights file.
     pub(crate) path: PathBuf,
-    /// The text entries of the file's header, such as `format: pt`.
+    /// The text entries of a weights file's header, such as `format: pt`, which names the framework that wrote the
+    /// file.
     pub(crate) metadata: BTreeMap<String, String>,
     map: Mmap,
-    /// The offset in the file at which the tensors begin, in bytes.
+    /// The offset in bytes at which the tensors begin in a weights file.
     start: usize,
 }
 
-/// A weights file, with the name and the description (type, shape and offsets) of each tensor in the order of their
-/// bytes in the file.
+/// A weights file of a model, with the name and the description (type, shape and offsets) of each tensor in the order
+/// of their bytes in the file.
 pub(crate) type Parsed = (WeightsFile, Vec<(String, TensorInfo)>);
 
 impl WeightsFile {
@@ -52,14 +53,14 @@ impl WeightsFile {
         Ok((Self { name: name.to_owned(), path, metadata, map, start }, tensors))
     }
 
-    /// Returns the bytes of the tensor at `offsets`, a byte range counted from the end of the header. The range must
-    /// come from the header of this file.
+    /// Returns the bytes of a tensor in a weights file. `offsets` is its byte range, counted from the end of the
+    /// header, and must come from the header of this file.
     pub(crate) fn bytes(&self, offsets: &Range<usize>) -> &[u8] {
         &self.map[self.start..][offsets.clone()]
     }
 
-    /// Lets the operating system drop the memory pages of the tensor at `offsets`, which must come from the header of
-    /// this file. The pages are read from the file again when they are needed.
+    /// Lets the operating system drop the memory pages of a tensor in a weights file. Its byte range `offsets` must
+    /// come from the header of this file. The pages are read from the file again when they are needed.
     pub(crate) fn release(&self, offsets: &Range<usize>) {
         #[cfg(unix)]
         {

@@ -17,7 +17,7 @@ use crate::values::{Target, Values};
 /// The number of bytes that are collected in memory before they are written to a file.
 const BUFFER: usize = 1 << 20;
 
-/// The error of a caller's function that returns the values of a tensor; it may have any type.
+/// The error that a caller's function may return in place of the values of a tensor; it may have any type.
 type AnyError = Box<dyn Error + Send + Sync>;
 
 impl Layout {
@@ -65,8 +65,8 @@ impl Layout {
         Ok(())
     }
 
-    /// Refuses to write into the folder from which the layout was read, or into a folder with weights that readers
-    /// would take instead of the new ones.
+    /// Refuses to write a model into the folder from which its layout was read, or into a folder with weights that
+    /// readers would take instead of the new ones.
     pub(crate) fn check_target(&self, folder: &Path) -> Result<(), FolderError> {
         let canonical = fs::canonicalize(folder).map_err(FolderError::read(folder))?;
         if self.source.as_ref() == Some(&canonical) {

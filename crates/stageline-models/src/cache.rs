@@ -17,14 +17,14 @@ use stageline::nn::{AttentionHeads, causal_attention};
 #[derive(Clone, Debug, Default)]
 pub struct KeyValueCache(Arc<Mutex<Generated>>);
 
-/// The state of a model's key-value cache, which all blocks of the model share.
+/// The state of a model's key-value cache during the generation of a text, which all blocks of the model share.
 #[derive(Debug, Default)]
 struct Generated {
-    /// The number of tokens of the generated text that the blocks have processed so far, prompt included; `None` while
-    /// the cache is off.
+    /// The number of tokens of the generated text that the model's blocks have processed so far, prompt included;
+    /// `None` while the key-value cache is off.
     position: Option<usize>,
-    /// The number of times that the cache was switched on. A changed number tells a block that its kept keys and values
-    /// belong to an earlier text.
+    /// The number of times that a model's key-value cache was switched on. A changed number tells a block that its kept
+    /// keys and values belong to an earlier text.
     text: u64,
 }
 
@@ -39,15 +39,15 @@ pub struct BlockCache {
 #[derive(Debug)]
 struct Kept {
     text: u64,
-    /// The kept keys, `[batch, positions, key-value heads x head size]`. If the model has a rotary embedding, the keys
-    /// are stored rotated.
+    /// The keys that a block has kept of all earlier positions of a text, `[batch, positions, key-value heads x head
+    /// size]`. If the model has a rotary embedding, the keys are stored rotated.
     keys: Tensor<3>,
     values: Tensor<3>,
 }
 
 impl KeyValueCache {
-    /// Switches the cache on for a new text and returns true. Does nothing and returns false if the cache is already on
-    /// for another text.
+    /// Switches a model's key-value cache on for a new text and returns true. Does nothing and returns false if the
+    /// cache is already on for another text.
     pub(crate) fn begin(&self) -> bool {
         let mut generated = self.0.lock();
         if generated.position.is_some() {
@@ -58,41 +58,42 @@ impl KeyValueCache {
         true
     }
 
-    /// Advances the position in the text by `count` tokens, after an inference on that many tokens. Does nothing while
-    /// the cache is off.
+    /// Advances the position of a model's key-value cache in the text by `count` tokens, after an inference on that
+    /// many tokens. Does nothing while the cache is off.
     pub(crate) fn advance(&self, count: usize) {
         let mut generated = self.0.lock();
         generated.position = generated.position.map(|position| position + count);
     }
 
-    /// Switches the cache off. A block frees its kept keys and values in its next forward.
+    /// Switches a model's key-value cache off. A block frees its kept keys and values in its next forward.
     pub(crate) fn end(&self) {
         self.0.lock().position = None;
     }
 
-    /// Returns the position in the text of the first token of the next input, counted from 0; returns 0 while the cache
-    /// is off.
+    /// Returns the position in the generated text of the first token of the model's next input, counted from 0; returns
+    /// 0 while the key-value cache is off.
     pub(crate) fn position(&self) -> usize {
         self.0.lock().position.unwrap_or(0)
     }
 
-    /// Returns a new, empty key-value cache for one block. The block's cache is on or off together with the model's.
+    /// Returns a new, empty key-value cache for one block. The block's cache is on or off together with the cache of
+    /// the whole model.
     pub(crate) fn block(&self) -> BlockCache {
         BlockCache { model: self.clone(), kept: Arc::default() }
     }
 }
 
 impl BlockCache {
-    /// Returns the position in the text of the first token of the next input, counted from 0; returns 0 while the cache
-    /// is off.
+    /// Returns the position in the generated text of the first token of the block's next input, counted from 0; returns
+    /// 0 while the key-value cache is off.
     pub(crate) fn position(&self) -> usize {
         self.model.position()
     }
 
     /// Computes the causal attention of a block as [`causal_attention`] does. The input `[batch, length, columns]` has
     /// the queries, keys and values of all heads side by side; the output is `[batch, length, query heads x head
-    /// size]`. While the cache is on, queries also attend to the kept keys and values of earlier inputs, and the new
-    /// keys and values are kept.
+    /// size]`. While the key-value cache is on, queries also attend to the kept keys and values of earlier inputs, and
+    /// the new keys and values are kept.
     pub(crate) fn attend(&self, query_key_value: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
         let (position, text) = {
             let generated = self.model.0.lock();

@@ -7,10 +7,11 @@ use stageline::checkpoint::Printable;
 use stageline::{ModuleError, StepError};
 use stageline_hub::FolderError;
 
-/// The largest number of bytes that an error message shows of a path.
+/// The largest number of bytes that an error message about a model shows of a path.
 const MOST_PATH: usize = 500;
 
-/// The largest number of bytes that an error message shows of a reason, which may quote the configuration.
+/// The largest number of bytes that an error message about a model shows of a reason, which may quote the
+/// configuration.
 const MOST_REASON: usize = 400;
 
 /// The reason why a model cannot be opened or exported.
@@ -27,10 +28,10 @@ pub enum ModelError {
     /// The configuration (`config.json`) cannot be read, or its fields do not fit its model family.
     #[error("{}: {}", shown(path), Printable::new(reason).at_most(MOST_REASON))]
     Config {
-        /// The path of the configuration file that cannot be used.
+        /// The path of the model's configuration file that cannot be used.
         path: PathBuf,
-        /// The reason why the configuration cannot be used, such as the field that is missing or wrong. It may quote
-        /// the configuration.
+        /// The reason why the model's configuration cannot be used, such as the field that is missing or wrong. It may
+        /// quote the configuration.
         reason: String,
     },
     /// The `model_type` of the configuration is an architecture that this crate does not know.
@@ -85,8 +86,8 @@ pub enum ModelError {
         /// The path of the folder that the model, or the configuration of a new model, was opened from.
         path: PathBuf,
     },
-    /// The modules of a pipeline are not the layers of this model, because one is missing or has another type; the
-    /// field is the cause.
+    /// The modules of a pipeline are not the layers of the model to export, because one is missing or has another type;
+    /// the field is the cause.
     #[error(transparent)]
     Modules(#[from] ModuleError),
     /// A pipeline failed, for example in a step or a snapshot; the field is the cause.
@@ -110,7 +111,7 @@ impl fmt::Debug for ModelError {
     }
 }
 
-/// Returns a path as text for an error message, escaped and cut to 500 bytes.
+/// Returns a path as text for an error message about a model, escaped and cut to 500 bytes.
 fn shown(path: &Path) -> Printable<'_> {
     Printable::new(path.to_string_lossy()).at_most(MOST_PATH)
 }
@@ -119,7 +120,8 @@ fn shown(path: &Path) -> Printable<'_> {
 mod tests {
     use super::*;
 
-    /// Returns one error of each kind that shows text from files, with this text in every place.
+    /// Returns one error about a model of each kind that shows text from files, with `text` in every place. The tests
+    /// check that the messages are safe to print.
     fn with(text: &str) -> Vec<ModelError> {
         let (path, text) = (PathBuf::from(text), text.to_owned());
         vec![

@@ -1,4 +1,4 @@
-//! Writes the parameters of a pipeline as a folder of the hub.
+//! Writes the parameters of a pipeline as a model folder in the format of the Hugging Face hub.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -99,7 +99,7 @@ impl LanguageModel {
     }
 }
 
-/// Returns a configuration whose data type is f32. The Transformers library has two names for this field.
+/// Returns a model's configuration with f32 as its data type. The Transformers library has two names for this field.
 fn in_f32(mut config: Value) -> Value {
     let field = if config.get("dtype").is_some() { "dtype" } else { "torch_dtype" };
     config[field] = "float32".into();

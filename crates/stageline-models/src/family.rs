@@ -1,5 +1,5 @@
-//! The model families that are known ([`Family`]), and their layers as one type each, so that every model is a row of
-//! the same types.
+//! The model families that are known ([`Family`]), with one type for all first layers, one for all blocks and one for
+//! all heads, so that every model is a row of layers of the same types.
 
 use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor};
@@ -41,8 +41,8 @@ impl Family {
         }
     }
 
-    /// Whether the head's projection to the vocabulary is tied to the table of token embeddings: both are one
-    /// parameter.
+    /// Whether the projection of the model's head to the vocabulary is tied to the table of token embeddings, so that
+    /// both are one parameter.
     pub fn tied(&self) -> bool {
         match self {
             Self::Gpt2(config) => config.tied,
@@ -50,7 +50,7 @@ impl Family {
         }
     }
 
-    /// Returns the number of transformer blocks of the model.
+    /// Returns the number of transformer blocks of a language model.
     pub fn blocks(&self) -> usize {
         match self {
             Self::Gpt2(config) => config.layers,
@@ -58,7 +58,8 @@ impl Family {
         }
     }
 
-    /// Returns the shape of the table of token embeddings: the size of the vocabulary, and the width of the model.
+    /// Returns the shape of a language model's table of token embeddings: the size of the vocabulary, and the width of
+    /// the model.
     pub fn table(&self) -> [usize; 2] {
         match self {
             Self::Gpt2(config) => [config.vocabulary, config.width],
@@ -74,7 +75,7 @@ impl Family {
         }
     }
 
-    /// Returns the longest sequence that the model is made for, in tokens.
+    /// Returns the longest sequence, in tokens, that a language model is made for.
     pub fn positions(&self) -> usize {
         match self {
             Self::Gpt2(config) => config.positions,
@@ -91,7 +92,7 @@ impl Family {
         }
     }
 
-    /// Creates the first layer of the model, with `tokens` as its table of token embeddings.
+    /// Creates the first layer of a language model, with `tokens` as its table of token embeddings.
     pub fn embeddings(&self, tokens: Embedding, cache: &KeyValueCache, device: &Device) -> Embeddings {
         match self {
             Self::Gpt2(config) => Embeddings::Gpt2(gpt2::Embeddings::new(config, tokens, cache, device)),
@@ -99,7 +100,7 @@ impl Family {
         }
     }
 
-    /// Creates the transformer block with the given index, counted from 0.
+    /// Creates a transformer block of a language model; `index` is its number, counted from 0.
     pub fn block(&self, index: usize, angles: &RotaryAngles, cache: &KeyValueCache, device: &Device) -> Block {
         match self {
             Self::Gpt2(config) => Block::Gpt2(gpt2::Block::new(config, index, cache, device)),
@@ -107,7 +108,7 @@ impl Family {
         }
     }
 
-    /// Creates the last layer of the model, the head; `output` is the weight of its projection to the vocabulary.
+    /// Creates the head (last layer) of a language model; `output` is the weight of its projection to the vocabulary.
     pub fn head(&self, output: Embedding, device: &Device) -> Head {
         match self {
             Self::Gpt2(config) => Head::Gpt2(Gpt2Head { norm: gpt2::norm(config, device), output }),

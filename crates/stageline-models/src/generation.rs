@@ -21,7 +21,7 @@ pub struct Sampling {
     /// likeliest tokens whose probabilities add up to at least this number. `None` draws from all tokens that `top_k`
     /// leaves.
     pub top_p: Option<f64>,
-    /// The seed of the random draws of tokens.
+    /// The seed of the random draws by which the next tokens of a text are sampled.
     pub seed: u64,
 }
 
@@ -34,26 +34,26 @@ impl Sampling {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GenerationError {
-    /// The prompt has no token.
+    /// The prompt of the text to generate has no token.
     #[error("the prompt is empty; give at least one token")]
     Empty,
-    /// The prompt is longer than the longest sequence that the model is made for.
+    /// The prompt of the text to generate is longer than the longest sequence that the model is made for.
     #[error("the prompt has {tokens} tokens, and the model is made for {positions}; give a shorter one")]
     TooLong {
-        /// The number of tokens in the prompt.
+        /// The number of tokens in the prompt of the text to generate.
         tokens: usize,
-        /// The longest sequence that the model is made for, in tokens.
+        /// The longest sequence, in tokens, that the model that generates a text is made for.
         positions: usize,
     },
-    /// A token of the prompt is not in the vocabulary.
+    /// A token of the prompt is not in the model's vocabulary.
     #[error("the prompt has the token {token}, and the vocabulary has {vocabulary}; is it the model's tokenizer?")]
     Token {
-        /// The token of the prompt that is not in the vocabulary, because it is too large.
+        /// The token of the prompt that is not in the model's vocabulary, because its number is too large.
         token: u32,
-        /// The size of the model's vocabulary.
+        /// The number of tokens in the model's vocabulary.
         vocabulary: usize,
     },
-    /// A setting of the sampling is out of its range.
+    /// A setting of the sampling of tokens is out of its range.
     #[error("{setting} {value}: give {range}")]
     Sampling {
         /// The name of the sampling setting that is out of its range, such as `top_p`.
@@ -63,16 +63,16 @@ pub enum GenerationError {
         /// The range of allowed values for the sampling setting, in words.
         range: &'static str,
     },
-    /// Another generation with this model is still running.
+    /// Another generation of a text with this model is still running.
     #[error("the model generates another text; let that generation end, or open the model a second time")]
     Busy,
-    /// At least one of the model's logits is NaN.
+    /// At least one of the model's logits for the next token of a text is NaN.
     #[error("the logits at position {position} are not numbers; are the parameters of the model valid?")]
     NotANumber {
-        /// The position in the text, counted from 0, of the token after which the logits are NaN.
+        /// The position in the generated text, counted from 0, of the token after which the logits are NaN.
         position: usize,
     },
-    /// A stage of the pipeline has failed; the field is the cause.
+    /// A stage of the pipeline that generates the text has failed; the field is the cause.
     #[error(transparent)]
     Step(#[from] StepError),
 }
@@ -124,13 +124,14 @@ impl LanguageModel {
     }
 }
 
-/// A text that is being continued: an iterator over its new tokens.
+/// A text that a model is continuing: an iterator over its new tokens.
 pub struct Generation<'a> {
     model: &'a LanguageModel,
     pipeline: &'a mut Pipeline<Tokens, Logits, Tokens>,
-    /// The tokens of the text that the pipeline has not processed yet: first the prompt, and later the newest token.
+    /// The tokens of a text to continue that the pipeline has not processed yet: first the prompt, and later the newest
+    /// token.
     input: Vec<u32>,
-    /// The number of tokens of the text that the pipeline has processed.
+    /// The number of tokens of a text to continue that the pipeline has processed.
     known: usize,
     sampling: Sampling,
     random: ChaCha8Rng,
@@ -182,7 +183,7 @@ fn check(sampling: &Sampling) -> Result<(), GenerationError> {
     }
 }
 
-/// Draws the next token and returns its id. `logits` has one number for each token of the vocabulary.
+/// Draws the next token of a text and returns its id. `logits` has one number for each token of the vocabulary.
 fn draw(logits: Vec<f32>, sampling: &Sampling, random: &mut impl Rng) -> u32 {
     let mut ranked: Vec<_> = logits.into_iter().enumerate().collect();
     // The sort is stable, so that the first of equal tokens is the likeliest, on every machine.
@@ -217,8 +218,8 @@ fn draw(logits: Vec<f32>, sampling: &Sampling, random: &mut impl Rng) -> u32 {
 mod tests {
     use super::*;
 
-    /// Draws 20,000 tokens from a vocabulary with these probabilities under the settings `sampling`, and returns the
-    /// share of the draws, from 0 to 1, that each token has. The tests compare the shares with the expected ones.
+    /// Draws 20,000 tokens from a vocabulary with the given probabilities under the settings `sampling`, and returns
+    /// the share of the draws, from 0 to 1, that each token has. The tests compare the shares with the expected ones.
     fn shares(probabilities: &[f64], sampling: Sampling) -> Vec<f64> {
         const DRAWS: usize = 20_000;
         let logits: Vec<_> = probabilities.iter().map(|probability| probability.ln() as f32).collect();

@@ -1,4 +1,4 @@
-//! The end of every model: the projection to the vocabulary, and the loss.
+//! The end of every language model: the projection to the vocabulary, and the loss.
 
 use burn::tensor::{Int, Tensor};
 use stageline::Weight;

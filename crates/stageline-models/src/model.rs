@@ -35,7 +35,7 @@ struct Inner {
     family: Family,
     config: Value,
     naming: Naming,
-    /// The open model folder with the parameters; `None` for a new model.
+    /// The open model folder from which the model's parameters are read; `None` for a new model.
     folder: Option<Arc<ModelFolder>>,
     /// The folder that contains the model's configuration, and perhaps a tokenizer.
     home: PathBuf,
@@ -135,7 +135,7 @@ impl LanguageModel {
         self.0.family.table()[0]
     }
 
-    /// Returns the longest sequence that the model is made for, in tokens.
+    /// Returns the longest sequence, in tokens, that the language model is made for.
     pub fn positions(&self) -> usize {
         self.0.family.positions()
     }
@@ -203,7 +203,7 @@ impl LanguageModel {
     }
 }
 
-/// Returns the folder of a file; the current folder for a plain file name, whose parent is empty.
+/// Returns the folder that contains a file; the current folder for a plain file name, whose parent is empty.
 fn folder_of(file: &Path) -> &Path {
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
@@ -263,8 +263,8 @@ impl Inner {
         table
     }
 
-    /// Returns the layer with its frozen parameters excluded from training. If the model was opened from a folder, the
-    /// layer's parameters are also changed so that they are read from the folder when they are first used.
+    /// Returns a layer of the model with its frozen parameters excluded from training. If the model was opened from a
+    /// folder, the layer's parameters are also changed so that they are read from the folder when they are first used.
     fn with_values<M: Module>(&self, layer: M, place: Place) -> M {
         let layer = match &self.folder {
             Some(folder) => read_lazily(layer, place, &self.naming, folder),

@@ -1,4 +1,4 @@
-//! The correspondence of a model's parameters with the tensors of a folder of the hub.
+//! The correspondence of a model's parameters with the tensors of a model folder in the format of the Hugging Face hub.
 
 /// The place of a layer in a model: the embeddings, a block with its index (counted from 0), or the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,8 +13,8 @@ pub enum Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubTensor {
     pub name: String,
-    /// Whether the tensor's rows are the parameter's columns. PyTorch stores the weights of linear layers as `[outputs,
-    /// inputs]`, and this crate as `[inputs, outputs]`.
+    /// Whether the rows of the tensor on the Hugging Face hub are the parameter's columns. PyTorch stores the weights
+    /// of linear layers as `[outputs, inputs]`, and this crate as `[inputs, outputs]`.
     pub transposed: bool,
 }
 
@@ -52,8 +52,8 @@ pub struct Names {
     pub head: &'static [Name],
     /// The path of the table of token embeddings in the first layer, such as `tokens.weight`.
     pub table: &'static str,
-    /// The suffixes of the names of tensors that a folder may have although no parameter needs them, such as causal
-    /// masks.
+    /// The suffixes of the names of tensors that a model folder may have although no parameter needs them, such as
+    /// causal masks.
     pub buffers: &'static [&'static str],
 }
 
@@ -95,8 +95,8 @@ impl Naming {
         Self { tied: false, ..self }
     }
 
-    /// Whether the head's projection to the vocabulary is tied to the table of token embeddings: both are one
-    /// parameter.
+    /// Whether the projection of a model's head to the vocabulary is tied to the table of token embeddings, so that
+    /// both are one parameter.
     pub fn tied(&self) -> bool {
         self.tied
     }
@@ -107,8 +107,8 @@ impl Naming {
         self.of(Place::Embeddings, self.names.table).expect("a family names its table")
     }
 
-    /// Returns the tensor name of a parameter on the Hugging Face hub, and whether the tensor is stored transposed. The
-    /// parameter has the path `path` in the layer at `place`; `None` if the family has no such name.
+    /// Returns the name of a parameter's tensor on the Hugging Face hub, and whether the tensor is stored transposed.
+    /// The parameter has the path `path` in the layer at `place`; `None` if the model family has no such tensor.
     pub fn of(&self, place: Place, path: &str) -> Option<HubTensor> {
         if place == Place::Head && path == OUTPUT {
             return Some(match self.tied {
@@ -129,14 +129,14 @@ impl Naming {
         Some(HubTensor { name: format!("{}{layer}{}", self.root, found.hub), transposed: found.transposed })
     }
 
-    /// Whether a folder may have a tensor of this name although no parameter needs it: a buffer, or a copy of a tied
-    /// table.
+    /// Whether a model folder may have a tensor with the name `name` although no parameter needs it: a buffer, or a
+    /// copy of a tied table.
     pub fn is_spare(&self, name: &str) -> bool {
         self.is_copy_of_table(name) || self.names.buffers.iter().any(|end| name.ends_with(end))
     }
 
-    /// Whether the tensor of this name is a second copy of the table of token embeddings, which some folders have for a
-    /// tied head.
+    /// Whether the tensor with the name `name` is a second copy of the table of token embeddings, which some model
+    /// folders have for a tied head.
     pub fn is_copy_of_table(&self, name: &str) -> bool {
         self.tied && name == UNTIED
     }

@@ -57,7 +57,7 @@ impl Path {
 /// The tensor that a model folder must have for one parameter: its name and its shape.
 pub struct Expected {
     pub name: String,
-    /// The shape of the tensor on the Hugging Face hub.
+    /// The shape that a parameter's tensor must have on the Hugging Face hub.
     pub shape: Vec<usize>,
 }
 
@@ -112,7 +112,7 @@ impl ModuleVisitor for ExpectedOf<'_> {
     }
 }
 
-/// Returns the tensor name of a parameter on the Hugging Face hub, and whether the tensor is stored transposed. The
+/// Returns the name of a parameter's tensor on the Hugging Face hub, and whether the tensor is stored transposed. The
 /// parameter has the path `path` in the layer at `place`.
 ///
 /// # Panics
@@ -121,8 +121,8 @@ pub fn tensor_of(naming: &Naming, place: Place, path: &str) -> HubTensor {
     naming.of(place, path).unwrap_or_else(|| panic!("the parameter `{path}` of {place:?} has no name on the hub"))
 }
 
-/// Returns the layer, changed so that its parameters are read from the folder when they are first used. The folder must
-/// have passed [`Expected::check`], or the first use may panic.
+/// Returns a layer of the model, changed so that its parameters are read from the model folder when they are first
+/// used. The folder must have passed [`Expected::check`], or the first use may panic.
 pub fn read_lazily<M: Module>(layer: M, place: Place, naming: &Naming, folder: &Arc<ModelFolder>) -> M {
     layer.map(&mut ReadLazily { path: Path::default(), place, naming, folder })
 }

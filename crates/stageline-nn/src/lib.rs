@@ -64,8 +64,8 @@ mod tests {
     }
 
     /// Runs the forward and backward of a linear layer in a test, and returns the bits of its output and of the
-    /// gradients of its input, weight and bias. The backward is split into input and weight gradients if `halves` is
-    /// set, and whole otherwise.
+    /// gradients of its input, weight and bias. `halves` says whether the backward is split into input and weight
+    /// gradients.
     fn linear<const D: usize>(
         run: impl Fn(Tensor<D>) -> Tensor<D>,
         (weight, bias): (&Param<Tensor<2>>, Option<&Param<Tensor<1>>>),
@@ -141,7 +141,8 @@ mod tests {
         assert_eq!(deferred.into_iter().map(|deferred| deferred.ids).collect::<Vec<_>>(), [vec![gamma]]);
     }
 
-    /// Tests a linear layer's output and gradients in f32 against plain loops over the definition in f64.
+    /// Tests a linear layer's output and gradients in f32 against plain loops in f64 that follow the layer's
+    /// definition.
     #[test]
     fn linear_is_close_to_its_definition_in_f64() {
         const ROWS: usize = 37;

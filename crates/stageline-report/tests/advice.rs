@@ -1,4 +1,4 @@
-//! The recommended trainings of synthetic runs, whose costs and noise are given by the test.
+//! Tests the recommended trainings of synthetic runs, whose costs and noise are given by the test.
 
 mod synthetic;
 
@@ -10,7 +10,7 @@ use stageline_schedule::{GPipe, OneFOneB, Schedule};
 
 use synthetic::log;
 
-/// Returns the log of a run with this noise scale, and micro-batches of 100 tokens.
+/// Returns the log of a run with micro-batches of 100 tokens whose gradient has the noise scale `scale`, in tokens.
 fn noisy(mut log: RunLog, scale: f64) -> RunLog {
     let total = SignalAndNoise { squared_norm: 1.0, variance: scale };
     let micro_batches = log.plan.micro_batches() as f64;
@@ -25,7 +25,8 @@ fn noise(log: &RunLog) -> NoiseScales {
     log.noise_scales().unwrap()
 }
 
-/// Returns the question about the run's own number of workers under 1F1B, with at most `most_workers` workers.
+/// Returns the question which training reaches the loss of a run soonest, for the run's own number of workers under
+/// 1F1B and with at most `most_workers` workers.
 fn question<'a>(log: &'a RunLog, noise: &'a NoiseScales, most_workers: usize) -> Question<'a> {
     let (workers, micro_batches) = (log.plan.workers(), log.plan.micro_batches());
     let target = Target { workers, micro_batches, schedule: &OneFOneB, cut: Cut::Balanced };
@@ -40,8 +41,9 @@ fn change(advice: &Advice) -> Change {
     advice.recommendation.as_ref().unwrap().change
 }
 
-/// Tests the recommended M against the closed form of 1F1B with two equal stages: a step takes (M + 1) x 12 s and 2 s for
-/// the flush, and a training takes 1 + N / (100 M) steps for each full-batch step.
+/// Tests the recommended number of micro-batches (M) against the closed form of 1F1B with two equal stages: a step
+/// takes (M + 1) x 12 s and 2 s for the flush, and a training takes 1 + N / (100 M) steps for each full-batch step, for
+/// a noise scale of N tokens.
 #[test]
 fn the_m_with_the_least_time_is_recommended_with_its_figures() {
     let log = noisy(log(&[1.0; 8], 2, 4, 0.0), 1e5);
@@ -70,7 +72,8 @@ fn the_m_with_the_least_time_is_recommended_with_its_figures() {
     assert_eq!(advice.recommendation.unwrap().to_string(), expected);
 }
 
-/// Tests the same costs and noise as above, for which M = 8 to 128 take at most 10% longer than M = 32.
+/// Tests a run in which M = 8 to 128 micro-batches take at most 10% longer than M = 32: the recommended M is that of
+/// the run if it is one of these, and 128 if it is larger.
 #[test]
 fn the_m_of_the_run_stays_among_equals_and_a_larger_one_falls_to_the_largest_of_them() {
     let seconds = |m: f64| ((m + 1.0) * 12.0 + 2.0) * (1.0 + 1e3 / m);
@@ -178,7 +181,8 @@ fn fewer_workers_are_recommended_if_links_make_the_pipeline_slower() {
     assert!(advice.alternatives.left_out.iter().any(unlinked), "{:?}", advice.alternatives.left_out);
 }
 
-/// Tests larger micro-batches whose costs two runs have: a + b x size, so a token of a larger micro-batch takes less time.
+/// Tests the recommendation of larger micro-batches, whose costs follow from two runs: a + b x size, so a token of a
+/// larger micro-batch takes less time.
 #[test]
 fn larger_micro_batches_are_recommended_if_two_sizes_are_measured() {
     let of_size = |tokens: f64| {
@@ -207,7 +211,8 @@ fn larger_micro_batches_are_recommended_if_two_sizes_are_measured() {
     );
 }
 
-/// Tests a memory with room for 4 live micro-batches on each worker. GPipe keeps all M of them, and 1F1B at most P.
+/// Tests a memory with room for 4 live micro-batches on each worker. GPipe keeps all M micro-batches of a step live,
+/// and 1F1B at most P, the number of stages.
 #[test]
 fn a_training_that_needs_too_much_memory_is_not_recommended() {
     let log = noisy(log(&[1.0; 8], 2, 4, 0.0), 1e5);

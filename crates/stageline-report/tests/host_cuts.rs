@@ -11,8 +11,8 @@ use synthetic::log;
 
 const LINK: Link = Link { latency: 0.25, bandwidth: 1e6 };
 
-/// Makes the log of a run with one layer on each stage. The boundary after stage i carries `megabytes[i]` MB for each
-/// micro-batch.
+/// Makes the log of a run with one layer on each stage. At the boundary after stage i, each micro-batch sends
+/// `megabytes[i]` MB.
 fn log_of(layers: &[f64], megabytes: &[f64]) -> RunLog {
     let mut log = log(layers, layers.len(), 4, 0.0);
     for step in &mut log.steps {
@@ -33,8 +33,8 @@ fn refused(log: &RunLog, hosts: &[usize], schedule: &dyn Schedule) -> PredictErr
     Measured::of(log).unwrap().host_cuts(&hosts, LINK, schedule, 4).unwrap_err()
 }
 
-/// Tests all partitions over two hosts with one micro-batch. They compute for the same time, and differ in the
-/// transfers and in the longest flush (optimizer step), which is that of the larger stage.
+/// Tests all partitions over two hosts with one micro-batch. All partitions take the same time to compute, and differ
+/// in the transfers and in the longest flush (optimizer step), which is that of the larger stage.
 #[test]
 fn with_one_micro_batch_hosts_split_where_activations_are_smallest() {
     let megabytes = [5.0, 4.0, 0.5, 4.0, 5.0];
@@ -83,7 +83,7 @@ fn all_cuts(layers: usize, stages: usize) -> Vec<Vec<usize>> {
 }
 
 /// Tries all partitions that separate hosts at stage boundaries of the run. Returns each choice of these boundaries
-/// with the simulated step time of its most even partition.
+/// with the simulated step time of the most even partition that it allows.
 fn by_brute_force(layers: &[f64], log: &RunLog, hosts: &[usize], micro_batches: usize) -> Vec<(Vec<usize>, f64)> {
     let stages: usize = hosts.iter().sum();
     let firsts: Vec<usize> = hosts.iter().scan(0, |next, host| Some(std::mem::replace(next, *next + host))).collect();
@@ -138,8 +138,8 @@ fn by_brute_force(layers: &[f64], log: &RunLog, hosts: &[usize], micro_batches: 
     best.into_iter().map(step).collect()
 }
 
-/// Compares the partitions with those that brute force finds, for pseudo-random layers and bytes, on two and three
-/// hosts, with one or more layers for each stage of the run.
+/// Compares the partitions over hosts that the search finds with those that brute force finds, for pseudo-random layers
+/// and bytes, on two and three hosts, with one or more layers for each stage of the run.
 #[test]
 fn all_partitions_over_hosts_are_found_and_the_best_is_first() {
     let mut state = 1_u64;

@@ -1,4 +1,4 @@
-//! Logs that cannot be read, or do not have what a prediction needs.
+//! Tests logs that cannot be read, or do not have what a prediction needs.
 
 mod synthetic;
 

@@ -1,4 +1,5 @@
-//! The noise scale of synthetic runs, whose noise is known at every step, and the steps to the same loss.
+//! Tests the noise scale of synthetic runs, whose noise is known at every step, and the number of steps to the same
+//! loss.
 
 mod synthetic;
 
@@ -7,11 +8,11 @@ use stageline_report::{NoNoise, RunLog};
 
 use synthetic::log;
 
-/// The weight of the targets of a step in these runs.
+/// The weight of the targets of a step in the synthetic runs of these tests.
 const BATCH: f64 = 100.0;
 
-/// Makes the log of a run with a step for each of `estimates`, the squared norm and the variance that the step measured;
-/// `None` for a step that measured none.
+/// Makes the log of a run with one step for each entry of `estimates`: the squared norm and the variance of the
+/// gradient that the step measured, or `None` for a step that measured neither.
 fn run(estimates: &[Option<(f64, f64)>]) -> RunLog {
     let mut log = log(&[1.0; 2], 2, 4, 0.0);
     let template = log.steps[0].clone();
@@ -26,7 +27,8 @@ fn run(estimates: &[Option<(f64, f64)>]) -> RunLog {
     log
 }
 
-/// Returns the number of steps with another batch that one step of the run is worth, at a known noise scale.
+/// Returns the number of steps with batches of the weight `batch` that one step of a test's run is worth, at a known
+/// noise scale.
 fn worth(scale: f64, batch: f64) -> f64 {
     (1.0 + scale / batch) / (1.0 + scale / BATCH)
 }
@@ -44,8 +46,8 @@ fn a_constant_noise_scale_gives_the_steps_of_the_closed_form() {
     assert!((scales.typical() - 300.0).abs() < 1e-9 && (scales.last() - 300.0).abs() < 1e-9);
 }
 
-/// Tests a run whose noise scale grows from 10 to 1000: the early steps are worth as many steps with any large batch, and
-/// the late ones are not. A single noise scale for the whole run would miss both.
+/// Tests a run whose noise scale grows from 10 to 1000 tokens: each early step is worth about one step with a larger
+/// batch too, and each late step is worth only a part of one. A single noise scale for the whole run would miss both.
 #[test]
 fn each_part_of_the_run_counts_with_its_own_noise_scale() {
     let phases: Vec<_> = (0..400).map(|step| Some(if step < 200 { (1e4, 1e5) } else { (1.0, 1e3) })).collect();
@@ -60,7 +62,8 @@ fn each_part_of_the_run_counts_with_its_own_noise_scale() {
     assert_eq!(scales.last(), 1000.0);
 }
 
-/// Tests a short log whose first gradients are a thousand times larger, as at the start of a training.
+/// Tests the noise scale of a short log whose first gradients are a thousand times larger, as at the start of a
+/// training.
 #[test]
 fn large_early_gradients_do_not_hide_the_noise_of_the_rest() {
     let short: Vec<_> = (0..30).map(|step| Some(if step < 3 { (1e6, 2e3) } else { (1.0, 2e3) })).collect();
@@ -112,8 +115,8 @@ fn a_noise_scale_that_is_not_known_has_a_reason_with_a_way_out() {
     }
 }
 
-/// Tests estimates of single steps that are off by up to their own size, as at the beginning of a training: the squared
-/// norm falls from 100 to 1, and the noise scale grows from 50 to 2000.
+/// Tests rough estimates of the gradient noise, each off by up to its own size, as single steps give them: the squared
+/// norm falls from 100 to 1 over the run, and the noise scale grows from 50 to 2000 tokens.
 #[test]
 fn rough_estimates_give_the_steps_of_the_true_noise_scales() {
     // A generator of equally distributed shares from -1 to 1 (Knuth's MMIX).

@@ -1,4 +1,4 @@
-//! The values in the charts of a run's page, from synthetic logs.
+//! Tests the values in the charts of a run's HTML page, from synthetic logs.
 
 mod synthetic;
 
@@ -7,19 +7,20 @@ use stageline_report::{RunLog, run_page};
 
 use synthetic::log;
 
-/// Returns the part of a page that draws the chart with this title; `None` if the page has no such chart.
+/// Returns the part of an HTML page that draws the chart with the given title; `None` if the page has no such chart.
 fn chart<'a>(page: &'a str, title: &str) -> Option<&'a str> {
     let start = page.find(&format!("aria-label='{title}'"))?;
     let chart = &page[start..];
     Some(&chart[..chart.find("</ul>").unwrap()])
 }
 
-/// Returns the marked points of the lines of a chart, as `name: y at x`.
+/// Returns the marked points of the lines of a chart, each as text of the form `name: y at x`.
 fn points(chart: &str) -> Vec<&str> {
     chart.split("<title>").skip(1).map(|rest| rest.split("</title>").next().unwrap()).collect()
 }
 
-/// Returns the heights of the points of each line of a chart, as values, where the axis is from 0 to `top`.
+/// Returns the heights of the points of each line of a chart, converted to values of a vertical axis that goes from 0
+/// to `top`.
 fn heights(chart: &str, top: f64) -> Vec<Vec<f64>> {
     // The axis is from y = 272 up to y = 32.
     let value = |point: &str| top * (272.0 - point.split_once(',').unwrap().1.parse::<f64>().unwrap()) / 240.0;
@@ -27,8 +28,8 @@ fn heights(chart: &str, top: f64) -> Vec<Vec<f64>> {
     lines.map(|line| line.split(' ').filter(|point| !point.is_empty()).map(value).collect()).collect()
 }
 
-/// Makes the log of a run of two stages whose noise was measured in every step: the scale of stage 0 is 10, and that of
-/// stage 1 is 20 in every step but the third, where the noise hides the gradient.
+/// Makes the log of a run of two stages whose gradient noise was measured in every step: the noise scale of stage 0 is
+/// 10 tokens, and that of stage 1 is 20 in every step but the third, where the noise hides the gradient.
 fn noisy() -> RunLog {
     let mut log = log(&[1.0; 2], 2, 4, 0.0);
     for (at, step) in log.steps.iter_mut().enumerate() {
@@ -78,7 +79,7 @@ fn a_log_without_noise_of_stages_has_no_chart_of_it() {
     assert!(!run_page(&log).contains("Noise scale"));
 }
 
-/// Makes the health of a parameter with these norms of its values, its update and its gradient.
+/// Makes the health record of a parameter with the given norms of its values, its update and its gradient.
 fn health(parameter: &str, [values, update, gradient]: [f64; 3]) -> Health {
     Health {
         stage: 0,

@@ -1,4 +1,4 @@
-//! Predictions from synthetic runs, against closed forms.
+//! Tests predictions from synthetic runs against closed forms.
 
 mod synthetic;
 
@@ -10,8 +10,8 @@ use stageline_schedule::{GPipe, Interleaved, OneFOneB, Schedule, ZbH1, ZbV};
 
 use synthetic::{log, simulated};
 
-/// Tests that a link costs its latency and transfer time twice with one micro-batch, which crosses every boundary
-/// forward and back.
+/// Tests that a network link costs its latency and transfer time twice with one micro-batch, which crosses every
+/// boundary forward and back.
 #[test]
 fn a_link_costs_its_latency_and_transfer_time() {
     let one = |workers| Target { workers, micro_batches: 1, schedule: &OneFOneB, cut: Cut::OfTheRun };
@@ -32,14 +32,14 @@ fn a_link_costs_its_latency_and_transfer_time() {
     assert!(matches!(unknown, PredictError::Bytes), "{unknown}");
 }
 
-/// Makes the log of a run on two hosts with two workers each, which are connected by `link`.
+/// Makes the log of a run on two hosts with two workers each. The network link `link` connects the hosts.
 fn log_of_two_hosts(link: Link) -> RunLog {
     let mut log = log(&[1.0; 12], 4, 4, 0.0);
     log.run.links = vec![None, Some(link), None];
     log
 }
 
-/// Tests that workers in a prediction have the links of the run's workers with the same numbers. Of the three
+/// Tests that workers in a prediction have the network links of the run's workers with the same numbers. Of the three
 /// boundaries between the run's four workers, only the second has a link.
 #[test]
 fn links_of_the_run_connect_the_same_workers_in_a_prediction() {
@@ -68,8 +68,8 @@ fn links_of_the_run_connect_the_same_workers_in_a_prediction() {
     assert!(predict(&measured.over(link).unwrap(), 6, &OneFOneB).is_ok());
 }
 
-/// Tests that the transfer time in a send of the log is not counted again in a prediction; the rest of the send is
-/// counted at every boundary.
+/// Tests that the transfer time in a send of the log is not counted again in a prediction. The rest of the send, which
+/// keeps the worker busy, is counted at every boundary.
 #[test]
 fn transfer_time_is_counted_once() {
     let link = Link { latency: 0.25, bandwidth: 1e6 };
@@ -93,8 +93,8 @@ fn transfer_time_is_counted_once() {
     assert!((step(&log) - (without_sends - 2.0 * 2.25) - 6.0 * 2.375).abs() < 1e-9, "{}", step(&log));
 }
 
-/// Tests that a run whose steps take 1.25 times as long as they are simulated has predictions that are as much longer.
-/// A run over links has none of this, because its links may be the reason.
+/// Tests that predicted steps are 1.25 times as long as simulated ones if the run's own steps were. A run over network
+/// links gets no such factor, because its links may be the reason.
 #[test]
 fn steps_that_vary_take_longer_than_simulated_in_predictions_too() {
     let log = log(&[1.0; 4], 2, 4, 0.5);
@@ -113,8 +113,8 @@ fn steps_that_vary_take_longer_than_simulated_in_predictions_too() {
     assert!((linked - (12.0 + 1.0 + 0.5 / 4.0 + 2.0)).abs() < 1e-9, "{linked}");
 }
 
-/// Tests the bubble that a plan has with only one of its links. With one micro-batch, every link adds the transfer time
-/// of one activation and one gradient to the step.
+/// Tests the bubble that is predicted for a plan if only one of its network links takes time. With one micro-batch,
+/// every link adds the transfer time of one activation and one gradient to the step.
 #[test]
 fn crossings_give_the_bubble_of_each_link_alone() {
     let link = |seconds| Link { latency: seconds, bandwidth: 1e6 };
@@ -241,7 +241,7 @@ fn the_overhead_of_the_runtime_grows_with_the_number_of_actions() {
     assert!((step(&with, 16) - step(&without, 16) - 3.2).abs() < 1e-9);
 }
 
-/// Tests that the longest stage of a balanced partition is as short as contiguous layers allow.
+/// Tests the balanced partition of unequal layers: its longest stage is as short as contiguous layers allow.
 #[test]
 fn unequal_layers_are_balanced() {
     let measured = Measured::of(&log(&[4.0, 1.0, 1.0, 1.0, 1.0, 4.0], 2, 4, 0.0)).unwrap();
@@ -256,7 +256,8 @@ fn unequal_layers_are_balanced() {
     assert_eq!(error.to_string(), "6 layers cannot be cut into 7 stages; ask for 1 to 6 stages");
 }
 
-/// Tests the prediction of the run itself. The partition of the run is uneven, so it differs from the balanced one.
+/// Tests the prediction of the measured run itself, whose partition of the layers is uneven and so differs from the
+/// balanced one.
 #[test]
 fn the_run_itself_is_predicted_with_its_own_partition() {
     let log = log(&[3.0, 3.0, 1.0, 1.0], 2, 4, 0.0);
@@ -310,7 +311,8 @@ fn times_come_from_synchronised_steps_and_throughput_from_the_others() {
     assert!(run_page(&log).contains("1 tokens a second in the other steps"));
 }
 
-/// Tests costs that are linear in the size of a micro-batch, a + b x size: two runs give those of any third size.
+/// Tests costs that are linear in the size of a micro-batch, a + b x size: the costs of runs with two sizes give those
+/// of any third size.
 #[test]
 fn two_runs_with_micro_batches_of_other_sizes_give_linear_costs() {
     let of_size = |tokens: f64| {

@@ -1,4 +1,4 @@
-//! Predictions of schedules that split backwards, from synthetic runs.
+//! Tests predictions of schedules that split backwards, from synthetic runs.
 
 mod synthetic;
 
@@ -10,8 +10,8 @@ use stageline_schedule::{Costs, OneFOneB, Placement, Plan, Schedule, StageCost, 
 
 use synthetic::log;
 
-/// Makes the log of a run under ZB-H1 of two stages, in whose events a share of every backward is the input gradient. A
-/// forward takes 2 s and a backward 4 s.
+/// Makes the log of a run under ZB-H1 of two stages in which the share `share` of every backward is the input gradient.
+/// A forward takes 2 s and a backward 4 s.
 fn split(share: f64) -> RunLog {
     let mut log = log(&[1.0; 4], 2, 4, 0.0);
     let plan: Plan = ZbH1.plan(2, 4).unwrap();
@@ -59,8 +59,8 @@ fn a_split_backward_has_the_measured_shares_of_its_halves() {
     assert_eq!(costs.stage(0, 0), StageCost::new(2.0, 2.0, 2.0));
 }
 
-/// Tests a run with an overhead of 0.8 s in the 8 actions of a worker. A worker of ZB-H1 has 12 actions, because each
-/// backward is two.
+/// Tests a run in which a worker has an overhead of 0.8 s for its 8 actions. Under ZB-H1 a worker has 12 actions,
+/// because each backward is split into two, and each action has the same overhead.
 #[test]
 fn both_halves_of_a_backward_have_the_overhead_of_an_action() {
     let [without, with] = [0.0, 0.8].map(|other| Measured::of(&log(&[1.0; 4], 2, 4, other)).unwrap());

@@ -10,22 +10,24 @@ use std::time::Instant;
 use clap::Parser;
 use stageline_schedule::{Costs, check, schedule_named, simulate};
 
-/// Times the generation, check and simulation of plans with P stages and growing numbers of micro-batches
+/// Command-line flags of the benchmark that times the generation, check and simulation of plans with P stages and
+/// growing numbers of micro-batches
 #[derive(Parser)]
 struct Flags {
-    /// Number of stages P
+    /// Number of pipeline stages (P) of the measured plans
     #[arg(long, default_value_t = 1024)]
     stages: usize,
-    /// Largest number of micro-batches M; an eighth, a quarter and a half of it are measured first
+    /// Largest number of micro-batches (M) of a measured plan; plans with an eighth, a quarter and a half as many are
+    /// measured first
     #[arg(long, default_value_t = 8192)]
     micro_batches: usize,
-    /// Name of the schedule of the measured plans
+    /// Name of the schedule, such as `1f1b`, of the measured plans
     #[arg(long, default_value = "1f1b")]
     schedule: String,
     /// Number of micro-batches that a channel between two stages can store; all micro-batches of a step if unset
     #[arg(long)]
     capacity: Option<usize>,
-    /// Has no effect; `cargo bench` passes this flag
+    /// A flag that `cargo bench` passes to every benchmark, and that has no effect
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -61,7 +63,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Calls `run`, and returns its result and the time of the call in seconds.
+/// Calls the closure `run`, and returns its result and the duration of the call in seconds.
 fn timed<T>(run: impl FnOnce() -> T) -> (T, f64) {
     let start = Instant::now();
     let result = run();

@@ -10,36 +10,38 @@ use crate::plan::{Action, Carried, Compute, Transfer};
 /// its transfers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StageCost {
-    /// F: the time of the stage's forward of one micro-batch.
+    /// The time of the stage's forward (F) of one micro-batch.
     pub forward: f64,
-    /// I: the time of the half of the stage's backward that computes the gradient of its input.
+    /// The time of the half of the stage's backward that computes the gradient of its input (I), for one micro-batch.
     pub input_gradient: f64,
-    /// W: the time of the half of the stage's backward that computes the gradients of its weights.
+    /// The time of the half of the stage's backward that computes the gradients of its weights (W), for one
+    /// micro-batch.
     pub weight_gradient: f64,
-    /// B: the time of the stage's whole backward. The gradient of the stage's input is sent at the end of this time.
+    /// The time of the stage's whole backward (B) of one micro-batch. The gradient of the stage's input is sent at the
+    /// end of this time.
     pub backward: f64,
-    /// The latency from the send of the stage's output until the next stage can receive it. The workers of both stages
+    /// The latency from the send of a stage's output until the next stage can receive it. The workers of both stages
     /// can compute during the transfer.
     pub send_activation: f64,
-    /// The latency from the send of the gradient of the stage's input until the previous stage can receive it. The
+    /// The latency from the send of the gradient of a stage's input until the previous stage can receive it. The
     /// workers of both stages can compute during the transfer.
     pub send_gradient: f64,
 }
 
 impl StageCost {
-    /// Makes the costs of a stage whose transfers take no time, and whose whole backward takes as long as its two
-    /// halves together.
+    /// Makes the costs of a stage whose transfers take no time, and whose whole backward takes as long as its input
+    /// gradient and its weight gradient together.
     pub const fn new(forward: f64, input_gradient: f64, weight_gradient: f64) -> Self {
         let backward = input_gradient + weight_gradient;
         Self { forward, input_gradient, weight_gradient, backward, send_activation: 0.0, send_gradient: 0.0 }
     }
 
-    /// Returns the costs of this stage with `latency` as the latency of its transfers of activations and of gradients.
+    /// Returns a stage's costs with `latency` as the latency of its transfers of activations and of gradients.
     pub const fn with_latency(self, latency: f64) -> Self {
         Self { send_activation: latency, send_gradient: latency, ..self }
     }
 
-    /// Returns the latency of the stage's transfers, or `None` if it differs between activations and gradients.
+    /// Returns the latency of a stage's transfers, or `None` if activations and gradients have different latencies.
     pub(crate) fn latency(&self) -> Option<f64> {
         (self.send_activation == self.send_gradient).then_some(self.send_activation)
     }
@@ -49,8 +51,8 @@ impl StageCost {
         [forward, input_gradient, weight_gradient, backward, send_activation, send_gradient]
     }
 
-    /// Returns the costs of one of `parts` equal parts of the stage: the computation time is divided by `parts`, and
-    /// the latency of transfers stays the same.
+    /// Returns the costs of one of `parts` equal parts of a stage: the computation time is divided by `parts`, and the
+    /// latency of transfers stays the same.
     fn part(self, parts: f64) -> Self {
         Self {
             forward: self.forward / parts,
@@ -65,11 +67,12 @@ impl StageCost {
 /// The rule by which simulated transfers share the workers' communication streams (their queues of transfers).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transfers {
-    /// Any number of transfers overlap, and each of them takes its own latency.
+    /// A rule for simulated transfers: any number of transfers overlap, and each of them takes its own latency.
     #[default]
     Asynchronous,
-    /// Each worker has one communication stream. A transfer occupies the streams of its sender and its receiver, and
-    /// transfers on the same stream follow each other, first come, first served.
+    /// A rule for simulated transfers: each worker has one communication stream (queue of transfers). A transfer
+    /// occupies the streams of its sender and its receiver, and transfers on the same stream follow each other, first
+    /// come, first served.
     Serialised,
 }
 
@@ -77,7 +80,8 @@ pub enum Transfers {
 /// stages of one worker are free.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Costs {
-    /// The costs of each stage for each micro-batch; the last entry of a stage applies to all further micro-batches.
+    /// The costs (times of forward, backward and transfers) of each stage for each micro-batch; the last entry of a
+    /// stage's list applies to all further micro-batches.
     stages: Vec<Vec<StageCost>>,
     /// The time of each stage's optimizer step, in the unit of the costs.
     optimizer: Vec<f64>,
@@ -154,12 +158,12 @@ impl Costs {
         Self { transfers, ..self }
     }
 
-    /// Returns the number of stages that these costs describe.
+    /// Returns the number of stages of the plan for which there are costs (times of forwards, backwards and transfers).
     pub fn stages(&self) -> usize {
         self.stages.len()
     }
 
-    /// Returns the costs of a stage for a micro-batch.
+    /// Returns the costs (times of forward, backward and transfers) of one stage for one micro-batch.
     ///
     /// # Panics
     /// Panics if these costs have no such stage.
@@ -168,7 +172,7 @@ impl Costs {
         costs[micro_batch.min(costs.len() - 1)]
     }
 
-    /// Returns the time of a stage's optimizer step.
+    /// Returns the time of one stage's optimizer step, in the unit of the costs.
     ///
     /// # Panics
     /// Panics if these costs have no such stage.
@@ -176,7 +180,8 @@ impl Costs {
         self.optimizer[stage]
     }
 
-    /// Returns these costs with every time multiplied by `factor`, such as 1000 to turn seconds into milliseconds.
+    /// Returns the costs of a plan with every time multiplied by `factor`, such as 1000 to turn seconds into
+    /// milliseconds.
     ///
     /// # Panics
     /// Panics if a product is negative or not finite.
@@ -197,7 +202,8 @@ impl Costs {
             .with_transfers(self.transfers)
     }
 
-    /// Returns these costs with the latencies of each stage's transfers replaced by `latencies`, one for each stage.
+    /// Returns the costs of a plan with the latencies of each stage's transfers replaced by `latencies`, one for each
+    /// stage.
     ///
     /// # Panics
     /// Panics unless `latencies` has one time per stage, each finite and not negative.
@@ -210,15 +216,16 @@ impl Costs {
         Self::by_micro_batch(stages).with_optimizer(optimizer).with_links(links).with_transfers(transfers)
     }
 
-    /// Returns a copy of these costs in which transfers take no time.
+    /// Returns a copy of a plan's costs in which transfers between stages take no time.
     pub fn without_latency(&self) -> Self {
         let free = |costs: &Vec<StageCost>| costs.iter().map(|cost| cost.with_latency(0.0)).collect();
         let (stages, links) = (self.stages.iter().map(free).collect(), vec![0.0; self.stages()]);
         Self { stages, links, transfers: Transfers::Asynchronous, ..self.clone() }
     }
 
-    /// Returns the costs of the same model with every stage partitioned into `parts` equal stages. The computation and
-    /// optimizer times are divided by `parts`; the times of transfers stay the same for each new stage.
+    /// Returns the costs of the same model with every stage partitioned into `parts` equal stages. The times of
+    /// computation and of optimizer steps are divided by `parts`; the times of transfers stay the same for each new
+    /// stage.
     pub fn cut(&self, parts: usize) -> Self {
         let share = parts as f64;
         let stages = self.stages.iter().map(|costs| costs.iter().map(|cost| cost.part(share)).collect::<Vec<_>>());

@@ -26,8 +26,8 @@ macro_rules! schedules {
             pub use $file::$schedule;
         )*
 
-        /// Every schedule of this crate. Schedules that allow any number of chunks (stages) per worker have 2 chunks
-        /// here.
+        /// The list of all schedules of this crate. Schedules that allow any number of chunks (stages) per worker have
+        /// 2 chunks in the list.
         pub const SCHEDULES: &[&(dyn Schedule + Sync)] = &[$(&$schedule $({ $field: $value })?),*];
     };
 }
@@ -47,7 +47,7 @@ schedules! {
     v_min::VMin,
 }
 
-/// Finds the schedule with this name, such as `1f1b`, in [`SCHEDULES`].
+/// Finds the schedule with a given name, such as `1f1b`, among all schedules of this crate.
 ///
 /// # Errors
 /// Returns an [`UnknownSchedule`] error, which lists the names of all schedules.
@@ -56,7 +56,7 @@ pub fn schedule_named(name: &str) -> Result<&'static (dyn Schedule + Sync), Unkn
     found.copied().ok_or_else(|| UnknownSchedule { name: name.to_owned() })
 }
 
-/// The error for a name that no schedule has, with a message that lists the names of all schedules.
+/// The error for a text that is not the name of any schedule, with a message that lists the names of all schedules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownSchedule {
     name: String,

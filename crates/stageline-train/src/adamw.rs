@@ -18,7 +18,7 @@ impl AdamW {
     const BETAS: [f64; 2] = [0.9, 0.999];
     const EPSILON: f64 = 1e-8;
 
-    /// Creates AdamW with the given weight decay, the betas 0.9 and 0.999, and the epsilon 1e-8.
+    /// Creates the optimizer AdamW with the given weight decay, the betas 0.9 and 0.999, and the epsilon 1e-8.
     pub fn new(weight_decay: f32) -> Self {
         Self { weight_decay: weight_decay.into() }
     }
@@ -61,7 +61,7 @@ impl Optimizer for AdamW {
 mod tests {
     use super::*;
 
-    /// Tests 50 steps of the optimizer against the formula of AdamW, evaluated in f64.
+    /// Tests 50 steps of the optimizer AdamW against the formula of AdamW, evaluated in f64.
     #[test]
     fn steps_match_the_definition_in_f64() {
         const RATE: f64 = 1e-3;

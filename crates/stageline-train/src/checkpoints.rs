@@ -162,7 +162,7 @@ impl Keeper {
         Arc::clone(&self.signalled)
     }
 
-    /// Whether the training ends once `steps` steps are done, because of a signal or `--stop-after`.
+    /// Whether a training ends once `steps` steps are done, because of a signal or `--stop-after`.
     pub fn stops(&self, steps: usize) -> bool {
         self.signalled.load(Ordering::Acquire) || self.stop_after.is_some_and(|last| steps >= last)
     }
@@ -209,8 +209,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// Waits until the last checkpoint is on disk, and prints the `--resume` flag that resumes from it; prints nothing
-    /// if there is no checkpoint. No further checkpoints can be saved.
+    /// Waits until the last checkpoint of the run is on disk, and prints the `--resume` flag that resumes from it;
+    /// prints nothing if there is no checkpoint. No further checkpoints can be saved.
     pub fn finish(&mut self) -> Result<()> {
         let written = self.writer.take().map(Writer::finish).transpose()?.flatten();
         let Some((steps, before)) = self.kept.take() else { return Ok(()) };

@@ -9,9 +9,9 @@ use stageline::{Batch, Payload};
 /// The batch of a step must depend on the number of the step and the number of samples only, so that a resumed training
 /// sees the same samples in the same order.
 pub trait Data: Sync {
-    /// The input of a batch, which the first stage of the pipeline receives.
+    /// The type of a batch's input, which the first stage of the pipeline receives.
     type Input: Payload;
-    /// The targets of a batch, with which the last stage computes the loss.
+    /// The type of a batch's targets, with which the last stage computes the loss.
     type Target: Payload;
 
     /// Returns the batch of the training step `step` (counted from 0), with `samples` samples. Its tensors should be on

@@ -16,11 +16,11 @@ pub fn fingerprint<M: Module>(module: &M) -> (String, usize) {
     (bytes.iter().map(|byte| format!("{byte:02x}")).collect(), hash.values)
 }
 
-/// The visitor that adds the shape and values of each parameter to the SHA-256 digest.
+/// The visitor that adds the shape and values of each of a model's parameters to a SHA-256 digest.
 struct Hash {
     digest: Sha256,
     values: usize,
-    /// The ids of the parameters that have been hashed, so that a tied parameter is hashed only once.
+    /// The ids of the parameters that have been added to a model's hash, so that a tied parameter is hashed only once.
     seen: HashSet<ParamId>,
 }
 

@@ -14,7 +14,7 @@ pub struct Compiling {
 }
 
 impl Compiling {
-    /// Prints that the GPUs among `devices` begin to compile and tune kernels; nothing if there are no GPUs.
+    /// Prints that the GPUs among `devices` begin to compile and tune kernels; prints nothing if there are no GPUs.
     pub fn begin(devices: &[Device]) -> Self {
         let gpus = gpus(devices);
         if !gpus.is_empty() {
@@ -24,7 +24,8 @@ impl Compiling {
         Self { gpus, began: Instant::now() }
     }
 
-    /// Prints how long the compilation took, and the memory of every GPU after it; nothing if there are no GPUs.
+    /// Prints how long GPUs took to compile and tune kernels, and the memory of every GPU afterwards; prints nothing if
+    /// there are no GPUs.
     pub fn end(self) {
         if self.gpus.is_empty() {
             return;
@@ -49,7 +50,8 @@ pub fn gpus(devices: &[Device]) -> Vec<Device> {
     gpus
 }
 
-/// Returns the memory of a GPU as text, given its size, if that is known, and the bytes that are reserved and in use.
+/// Returns the memory of a GPU as text, given its size in bytes, if that is known, and the bytes that are reserved and
+/// in use.
 fn shown(total: Option<u64>, reserved: u64, in_use: u64) -> String {
     let megabytes = |bytes: u64| format!("{:.1} MB", bytes as f64 / 1e6);
     let size = total.map(|total| format!(" of {}", megabytes(total))).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Refuses a job that needs more memory than its devices have, before anything is trained.
+//! Refuses a training job that needs more memory than its devices have, before anything is trained.
 
 use anyhow::{Error, Result, anyhow, ensure};
 use burn::tensor::Device;
@@ -26,8 +26,8 @@ fn least_flush_bytes(optimizer: OptimizerName, rollback: bool) -> u64 {
 }
 
 /// Refuses a model whose parameters and optimizer states alone are too large for the memory of all devices together,
-/// before any parameter is initialised. `parameters` is their number, and `smaller` is advice for the user on how to
-/// make the model smaller.
+/// before any parameter is initialised. `parameters` is the number of elements of the parameters, and `smaller` is
+/// advice for the user on how to make the model smaller.
 ///
 /// # Errors
 /// Returns an error that proposes other flags if the parameters are too large. A run with a stage on a device whose
@@ -92,7 +92,8 @@ where
     Ok(estimated)
 }
 
-/// Estimates the memory of a job as [`estimate`] says, without telling the user about compiled kernels.
+/// Estimates the memory of a job by a step that is rolled back, as [`estimate`] does, without telling the user about
+/// compiled kernels.
 fn rehearse<In, Out, Target, D>(
     pipeline: &mut Pipeline<In, Out, Target>,
     data: &D,
@@ -188,8 +189,8 @@ pub struct Demand<'a> {
 }
 
 impl Demand<'_> {
-    /// Checks that the estimated memory of a job fits into the memory of its devices. The error proposes only settings
-    /// that this job can change; a resumed run, for example, cannot change its optimizer.
+    /// Checks that the estimated memory of a training job fits into the memory of its devices. The error proposes only
+    /// settings that this job can change; a resumed run, for example, cannot change its optimizer.
     fn check(&self, estimate: &MemoryEstimate) -> Result<(), Box<DoesNotFit>> {
         let (job, rows) = (self.job, self.job.training.micro_batch_size);
         let takes = |lever: &Lever| match lever {
@@ -204,9 +205,9 @@ impl Demand<'_> {
     }
 }
 
-/// The estimated memory that a job needs, for comparison with the memory that its devices have.
+/// The estimated memory that a training job needs, for comparison with the memory that its devices have.
 struct Room<'a> {
-    /// The memory estimate of the job, including the copies that are made for checkpoints if the job writes any.
+    /// The memory estimate of a training job, including the copies that are made for checkpoints if the job writes any.
     needed: MemoryEstimate,
     /// The number of bytes that the pipeline already has in use at the time of the estimate, summed over all workers.
     in_use: u64,
@@ -223,8 +224,8 @@ impl<'a> Room<'a> {
         Self { needed, in_use, job }
     }
 
-    /// Returns the memory that a device has for this job, in bytes; `None` if the size of the device's memory is not
-    /// known.
+    /// Returns the memory that a device has for a training job, in bytes; `None` if the size of the device's memory is
+    /// not known.
     fn on(&self, device: &Device) -> Option<u64> {
         memory_of(device, self.job, self.in_use)
     }
@@ -234,8 +235,8 @@ impl<'a> Room<'a> {
     }
 }
 
-/// Returns the error message for a job that does not fit into the memory of a device. The message shows each proposed
-/// change as flags, such as `--recompute full`.
+/// Returns the error message for a training job that does not fit into the memory of a device. The message shows each
+/// proposed change as flags, such as `--recompute full`.
 fn explain(refused: &DoesNotFit) -> String {
     let flag = |lever: &Lever| match lever {
         Lever::SmallerMicroBatches { rows, micro_batches } => {

@@ -9,11 +9,11 @@ use crate::fingerprint::fingerprint;
 /// A model from which a pipeline is built: either a sequence of layers that can be cut into stages automatically, or a
 /// model that the user has cut into stages by hand.
 pub trait Model {
-    /// The input of the model, which the first stage receives from a batch.
+    /// The type of the model's input, which the first stage receives from a batch.
     type Input: Payload;
-    /// The output of the model, which [`Pipeline::infer`](stageline::Pipeline::infer) returns.
+    /// The type of the model's output, which [`Pipeline::infer`](stageline::Pipeline::infer) returns.
     type Output: Payload;
-    /// The targets with which the last stage computes the loss.
+    /// The type of the targets with which the last stage computes the loss.
     type Target: Payload;
 
     /// Returns the total number of elements of the model's parameters, without initialising them; `None` for a model

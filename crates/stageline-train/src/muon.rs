@@ -32,7 +32,8 @@ pub enum State<const D: usize> {
 }
 
 impl MuonAndAdamW {
-    /// Creates the optimizer with the given weight decay, and with burn's defaults for Muon.
+    /// Creates the optimizer that steps matrices with Muon and other parameters with AdamW, with the given weight decay
+    /// and burn's defaults for Muon.
     pub fn new(weight_decay: f32) -> Self {
         let muon = MuonConfig::new().with_weight_decay(Some(WeightDecayConfig::new(weight_decay)));
         let muon = muon.with_adjust_lr_fn(AdjustLrFn::MatchRmsAdamW).build();
@@ -72,7 +73,8 @@ impl Optimizer for MuonAndAdamW {
     }
 }
 
-/// A saved state has the fields of the optimizer that the parameter's number of dimensions selects.
+/// Saves and loads the optimizer state of one parameter with `D` dimensions: a saved state has the fields of Muon for a
+/// matrix, and those of AdamW otherwise.
 impl<const D: usize> RecordState for State<D> {
     fn state_flatten(&self, prefix: &str, out: &mut StateSink) {
         match self {

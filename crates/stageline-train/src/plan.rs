@@ -17,9 +17,10 @@ use crate::settings::values::{CutBy, ScheduleBy};
 #[derive(Clone)]
 pub struct Planned {
     pub schedule: Arc<dyn Schedule + Send + Sync>,
-    /// The number of stages of the whole model. In schedules with chunks, a worker has several of them.
+    /// The number of stages of the whole model in the chosen plan. In schedules with chunks, a worker has several
+    /// stages.
     pub stages: usize,
-    /// The cut of the model into stages; `None` for a model that is cut by hand.
+    /// The cut (partition) of the model into stages; `None` for a model that the user has cut into stages by hand.
     pub cut: Option<Cut>,
 }
 
@@ -90,7 +91,8 @@ pub fn choose(running: &Running, training: &Training, costs: Option<&Costs>) -> 
     Ok(Planned { schedule, stages, cut })
 }
 
-/// Returns the cut of the model into stages that the flags ask for; `None` for a model that is cut by hand.
+/// Returns the cut (partition) of the model into stages that the flags ask for; `None` for a model that the user has
+/// cut by hand.
 fn cut(
     running: &Running,
     schedule: &dyn Schedule,
@@ -129,9 +131,9 @@ fn device_of_worker(worker: usize, used: usize, workers: usize) -> usize {
     worker * used / workers
 }
 
-/// Returns the speed of each of a replica's `workers` workers: that of its device, divided among all workers on the
-/// same entry of `--device`. With several replicas it is that of the slowest replica. `speeds` has the speed of each
-/// entry.
+/// Returns the relative speed of each of a replica's `workers` workers: the speed of its device, divided among all
+/// workers on the same entry of `--device`. With several replicas it is the speed of the slowest replica. `speeds` has
+/// the relative speed of each entry.
 ///
 /// # Errors
 /// Returns an error if `--device` names more devices than there are workers.
@@ -150,7 +152,7 @@ fn worker_speeds(speeds: &[f64], replicas: usize, workers: usize) -> Result<Vec<
     Ok((0..workers).map(slowest).collect())
 }
 
-/// Checks that there are no more devices than workers of all replicas.
+/// Returns an error if `--device` lists more devices than all replicas together have workers.
 fn check_devices(used: usize, workers: usize) -> Result<()> {
     ensure!(
         used <= workers,
@@ -179,7 +181,7 @@ fn stage_costs(costs: Option<&Costs>, speeds: &[f64]) -> Result<PlanCosts> {
     Ok(PlanCosts::by_stage(stages.collect()))
 }
 
-/// A named schedule with another number of stages (chunks) on each worker than its default.
+/// A schedule with another number of stages (chunks) on each worker than its default.
 struct Chunked {
     schedule: &'static (dyn Schedule + Sync),
     chunks: usize,
@@ -241,7 +243,7 @@ mod tests {
     use crate::settings::flags::TrainingFlags;
     use crate::settings::merge::Settings;
 
-    /// The number of forwards that layers of the test have run.
+    /// The number of forwards that the layers of a test's model have run.
     static FORWARDS: AtomicUsize = AtomicUsize::new(0);
 
     #[derive(Module, Debug)]
@@ -277,7 +279,8 @@ mod tests {
         Job::of(TrainingFlags::from_arg_matches(&matches).unwrap(), Settings(BTreeMap::new())).unwrap()
     }
 
-    /// Tests that layers are run only if their FLOPs or times are needed: with a list as cut, they mostly are not.
+    /// Tests that a model's layers are run to find their costs only if their FLOPs or times are needed; for a cut that
+    /// is given as a list, they mostly are not.
     #[test]
     fn no_layer_is_run_for_a_list_cut_whose_flops_nobody_needs() {
         let layer = |device: &Device| Layer { linear: LinearConfig::new(2, 2).init(device) };

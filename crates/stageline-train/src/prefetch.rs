@@ -1,4 +1,4 @@
-//! Reads batches ahead of the steps on threads of their own.
+//! Reads the batches of a training ahead of the steps, on threads of their own.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,10 +18,10 @@ use crate::data::Data;
 /// threads, so reading a batch may take as long as 16 steps before a step has to wait.
 const AHEAD: usize = 16;
 
-/// The interval at which a wait for a batch looks at the stop signal.
+/// The interval at which a training step that waits for its batch checks the stop signal.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The time after the stop signal for which the end of a training waits for threads that are reading a batch.
+/// The time, after the stop signal, for which the end of a training waits for threads that are still reading a batch.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The batches of a range of training steps, in order, which several threads read ahead of the steps.
@@ -30,15 +30,16 @@ pub struct Batches<In, Target> {
     /// takes allows one more, so that at most [`AHEAD`] batches are in memory. `None` once the reading has ended.
     allowed: Option<Sender<usize>>,
     read: Receiver<(usize, Result<Batch<In, Target>>)>,
-    /// The batches that were read before the batch of the next step, by the numbers of their steps.
+    /// The batches that were read ahead, while the batch of an earlier step is still missing, by the numbers of their
+    /// steps.
     early: BTreeMap<usize, Result<Batch<In, Target>>>,
-    /// The steps whose batches the training has not taken, in order.
+    /// The range of steps whose batches the training has not taken from the reading threads yet.
     untaken: Range<usize>,
-    /// The steps whose batches the threads may not read yet, in order.
+    /// The range of steps whose batches the reading threads may not read yet.
     unread: Range<usize>,
-    /// Whether a batch could not be read, after which there are no further ones.
+    /// Whether a batch could not be read; no further batches are then returned.
     failed: bool,
-    /// Whether a signal asks the training to stop.
+    /// Whether a signal asks the training to stop, so that no step waits for its batch any longer.
     stop: Arc<AtomicBool>,
     /// The total time for which training steps were blocked because their batches had not been read yet.
     waited: Duration,
@@ -82,7 +83,7 @@ impl<In: Send, Target: Send> Batches<In, Target> {
         batches
     }
 
-    /// Allows the threads to read one more batch, if there is one.
+    /// Allows the reading threads to read one more batch, if there is one.
     fn allow_next(&mut self) {
         if let (Some(allowed), Some(step)) = (&self.allowed, self.unread.next()) {
             // The threads end before this sender only if they panic, and then `next` returns an error.
@@ -107,7 +108,7 @@ impl<In: Send, Target: Send> Batches<In, Target> {
         batch.map(Some)
     }
 
-    /// Waits until the batch of a step is read, and returns it; `None` if the stop signal comes first.
+    /// Waits until the batch of a training step is read, and returns it; `None` if the stop signal comes first.
     fn wait_for(&mut self, step: usize) -> Option<Result<Batch<In, Target>>> {
         loop {
             if let Some(batch) = self.early.remove(&step) {
@@ -124,8 +125,8 @@ impl<In: Send, Target: Send> Batches<In, Target> {
         }
     }
 
-    /// Ends the reading, and waits until no thread is in `Data::batch`. Returns false if a thread is still there some
-    /// time after the stop signal.
+    /// Ends the reading of batches ahead, and waits until no thread is in `Data::batch`. Returns false if a thread is
+    /// still there some time after the stop signal.
     pub fn end(&mut self) -> bool {
         self.allowed = None;
         let mut signalled = None;
@@ -162,8 +163,8 @@ mod tests {
 
     use super::*;
 
-    /// A data source for tests. Each batch contains the number of its step, every third batch takes longer to read, and
-    /// the batch of the step `fails_at` cannot be read.
+    /// A source of batches for tests. Each batch contains the number of its step, every third batch takes longer to
+    /// read, and the batch of the step `fails_at` cannot be read.
     struct Numbers {
         fails_at: usize,
         read: AtomicUsize,
@@ -210,8 +211,8 @@ mod tests {
         assert!(data.read.load(Ordering::Relaxed) <= 1 + AHEAD);
     }
 
-    /// A data source for tests whose first batches are read only when as many threads read at the same time as may. It
-    /// counts the batches that were asked for before the training had come near enough to them.
+    /// A source of batches for tests whose first batches are read only when the largest allowed number of threads reads
+    /// at the same time. It counts the batches that were requested too far ahead of the training.
     struct Together {
         all_read: Barrier,
         asked: AtomicUsize,
@@ -232,7 +233,7 @@ mod tests {
         }
     }
 
-    /// Tests that as many batches are read at the same time as may be ahead of the training, and never more.
+    /// Tests that 16 batches, the limit for reading ahead of the training, are read at the same time, and never more.
     #[test]
     fn sixteen_batches_are_read_ahead_and_no_more() {
         let (asked, too_early) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -249,7 +250,7 @@ mod tests {
         assert_eq!(data.too_early.into_inner(), 0);
     }
 
-    /// A data source for tests that does not return until the test lets it.
+    /// A source of batches for tests that returns a batch only when the test permits it.
     struct Hangs(Arc<AtomicBool>);
 
     impl Data for Hangs {

@@ -33,7 +33,7 @@ pub struct NoFlags {}
 /// The description of the program in `--help` is the doc comment of `F`, or its `#[command(about = "...")]`.
 pub struct Program<F> {
     defaults: Vec<(&'static str, &'static str)>,
-    /// The names of flags that a resumed run does not take from its checkpoint.
+    /// The names of a program's flags that a resumed run does not take from its checkpoint.
     not_inherited: Vec<&'static str>,
     flags: PhantomData<F>,
 }

@@ -25,14 +25,15 @@ use crate::settings::job::{Job, without_decay};
 /// The type of the pipelines that are built from a model of the type `M`.
 pub type PipelineOf<M> = Pipeline<<M as Model>::Input, <M as Model>::Output, <M as Model>::Target>;
 
-/// The settings, plan and model from which the pipeline of a run is built. One recipe can build several pipelines, as
-/// `--verify` needs them.
+/// The settings, plan and model from which the pipeline of a run is built. Several pipelines can be built from them, as
+/// `--verify` needs.
 pub struct Recipe<'a, M> {
     pub job: &'a Job,
     pub model: &'a M,
     pub planned: &'a Planned,
     pub optimizer: ModuleOptimizer,
-    /// The optimizer of the first and the last layer of a row; `None` if it is `optimizer`.
+    /// The optimizer of the first and the last layer of a row of layers; `None` if these layers have the optimizer of
+    /// all other layers.
     ends: Option<AdamW>,
     pub learning_rate: ModuleLrScheduler,
 }
@@ -53,7 +54,8 @@ impl<'a, M: Model> Recipe<'a, M> {
         Self { job, model, planned, optimizer, ends, learning_rate }
     }
 
-    /// Prints the names of the first and the last layer of every stage; nothing for a model that is cut by hand.
+    /// Prints the names of the first and the last layer of every stage; prints nothing for a model that the user has
+    /// cut into stages by hand.
     pub fn print_cut(&self, costs: Option<&Costs>) -> Result<()> {
         let (Some(cut), Some(costs)) = (&self.planned.cut, costs) else { return Ok(()) };
         for (stage, range) in cut.ranges(costs.layers().len())?.into_iter().enumerate() {

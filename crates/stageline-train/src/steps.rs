@@ -25,7 +25,7 @@ pub type OnStep = Box<dyn FnMut(&StepReport, &mut BTreeMap<String, f64>)>;
 /// pipeline, the data and the log are given to [`run`](Self::run).
 pub struct Loop<'a> {
     pub job: &'a Job,
-    /// The number of training steps that earlier runs have done; 0 if the run resumes no checkpoint.
+    /// The number of training steps that earlier runs of this training have done; 0 if the run resumes no checkpoint.
     pub start: usize,
     pub keeper: Keeper,
     pub progress: Progress,
@@ -136,8 +136,8 @@ impl Loop<'_> {
         Ok(Stopped { steps: done, waited: batches.waited() })
     }
 
-    /// Returns the next number of completed steps, greater than `done`, at which the loop pauses for a checkpoint or an
-    /// evaluation.
+    /// Returns the number of completed steps, greater than `done`, at which the training next pauses for a checkpoint
+    /// or an evaluation.
     fn before_next_pause(&self, done: usize) -> usize {
         let evaluation = match self.job.training.validate_every {
             0 => usize::MAX,
@@ -182,7 +182,7 @@ fn note(
     log.step(report, utilisation, metrics)
 }
 
-/// Warns if the gradients or updates of a step are a sign of a bad training.
+/// Warns the user if the gradients or updates of a step are a sign of a bad training.
 fn warn(report: &StepReport, watch: &mut Watch) {
     let Update::Stepped { gradient_norm, .. } = report.update else { return };
     let health: Vec<_> = report.health.iter().map(record::health).collect();

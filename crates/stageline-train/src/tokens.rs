@@ -18,7 +18,7 @@ type Tokens = Tensor<2, Int>;
 /// The largest number of windows of held-out text that an evaluation reads.
 const VALIDATION_WINDOWS: usize = 64;
 
-/// The largest length in bytes of the file of `--logits`.
+/// The largest length in bytes of a JSON file with rows of tokens, such as the file of `--logits`.
 const MOST_BYTES_OF_ROWS: u64 = 1 << 30;
 
 /// The settings with which [`open_tokens`] turns a text into samples.
@@ -28,9 +28,9 @@ pub struct TokenSettings<'a> {
     /// The token that is appended to every document. Nothing is appended if it is `None` or larger than the size of the
     /// encoding's vocabulary.
     pub end_of_document: Option<u32>,
-    /// The size of the model's vocabulary; every token must be below it.
+    /// The size of the model's vocabulary; every token of the training data must be below it.
     pub vocabulary: usize,
-    /// The length of the longest input that the model takes, in tokens.
+    /// The length, in tokens, of the longest input that the model takes.
     pub positions: usize,
     /// The number of tokens that the model takes as input from each sample of a text; at most `positions`. A JSON file
     /// of rows ignores it, because its rows set the length.
@@ -82,9 +82,10 @@ pub struct TokenWindows {
     tokens: TokenFile,
     training: Range<u64>,
     sampler: Sampler,
-    /// The positions at which the held-out windows begin, in tokens from the start of the text.
+    /// The positions, in tokens from the start of the text, at which the windows held out for validation begin.
     validation: Vec<u64>,
-    /// The length of the model's input, in tokens. A window has one token more, the target of the last input token.
+    /// The length of the model's input, in tokens. A window of training text has one token more, the target of the last
+    /// input token.
     context: usize,
 }
 
@@ -118,7 +119,8 @@ impl TokenWindows {
         Ok(Self { tokens, training, sampler, validation, context })
     }
 
-    /// Returns a batch of the windows that begin at the given positions, counted in tokens from the start of the text.
+    /// Returns a batch of windows of the text that begin at the given positions, counted in tokens from the start of
+    /// the text.
     fn windows(&self, positions: &[u64]) -> Result<Batch<Tokens, Tokens>> {
         let mut window = vec![0; self.context + 1];
         let mut rows = Vec::with_capacity(positions.len());
@@ -181,8 +183,8 @@ impl TokenRows {
         Ok(Self { rows })
     }
 
-    /// Checks that the rows fit a model whose vocabulary has `vocabulary` tokens and whose rows may have at most
-    /// `longest` tokens.
+    /// Checks that the rows of tokens fit a model whose vocabulary has `vocabulary` tokens and whose inputs may have at
+    /// most `longest` tokens.
     ///
     /// # Errors
     /// Returns an error that names the token or the row length that does not fit.
@@ -194,7 +196,7 @@ impl TokenRows {
         Ok(())
     }
 
-    /// Returns the token ids of all rows as the input of a model, `[rows, length]`.
+    /// Returns the token ids of all rows of the training data as the input of a model, `[rows, length]`.
     pub fn input(&self) -> Tokens {
         tensor(self.rows.iter().flatten(), [self.rows.len(), self.rows[0].len()])
     }

@@ -24,7 +24,7 @@ use crate::steps::{Loop, OnStep, Stopped};
 
 /// A run of a training program: the settings of its training, and the flags of its model and data.
 pub struct Run<F> {
-    /// The flags of the model and its data.
+    /// The values of the program's own flags, for its model and its data.
     pub flags: F,
     job: Job,
     saved: Option<Saved>,
@@ -45,9 +45,10 @@ type TrainedOf<M> = Trained<<M as Model>::Input, <M as Model>::Output, <M as Mod
 pub struct Trained<In: Payload, Out: Payload, Target: Payload> {
     /// The trained pipeline, whose workers still run: it can infer, evaluate, and return the modules of its stages.
     pub pipeline: Pipeline<In, Out, Target>,
-    /// The loss and the metrics on all held-out samples after the training; `None` if there are none.
+    /// The loss and the metrics on all held-out samples after the training; `None` if no samples are held out.
     pub validation: Option<EvalReport>,
-    /// The SHA-256 of all parameters, in hexadecimal; `None` for a model that is cut by hand.
+    /// The SHA-256 of all parameters of the trained model, in hexadecimal; `None` for a model that the user has cut
+    /// into stages by hand.
     pub parameters_sha256: Option<String>,
 }
 
@@ -66,12 +67,12 @@ impl<F> Run<F> {
         }
     }
 
-    /// Returns the seed of the initial parameters and of the order of samples.
+    /// Returns the run's seed of the initial parameters and of the order of samples.
     pub fn seed(&self) -> u64 {
         self.job.seed
     }
 
-    /// Returns the number of samples in a step, over all replicas.
+    /// Returns the number of samples in a training step, over all replicas.
     pub fn samples_per_step(&self) -> usize {
         self.job.training.batch_size
     }
@@ -101,8 +102,8 @@ impl<F> Run<F> {
         Self { smaller: way_out, ..self }
     }
 
-    /// Sets a function that is called after every step. It may add values of its own to the step's metrics, which
-    /// appear in the log, in TensorBoard and on the HTML page.
+    /// Sets a function that is called after every training step. It may add values of its own to the step's metrics,
+    /// which appear in the log, in TensorBoard and on the HTML page.
     #[must_use]
     pub fn on_step(self, call: impl FnMut(&StepReport, &mut BTreeMap<String, f64>) + 'static) -> Self {
         Self { on_step: Box::new(call), ..self }
@@ -263,8 +264,8 @@ mod tests {
         Row::new(layer, 2, move |_, device| layer(device), layer)
     }
 
-    /// A data source of ones for tests. The first sample of each batch is masked in the loss, and reading the batch of
-    /// one chosen step panics or fails.
+    /// A source of batches for tests whose values are ones. The first sample of each batch is masked in the loss, and
+    /// reading the batch of one chosen step panics or fails.
     #[derive(Default)]
     struct Ones {
         panics_at: Option<usize>,
@@ -293,7 +294,8 @@ mod tests {
         Run::new((), Job::of(flags, Settings(BTreeMap::new())).unwrap(), None, Progress::default())
     }
 
-    /// Tests that settings given in code train like the same flags, and that a wrong one is an error.
+    /// Tests that settings given in code train with the same result as the same flags on the command line, and that a
+    /// wrong setting is an error.
     #[test]
     fn settings_given_in_code_are_those_of_the_flags() {
         let by_flags = run("").train(&row(), &Ones::default()).unwrap().unwrap();
@@ -316,7 +318,7 @@ mod tests {
         assert_eq!((calls.get(), trained.validation), (5, None));
     }
 
-    /// Tests that a batch that cannot be made ends the training with an error and a checkpoint of the steps before it.
+    /// Tests a batch that cannot be made: the training ends with an error and a checkpoint of the steps before it.
     #[test]
     fn a_data_source_that_panics_or_fails_loses_no_step() {
         for (data, message) in [

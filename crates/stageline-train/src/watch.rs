@@ -8,9 +8,9 @@ use stageline_report::record::{Health, layer_of};
 /// The number of past steps whose gradient norms are kept, so that the norm of a step can be compared with their
 /// median.
 const REMEMBERED: usize = 32;
-/// The smallest number of past gradient norms with which a jump of the norm can be recognised.
+/// The smallest number of past steps from whose gradient norms a jump of the norm can be recognised.
 const FEWEST: usize = 8;
-/// The factor by which a gradient norm must exceed the median of the past norms to count as a jump.
+/// The factor by which a step's gradient norm must exceed the median of the norms of past steps to count as a jump.
 const JUMP: f64 = 10.0;
 /// The number of consecutive steps with a gradient of exactly 0 after which a parameter is reported. It is above 1
 /// because a layer before a projection that starts at zero has no gradient in the first step.
@@ -26,13 +26,15 @@ const HARDLY: f64 = 1e-3;
 /// Checks the gradients and updates of each training step for signs of a bad training.
 #[derive(Debug, Default)]
 pub struct Watch {
-    /// The global gradient norms of the last steps, the newest last.
+    /// The global gradient norms (Euclidean, over all parameters) of the last steps, the newest last.
     norms: VecDeque<f64>,
-    /// The step before which no further jump is reported, so that several large norms in a row give one warning.
+    /// The step before which no further jump of the gradient norm is reported, so that several large norms in a row
+    /// give one warning.
     quiet_until: usize,
     /// The number of consecutive steps in which a parameter's gradient was exactly 0, by the name of the parameter.
     without_gradient: HashMap<Arc<str>, usize>,
-    /// The names of the layers whose update ratio has been reported, so that each is reported once.
+    /// The names of the layers for which a very large or very small update has been reported, so that each is reported
+    /// once.
     reported: HashSet<String>,
 }
 

@@ -22,10 +22,10 @@ use stageline_train::{Data, NoFlags, Program};
 /// The environment variable with the folder for the checkpoints of the process that the test starts.
 const FOLDER: &str = "STAGELINE_TEST_FOLDER";
 
-/// The step whose batch is never read.
+/// The step whose batch the hanging data source of this test never returns.
 const HANGS_AT: usize = 3;
 
-/// A layer of the test's model, whose loss is the sum of its squared errors.
+/// A layer of this test's model, whose loss is the sum of its squared errors.
 #[derive(Module, Debug)]
 struct Layer {
     linear: Linear,
@@ -52,7 +52,7 @@ impl LossStage for Layer {
     }
 }
 
-/// A data source that never returns the batch of the step `HANGS_AT`.
+/// A source of batches for a test that never returns the batch of the step `HANGS_AT`.
 struct Hangs;
 
 impl Data for Hangs {
@@ -68,7 +68,8 @@ impl Data for Hangs {
     }
 }
 
-/// Trains on data that hang, and sends this process a signal once the training waits for them.
+/// Trains on a source of batches that hangs, and sends this process a signal once the training waits for a batch. The
+/// test starts it in a process of its own.
 #[test]
 #[ignore = "is started by another test, because it ends its process"]
 fn child_whose_data_hang() {

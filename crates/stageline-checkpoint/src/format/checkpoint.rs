@@ -17,27 +17,29 @@ const MOST_STEPS: u64 = 1 << 53;
 /// Everything that a training run needs to resume: progress, configuration, parameters and optimizer state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
-    /// The step counts and the loss scale of the training.
+    /// The step counts and the loss scale of the training that the checkpoint stores.
     pub progress: Progress,
     /// The configuration of the run and its fingerprints, such as a hash that identifies the training data, as JSON
     /// values with names that the caller chooses.
     pub run: BTreeMap<String, Value>,
-    /// The model's parameters, by their names in the whole model, such as `blocks.3.up.weight`.
+    /// The parameters of the model in a checkpoint, by their names in the whole model, such as `blocks.3.up.weight`.
     pub parameters: BTreeMap<String, Tensor>,
     /// The tensors of the optimizer state by name; a name is `<parameter>/<field>`, such as
     /// `blocks.3.up.weight/momentum.moment_1`.
     pub optimizer: BTreeMap<String, Tensor>,
 }
 
-/// The progress of a training run: its step counts and its loss scale.
+/// The progress of a training run, which a checkpoint stores: its step counts and its loss scale.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Progress {
-    /// The number of training steps that are completed, including those that skipped the optimizer; at most 2^53.
+    /// The number of training steps that were completed when a checkpoint was made, including those that skipped the
+    /// optimizer; at most 2^53.
     pub steps: u64,
-    /// The number of steps in which the optimizer updated the parameters; at most `steps`.
+    /// The number of training steps in which the optimizer updated the parameters; at most the number of completed
+    /// steps.
     pub optimizer_steps: u64,
-    /// The dynamic loss scale; `None` if the training uses none.
+    /// The state of the dynamic loss scale in a checkpoint; `None` if the training uses no dynamic loss scale.
     pub loss_scale: Option<LossScale>,
 }
 
@@ -45,7 +47,7 @@ pub struct Progress {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LossScale {
-    /// The factor by which the loss is multiplied; finite and greater than 0.
+    /// The factor by which mixed-precision training multiplies the loss; finite and greater than 0.
     #[serde(with = "json::exact_float")]
     pub scale: f64,
     /// The number of steps without an overflow of the gradients since the loss scale last changed.

@@ -8,7 +8,7 @@ use crate::disk;
 /// The name of a checkpoint, such as `000007-step-100`. Names are ordered as the checkpoints were published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CheckpointName {
-    /// The sequence number of the checkpoint in its folder; the first checkpoint has 1.
+    /// The sequence number of a checkpoint among those of its folder; the first checkpoint has 1.
     pub(crate) sequence: u64,
     /// The number of training steps that were completed when the checkpoint was made.
     pub(crate) steps: u64,
@@ -34,7 +34,7 @@ impl CheckpointName {
 pub(crate) struct Found {
     pub(crate) name: CheckpointName,
     pub(crate) path: PathBuf,
-    /// Whether the entry with a checkpoint's name is a folder. False for a file, and for a link even if its target is a
+    /// Whether an entry with a checkpoint's name is a folder. False for a file, and for a link even if its target is a
     /// folder.
     pub(crate) is_folder: bool,
 }

@@ -12,7 +12,7 @@ use crate::format::checkpoint::Progress;
 use crate::format::tensor::Tensor;
 use crate::format::{json, seal};
 
-/// The checkpoint format version that this crate writes, and the only one that it reads.
+/// The version of the checkpoint format that this crate writes, and the only one that it reads.
 pub(crate) const VERSION: u32 = 1;
 /// The largest length in bytes of a checkpoint's manifest file, and of its index file.
 pub(crate) const MOST_BYTES: u64 = 64 << 20;
@@ -24,22 +24,23 @@ pub(crate) const MOST_BYTES: u64 = 64 << 20;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// The version of the checkpoint format, which is 1.
+    /// The version of the checkpoint format in which a checkpoint is written, which is 1.
     pub version: u32,
     /// The version of the stageline-checkpoint crate that wrote the checkpoint.
     pub stageline: String,
-    /// The step counts and the loss scale of the training.
+    /// The step counts and the loss scale of the training, as the manifest of a checkpoint has them.
     pub progress: Progress,
     /// The configuration of the run and its fingerprints, such as a hash that identifies the training data, as JSON
     /// values with names that the caller chooses.
     #[serde(with = "json::exact_values")]
     pub run: BTreeMap<String, Value>,
-    /// The files of the checkpoint with their lengths and hashes, except for the manifest itself.
+    /// The list of a checkpoint's files with their lengths and hashes, except for the manifest itself.
     pub files: Vec<FileEntry>,
-    /// The type, shape and file of each parameter, by the parameter's name in the whole model.
+    /// The type, shape and file of each parameter in a checkpoint, by the parameter's name in the whole model.
     #[serde(deserialize_with = "json::unique_keys")]
     pub parameters: BTreeMap<String, TensorEntry>,
-    /// The type, shape and file of each tensor of the optimizer state by the tensor's name, `<parameter>/<field>`.
+    /// The type, shape and file of each tensor of the optimizer state in a checkpoint, by the tensor's name,
+    /// `<parameter>/<field>`.
     #[serde(deserialize_with = "json::unique_keys")]
     pub optimizer: BTreeMap<String, TensorEntry>,
 }
@@ -61,11 +62,11 @@ pub struct FileEntry {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TensorEntry {
-    /// The name of the checkpoint file that contains the tensor.
+    /// The name of the checkpoint file that contains a tensor, according to the manifest.
     pub file: String,
-    /// The type of the tensor's elements.
+    /// The type of a tensor's elements, according to the manifest of its checkpoint.
     pub dtype: Dtype,
-    /// The length of each dimension of the tensor; empty for a scalar.
+    /// The length of each dimension of a tensor, according to the manifest of its checkpoint; empty for a scalar.
     pub shape: Vec<usize>,
 }
 
@@ -75,17 +76,17 @@ struct Version {
     version: u64,
 }
 
-/// The reason why a text is not accepted as a manifest.
+/// The reason why a text is not accepted as the manifest of a checkpoint.
 #[derive(Debug)]
 pub(crate) enum ManifestError {
-    /// The manifest has a newer format than this crate reads; the field is the version of that format.
+    /// The manifest has a newer checkpoint format than this crate reads; the field is the version of that format.
     Newer(u64),
     Damaged(Damage),
 }
 
 impl Manifest {
-    /// Returns the text of the manifest file: pretty-printed JSON that ends with the seal, the SHA-256 of the text
-    /// before it.
+    /// Returns the text of a checkpoint's manifest file: pretty-printed JSON that ends with the seal, the SHA-256 of
+    /// the text before it.
     pub(crate) fn to_text(&self) -> Result<String, serde_json::Error> {
         Ok(seal::seal(&serde_json::to_string_pretty(self)?))
     }
@@ -108,7 +109,7 @@ impl Manifest {
 }
 
 impl TensorEntry {
-    /// Returns the manifest's entry for a tensor that is stored in `file`.
+    /// Returns the entry of a checkpoint's manifest for a tensor that is stored in the file with the name `file`.
     pub(crate) fn new(tensor: &Tensor, file: String) -> Self {
         Self { file, dtype: tensor.dtype, shape: tensor.shape.clone() }
     }

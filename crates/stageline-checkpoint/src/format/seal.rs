@@ -19,7 +19,7 @@ pub(crate) fn sha256(bytes: &[u8]) -> String {
     to_hex(Sha256::new_with_prefix(bytes))
 }
 
-/// Finishes `hasher`, and returns the SHA-256 in lowercase hexadecimal digits.
+/// Finishes the hash computation `hasher`, and returns the SHA-256 in lowercase hexadecimal digits.
 pub(crate) fn to_hex(hasher: Sha256) -> String {
     hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -19,11 +19,11 @@ pub(crate) const MOST_HEADER: u64 = 100_000_000;
 /// The number of bytes at the start of a tensor file that hold the length of the file's header.
 pub(crate) const LENGTH: u64 = 8;
 
-/// The contents of a tensor file (safetensors) that is to be written: the header and the tensors.
+/// The contents of one of a checkpoint's tensor files (safetensors) that is to be written: the header and the tensors.
 pub(crate) struct Shard<'a> {
-    /// The first bytes of the file: the length of the header (8 bytes), then the header.
+    /// The first bytes of a tensor file: the length of its header (8 bytes), then the header.
     pub(crate) header: Vec<u8>,
-    /// The tensors of the file, in the order in which they follow the header.
+    /// The tensors of a tensor file, in the order in which they follow the header.
     pub(crate) tensors: Vec<&'a Tensor>,
 }
 

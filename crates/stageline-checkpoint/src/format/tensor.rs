@@ -1,4 +1,4 @@
-//! A tensor without a framework: [`Tensor`] is a type, a shape and bytes.
+//! A tensor that depends on no framework: [`Tensor`] is a type, a shape and bytes.
 
 use std::fmt;
 
@@ -8,11 +8,11 @@ use safetensors::Dtype;
 /// A tensor as raw bytes: little-endian elements in row-major order, with their type and shape.
 #[derive(Clone, PartialEq)]
 pub struct Tensor {
-    /// The type of the tensor's elements.
+    /// The type of the elements of a checkpoint's tensor.
     pub dtype: Dtype,
-    /// The length of each dimension of the tensor; empty for a scalar.
+    /// The length of each dimension of a checkpoint's tensor; empty for a scalar.
     pub shape: Vec<usize>,
-    /// The bytes of all elements of the tensor: little-endian, in row-major order.
+    /// The bytes of all elements of a checkpoint's tensor: little-endian, in row-major order.
     pub bytes: Bytes,
 }
 

@@ -14,7 +14,7 @@ use crate::format::shard::{LENGTH, MOST_HEADER};
 use crate::format::tensor::byte_len;
 use crate::printable::Printable;
 
-/// Parses the text of a manifest file, and checks that its names, sizes and files agree with each other.
+/// Parses the text of a checkpoint's manifest file, and checks that its names, sizes and files agree with each other.
 pub(crate) fn parse(text: &[u8]) -> Result<Manifest, ManifestError> {
     let manifest = Manifest::from_text(text)?;
     validate(&manifest).map_err(ManifestError::Damaged)?;

@@ -57,8 +57,8 @@ impl Saved {
         &self.path
     }
 
-    /// Returns the folder of checkpoints that contains this checkpoint; `None` if this checkpoint has no name such as
-    /// `000007-step-100`, for example because it was renamed.
+    /// Returns the path of the folder of checkpoints that contains this checkpoint; `None` if this checkpoint has no
+    /// name such as `000007-step-100`, for example because it was renamed.
     pub fn store(&self) -> Option<&Path> {
         CheckpointName::parse(&self.path)?;
         self.path.parent()
@@ -142,7 +142,7 @@ fn check_index(text: &[u8], parameters: &BTreeMap<String, TensorEntry>) -> Resul
     }
 }
 
-/// Groups the manifest's entries for tensors by the name of the file that contains the tensor.
+/// Groups the entries of a checkpoint's manifest for tensors by the name of the file that contains the tensor.
 fn by_file(entries: &BTreeMap<String, TensorEntry>) -> BTreeMap<&str, Vec<(&str, &TensorEntry)>> {
     let mut files = BTreeMap::<_, Vec<_>>::new();
     for (name, entry) in entries {

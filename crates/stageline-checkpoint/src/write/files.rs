@@ -84,7 +84,7 @@ fn write_manifest(
     output.sync(MANIFEST).map(drop)
 }
 
-/// Returns the text of the manifest file, after a check that a reader would get the same manifest back.
+/// Returns the text of a checkpoint's manifest file, after a check that a reader would get the same manifest back.
 fn manifest_text(plan: &Plan, files: Vec<FileEntry>) -> Result<String, CheckpointError> {
     let manifest = Manifest {
         version: VERSION,

@@ -14,7 +14,7 @@ use crate::format::seal;
 /// processor's cache when it is hashed.
 const CHUNK: usize = 1 << 20;
 
-/// A new file of a checkpoint, with the SHA-256 and the count of the bytes written so far.
+/// A new file of a checkpoint that is being written, with the SHA-256 and the count of the bytes written so far.
 pub(crate) struct Output {
     path: PathBuf,
     file: BufWriter<File>,
@@ -23,7 +23,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Creates a new file of a checkpoint at `path`, where no file may exist yet.
+    /// Creates a new file of a checkpoint at `path`, at which nothing may exist yet.
     pub(crate) fn create(path: PathBuf) -> Result<Self, CheckpointError> {
         let file = File::create_new(&path).map_err(CheckpointError::write("create the file", &path))?;
         Ok(Self { path, file: BufWriter::with_capacity(CHUNK, file), hasher: Sha256::new(), bytes: 0 })
@@ -38,14 +38,15 @@ impl Output {
         Ok(())
     }
 
-    /// Hands all buffered bytes of the file to the operating system, so that they are in the file even if the process
-    /// is killed at the next [`WritePoint`](crate::WritePoint).
+    /// Hands all buffered bytes of a checkpoint file to the operating system, so that they are in the file even if the
+    /// process is killed at the next [`WritePoint`](crate::WritePoint) (a moment of a save at which tests simulate a
+    /// crash).
     pub(crate) fn flush(&mut self) -> Result<(), CheckpointError> {
         self.file.flush().map_err(CheckpointError::write("write", &self.path))
     }
 
-    /// Makes the contents of a checkpoint file durable, and returns the manifest's entry for the file: `name`, and the
-    /// length and SHA-256 of the bytes that were written.
+    /// Makes the contents of a checkpoint file durable (syncs them to disk), and returns the manifest's entry for the
+    /// file: `name`, and the length and SHA-256 of the bytes that were written.
     pub(crate) fn sync(mut self, name: &str) -> Result<FileEntry, CheckpointError> {
         self.flush()?;
         let synced: io::Result<()> = self.file.get_ref().sync_all();

@@ -14,13 +14,14 @@ use crate::write::plan::Plan;
 use crate::write::write_point::WritePoint;
 use crate::write::{files, prune};
 
-/// A folder into which this process writes checkpoints; no other store can write into it meanwhile.
+/// A folder into which this process writes checkpoints. It is locked meanwhile, so that no other process writes into
+/// it.
 #[derive(Debug)]
 pub struct Store {
     dir: PathBuf,
     keep: NonZero<usize>,
-    /// The store's lock file. It is locked until the store is dropped or the process ends, even if the process is
-    /// killed.
+    /// The lock file of a folder of checkpoints. It is locked until the store is dropped or the process ends, even if
+    /// the process is killed.
     lock: File,
 }
 

@@ -10,7 +10,7 @@ use crate::error::CheckpointError;
 use crate::format::checkpoint::Checkpoint;
 use crate::write::store::Store;
 
-/// The result of a save in the background: the path of the saved checkpoint, or the error of the save.
+/// The result of a checkpoint's save in the background: the path of the saved checkpoint, or the error of the save.
 type Written = Result<PathBuf, CheckpointError>;
 
 /// Saves checkpoints on a thread of its own, one at a time.
@@ -19,15 +19,17 @@ type Written = Result<PathBuf, CheckpointError>;
 /// it.
 #[derive(Debug)]
 pub struct Writer {
-    /// The channel that sends checkpoints to the background thread; `None` after it was closed, which ends the thread.
+    /// The channel that sends checkpoints to the background thread that saves them; `None` after it was closed, which
+    /// ends the thread.
     checkpoints: Option<Sender<Checkpoint>>,
-    /// The channel on which the background thread returns the result of each save: the checkpoint's path, or an error.
+    /// The channel on which the background thread returns the result of each save: the path of the saved checkpoint, or
+    /// an error.
     written: Receiver<Written>,
     /// The background thread that saves checkpoints; `None` after the writer has joined it.
     thread: Option<JoinHandle<()>>,
-    /// Whether a save was started and its result has not yet been received from the background thread.
+    /// Whether a save of a checkpoint was started and its result has not yet been received from the background thread.
     pending: bool,
-    /// The message with which the background thread panicked; `None` if it did not panic.
+    /// The message with which the background thread that saves checkpoints panicked; `None` if it did not panic.
     panicked: Option<String>,
 }
 
@@ -82,7 +84,8 @@ impl Writer {
         self.wait()
     }
 
-    /// Waits for the result of the save in progress and returns it; `None` if no save is in progress.
+    /// Waits for the result of the save of a checkpoint that is in progress, and returns it; `None` if no save is in
+    /// progress.
     fn wait(&mut self) -> Result<Option<PathBuf>, CheckpointError> {
         if !std::mem::take(&mut self.pending) {
             return Ok(None);

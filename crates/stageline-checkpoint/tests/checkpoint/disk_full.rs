@@ -1,4 +1,4 @@
-//! Tests a full disk, which the test imitates by a limit on the size of a file.
+//! Tests the save of a checkpoint on a full disk, which the test imitates by a limit on the size of a file.
 
 use std::error::Error;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Tests every kind of error with hostile text in each of its fields.
+//! Tests every kind of error about checkpoints with hostile text in each of its fields.
 
 use std::ffi::OsStr;
 use std::io;

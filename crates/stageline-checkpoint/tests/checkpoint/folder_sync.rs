@@ -11,7 +11,8 @@ use stageline_checkpoint::{CheckpointError, Store, WritePoint};
 
 use crate::{rules, toy};
 
-/// A temporary folder with a checkpoint of step 1, and a store that keeps one checkpoint.
+/// A temporary folder for tests with a checkpoint of step 1, and a store (a locked folder of checkpoints) that keeps
+/// one checkpoint.
 struct Folder {
     root: tempfile::TempDir,
     dir: PathBuf,
@@ -27,8 +28,9 @@ impl Folder {
         Self { root, dir, store }
     }
 
-    /// Saves a checkpoint of step 2 and observes the points of the save. The folder is moved away at the points for
-    /// which `away` is true, and moved back at all others. Returns the result of the save and the list of its points.
+    /// Saves a checkpoint of step 2, and lists the points (next operations) that the save reports. The folder of
+    /// checkpoints is moved away at the points for which `away` is true, and moved back at all others. Returns the
+    /// result of the save and the list of its points.
     fn save(&mut self, away: impl Fn(WritePoint) -> bool) -> (Result<PathBuf, CheckpointError>, Vec<WritePoint>) {
         let (dir, aside) = (&self.dir, self.root.path().join("aside"));
         let (mut points, mut is_away) = (Vec::new(), false);
@@ -47,7 +49,7 @@ impl Folder {
         (saved.inspect_err(rules::check), points)
     }
 
-    /// Returns the names of the checkpoints in the folder, without leftovers of interrupted saves.
+    /// Returns the names of the checkpoints in the test's folder, without leftovers of interrupted saves.
     fn checkpoints(&self) -> Vec<String> {
         let mut names = toy::names(&self.dir);
         names.retain(|name| !name.starts_with('.'));

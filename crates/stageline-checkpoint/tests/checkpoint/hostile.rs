@@ -9,7 +9,8 @@ use stageline_checkpoint::CheckpointError;
 
 use crate::toy;
 
-/// Whether a damaged checkpoint is refused with an error that names the file `file` and the older checkpoint.
+/// Whether a damaged checkpoint is refused with an error that names its damaged file, `file`, and the older checkpoint
+/// in the same folder.
 fn refused(checkpoint: &Path, file: &str) -> bool {
     match toy::read(checkpoint) {
         Err(CheckpointError::Damaged { path, older, .. }) => {
@@ -19,8 +20,8 @@ fn refused(checkpoint: &Path, file: &str) -> bool {
     }
 }
 
-/// Replaces each file of a checkpoint by each of the contents that `damaged` makes of it. Returns the number of
-/// attempts and of refusals.
+/// Replaces each file of a checkpoint by damaged contents, which the closure `damaged` makes from the original ones.
+/// Returns the number of attempts to open the checkpoint and the number of refusals.
 fn try_all(damaged: impl Fn(&[u8]) -> Vec<Vec<u8>>) -> (usize, usize) {
     let (_dir, checkpoint) = toy::two();
     let (mut tried, mut count) = (0, 0);

@@ -14,10 +14,11 @@ const DIR: &str = "STAGELINE_TEST_DIR";
 const POINT: &str = "STAGELINE_TEST_POINT";
 const OCCURRENCE: &str = "STAGELINE_TEST_OCCURRENCE";
 const SIGKILL: i32 = 9;
-/// The number of times that a save is killed at each of its points: at the point's first occurrence, its second, and so
-/// on.
+/// The number of times that a test kills a save at each of its points (next operations): at the point's first
+/// occurrence, its second, and so on.
 const OCCURRENCES: usize = 5;
-/// The number of writers that are killed in the two tests together: at every point of a save, and at random times.
+/// The number of checkpoint writers that two tests kill together: one test at every point of a save, the other at
+/// random times.
 const KILLS: usize = 200;
 
 /// Writes checkpoints in a process that other tests start and kill. The process continues from the latest checkpoint,
@@ -51,8 +52,8 @@ fn kill_self() -> ! {
     }
 }
 
-/// Starts a process that writes checkpoints and kills itself at an occurrence of a point of a save, counted from 1;
-/// never if `occurrence` is 0.
+/// Starts a process that writes checkpoints and kills itself at a point of a save. `occurrence` says at which
+/// occurrence of the point, counted from 1; with 0 the process never kills itself.
 fn start(dir: &Path, point: &str, occurrence: usize) -> Child {
     Command::new(env::current_exe().unwrap())
         .args(["--exact", "kills::child_writer", "--ignored", "--nocapture"])
@@ -64,7 +65,8 @@ fn start(dir: &Path, point: &str, occurrence: usize) -> Child {
         .unwrap()
 }
 
-/// Reads the steps that a writing process publishes until the process ends, and returns the last one.
+/// Reads the steps of the checkpoints that a writing process publishes, until the process ends, and returns the last of
+/// these steps.
 ///
 /// `kill_after` is the number of published steps after which the child is killed, and the length of a pause before the
 /// kill, in iterations of an empty loop.
@@ -103,7 +105,7 @@ fn check(dir: &Path, least: u64) -> u64 {
     latest.progress.steps
 }
 
-/// Asserts that the next save removes the old checkpoints that killed writers left.
+/// Asserts that the next save of a checkpoint removes the old checkpoints that killed writers left.
 fn check_pruned(dir: &Path, latest: u64) {
     toy::store(dir, 2).save(&toy::checkpoint(latest + 1)).unwrap();
     let names = toy::names(dir);
@@ -111,7 +113,8 @@ fn check_pruned(dir: &Path, latest: u64) {
     assert!(names[2].ends_with(&format!("-step-{}", latest + 1)), "{names:?}");
 }
 
-/// Returns the names of all points at which a save that also removes an old checkpoint can be killed.
+/// Returns the names of all points (next operations) of a save at which it can be killed, for a save that also removes
+/// an old checkpoint.
 fn points() -> Vec<String> {
     let dir = toy::quick_folder();
     let mut store = toy::store(dir.path(), 2);

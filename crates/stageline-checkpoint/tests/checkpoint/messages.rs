@@ -1,4 +1,4 @@
-//! Tests the messages of errors: the problem, the file and the fix.
+//! Tests the messages of errors about checkpoints: each names the problem, the file and the fix.
 
 use std::error::Error;
 use std::fs;
@@ -11,7 +11,7 @@ use stageline_checkpoint::{Checkpoint, CheckpointError, Damage, Dtype, Store, Te
 
 use crate::{rules, toy};
 
-/// Returns the message of a checkpoint error, with `DIR` in place of the folder's path.
+/// Returns the message of an error about a checkpoint, with `DIR` in place of the folder's path.
 fn shown(error: &CheckpointError, dir: &Path) -> String {
     rules::check(error);
     error.to_string().replace(&dir.display().to_string(), "DIR")
@@ -94,7 +94,8 @@ fn damage_by_the_machine_is_reported_with_its_cause() {
     );
 }
 
-/// Returns the message with which a store refuses to write a checkpoint that `change` has made invalid.
+/// Returns the message with which a store of checkpoints refuses to write a checkpoint that the closure `change` has
+/// made invalid.
 fn save_message(change: impl FnOnce(&mut Checkpoint)) -> String {
     let dir = tempfile::tempdir().unwrap();
     let mut checkpoint = toy::checkpoint(1);

@@ -7,10 +7,11 @@ use serde_json::{Value, json};
 use crate::target::{Target, pretty, sha256, shard};
 use crate::toy;
 
-/// A wrong value in a manifest: its place as a JSON pointer, the value, and the expected start of the error message.
+/// A wrong value for a checkpoint's manifest in a test: its place as a JSON pointer, the value, and the expected start
+/// of the error message.
 type WrongValue = (&'static str, Value, String);
 
-/// Returns wrong values for a manifest: names of files to which no tensor belongs.
+/// Returns wrong values for a checkpoint's manifest: names of files to which no tensor belongs.
 fn files() -> Vec<WrongValue> {
     let names = [
         "/etc/passwd",
@@ -27,7 +28,7 @@ fn files() -> Vec<WrongValue> {
     names.into_iter().map(foreign).chain([twice]).collect()
 }
 
-/// Returns wrong values for a manifest: tensors that are placed in the wrong files.
+/// Returns wrong values for a checkpoint's manifest: tensors that are placed in the wrong files.
 fn places() -> Vec<WrongValue> {
     let elsewhere = |name| {
         let message = format!("places the tensor `head.w` in `{name}`; it belongs in `head.safetensors`");
@@ -39,7 +40,7 @@ fn places() -> Vec<WrongValue> {
     names.into_iter().map(elsewhere).chain([("/parameters/tail.w", tail, message)]).collect()
 }
 
-/// Returns wrong values for a manifest: sizes of files and tensors that are impossible.
+/// Returns wrong values for a checkpoint's manifest: sizes of files and tensors that are impossible.
 fn sizes() -> Vec<WrongValue> {
     let huge = json!(u64::MAX);
     let index = "model.safetensors.index.json";
@@ -66,7 +67,7 @@ fn sizes() -> Vec<WrongValue> {
     ]
 }
 
-/// Returns wrong values for a manifest: values that the format does not allow.
+/// Returns wrong values for a checkpoint's manifest: values that the format does not allow.
 fn forms() -> Vec<WrongValue> {
     let reserved = json!({"file": "__metadata__.safetensors", "dtype": "U8", "shape": []});
     let wrong_values = [
@@ -86,7 +87,7 @@ fn forms() -> Vec<WrongValue> {
     wrong_values.into_iter().map(|(place, value, message)| (place, value, format!("is malformed: {message}"))).collect()
 }
 
-/// Returns wrong values for a manifest: loss scales with which a training cannot resume.
+/// Returns wrong values for a checkpoint's manifest: loss scales with which a training cannot resume.
 fn scales() -> Vec<WrongValue> {
     let scale = |(value, shown)| {
         let message = format!("has the loss scale {shown}, which is not a positive number");
@@ -95,8 +96,8 @@ fn scales() -> Vec<WrongValue> {
     [(json!("NaN"), "NaN"), (json!("inf"), "inf"), (json!(0), "0"), (json!(-1.5), "-1.5")].map(scale).into()
 }
 
-/// Returns wrong values for a manifest: step counts from which a training cannot resume. The manifest states 20 steps
-/// and 10 optimizer steps.
+/// Returns wrong values for a checkpoint's manifest: step counts from which a training cannot resume. The manifest
+/// states 20 steps and 10 optimizer steps.
 fn steps() -> Vec<WrongValue> {
     let most = 1u64 << 53;
     let steps = |steps: u64| {

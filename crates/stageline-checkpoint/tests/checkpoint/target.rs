@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use crate::toy;
 
-/// A checkpoint on disk with which a test tampers, and its manifest without the seal.
+/// A checkpoint on disk that a test changes on purpose, and the text of its manifest without the seal (its SHA-256).
 pub struct Target {
     _dir: tempfile::TempDir,
     pub path: PathBuf,
@@ -23,14 +23,14 @@ impl Target {
         Self { _dir: dir, path, manifest }
     }
 
-    /// Writes a JSON object as the manifest of the checkpoint, under a correct seal.
+    /// Writes a JSON object as the manifest of a test's checkpoint, and adds a correct seal (the SHA-256 of its text).
     pub fn seal(&self, object: &str) {
         let body = object.strip_suffix("\n}").unwrap();
         let text = format!("{body},\n  \"sha256\": \"{}\"\n}}\n", sha256(body.as_bytes()));
         fs::write(self.path.join("manifest.json"), text).unwrap();
     }
 
-    /// Writes `contents` into a file of the checkpoint, and the size and hash of the contents into the manifest.
+    /// Writes `contents` into a file of a test's checkpoint, and the size and hash of the contents into the manifest.
     pub fn put(&mut self, name: &str, contents: &[u8]) {
         fs::write(self.path.join(name), contents).unwrap();
         let files = self.manifest["files"].as_array_mut().unwrap();
@@ -39,8 +39,8 @@ impl Target {
         self.seal(&pretty(&self.manifest));
     }
 
-    /// Opens the checkpoint, which must be refused, and returns the part of the error message about `file`. The result
-    /// begins with `unexpected` if the message has another form, or if the checkpoint is accepted.
+    /// Opens a changed checkpoint in a test, which must be refused, and returns the part of the error message about
+    /// `file`. The result begins with `unexpected` if the message has another form, or if the checkpoint is accepted.
     pub fn damage(&self, file: &str) -> String {
         let message = toy::read(&self.path).err().map(|error| error.to_string()).unwrap_or_default();
         let start = format!("{} ", self.path.join(file).display());

@@ -8,7 +8,7 @@ use stageline_checkpoint::{Checkpoint, CheckpointError, Dtype, LossScale, Progre
 
 use crate::rules;
 
-/// Returns a small checkpoint after `steps` steps, with two layer groups and optimizer state.
+/// Returns a small checkpoint for tests after `steps` training steps, with two layer groups and optimizer state.
 pub fn checkpoint(steps: u64) -> Checkpoint {
     let seed = steps as f32;
     let parameters = [
@@ -48,17 +48,17 @@ pub fn owned<const N: usize>(tensors: [(&str, Tensor); N]) -> BTreeMap<String, T
     tensors.into_iter().map(|(name, tensor)| (name.to_owned(), tensor)).collect()
 }
 
-/// Opens a store in `dir` that keeps the `keep` latest checkpoints.
+/// Opens a store (a locked folder into which checkpoints are saved) in `dir` that keeps the `keep` latest checkpoints.
 pub fn store(dir: &Path, keep: usize) -> Store {
     Store::open(dir, NonZero::new(keep).unwrap()).unwrap()
 }
 
-/// Opens and reads a checkpoint. Asserts that the message of an error is safe to print.
+/// Opens and reads a checkpoint for a test. If that fails, asserts that the error message is safe to print.
 pub fn read(path: &Path) -> Result<Checkpoint, CheckpointError> {
     Saved::open(path).and_then(|saved| saved.read()).inspect_err(rules::check)
 }
 
-/// Returns the sorted names of the entries in a folder.
+/// Returns the sorted names of the entries in a folder, for a test to compare.
 pub fn names(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).unwrap();
     let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();

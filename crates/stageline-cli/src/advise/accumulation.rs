@@ -1,4 +1,5 @@
-//! The part of `stageline advise` that answers how large M should be: tables of trainings, and the recommended one.
+//! The part of `stageline advise` that answers how many micro-batches (M) a step should have: tables of trainings, and
+//! the recommended one.
 
 use anyhow::Result;
 use stageline_report::{
@@ -8,15 +9,17 @@ use stageline_report::{
 
 use crate::measured_search::starts;
 
-/// The answer to how large M should be: the logged run, and what limits the recommended training.
+/// The input for the answer to how many micro-batches (M) a step should have: the logged run, and what limits the
+/// recommended training.
 pub(super) struct Accumulation<'a> {
     pub(super) log: &'a RunLog,
-    /// The name of the schedule whose other settings vary, and its number of chunks (stages) on a worker.
+    /// The name of the schedule for which other settings are compared, and its number of chunks (stages) on a worker.
     pub(super) schedule: &'a str,
     pub(super) chunks: usize,
-    /// The costs of a run of the same model with micro-batches of another size.
+    /// The costs of a run of the same model with micro-batches of another size, by which larger micro-batches are
+    /// predicted.
     pub(super) other_size: Option<&'a Measured>,
-    /// The memory of a worker in bytes.
+    /// The memory of each worker in bytes, into which a recommended training must fit.
     pub(super) memory: Option<f64>,
     pub(super) most_workers: Option<usize>,
 }
@@ -65,7 +68,7 @@ impl Accumulation<'_> {
         Ok(text)
     }
 
-    /// Returns the flags of a training with the recommended settings.
+    /// Returns the command-line flags with which a training has the recommended settings.
     fn flags(&self, recommendation: &Recommendation) -> String {
         let Recommendation { change, training, .. } = recommendation;
         let (schedule, chunks) = match change {
@@ -98,7 +101,7 @@ impl Accumulation<'_> {
     }
 }
 
-/// Returns a line for each reason why settings are not compared, with these settings.
+/// Returns the text with a line for each reason why settings are not compared, which names these settings.
 fn left_out(alternatives: &Alternatives) -> String {
     let mut by_reason: Vec<(String, Vec<String>)> = Vec::new();
     for (change, reason) in &alternatives.left_out {
@@ -120,8 +123,8 @@ fn scale(noise: &NoiseScales) -> String {
     format!("median {}, at its end {}", tokens(noise.typical()), tokens(noise.last()))
 }
 
-/// Returns a table with a row for each training. Steps, tokens and time are empty where they are not predicted; a training
-/// that does not fit into the memory has an asterisk.
+/// Returns a text table with a row for each predicted training. Steps, tokens and time are empty where they are not
+/// predicted; a training that does not fit into the memory has an asterisk.
 fn table<'a>(
     heading: &str,
     rows: impl Iterator<Item = (String, &'a PredictedTraining)>,
@@ -155,7 +158,7 @@ fn table<'a>(
     text
 }
 
-/// Returns a duration in seconds, minutes or hours, whichever gives a number that is easy to read.
+/// Returns a duration as text in seconds, minutes or hours, whichever gives a number that is easy to read.
 fn duration(seconds: f64) -> String {
     match seconds {
         ..120.0 => format!("{seconds:.1} s"),

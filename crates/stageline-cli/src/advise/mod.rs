@@ -1,6 +1,6 @@
 //! `stageline advise`: recommends settings for the next run, from the log of a run.
 //!
-//! - `accumulation`: how large M should be, and what else shortens the training.
+//! - `accumulation`: how many micro-batches (M) a step should have, and what else shortens the training.
 //! - `links`: whether network links are fast enough, and the partitions over several hosts.
 
 mod accumulation;
@@ -110,7 +110,8 @@ struct Asked<'a> {
     log: &'a RunLog,
     schedule: &'a dyn Schedule,
     name: &'a str,
-    /// The costs of a run of the same model with micro-batches of another size.
+    /// The costs of a run of the same model with micro-batches of another size, by which larger micro-batches are
+    /// predicted.
     other_size: Option<Measured>,
 }
 

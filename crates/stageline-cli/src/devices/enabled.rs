@@ -18,8 +18,8 @@ pub(crate) fn run(Flags {}: Flags) -> anyhow::Result<()> {
     print(&list(cores, GpuApi::gpus))
 }
 
-/// Returns the list of devices as text: the CPU with its number of cores, and the GPUs that `search` finds for each
-/// interface, or the reason why there are none.
+/// Returns the list of this host's devices as text: the CPU with its number of cores, and the GPUs that `search` finds
+/// for each interface (such as CUDA), or the reason why there are none.
 fn list(cores: usize, search: impl Fn(GpuApi) -> Result<Vec<Gpu>, GpuSearchError>) -> String {
     let mut lines = line("cpu", &format!("{cores} cores"));
     for api in GpuApi::ALL {
@@ -66,7 +66,8 @@ fn shown(bytes: u64) -> String {
 mod tests {
     use super::*;
 
-    /// Returns the text of the line of one interface.
+    /// Returns the line of text about one interface to GPUs, such as CUDA: the GPUs that `search` finds, or the reason
+    /// why there are none.
     fn line_of(api: GpuApi, search: impl Fn(GpuApi) -> Result<Vec<Gpu>, GpuSearchError>) -> String {
         let lines = list(4, search);
         assert_eq!(lines.lines().count(), 1 + GpuApi::ALL.len(), "{lines}");
@@ -88,7 +89,8 @@ mod tests {
         assert!(found.contains("none found") && found.contains("`mesa-vulkan-drivers`"), "{found}");
     }
 
-    /// Tests that a library that is missing, a library that is broken, and a search that fails have different lines.
+    /// Tests the text about an interface to GPUs, such as CUDA: a missing library, a broken library and a failed search
+    /// have different lines.
     #[test]
     fn a_broken_library_is_told_from_no_gpus() {
         let api = GpuApi::Wgpu;

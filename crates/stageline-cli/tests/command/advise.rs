@@ -1,16 +1,17 @@
-//! The answer of `advise` to how large M should be.
+//! Tests the answer of `stageline advise` to how many micro-batches (M) a step should have.
 
 use crate::logs::{LOG, log_of_four, noisy, write};
 use crate::{error, text};
 
-/// Returns the columns of a table's row, which begins with `name`.
+/// Returns the numbers in a table's row that begins with `name`, from the text that `stageline advise` prints.
 fn row(advice: &str, name: &str) -> Vec<f64> {
     let row = advice.lines().find(|line| line.trim_start().starts_with(&format!("{name} "))).unwrap();
     row.split_whitespace().filter_map(|column| column.trim_end_matches('%').parse().ok()).collect()
 }
 
-/// Tests the table of a run with a noise scale of 40 tokens. A training to the same loss takes steps in proportion to
-/// 1 + 40 / B; a step takes (M + 1) x 3 s, for a batch of 10 M tokens.
+/// Tests the table of `stageline advise` for a run with a noise scale of 40 tokens. A training to the same loss takes
+/// steps in proportion to 1 + 40 / B for a batch of B tokens; a step takes (M + 1) x 3 s, with B = 10 M for M
+/// micro-batches.
 #[test]
 fn the_table_has_the_time_to_the_loss_of_the_run() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! `predict`, `search --from`, `advise` and `page` on the log of a run.
+//! Tests `predict`, `search --from`, `advise` and `page` on the log of a run.
 
 use std::fs;
 
@@ -49,7 +49,7 @@ fn predict_advise_and_page_read_the_log_of_a_run() {
     assert!(refused.contains("2 layers cannot be cut into 3 stages"), "{refused}");
 }
 
-/// Tests a search with the costs of a log, whose stages take a second for a forward and two for a backward.
+/// Tests a search for a plan with the costs of a log, whose stages take a second for a forward and two for a backward.
 #[test]
 fn the_search_takes_the_costs_and_the_layers_of_a_log() {
     let folder = tempfile::tempdir().unwrap();
@@ -84,8 +84,9 @@ fn the_search_takes_the_costs_and_the_layers_of_a_log() {
     assert!(by_flags.get("cut").is_none() && by_flags.get("stages").is_none());
 }
 
-/// Tests a search on four workers with one micro-batch. Its step takes the forwards and the input gradients of all stages,
-/// and the weight gradient of the first stage: 4 + 4 + 1 s, and both directions of the links.
+/// Tests a search for a plan on four workers with one micro-batch. The step takes the forwards and the input gradients
+/// of all stages, the weight gradient of the first stage (4 + 4 + 1 s), and the transfers in both directions of the
+/// network links.
 #[test]
 fn the_search_takes_the_links_of_a_log_unless_flags_replace_them() {
     let folder = tempfile::tempdir().unwrap();
@@ -132,7 +133,8 @@ fn the_search_takes_the_links_of_a_log_unless_flags_replace_them() {
     );
 }
 
-/// Tests the log of a training whose plan was searched or read from a file.
+/// Tests the log of a training whose plan was searched or read from a file: predictions have the plan's own numbers of
+/// workers and micro-batches.
 #[test]
 fn a_logged_plan_without_a_generator_predicts_its_own_numbers() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Network links and hosts: `advise` on logs of four stages.
+//! Tests network links and hosts: `advise` on logs of four stages.
 
 use crate::logs::{log_of_four, write};
 use crate::{error, json, text};

@@ -1,18 +1,18 @@
-//! Logs of made-up runs.
+//! Makes the logs of made-up runs for tests of the command.
 
 use std::fs;
 use std::path::Path;
 
 use crate::text;
 
-/// The log of a run of two equal stages, each of which takes a second for the forward of a micro-batch.
+/// The log of a made-up run of two equal stages, each of which takes a second for the forward of a micro-batch.
 pub const LOG: &str = r#"{"stageline":"0.1.0","schedule":"1f1b","plan":"0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n","channel_capacity":2,"layers":[{"name":"front","stage":0,"weight":1,"parameters":5},{"name":"back","stage":1,"weight":1,"parameters":5}],"tokens_per_micro_batch":10,"configuration":{"seed":1}}
 {"step":0,"loss":2.0,"weight":20,"tokens_per_s":2,"step_seconds":9.0,"bubble":0.3333,"bubble_ideal":0.3333,"bubble_simulated":0.3333,"learning_rate":0.1,"gradient_norm":1,"clipped":false,"loss_scale":1,"workers":[{"busy":6,"fill":1,"drain":2,"imbalance":0,"transfer":0,"flush":0,"other":0},{"busy":6,"fill":1,"drain":2,"imbalance":0,"transfer":0,"flush":0,"other":0}],"stages":[{"forward":1,"backward":2,"send_activation":0,"send_gradient":0,"flush":0},{"forward":1,"backward":2,"send_activation":0,"send_gradient":0,"flush":0}]}
 {"final":true}
 "#;
 
-/// Makes the log of a run of four equal stages, which take a second for a forward, with two micro-batches and the given
-/// links. The boundaries between the stages carry 4, 1 and 4 GB for each micro-batch.
+/// Makes the log of a run of four equal stages, which take a second for a forward, with two micro-batches and the
+/// network links in `links`. At the boundaries between the stages, each micro-batch sends 4, 1 and 4 GB.
 pub fn log_of_four(links: &str) -> String {
     let plan = text("plan --stages 4 --micro-batches 2 --csv").replace('\n', "\\n");
     let each = |entry: &dyn Fn(usize) -> String| (0..4).map(entry).collect::<Vec<_>>().join(",");
@@ -32,7 +32,8 @@ pub fn log_of_four(links: &str) -> String {
     )
 }
 
-/// Makes the log of the run in [`LOG`] with five steps, each of which measured a noise scale of `scale` tokens.
+/// Makes the log of the made-up run in [`LOG`] with five steps, each of which measured a gradient noise scale of
+/// `scale` tokens.
 pub fn noisy(scale: u32) -> String {
     let lines: Vec<_> = LOG.lines().collect();
     let noise = format!(
@@ -51,7 +52,7 @@ pub fn searched(log: &str) -> String {
     log.replace(r#""schedule":"1f1b""#, r#""schedule":"plan""#)
 }
 
-/// Writes a log to a file in `folder`, and returns its path.
+/// Writes the log of a made-up run to a file in `folder`, and returns the path of the file.
 pub fn write(folder: &Path, name: &str, text: &str) -> String {
     let path = folder.join(name);
     fs::write(&path, text).unwrap();

@@ -1,4 +1,4 @@
-//! The `stageline` command, run as users run it.
+//! Tests the `stageline` command, run as users run it.
 
 mod advise;
 mod from_log;

@@ -3,8 +3,8 @@
 //! The standard library does not promise the algorithm of its hasher, so this module implements its own two: FNV-1a
 //! turns bytes into a state, and SplitMix64 turns the state into well-mixed draws.
 
-/// The two random numbers of one file: `rank` orders the files for sampling, and `share` decides between training and
-/// validation.
+/// The two random numbers of one corpus file: `rank` orders the files for sampling, and `share` decides between
+/// training and validation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Draws {
     /// The uniform random 64-bit number of a file that decides its place in the sample: files are sampled in ascending

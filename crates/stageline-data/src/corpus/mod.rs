@@ -93,13 +93,13 @@ impl Corpus {
         Ok(Self { train: Text::new(split.train), validation: Text::new(split.validation), fingerprint })
     }
 
-    /// Returns the text for training, which is never empty.
+    /// Returns the corpus's text for training, which is never empty.
     pub fn train(&self) -> &Text {
         &self.train
     }
 
-    /// Returns the text that is held out for validation. It is empty only if the validation fraction is 0 or the corpus
-    /// is a single byte.
+    /// Returns the corpus's text that is held out for validation. It is empty only if the validation fraction is 0 or
+    /// the corpus is a single byte.
     pub fn validation(&self) -> &Text {
         &self.validation
     }

@@ -29,7 +29,7 @@ impl Default for CorpusOptions {
 }
 
 impl CorpusOptions {
-    /// Checks that each option is within the range that its field documents.
+    /// Checks that each option of a corpus is within the range that its field documents.
     pub(crate) fn validate(&self) -> Result<(), CorpusError> {
         let refuse = |name, value, allowed| Err(CorpusError::OutOfRange { name, value, allowed });
         if self.max_bytes == 0 {

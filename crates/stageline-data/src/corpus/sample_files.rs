@@ -15,7 +15,7 @@ use crate::walk::relative_name;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SampledFile {
     pub(crate) range: FileRange,
-    /// The random number in `[0, 1)` that decides between training and validation:
+    /// The random number in `[0, 1)` of a sampled file that assigns the file to training or validation:
     /// [`Draws::share`](crate::corpus::draws::Draws::share).
     pub(crate) share: f64,
 }

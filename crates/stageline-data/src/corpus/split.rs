@@ -51,8 +51,8 @@ fn split_files(files: Vec<SampledFile>, fraction: f64) -> Split {
     Split { train: ranges(train), validation: ranges(validation) }
 }
 
-/// Removes and returns the file in `side` whose random number `share` is nearest to `fraction`; `None` if `side` is
-/// empty. `side` has either the files for training or those for validation.
+/// Removes and returns the file in the list `side` whose random number `share` is nearest to `fraction`; `None` if the
+/// list is empty. The list has either the files for training or those for validation.
 fn remove_nearest(side: &mut Vec<SampledFile>, fraction: f64) -> Option<SampledFile> {
     let distance = |i: &usize| (side[*i].share - fraction).abs();
     let nearest = (0..side.len()).min_by(|a, b| distance(a).total_cmp(&distance(b)))?;

@@ -17,12 +17,14 @@ const CONTEXT: usize = 8;
 /// text before it.
 pub struct Continued<'a> {
     encoding: &'a dyn Encode,
-    /// The tokens that are decoded together: first those whose text was returned last, because the text of a token may
-    /// depend on the token before it, and then those whose last character is incomplete.
+    /// The last tokens of a generated text, which are decoded together: first those whose text was returned last,
+    /// because the text of a token may depend on the token before it, and then those whose last character is
+    /// incomplete.
     window: Vec<u32>,
-    /// The number of tokens at the beginning of the window whose text has been returned completely.
+    /// The number of tokens at the beginning of the decoded window (the last tokens of the text) whose text has been
+    /// returned completely.
     returned: usize,
-    /// The part of the window's text that has been returned to the caller.
+    /// The part of the decoded window's text (that of the last tokens) that has been returned to the caller.
     shown: String,
 }
 
@@ -37,8 +39,8 @@ impl<'a> Continued<'a> {
         Ok(Self { encoding, returned: window.len(), shown: encoding.decode(&window)?, window })
     }
 
-    /// Adds a token, and returns the text that it completes; an empty text if the last character is still incomplete. A
-    /// token outside the vocabulary gives U+FFFD.
+    /// Adds a token to the generated text, and returns the text that it completes; an empty text if the last character
+    /// is still incomplete. A token outside the vocabulary gives U+FFFD.
     ///
     /// # Errors
     /// Returns [`TokenError`] if the encoding cannot decode the tokens.
@@ -74,8 +76,8 @@ impl<'a> Continued<'a> {
         Ok(text)
     }
 
-    /// Returns the part of the window's text that has not been returned yet, and whether the text before it is still
-    /// the one that was returned.
+    /// Returns the part of the last tokens' text that has not been returned to the caller yet, and whether the text
+    /// before that part is still the one that was returned.
     fn waiting(&self) -> Result<(String, bool), TokenError> {
         let text = self.encoding.decode(&self.window)?;
         match text.strip_prefix(&self.shown) {
@@ -85,8 +87,8 @@ impl<'a> Continued<'a> {
         }
     }
 
-    /// Marks all tokens of the window as returned, and removes from the window the tokens that had been returned
-    /// before.
+    /// Marks all tokens of the decoded window (the last tokens of the text) as returned, and removes from the window
+    /// the tokens that had been returned before.
     fn end_window(&mut self) -> Result<(), TokenError> {
         if self.window.len() > self.returned {
             self.window.drain(..self.returned);

@@ -9,7 +9,7 @@ use crate::tokens::error::TokenError;
 /// The same text must always give the same tokens, because a token file is written once and used by many runs. Threads
 /// may use an encoding at the same time.
 pub trait Encode: Send + Sync {
-    /// Returns the tokens of a text, without any token for its start or end.
+    /// Returns the tokens of a text, without any special token for the text's start or end.
     ///
     /// # Errors
     /// Returns [`TokenError::Encoding`] if the text cannot be encoded.
@@ -34,7 +34,7 @@ pub trait Encode: Send + Sync {
     /// - [`TokenError::Encoding`] if the tokens cannot be decoded.
     fn decode(&self, tokens: &[u32]) -> Result<String, TokenError>;
 
-    /// Returns the size of the vocabulary. Every token is a number below it.
+    /// Returns the size of an encoding's vocabulary. Every token of the encoding is a number below this size.
     fn vocabulary(&self) -> usize;
 
     /// Returns a text that identifies the encoding in the key of a token file. Two encodings may have the same
@@ -42,7 +42,7 @@ pub trait Encode: Send + Sync {
     fn fingerprint(&self) -> String;
 }
 
-/// Checks that every token is below the size of the vocabulary; the error names the first token that is not.
+/// Checks that every token is below the size of the vocabulary; otherwise the error names the first token that is not.
 pub(crate) fn check_known(tokens: &[u32], vocabulary: usize) -> Result<(), TokenError> {
     let unknown = tokens.iter().find(|&&token| u64::from(token) >= vocabulary as u64);
     unknown.map_or(Ok(()), |&token| Err(TokenError::UnknownToken { token, vocabulary }))

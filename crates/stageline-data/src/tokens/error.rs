@@ -23,24 +23,24 @@ pub enum TokenError {
     /// nothing.
     #[error("{} is a link to a file that does not exist; restore that file, or remove the link", shown(path))]
     DanglingLink {
-        /// The path of the link.
+        /// The path of a link that leads to nothing, and at which text, tokens or a tokenizer should be read.
         path: PathBuf,
     },
-    /// The path of a source (text files to tokenise), of a token file or of a tokenizer leads to something else, such
-    /// as a pipe.
+    /// The path of a source (text files to tokenise), of a token file or of a tokenizer leads to something that cannot
+    /// be read as such, for example a pipe.
     #[error("{} is no regular file; write its contents to a file, and give the path of that", shown(path))]
     NotAFile {
-        /// The path that leads to something other than a regular file.
+        /// The path that leads to something other than a regular file with text, tokens or a tokenizer.
         path: PathBuf,
     },
     /// A file that is read as a whole, such as a tokenizer, is longer than the limit for it.
     #[error("{} has {found} bytes, but may have at most {most}; give another file", shown(path))]
     TooLong {
-        /// The path of the file that is too long.
+        /// The path of the file, such as a tokenizer, that is too long to be read as a whole.
         path: PathBuf,
-        /// The length of the file in bytes.
+        /// The length in bytes of the file, such as a tokenizer, that is too long to be read as a whole.
         found: u64,
-        /// The largest length in bytes that the file may have.
+        /// The largest length in bytes that a file read as a whole, such as a tokenizer, may have.
         most: u64,
     },
     /// The source to tokenise has no token: it has no file, or all of its documents are empty.
@@ -52,20 +52,20 @@ pub enum TokenError {
     /// A file or folder of text to tokenise, a token file or a tokenizer cannot be read.
     #[error("cannot read {}; make it readable, or give another path", shown(path))]
     Io {
-        /// The path of the file or folder that cannot be read.
+        /// The path of the file or folder of text, tokens or a tokenizer that cannot be read.
         path: PathBuf,
-        /// The error of the operating system when the file or folder was read.
+        /// The error of the operating system when a file or folder of text, tokens or a tokenizer was read.
         source: io::Error,
     },
     /// A token file cannot be written.
     #[error("cannot write {}; free space there, or choose another folder for token files", shown(path))]
     Write {
-        /// The path of the file or folder that cannot be written.
+        /// The path of the token file, or of its folder, that cannot be written.
         path: PathBuf,
-        /// The error of the operating system when the token file was written.
+        /// The error of the operating system when a token file was written.
         source: io::Error,
     },
-    /// A file of the source changed while the source was being tokenised.
+    /// A file of the source (the text files to tokenise) changed while the source was being tokenised.
     #[error(
         "{} had {had} bytes when its tokenisation began, and {now}; start again when it is no longer written to",
         shown(path)
@@ -81,41 +81,43 @@ pub enum TokenError {
     /// A text to encode is not valid UTF-8, but the encoding needs UTF-8.
     #[error("byte {offset} of the text is not UTF-8; convert the text to UTF-8, or train on bytes")]
     NotUtf8 {
-        /// The offset in bytes of the first byte that is not valid UTF-8, from the start of the text; from the start of
-        /// the document if a [`TokenError::Document`] contains this error.
+        /// The offset in bytes of the first byte that is not valid UTF-8, from the start of the text to encode; from
+        /// the start of the document if a [`TokenError::Document`] contains this error.
         offset: u64,
     },
     /// A document cannot be encoded; the field `source` is the error that says why.
     #[error("cannot tokenise {}{}; correct it, or leave it out", of_line(*line), shown(path))]
     Document {
-        /// The path of the file with the document.
+        /// The path of the file that contains the document which cannot be encoded.
         path: PathBuf,
-        /// The number of the document's line in the file, counted from 1; `None` if the whole file is one document.
+        /// The number of the line of the document that cannot be encoded, in a JSON-lines file and counted from 1;
+        /// `None` if the whole file is one document.
         line: Option<u64>,
-        /// The error that says why the document cannot be encoded.
+        /// The error that says why a document cannot be encoded as tokens.
         source: Box<TokenError>,
     },
     /// A line of a JSON-lines file is no document: it is not a JSON object, it is too long, or its field for the text
     /// is missing or not a string.
     #[error("line {line} of {} {fault}; correct the line, or name the field of the text (text_field)", shown(path))]
     Line {
-        /// The path of the JSON-lines file.
+        /// The path of the JSON-lines file in which a line is no document.
         path: PathBuf,
-        /// The number of the line in the JSON-lines file, counted from 1.
+        /// The number of the faulty line in a JSON-lines file of documents, counted from 1.
         line: u64,
-        /// The fault of the line in words that are safe to print, such as "has no field `text` and no other field".
+        /// The fault of a line in a JSON-lines file, in words that are safe to print, such as "has no field `text` and
+        /// no other field".
         fault: String,
     },
     /// The tokenizer library failed to encode a text or to decode tokens.
     #[error("the tokenizer failed: {}; check the text and the tokenizer", printable(message))]
     Encoding {
-        /// The error message of the tokenizer library.
+        /// The error message of the tokenizer library when it encoded a text or decoded tokens.
         message: String,
     },
     /// A file is not a `tokenizer.json` that the tokenizer library can use.
     #[error("{} is no tokenizer: {}; give a tokenizer.json of Hugging Face", shown(path), printable(message))]
     Tokenizer {
-        /// The path of the file that was read as a tokenizer.
+        /// The path of the file that was read as a `tokenizer.json`, but is none.
         path: PathBuf,
         /// The reason why the file is no tokenizer, such as the error message of the parser.
         message: String,
@@ -125,15 +127,15 @@ pub enum TokenError {
     UnknownToken {
         /// The token that is not in the vocabulary, because it is too large.
         token: u32,
-        /// The size of the vocabulary; valid tokens are below it.
+        /// The size of an encoding's vocabulary, in tokens; valid token numbers are below it.
         vocabulary: usize,
     },
     /// A file is no token file, is damaged, or was written by another release.
     #[error("{} is no usable token file: {damage}; delete it, and prepare the tokens again", shown(path))]
     Damaged {
-        /// The path of the file that was read as a token file.
+        /// The path of the file that was read as a token file, but is damaged or no token file.
         path: PathBuf,
-        /// The first fault of the file that was found, in words that are safe to print.
+        /// The first fault that was found in a damaged token file, in words that are safe to print.
         damage: String,
     },
     /// A token file has too few tokens to hold some out for validation.
@@ -145,11 +147,13 @@ pub enum TokenError {
     /// An option of the token files, or the share of tokens to hold out for validation, is outside its range.
     #[error("{name} is {value}; it must be {allowed}")]
     OutOfRange {
-        /// The name of the option that is out of range, such as `held_out`.
+        /// The name of the option of token files that is out of range, or `held_out` for the share of tokens to hold
+        /// out.
         name: &'static str,
-        /// The value of the option that is out of range, as text.
+        /// The value, as text, of the option of token files, or of the share to hold out, that is out of range.
         value: String,
-        /// The range of valid values for the option, in words.
+        /// The range of valid values, in words, for the option of token files, or the share to hold out, that is out of
+        /// range.
         allowed: String,
     },
     /// There is no default folder for token files, because neither `XDG_CACHE_HOME` nor a home folder is set.

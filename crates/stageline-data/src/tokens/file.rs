@@ -46,7 +46,7 @@ impl TokenFile {
         }
     }
 
-    /// Returns the number of tokens in the file, at least 1.
+    /// Returns the number of tokens in a token file, at least 1.
     #[expect(clippy::len_without_is_empty, reason = "a token file is never empty")]
     pub fn len(&self) -> u64 {
         self.header.tokens
@@ -57,17 +57,19 @@ impl TokenFile {
         self.header.documents
     }
 
-    /// Returns the size of the vocabulary of the tokens. Every token that [`TokenFile::read`] returns is below it.
+    /// Returns the size of the vocabulary of a token file's tokens. Every token that [`TokenFile::read`] returns is
+    /// below it.
     pub fn vocabulary(&self) -> usize {
         self.header.vocabulary as usize
     }
 
-    /// Returns the path of the token file.
+    /// Returns the path of an open token file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the fingerprint of the tokens in 64 hexadecimal digits, by which a resumed run recognises its text.
+    /// Returns the fingerprint of a token file's tokens in 64 hexadecimal digits, by which a resumed run recognises its
+    /// training text.
     ///
     /// The fingerprint is a SHA-256 over all tokens and the ends of the documents. It does not depend on the paths or
     /// the modification times of the text files.
@@ -102,7 +104,8 @@ impl TokenFile {
         })
     }
 
-    /// Returns the position of the first token of the document that contains the token at `position`.
+    /// Returns the position, in tokens from the start of a token file, of the first token of the document that contains
+    /// the token at `position`.
     ///
     /// # Panics
     /// Panics if `position` is not below [`TokenFile::len`].
@@ -113,8 +116,8 @@ impl TokenFile {
         before.checked_sub(1).map_or(0, |last| u64::from_le_bytes(ends[last]))
     }
 
-    /// Returns the end position of each document, in ascending order. The position is the number of tokens in the file
-    /// up to the end of the document, as 8 little-endian bytes.
+    /// Returns the end position of each document in a token file, in ascending order. The position is the number of
+    /// tokens in the file up to the end of the document, as 8 little-endian bytes.
     pub(crate) fn ends(&self) -> &[[u8; 8]] {
         self.map[self.layout.ends as usize..self.layout.checksum as usize].as_chunks().0
     }

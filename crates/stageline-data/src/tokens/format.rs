@@ -26,7 +26,7 @@ pub(crate) const VERSION: u32 = 1;
 /// The length of a token file's header in bytes.
 pub(crate) const HEADER: usize = 104;
 
-/// The length of a SHA-256 in bytes.
+/// The length of a SHA-256 in a token file, in bytes.
 pub(crate) const HASH: usize = 32;
 
 /// The header of a token file: the size of the vocabulary, the numbers of tokens and documents, and two SHA-256 hashes.
@@ -34,17 +34,18 @@ pub(crate) const HASH: usize = 32;
 /// of the end positions of the documents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// The size of the vocabulary of the tokens: from 1 to 2^32. Every token is below it.
+    /// The size of the vocabulary of a token file: from 1 to 2^32. Every token in the file is below it.
     pub(crate) vocabulary: u64,
     pub(crate) tokens: u64,
     pub(crate) documents: u64,
     pub(crate) key: [u8; HASH],
-    /// The SHA-256 of the tokens and of the end positions of the documents, as the bytes that they have in the file.
+    /// The SHA-256 of a token file's tokens and of the end positions of its documents, as the bytes that they have in
+    /// the file.
     pub(crate) contents: [u8; HASH],
 }
 
-/// The offsets in bytes of the two parts that follow the tokens in a token file (the end positions of the documents and
-/// the checksum), and the length of the file.
+/// The offsets, in bytes, of the two parts of a token file after the tokens (the end positions of the documents and the
+/// checksum), and the length of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) ends: u64,
@@ -73,7 +74,7 @@ impl Header {
         bytes.try_into().expect("the fields have the length of a header")
     }
 
-    /// Parses the header of a token file. The error is a text that describes the first fault found.
+    /// Parses the header of a token file. If that fails, the result is a text that describes the first fault.
     pub(crate) fn parse(file: &[u8]) -> Result<Self, String> {
         let Some(bytes) = file.get(..HEADER) else {
             return Err(format!("it has {} bytes, and a header has {HEADER}", file.len()));
@@ -109,7 +110,7 @@ impl Header {
     }
 }
 
-/// Returns the `N` bytes at the offset `at` of `bytes` as an array; panics if there are fewer.
+/// Returns the `N` bytes at the offset `at` of the slice `bytes` as an array; panics if the slice ends before them.
 fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("the slice has this length")
 }

@@ -11,13 +11,13 @@ use crate::tokens::error::TokenError;
 /// the field of a JSON-lines file that has the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenOptions {
-    /// The folder of the token files. The default, `None`, is `stageline/tokens` in `$XDG_CACHE_HOME`, or in `.cache`
-    /// of the home folder.
+    /// The folder in which token files are kept. The default, `None`, is `stageline/tokens` in `$XDG_CACHE_HOME`, or in
+    /// `.cache` of the home folder.
     pub folder: Option<PathBuf>,
     /// A token that is appended to every document; `None`, the default, appends nothing. It is a token of the encoding,
     /// or a new one, whose number is the size of the encoding's vocabulary (256 if bytes are the tokens).
     pub end_of_document: Option<u32>,
-    /// The field of a JSON-lines file that has the text. The default is `text`.
+    /// The field of each JSON object in a JSON-lines file that contains the document's text. The default is `text`.
     pub text_field: String,
 }
 

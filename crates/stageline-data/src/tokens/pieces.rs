@@ -18,11 +18,11 @@ const MOST: usize = 1 << 19;
 pub(crate) struct Pieces<R> {
     reader: R,
     most: usize,
-    /// The bytes of the document that have been read, from the start of the current piece on.
+    /// The bytes of a document to tokenise that have been read, from the start of the current piece on.
     buffer: Vec<u8>,
-    /// The length in bytes of the document's current piece; 0 before the first piece.
+    /// The length in bytes of the current piece of a document to tokenise; 0 before the first piece.
     length: usize,
-    /// The offset of the current piece in the document, in bytes.
+    /// The offset in bytes of the current piece within the document to tokenise.
     start: u64,
 }
 
@@ -31,8 +31,8 @@ impl<R: Read> Pieces<R> {
         Self { reader, most: MOST, buffer: Vec::new(), length: 0, start: 0 }
     }
 
-    /// Reads the next piece of the document. Returns its offset in the document and its bytes, or `None` after the last
-    /// piece.
+    /// Reads the next piece of a document to tokenise. Returns its offset in the document in bytes and its bytes, or
+    /// `None` after the last piece.
     pub(crate) fn next(&mut self) -> io::Result<Option<(u64, &[u8])>> {
         self.buffer.drain(..self.length);
         self.start += self.length as u64;
@@ -45,9 +45,9 @@ impl<R: Read> Pieces<R> {
     }
 }
 
-/// Returns the length in bytes of the next piece, which is cut off the beginning of `bytes`: after a line feed if
-/// possible, or else after a whole character. `bytes` has the bytes that have been read so far; the document may go on
-/// after them.
+/// Returns the length in bytes of the next piece of a document, which is cut off the beginning of `bytes`: after a line
+/// feed if possible, or else after a whole character. `bytes` has the bytes that have been read so far; the document
+/// may go on after them.
 fn cut(bytes: &[u8]) -> usize {
     let between_visible = |&[before, line_feed, after]: &[u8; 3]| {
         line_feed == b'\n' && !before.is_ascii_whitespace() && !after.is_ascii_whitespace()

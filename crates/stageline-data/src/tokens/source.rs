@@ -17,10 +17,10 @@ pub(crate) struct Source {
 /// A file to tokenise: a single document, or a JSON-lines file with one document a line.
 pub(crate) struct SourceFile {
     pub(crate) path: PathBuf,
-    /// The path of the file relative to the source folder, with `/` between its parts; empty if the source is this
-    /// single file.
+    /// The path of a file to tokenise, relative to the source folder and with `/` between its parts; empty if the
+    /// source is this single file.
     pub(crate) name: String,
-    /// The length and modification time that the file had when the files to tokenise were listed.
+    /// The length and modification time that a file had when the files to tokenise were listed.
     pub(crate) stamp: Stamp,
 }
 
@@ -66,7 +66,7 @@ impl SourceFile {
         change.map_or(Ok(()), |now| Err(changed(now)))
     }
 
-    /// Whether each line of the file is a document, because the file's extension is `jsonl` or `ndjson`.
+    /// Whether each line of a file to tokenise is a document, because the file's extension is `jsonl` or `ndjson`.
     pub(crate) fn is_json_lines(&self) -> bool {
         let extension = self.path.extension().unwrap_or_default();
         ["jsonl", "ndjson"].iter().any(|json| extension.eq_ignore_ascii_case(json))

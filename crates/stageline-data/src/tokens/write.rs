@@ -45,8 +45,8 @@ impl TokenWriter {
         Ok(writer)
     }
 
-    /// Appends tokens to the document that is being written. The tokens must be in the vocabulary, which is not
-    /// checked.
+    /// Appends tokens to the document that is being written to a token file. The tokens must be in the vocabulary,
+    /// which is not checked.
     pub(crate) fn push(&mut self, tokens: &[u32]) -> Result<(), TokenError> {
         let bytes: Vec<u8> = match Header::width(self.vocabulary) {
             2 => tokens.iter().flat_map(|&token| (token as u16).to_le_bytes()).collect(),
@@ -68,7 +68,7 @@ impl TokenWriter {
         Ok(())
     }
 
-    /// Returns the number of tokens that have been written to the token file so far.
+    /// Returns the number of tokens that have been written to a new token file so far.
     pub(crate) fn tokens(&self) -> u64 {
         self.tokens
     }
@@ -109,14 +109,14 @@ pub(crate) fn checksum(header: &[u8], ends: &[u8]) -> [u8; HASH] {
     Sha256::new().chain_update(header).chain_update(ends).finalize().into()
 }
 
-/// A temporary file that is deleted when this value is dropped, unless the file was renamed.
+/// A temporary file that is deleted when this value is dropped, unless the file was renamed before.
 struct Temporary {
     path: PathBuf,
     is_renamed: bool,
 }
 
 impl Temporary {
-    /// Creates a temporary file in the folder of `path`, with a new name that begins with the name of `path`.
+    /// Creates a temporary file in the folder of `path`, with a new name that begins with the file name in `path`.
     fn create(path: &Path) -> Result<(Self, File), TokenError> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         loop {

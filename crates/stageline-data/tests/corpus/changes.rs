@@ -98,7 +98,8 @@ fn a_folder_in_its_place_is_no_file() {
     assert_eq!(opened.refused(), Change::NoFile);
 }
 
-/// Tests a named pipe in the place of a corpus file. Opening the pipe would block until another process writes to it.
+/// Tests a named pipe in the place of a corpus file: a read reports that no file is there. Opening the pipe would block
+/// until another process writes to it.
 #[cfg(unix)]
 #[test]
 fn a_pipe_in_its_place_is_no_file_and_does_not_block() {
@@ -166,7 +167,8 @@ fn only_windows_in_the_changed_file_fail_and_opening_again_reads_the_new_content
     assert_eq!(whole.iter().filter(|&&byte| byte == b'3').count(), 5);
 }
 
-/// Tests reads of a file that another thread shortens and restores: every read is complete, or a `Changed` error.
+/// Tests reads of a corpus file that another thread shortens and restores: every read is complete, or an error that
+/// says that the file changed.
 #[test]
 fn a_file_that_shrinks_during_reads_is_at_most_an_error() {
     let opened = opened();
@@ -189,8 +191,8 @@ fn a_file_that_shrinks_during_reads_is_at_most_an_error() {
     assert_eq!(opened.read().unwrap(), 0, "the file has its length and time again, and is full of zeros");
 }
 
-/// Tests reads of a file that another thread rewrites once. A write between the check before a read and the read itself
-/// is detected by the check after the read.
+/// Tests reads of a corpus file that another thread rewrites once. A write between the check before a read and the read
+/// itself is detected by the check after the read.
 #[test]
 fn no_byte_of_a_rewritten_file_is_ever_returned() {
     for _ in 0..300 {

@@ -1,4 +1,4 @@
-//! Tests paths that are unreadable or have no byte.
+//! Tests a corpus at a path that is unreadable or has no byte.
 
 use std::error::Error;
 use std::fs;

@@ -10,7 +10,8 @@ use crate::{Room, tokens};
 
 const HEADER: usize = 104;
 
-/// The bytes of a valid token file with the documents `abc`, `d` and `ef`, and a folder for damaged copies of it.
+/// The bytes of a valid token file with the documents `abc`, `d` and `ef`, and a temporary folder in which tests write
+/// damaged copies of it.
 struct Forge {
     bytes: Vec<u8>,
     path: PathBuf,
@@ -30,8 +31,8 @@ impl Forge {
         TokenFile::open(&self.path)
     }
 
-    /// Writes a copy of the token file that `damage` changes, with a correct checksum, and opens it. Returns the fault
-    /// that the error names.
+    /// Writes a copy of a token file that the closure `damage` changes, with a correct checksum, and opens it. Returns
+    /// the fault that the error names.
     fn fault(&self, damage: impl Fn(&mut Vec<u8>)) -> String {
         let mut bytes = self.bytes.clone();
         damage(&mut bytes);
@@ -44,8 +45,8 @@ impl Forge {
         }
     }
 
-    /// Opens a copy of the token file that has `number` as the 8 bytes at the offset `at`, and returns the fault that
-    /// the error names.
+    /// Opens a copy of a token file that has `number` in place of the 8 bytes at the offset `at`, and returns the fault
+    /// that the error names.
     fn with_number(&self, at: usize, number: u64) -> String {
         self.fault(|bytes| bytes[at..at + 8].copy_from_slice(&number.to_le_bytes()))
     }

@@ -21,7 +21,8 @@ struct Room {
 }
 
 impl Room {
-    /// Creates a temporary folder with a source of one file, which has the given name and contents.
+    /// Creates a temporary folder for tests with a source of text to tokenise: one file with the given name and
+    /// contents.
     fn with(name: &str, contents: impl AsRef<[u8]>) -> Self {
         let root = tempfile::tempdir().unwrap();
         let source = root.path().join(name);
@@ -43,7 +44,7 @@ impl Room {
     }
 }
 
-/// Returns all tokens of a token file.
+/// Returns all tokens of a token file as a list.
 fn tokens(file: &TokenFile) -> Vec<u32> {
     let mut tokens = vec![0; file.len() as usize];
     file.read(0, &mut tokens).unwrap();

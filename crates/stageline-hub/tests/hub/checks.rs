@@ -1,4 +1,5 @@
-//! Tests that a target which cannot be written is refused before anything is written, and that a check leaves no trace.
+//! Tests exports of a model to targets that cannot be written: each is refused before anything is written, and a check
+//! leaves no trace.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,13 +12,14 @@ use stageline_hub::{
 
 use crate::toy::{self, INDEX, SHARDS};
 
-/// Makes the layout of a new model with one tensor.
+/// Makes the layout (names, types and shapes) of a new model with one tensor.
 fn new() -> Layout {
     Layout::single([TensorLayout { name: "w".into(), dtype: Dtype::F32, shape: vec![1] }]).unwrap()
 }
 
-/// Asserts that exporting `layout` and the companions of `from` to the folder `to` is refused by the check, with an
-/// error message that contains these parts, and that the check leaves the target unchanged. Returns the error.
+/// Asserts that the check refuses an export of `layout`, and of the companions (files beside the weights) of the folder
+/// `from`, to the folder `to`. The error message must contain the given parts, and the target must stay unchanged.
+/// Returns the error.
 #[track_caller]
 fn assert_refused(layout: &Layout, from: &Path, to: &Path, parts: &[&str]) -> FolderError {
     let before = names(to);

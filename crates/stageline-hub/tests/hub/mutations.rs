@@ -1,4 +1,4 @@
-//! Tests that no mutation of a valid folder makes a panic or an unsafe message.
+//! Tests random mutations of a valid model folder: opening one never panics or returns an unsafe error message.
 
 use std::fs;
 use std::path::Path;
@@ -9,8 +9,8 @@ use stageline_hub::{FolderError, ModelFolder};
 
 use crate::toy;
 
-/// The words that mutations insert into files: parts of headers and indices, numbers at the limits of their range, and
-/// text that is unsafe to print.
+/// The words that random mutations insert into the files of a model folder: parts of headers and indices, numbers at
+/// the limits of their range, and text that is unsafe to print.
 pub const WORDS: [&str; 20] = [
     "0",
     "-1",
@@ -40,13 +40,14 @@ enum Mutation {
     Truncate(Index),
     Set(Index, u8),
     Flip(Index, u8),
-    /// Replaces bytes of the file by one of [`WORDS`]. The fields are the place, the largest number of bytes to
-    /// replace, and the index of the word.
+    /// A random change of a test that replaces bytes of a file by one of [`WORDS`]. The fields are the place, the
+    /// largest number of bytes to replace, and the index of the word.
     Replace(Index, usize, usize),
-    /// Replaces the end of the file by a copy of another part, up to its old end. The fields are where the copied part
-    /// and where the replaced end begin.
+    /// A random change of a test that replaces the end of a file by a copy of another part, up to its old end. The
+    /// fields are where the copied part and where the replaced end begin.
     Splice(Index, Index),
-    /// Replaces the first eight bytes of the file, which in a weights file are the length of its header.
+    /// A random change of a test that replaces the first eight bytes of a file, which in a weights file are the length
+    /// of its header.
     Length(u64),
 }
 
@@ -96,8 +97,8 @@ fn mutation() -> impl Strategy<Value = Mutation> {
     ]
 }
 
-/// Opens a model folder, reads every tensor and writes a copy of the folder. Returns all errors on the way, which are
-/// allowed.
+/// Opens a model folder in a test, reads every tensor and writes a copy of the folder. Returns the errors that occur,
+/// which the test allows.
 fn errors(path: &Path) -> Vec<FolderError> {
     let folder = match ModelFolder::open(path) {
         Ok(folder) => folder,

@@ -1,4 +1,4 @@
-//! Tests that a valid folder gives the tensors that were written into it.
+//! Tests that reading a valid model folder gives the tensors that were written into it.
 
 use std::os::unix::fs::symlink;
 

@@ -1,4 +1,4 @@
-//! Tests that a write which is refused leaves the folder as it was.
+//! Tests that a write of a model which is refused leaves the model folder as it was.
 
 use std::fs;
 
@@ -9,13 +9,13 @@ use stageline_hub::{
 
 use crate::toy::{self, INDEX, SINGLE};
 
-/// Makes the description of a tensor for a layout.
+/// Makes the description of a tensor (name, type and shape) for the layout of a model to write.
 fn tensor(name: &str, dtype: Dtype, shape: &[usize]) -> TensorLayout {
     TensorLayout { name: name.to_owned(), dtype, shape: shape.to_vec() }
 }
 
-/// Asserts that writing `layout` with `values` is refused, that the folder gets no file, and that the error message
-/// contains these parts.
+/// Asserts that writing a model with the given layout and values is refused, that the folder gets no file, and that the
+/// error message contains these parts.
 #[track_caller]
 fn assert_refused(layout: &Layout, values: impl FnMut(&str) -> Result<Values<'static>, String>, parts: &[&str]) {
     let dir = toy::folder(&[]);

@@ -1,4 +1,4 @@
-//! Runs the fuzz target on its seeds and on mutations of them.
+//! Runs the fuzz target of model folders on its seeds and on mutations of the seeds.
 
 #[path = "../../../../fuzz/src/model_folder.rs"]
 mod model_folder;

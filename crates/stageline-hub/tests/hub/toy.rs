@@ -1,4 +1,4 @@
-//! Small model folders, whose weights files are written by the safetensors crate or byte by byte.
+//! Makes small model folders for tests, whose weights files are written by the safetensors crate or byte by byte.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -13,7 +13,7 @@ pub const INDEX: &str = "model.safetensors.index.json";
 pub const SINGLE: &str = "model.safetensors";
 pub const SHARDS: [&str; 2] = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
 
-/// The text of the index in the model folder that [`sharded`] makes.
+/// The text of the index in the model folder with two weights files that [`sharded`] makes.
 pub const INDEX_TEXT: &str = r#"{
   "metadata": {
     "total_parameters": 8,
@@ -28,7 +28,7 @@ pub const INDEX_TEXT: &str = r#"{
 }
 "#;
 
-/// A tensor of a weights file: name, type, shape and bytes.
+/// A tensor of a test's weights file: its name, type, shape and bytes.
 pub type Tensor<'a> = (&'a str, Dtype, Vec<usize>, Vec<u8>);
 
 /// Returns the little-endian bytes of F32 values.
@@ -36,7 +36,7 @@ pub fn f32s(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-/// Returns the bytes of a weights file with these tensors, as the safetensors crate writes it.
+/// Returns the bytes of a weights file with the given tensors, as the safetensors crate writes it.
 pub fn weights(tensors: &[Tensor]) -> Vec<u8> {
     let views = tensors.iter().map(|(name, dtype, shape, bytes)| {
         (*name, TensorView::new(*dtype, shape.clone(), bytes).expect("the bytes fit the shape"))
@@ -45,12 +45,12 @@ pub fn weights(tensors: &[Tensor]) -> Vec<u8> {
     safetensors::serialize(views, Some(format)).unwrap()
 }
 
-/// Returns the bytes of a weights file with this header and these bytes of tensors, whether they are valid or not.
+/// Returns the bytes of a weights file with the given header and bytes of tensors, whether they are valid or not.
 pub fn raw(header: &str, data: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()
 }
 
-/// Creates a temporary folder with files of these names and contents.
+/// Creates a temporary folder with files of the given names and contents.
 pub fn folder(files: &[(&str, &[u8])]) -> TempDir {
     let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     for (name, contents) in files {
@@ -83,19 +83,21 @@ pub fn sharded() -> TempDir {
     folder(&files.iter().map(|(name, contents)| (*name, contents.as_slice())).collect::<Vec<_>>())
 }
 
-/// Makes a model folder whose only weights file has these bytes.
+/// Makes a model folder whose only weights file has the given bytes.
 pub fn single(weights: &[u8]) -> TempDir {
     folder(&[("config.json", b"{}"), (SINGLE, weights)])
 }
 
-/// Opens a model folder, which must fail, and returns the error after checking that its text is safe to print.
+/// Opens a model folder, which must fail, and returns the error of the attempt after checking that its text is safe to
+/// print.
 pub fn refused(path: &Path) -> FolderError {
     let error = ModelFolder::open(path).expect_err("the folder is malformed");
     check_text(&error);
     error
 }
 
-/// Asserts that the texts of an error and of its causes are short and free of control characters.
+/// Asserts that the texts of an error about a model folder, and of its causes, are short and free of control
+/// characters.
 pub fn check_text(error: &FolderError) {
     let mut texts = vec![error.to_string(), format!("{error:?}")];
     let mut cause = error.source();
@@ -109,7 +111,7 @@ pub fn check_text(error: &FolderError) {
     }
 }
 
-/// Asserts that the text of an error contains all these parts.
+/// Asserts that the text of an error about a model folder contains all of the given parts.
 #[track_caller]
 pub fn assert_says(error: &FolderError, parts: &[&str]) {
     let text = error.to_string();
@@ -118,7 +120,7 @@ pub fn assert_says(error: &FolderError, parts: &[&str]) {
     }
 }
 
-/// Makes a named pipe, whose opening waits for its other end.
+/// Makes a named pipe, which blocks whoever opens it until another process opens the pipe too.
 pub fn pipe(path: &Path) {
     let made = std::process::Command::new("mkfifo").arg(path).status().expect("mkfifo can be run");
     assert!(made.success(), "mkfifo {}", path.display());

@@ -1,4 +1,4 @@
-//! Tests that written folders have the files, types and values that they should have.
+//! Tests that written model folders have the files, types and values that they should have.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,12 +22,12 @@ fn unchanged<'a>(folder: &'a ModelFolder, name: &str) -> Result<Values<'a>, Fold
     Ok(tensor.to_f32().map_or_else(|_| tensor.into(), Values::F32))
 }
 
-/// Makes a layout with the one tensor `w` of this type and shape.
+/// Makes a layout (names, types and shapes of tensors to write) with the one tensor `w` of the given type and shape.
 fn one(dtype: Dtype, shape: &[usize]) -> Layout {
     Layout::single([TensorLayout { name: "w".into(), dtype, shape: shape.to_vec() }]).unwrap()
 }
 
-/// Writes a tensor of one dimension with these values in the type `dtype`, and returns its bytes on disk.
+/// Writes a tensor of one dimension with the given values in the type `dtype`, and returns its bytes on disk.
 fn written(dtype: Dtype, values: Vec<f32>) -> Vec<u8> {
     let dir = toy::folder(&[("config.json", b"{}")]);
     one(dtype, &[values.len()]).write(dir.path(), |_| Ok::<_, FolderError>(values.clone())).unwrap();

@@ -13,18 +13,19 @@ pub struct Config {
     pub width: usize,
     pub layers: usize,
     pub heads: usize,
-    /// The number of learned position embeddings, which is the longest sequence in tokens.
+    /// The number of learned position embeddings of a GPT-2 model, which is the longest sequence in tokens.
     pub positions: usize,
-    /// The width of the hidden activations of the feed-forward parts.
+    /// The width of the hidden activations of a GPT-2 model's feed-forward parts.
     pub hidden: usize,
     pub epsilon: f64,
     pub activation: Activation,
-    /// Whether attention scores are divided by the square root of a head's size.
+    /// Whether attention scores of a GPT-2 model are divided by the square root of a head's size.
     pub scale_by_size: bool,
-    /// Whether the attention scores of each block are also divided by its number, counted from 1.
+    /// Whether the attention scores of each block of a GPT-2 model are also divided by the block's number, counted from
+    /// 1.
     pub scale_by_block: bool,
     pub tied: bool,
-    /// The standard deviation of the initial weights of a new model.
+    /// The standard deviation of the initial weights of a new GPT-2 model.
     pub deviation: f64,
 }
 
@@ -48,7 +49,8 @@ struct Fields {
     activation_function: String,
     layer_norm_epsilon: f64,
     initializer_range: f64,
-    /// `None` also for a `null`, which stands for the default.
+    /// Whether the configuration ties the head's projection to the table of token embeddings; `None` if the field is
+    /// missing or `null`, which stand for the default.
     tie_word_embeddings: Option<bool>,
     scale_attn_weights: bool,
     scale_attn_by_inverse_layer_idx: bool,

@@ -36,13 +36,13 @@ pub struct Block {
     mlp: Mlp,
 }
 
-/// Causal self-attention with one linear layer for queries, keys and values.
+/// The causal self-attention of a GPT-2 block, with one linear layer for queries, keys and values.
 #[derive(Module, Debug)]
 struct Attention {
     query_key_value: Linear,
     output: Linear,
     heads: usize,
-    /// The factor by which queries are multiplied, 1 for most models.
+    /// The factor by which the queries of a GPT-2 block are multiplied, 1 for most models.
     query_scale: f64,
     #[module(skip)]
     cache: BlockCache,
@@ -123,8 +123,8 @@ impl Stage for Block {
 }
 
 impl Attention {
-    /// Applies self-attention to activations `[batch x length, width]` and returns activations of the same shape. The
-    /// second argument is the array of the sizes batch, length and width.
+    /// Applies the self-attention of a block to activations `[batch x length, width]` and returns activations of the
+    /// same shape. The second argument is the array of the sizes batch, length and width.
     fn forward(&self, input: Tensor<2>, [batch, length, width]: [usize; 3]) -> Tensor<2> {
         let mut split = self.query_key_value.forward(input).reshape([batch, length, 3 * width]);
         if self.query_scale != 1.0 {

@@ -16,24 +16,24 @@ pub struct Config {
     pub layers: usize,
     pub heads: usize,
     pub key_value_heads: usize,
-    /// The number of elements that a head's query, key or value has for one token.
+    /// The number of elements that an attention head's query, key or value has for one token.
     pub head_size: usize,
     pub epsilon: f64,
     pub tied: bool,
     pub deviation: f64,
     /// The frequencies of the rotary embedding in radians per position, one for each pair of a head's elements.
     pub frequencies: Vec<f32>,
-    /// Whether the linear layers of queries, keys and values have biases.
+    /// Whether the linear layers that compute queries, keys and values in each block have biases.
     pub query_key_value_bias: bool,
-    /// Whether the linear layer after attention has a bias.
+    /// Whether the linear layer after attention has a bias in each block of the model.
     pub output_bias: bool,
     pub mlp_bias: bool,
-    /// Whether each head's queries and keys are normalised before they are rotated (Qwen3).
+    /// Whether the queries and keys of each attention head are normalised before they are rotated (Qwen3).
     pub head_norms: bool,
     /// The sliding window of each block: the number of keys that a query attends to, up to and including its own
     /// position; `None` if a query attends to all earlier positions.
     pub windows: Vec<Option<usize>>,
-    /// The longest sequence that the model is made for, in tokens.
+    /// The longest sequence, in tokens, that a model of the Llama family is made for.
     pub positions: usize,
 }
 
@@ -87,8 +87,8 @@ fn defaults(kind: &str) -> Value {
     defaults
 }
 
-/// Overwrites the fields of the JSON object `object`, such as default values, with those of `with`. A `null` in `with`
-/// does not overwrite a boolean or `max_window_layers`.
+/// Overwrites the fields of the JSON object `object`, such as default values of a configuration, with those of `with`.
+/// A `null` in `with` does not overwrite a boolean or `max_window_layers`.
 fn merge(object: &mut Value, with: &Value) {
     if let (Value::Object(object), Value::Object(with)) = (object, with) {
         for (name, value) in with {
@@ -220,7 +220,8 @@ fn windows(fields: &Fields, kind: &str) -> Result<Vec<Option<usize>>, String> {
 mod tests {
     use super::*;
 
-    /// Reads the configuration of a small model of the type `kind` with these fields.
+    /// Reads the configuration of a small test model of the type `kind`, whose fields are those of `with` beside the
+    /// test's usual ones.
     fn read(kind: &str, with: Value) -> Result<Config, String> {
         let mut config = json!({"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 6});
         config["num_key_value_heads"] = 6.into();

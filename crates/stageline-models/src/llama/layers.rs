@@ -41,7 +41,7 @@ struct Attention {
     key: Linear,
     value: Linear,
     output: Linear,
-    /// The normalisation of each head's queries before they are rotated; `None` except in Qwen3.
+    /// The normalisation of each attention head's queries before they are rotated; `None` except in Qwen3.
     query_norm: Option<RmsNorm>,
     key_norm: Option<RmsNorm>,
     #[module(skip)]
@@ -132,8 +132,8 @@ impl Stage for Block {
 }
 
 impl Attention {
-    /// Applies self-attention to activations `[batch x length, width]` and returns activations of the same shape. The
-    /// second argument is the array of the sizes batch, length and width.
+    /// Applies the self-attention of a block to activations `[batch x length, width]` and returns activations of the
+    /// same shape. The second argument is the array of the sizes batch, length and width.
     fn forward(&self, input: Tensor<2>, [batch, length, _]: [usize; 3]) -> Tensor<2> {
         let size = 2 * self.angles.frequencies().len();
         let normalised = |part: Tensor<2>, norm: &Option<RmsNorm>| match norm {

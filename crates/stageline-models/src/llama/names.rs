@@ -1,4 +1,4 @@
-//! The names of the tensors of Llama and its relatives on the hub. Their linear layers are stored as
+//! The names of the tensors of Llama and its relatives on the Hugging Face hub. Their linear layers are stored as
 //! `[outputs, inputs]`.
 
 use crate::names::{Name, Names};

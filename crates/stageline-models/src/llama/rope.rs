@@ -13,7 +13,8 @@ use serde::Deserialize;
 #[derive(Clone, Default, Deserialize)]
 pub struct Rope {
     rope_type: Option<String>,
-    /// The field `type`, which older files have instead of `rope_type`; some files have both.
+    /// The field `type` of a rotary embedding's configuration, which older files have instead of `rope_type`; some
+    /// files have both.
     #[serde(rename = "type")]
     old_type: Option<String>,
     pub rope_theta: Option<f64>,
@@ -26,12 +27,12 @@ pub struct Rope {
 
 /// The fields of `config.json` that determine the frequencies of the rotary embedding together with those in [`Rope`].
 pub struct Around {
-    /// The base of the frequencies, wherever the file has it.
+    /// The base of the rotary embedding's frequencies, wherever the configuration file has it.
     pub rope_theta: Option<f64>,
     pub partial_rotary_factor: Option<f64>,
-    /// The longest sequence that the model is made for, in tokens.
+    /// The longest sequence, in tokens, that the model with the rotary embedding is made for.
     pub positions: usize,
-    /// The number of elements of a head's query or key.
+    /// The number of elements of the query or key of an attention head.
     pub head_size: usize,
 }
 
@@ -111,14 +112,15 @@ fn llama3(frequency: f32, factor: f64, [low, high]: [f64; 2], original: f64) -> 
 mod tests {
     use super::*;
 
-    /// Returns the frequencies of heads of `size` elements with this base.
+    /// Returns the frequencies of a rotary embedding for heads of `size` elements, in radians per position, given the
+    /// embedding's configuration and the base `theta`.
     fn frequencies(rope: &Rope, theta: f64, size: usize) -> Vec<f32> {
         let around =
             Around { rope_theta: Some(theta), partial_rotary_factor: None, positions: 1 << 17, head_size: size };
         rope.frequencies(&around).unwrap()
     }
 
-    /// The rotary embedding of Llama 3.2.
+    /// Returns the configuration of the rotary embedding of Llama 3.2, for tests.
     fn llama32() -> Rope {
         Rope {
             rope_type: Some("llama3".to_owned()),
@@ -130,9 +132,9 @@ mod tests {
         }
     }
 
-    /// Returns the exact frequency of a pair before any scaling, and the largest relative error of one in f32. The
-    /// exponent has an error of half a unit in its last place, by which the logarithm of `theta` is multiplied; the
-    /// power and the reciprocal add one unit in the last place.
+    /// Returns the exact frequency of a pair of a head's elements before any scaling, and the largest relative error of
+    /// this frequency in f32. The exponent has an error of half a unit in its last place, by which the logarithm of
+    /// `theta` is multiplied; the power and the reciprocal add one unit in the last place.
     fn exact(theta: f64, pair: usize, size: usize) -> (f64, f64) {
         let unit = f64::from(f32::EPSILON);
         (theta.powf(-2.0 * pair as f64 / size as f64), unit * (theta.ln() / 2.0 + 1.0))
@@ -176,8 +178,8 @@ mod tests {
         assert_eq!(between, 3);
     }
 
-    /// The expected bits were computed in Python from the formula of the Transformers library, with every result
-    /// rounded to f32 where PyTorch rounds it.
+    /// Tests the bits of the rotary embedding's frequencies. The expected bits were computed in Python from the formula
+    /// of the Transformers library, with every result rounded to f32 where PyTorch rounds it.
     #[test]
     fn every_operation_is_rounded_to_f32_in_the_order_of_transformers() {
         let bits = |numbers: Vec<f32>| numbers.into_iter().map(f32::to_bits).collect::<Vec<_>>();

@@ -1,5 +1,5 @@
-//! Tests that what would fail after a training fails before it, and that messages about hostile configurations are safe
-//! to print.
+//! Tests that what would fail after a training (such as an export) fails before it, and that messages about hostile
+//! configurations are safe to print.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use stageline_models::{LanguageModel, ModelError};
 
 use crate::toy::{configurations, new, plain};
 
-/// Returns the sorted names in a folder.
+/// Returns the sorted names in a folder, for a test to compare.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap();
     let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();

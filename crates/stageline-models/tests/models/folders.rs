@@ -106,8 +106,8 @@ fn folders_without_the_root_with_buffers_and_with_copies_of_the_table_are_read()
     assert_eq!(logits(&mut plain(&LanguageModel::open(&bare).unwrap())), expected);
 }
 
-/// Tests a rule of the Transformers library: a head whose values differ from the table is not tied, whatever the
-/// configuration says.
+/// Tests a rule of the Transformers library: a head whose values differ from the table of token embeddings is not tied
+/// to the table, whatever the configuration says.
 #[test]
 fn a_head_with_values_of_its_own_is_not_tied() {
     let folder = tempfile::tempdir().unwrap();
@@ -120,7 +120,8 @@ fn a_head_with_values_of_its_own_is_not_tied() {
     assert_eq!(logits(&mut plain(&opened)), logits(&mut plain(&model)));
 }
 
-/// Checks the scales of attention scores in GPT-2 against a model without them, whose queries have the scales instead.
+/// Tests GPT-2's scales of attention scores against a model without these scales whose queries are multiplied by them
+/// instead.
 #[test]
 fn scales_of_attention_scores_are_scales_of_queries() {
     const WIDTH: usize = 24;
@@ -156,7 +157,7 @@ fn scales_of_attention_scores_are_scales_of_queries() {
     assert!(off < 1e-3 * change, "{off:e} {change:e}");
 }
 
-/// Exports a small Llama to the folder `place`.
+/// Writes a small Llama model for tests to the folder `place`, from a configuration file in the folder `home`.
 fn export_llama(home: &Path, place: &Path) {
     let model = new(home, &configurations()[1]);
     model.export(plain(&model).snapshot().unwrap(), place).unwrap();

@@ -1,4 +1,5 @@
-//! Tests that generated tokens are those of forwards of the whole text, for every cut.
+//! Tests that generated tokens are those that forwards of the whole text give, for every cut (partition of the model
+//! into stages).
 
 use burn::tensor::{Device, TensorData};
 use stageline::{Pipeline, Recompute};

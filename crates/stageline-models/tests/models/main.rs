@@ -1,5 +1,5 @@
-//! Tests of language models on CPU pipelines: cuts, exports, generation and refusals. The values of the layers are
-//! compared with transformers by `scripts/transformers-parity.py`.
+//! Tests language models on CPU pipelines: cuts, exports, generation and refusals. `scripts/transformers-parity.py`
+//! compares the values of the layers with the Transformers library.
 
 mod before_training;
 mod folders;

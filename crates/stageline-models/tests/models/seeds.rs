@@ -1,4 +1,5 @@
-//! Runs the fuzz target on its seeds and on mutations of them, and checks that seeds are refused for their reasons.
+//! Runs the fuzz target of models on its seeds and on mutations of the seeds, and checks that wrong seeds are refused
+//! for their reasons.
 
 #[path = "../../../../fuzz/src/language_model.rs"]
 mod language_model;
@@ -10,8 +11,8 @@ use std::fs;
 
 const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/language_model");
 
-/// The words that mutations insert: fields and types of configurations and headers, numbers at the limits of their
-/// range, and text that is unsafe to print.
+/// The words that random mutations insert into a model's files: fields and types of configurations and headers, numbers
+/// at the limits of their range, and text that is unsafe to print.
 const WORDS: [&str; 20] = [
     "0",
     "1",
@@ -35,8 +36,8 @@ const WORDS: [&str; 20] = [
     "\u{202e}",
 ];
 
-/// The seeds that are refused, by the names of their files, each with a part of its error message. All other seeds are
-/// models.
+/// The fuzz seeds of models that are refused, by the names of their files, each with a part of its error message. All
+/// other seeds are valid models.
 const REFUSED: [(&str, &str); 64] = [
     ("activation_long", r#"hidden_act "xxx"#),
     ("activation_other", r#"hidden_act "relu": these models have silu"#),

@@ -1,4 +1,4 @@
-//! Small models of all families for tests, and pipelines of them.
+//! Makes small models of all families for tests, and pipelines of these models.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Tests that trained models have the same bits for every cut, schedule and recomputation.
+//! Tests that trained models have the same bits for every cut (partition into stages), schedule and recomputation.
 
 use stageline::Recompute;
 use stageline_models::LanguageModel;
@@ -7,8 +7,8 @@ use crate::toy::{batch, configurations, logits, new, pipeline};
 
 const STEPS: usize = 3;
 
-/// Trains a model for 3 steps with the given cut, schedule and recomputation. Returns the bits of the loss of each step
-/// and of the logits after them.
+/// Trains a model for 3 steps with the given cut (partition into stages), schedule and recomputation. Returns the bits
+/// of the loss of each step and of the logits after the 3 steps.
 fn trained(model: &LanguageModel, cut: &str, how: (&str, Recompute)) -> (Vec<u64>, Vec<u32>) {
     let mut pipeline = pipeline(model, cut, how);
     let losses = (0..STEPS).map(|step| pipeline.step(batch(step)).unwrap().loss.to_bits()).collect();

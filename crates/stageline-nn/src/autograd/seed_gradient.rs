@@ -22,8 +22,8 @@ pub fn root<const D: usize>(output: Tensor<D>, gradient: Tensor<D>) -> Option<Te
         .or_else(|| Some((output * gradient.autodiff()).sum()))
 }
 
-/// An operation at the end of an autodiff graph that stores a given output gradient. Its backward passes the stored
-/// gradient on to the preceding operation without computing anything.
+/// An operation at the end of an autodiff graph that stores a gradient given by the caller. Its backward passes this
+/// gradient on to the operation before it and computes nothing.
 #[derive(Debug)]
 struct HandIn;
 
@@ -38,9 +38,9 @@ impl<B: Backend> Backward<B, 1> for HandIn {
     }
 }
 
-/// Appends the operation [`HandIn`] with the gradient `gradient` to the autodiff graph of `output`, and returns the
-/// operation's output, a scalar from which a backward can start. Returns `None` if `output` is not a tensor of the
-/// backend `B`, or if burn's own gradient checkpointing is on.
+/// Appends to the autodiff graph of `output` an operation ([`HandIn`]) that passes the given `gradient` on to `output`
+/// in the backward. Returns the operation's output, a scalar from which a backward can start, or `None` if `output` is
+/// not a tensor of the backend `B` or burn's own gradient checkpointing is on.
 fn handed_in<B: Engine, const D: usize>(
     _: PhantomData<B>,
     output: Tensor<D>,

@@ -17,13 +17,13 @@ use crate::kernels::sum_of_squares::sum_of_squares;
 
 /// A running sum of the gradients of a stage's parameters, kept separately for each parameter.
 pub struct Sum {
-    /// The gradient sum of each parameter for which a gradient was added.
+    /// The running sum of the gradients of each parameter, for the parameters that have had a gradient so far.
     pub gradients: GradientsParams,
-    /// The float type to which gradients are cast before they are added to the sum; `None` adds gradients in their own
-    /// type.
+    /// The float type in which parameter gradients are summed: each gradient is cast to it before it is added. If
+    /// `None`, gradients are added in their own type.
     pub dtype: Option<FloatDType>,
-    /// The sum of the squared norms of all gradients that were added so far, as one tensor of shape `[1]` on their
-    /// device, or no tensor before the first gradient; `None` if it is not measured.
+    /// The sum of the squared norms of all parameter gradients that were added to the running sum so far, as one tensor
+    /// of shape `[1]` on the gradients' device, or no tensor before the first gradient; `None` if it is not measured.
     pub squared_norms: Option<Vec<Tensor<1>>>,
 }
 
@@ -34,7 +34,8 @@ impl Sum {
         Self { gradients, dtype, squared_norms: None }
     }
 
-    /// Adds a gradient of the parameter `id` to this parameter's sum, in place if nothing else uses the sum's tensor.
+    /// Adds one more gradient of the parameter `id` to the running sum of this parameter's gradients, in place if
+    /// nothing else uses the sum's tensor.
     pub fn add<const D: usize>(&mut self, id: ParamId, gradient: Tensor<D>) {
         let gradient = match self.dtype {
             Some(dtype) => gradient.cast(dtype),
@@ -55,7 +56,7 @@ impl Sum {
         self.gradients.register(id, sum);
     }
 
-    /// Adds all gradients that `gradients` contains for parameters of `module` to the sum.
+    /// Adds to the running sums the gradients that `gradients` contains for the parameters of `module`.
     pub fn add_all<M: Module>(&mut self, module: &M, gradients: GradientsParams) {
         module.visit(&mut AddAll { sum: self, gradients });
     }
@@ -76,7 +77,7 @@ impl ModuleVisitor for AddAll<'_> {
 
 /// The weight gradients of one call of a layer's forward, whose computation is deferred until after the backward.
 pub struct Deferred {
-    /// The ids of the layer's parameters whose gradients are deferred.
+    /// The ids of those parameters of a layer whose gradients are deferred until after the backward.
     pub ids: Vec<ParamId>,
     compute: Box<dyn FnOnce(&mut Sum) + Send>,
 }
@@ -88,7 +89,8 @@ impl Deferred {
         Self { ids, compute: Box::new(compute) }
     }
 
-    /// Computes the deferred weight gradients of a layer and adds them to `sum`.
+    /// Computes the deferred weight gradients of a layer and adds them to `sum`, the running sums of the parameters'
+    /// gradients.
     pub fn add_to(self, sum: &mut Sum) {
         (self.compute)(sum);
     }

@@ -48,7 +48,8 @@ pub fn forget_kept() {
     drop(KEPT.take());
 }
 
-/// Runs the effects (such as updates of running statistics) that [`keep`] set apart, because their step is committed.
+/// Runs the effects (such as updates of running statistics) that [`keep`] set apart at the end of a step, because this
+/// step is now committed (can no longer be rolled back).
 pub fn do_kept() {
     KEPT.take().into_iter().for_each(|effect| effect());
 }

@@ -4,14 +4,15 @@ use std::cell::Cell;
 
 use crate::forward::thread_scope::during;
 
-/// The position of a micro-batch's samples in the training: the step, and a range of the step's batch.
+/// The position of a micro-batch's samples in a training: the training step, and a range of samples within the step's
+/// batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Samples {
-    /// The index of the training step, from 0.
+    /// The index, from 0, of the training step to which a micro-batch's samples belong.
     pub step: usize,
-    /// The index of the micro-batch's first sample in the batch of the step.
+    /// The index of a micro-batch's first sample within the batch of the training step.
     pub first: usize,
-    /// The number of samples in the micro-batch.
+    /// The number of samples in a micro-batch.
     pub count: usize,
 }
 
@@ -29,8 +30,9 @@ impl Samples {
         CURRENT.get()
     }
 
-    /// Runs `forward` on this thread as the training forward of these samples, and returns its result. A training loop
-    /// without a pipeline calls this function around every forward, so that layers such as dropout know the samples.
+    /// Runs `forward` on this thread as the training forward of the given samples (a step, and a range of its batch),
+    /// and returns its result. A training loop without a pipeline calls this function around every forward, so that
+    /// layers such as dropout know the samples.
     pub fn during<R>(self, forward: impl FnOnce() -> R) -> R {
         during(&CURRENT, Some(self), forward)
     }

@@ -10,7 +10,7 @@ use std::ops::Range;
 /// heads and `n` key-value heads without a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttentionHeads {
-    /// The number of query heads of the attention.
+    /// The number of query heads of a causal attention.
     pub query: usize,
     /// The number of key-value heads. Consecutive query heads share one (grouped-query attention; Ainslie et al., 2023,
     /// [arXiv:2305.13245](https://arxiv.org/abs/2305.13245)), so it must divide the number of query heads.
@@ -27,19 +27,20 @@ impl From<usize> for AttentionHeads {
 }
 
 impl AttentionHeads {
-    /// Returns the number of heads side by side in attention's input: the query heads plus twice the key-value heads,
-    /// because each key-value head has keys and values.
+    /// Returns the number of heads side by side in the input of a causal attention: the query heads plus twice the
+    /// key-value heads, because each key-value head has keys and values.
     pub(crate) fn columns(self) -> usize {
         self.query + 2 * self.key_value
     }
 
-    /// Returns the number of query heads that share a key-value head.
+    /// Returns the number of query heads that share one key-value head in a causal attention with grouped queries.
     #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
     pub(crate) fn group(self) -> usize {
         self.query / self.key_value
     }
 
-    /// Returns the position of the first key that a query sees, given the query's position; 0 without a window.
+    /// Returns the position of the first key that a query of a causal attention sees, given the query's position; 0 if
+    /// the attention has no sliding window.
     #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
     pub(crate) fn first_key(self, query: usize) -> usize {
         self.window.map_or(0, |window| (query + 1).saturating_sub(window))
@@ -51,8 +52,8 @@ pub fn scale(size: usize) -> f64 {
     1.0 / (size as f64).sqrt()
 }
 
-/// The number of consecutive queries that attention processes as one block. A kernel skips the keys that no query of a
-/// block sees: keys after the block's last query, and keys before the window of its first query.
+/// The number of consecutive queries that the CPU kernel of attention processes as one block. The kernel skips the keys
+/// that no query of a block sees: keys after the block's last query, and keys before the window of its first query.
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 pub const QUERIES: usize = 64;
 
@@ -60,16 +61,16 @@ pub const QUERIES: usize = 64;
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// The positions in the sequence of the block's queries.
+    /// The positions, within the sequence, of the queries in one block of causal attention.
     pub queries: Range<usize>,
-    /// The positions in the sequence of the keys that at least one of the block's queries sees.
+    /// The positions, within the sequence, of the keys that at least one query in a block of causal attention sees.
     pub keys: Range<usize>,
 }
 
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 impl Block {
-    /// Returns the number of queries and the number of keys of the block, which are the shape of its matrix of
-    /// attention scores.
+    /// Returns the number of queries and the number of keys in one block of causal attention, which are the shape of
+    /// the block's matrix of attention scores.
     pub fn shape(&self) -> [usize; 2] {
         [self.queries.len(), self.keys.len()]
     }

@@ -1,4 +1,4 @@
-//! The keys that a query of causal attention does not see, as masks of burn's tensors.
+//! Makes masks, as burn tensors, of the keys that a query of causal attention does not see.
 
 use burn::tensor::{Bool, Device, Int, Tensor};
 

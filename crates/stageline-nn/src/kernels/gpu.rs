@@ -36,12 +36,13 @@ fn rows(tensor: &Float) -> Tensor<2> {
     shaped(tensor, [shape[..shape.num_dims() - 1].iter().product(), width])
 }
 
-/// Returns the GPU backend's primitive of a burn tensor, which must have been computed from tensors of this backend.
+/// Returns the GPU backend's primitive tensor inside a burn tensor, which must have been computed from tensors of this
+/// backend.
 fn primitive<const D: usize>(tensor: Tensor<D>) -> Float {
     Cube::plain(tensor).expect("a result of this backend's tensors is of this backend")
 }
 
-/// Returns the GPU backend's primitive of a burn tensor, reshaped to the shape of the tensor `other`.
+/// Returns the GPU backend's primitive tensor inside a burn tensor, reshaped to the shape of the tensor `other`.
 fn like<const D: usize>(tensor: Tensor<D>, other: &Float) -> Float {
     Cube::float_reshape(primitive(tensor), other.shape())
 }
@@ -57,27 +58,30 @@ fn moments(Moments { mean, over_deviation }: &Moments<Float>) -> Moments<Tensor<
     Moments { mean: mean.as_ref().map(of), over_deviation: of(over_deviation) }
 }
 
-/// What the forward of causal attention keeps for its backward.
+/// The values that the forward of causal attention on a GPU keeps for its backward; they depend on the kernels that the
+/// GPU can run.
 #[derive(Clone, Debug)]
 pub enum Kept {
-    /// The input and output of attention, and the logarithm of the sum of each query's exponentiated scores, from which
-    /// the backward computes the scores again.
+    /// The values kept by the attention kernels that store no scores: attention's input and output, the positions at
+    /// which documents begin, and the logarithm of each query's sum of exponentiated scores. The backward recomputes
+    /// the scores from them.
     Logarithms {
-        /// The queries, keys and values of all heads, side by side.
+        /// The input of causal attention: the queries, keys and values of all heads, side by side.
         input: Float,
-        /// The position of the first key in each query's document.
+        /// The position of the first key in the document of each query of causal attention.
         starts: IntTensor<Cube>,
-        /// The output of attention.
+        /// The output of the forward of causal attention.
         output: Float,
-        /// The logarithm of the sum of each query's exponentiated scores.
+        /// The logarithm of the sum of the exponentiated scores of each query of causal attention.
         logarithms: Float,
     },
-    /// The attention weights and what they were computed from, for heads that do not fit the kernels without stored
-    /// scores.
+    /// The values kept for attention heads that the kernels without stored scores do not support: the attention
+    /// weights, and the queries, keys and values from which the weights were computed.
     Weights(Attended<Float>),
 }
 
-/// Returns the positions of the first key of each query's document for samples of one document each: zeros.
+/// Returns the position of the first key in each query's document, for samples that consist of one document each: all
+/// zeros, `[batch, length]`.
 fn first_positions(batch: usize, length: usize, device: &Device<Cube>) -> IntTensor<Cube> {
     Cube::int_zeros(Shape::new([batch, length]), device, IntDType::I32)
 }
@@ -198,8 +202,8 @@ impl Kernels for Cube {
         }
     }
 
-    /// Returns the cross-entropy summed over the rows, and the log-likelihood of every class for each row, `[rows,
-    /// classes]`.
+    /// Returns the cross-entropy of logits summed over the rows, and the log-likelihood of every class for each row,
+    /// `[rows, classes]`.
     fn cross_entropy(logits: &Float, targets: &IntTensor<Cube>) -> [Float; 2] {
         let (sum, likelihoods) = cross_entropy::summed(of(logits), Tensor::from_primitive::<Cube>(targets.clone()));
         [primitive(sum), primitive(likelihoods)]
@@ -215,8 +219,8 @@ impl Kernels for Cube {
         primitive(cross_entropy::to_logits(&of(logits), of(likelihoods), targets, of(gradient)))
     }
 
-    /// Returns the sum of the squares of all elements, in f64, added in an order that depends only on the kernels that
-    /// burn's autotune chose.
+    /// Returns the sum of the squares of all elements of a GPU tensor, in f64, added in an order that depends only on
+    /// the kernels that burn's autotune chose.
     fn sum_of_squares(tensor: &Float) -> Float {
         primitive(sums::of_squares(flat(tensor)))
     }

@@ -19,10 +19,11 @@ pub trait Kernels: Products {
     /// The moments (mean and 1 / standard deviation) of each input row of a normalisation, which the backward of the
     /// normalisation needs.
     type Moments: Clone + Debug + Send + 'static;
-    /// The values of the forward of causal attention that its backward needs.
+    /// The values that the forward of causal attention keeps for its backward.
     type Attended: Clone + Debug + Send + 'static;
 
-    /// Whether the device `device` has this backend's kernels; a device on another host may lack them.
+    /// Whether the device `device` has this crate's kernels for layers; the server of a device on another host may lack
+    /// them.
     fn are_there(device: &Device<Self>) -> bool;
 
     /// Whether the backend's kernels accept tensors with elements of the type `dtype`. The default implementation

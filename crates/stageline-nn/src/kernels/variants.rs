@@ -10,12 +10,12 @@ pub enum Norm {
     RootMeanSquare,
 }
 
-/// A normalisation of rows, and the number that keeps it from dividing by zero.
+/// A normalisation of rows: its kind, and the small number epsilon that keeps it from dividing by zero.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Normalisation {
-    /// The kind of the normalisation.
+    /// The kind of the normalisation of rows: layer normalisation or RMS normalisation.
     pub kind: Norm,
-    /// The number that is added to the mean square of a row before its square root is taken.
+    /// The number (epsilon) that a normalisation adds to the mean square of a row before it takes the square root.
     pub epsilon: f32,
 }
 

@@ -12,7 +12,7 @@ use crate::forward::after_step::after_step;
 use crate::forward::recomputation::is_recomputation;
 use crate::forward::samples::Samples;
 
-/// The container name that burn's module visitor reports for burn's `BatchNorm` layer.
+/// The name that burn's module visitor reports when it enters burn's `BatchNorm` layer.
 pub const BATCH_NORM: &str = "Struct:BatchNorm";
 
 /// A [`BatchNorm`] of burn's whose running statistics are updated once a step, from all micro-batches of the step
@@ -68,10 +68,11 @@ impl Drop for Update {
 /// The mean and variance of every channel of one micro-batch, each `[channels]`.
 #[derive(Debug)]
 struct Moments {
-    /// The number of values that every channel has in the micro-batch.
+    /// The number of values that every channel of a batch norm's input has in one micro-batch.
     count: usize,
     mean: Tensor<1>,
-    /// The biased variance of every channel: the sum of squared deviations divided by `count`.
+    /// The biased variance of every channel of a batch norm's input in one micro-batch: the sum of squared deviations
+    /// divided by the number of values.
     variance: Tensor<1>,
 }
 
@@ -82,7 +83,7 @@ impl From<BatchNorm> for AccumulatedBatchNorm {
 }
 
 impl AccumulatedBatchNorm {
-    /// Returns burn's batch norm with the parameters and running statistics of this layer.
+    /// Returns burn's own batch norm with the parameters and running statistics of this batch norm.
     pub fn into_inner(self) -> BatchNorm {
         self.norm
     }
@@ -112,8 +113,8 @@ impl AccumulatedBatchNorm {
         result.output
     }
 
-    /// Records the mean and variance of a micro-batch for this layer, and returns whether they are the first that the
-    /// layer has recorded in the step.
+    /// Records the mean and variance of a micro-batch for this batch norm, and returns whether they are the first that
+    /// it has recorded in the step.
     fn add(&self, samples: Samples, moments: Moments) -> bool {
         PENDING.with_borrow_mut(|pending| {
             let pending = pending.entry((self.norm.gamma.id, samples.step)).or_default();
@@ -125,7 +126,7 @@ impl AccumulatedBatchNorm {
 }
 
 impl Update {
-    /// Moves the layer's running statistics towards the mean and variance of the whole step's batch, by the layer's
+    /// Moves a batch norm's running statistics towards the mean and variance of the whole step's batch, by the layer's
     /// momentum.
     fn apply(&self) {
         let norm = &self.norm;
@@ -145,9 +146,9 @@ impl Update {
     }
 }
 
-/// Returns the mean and the biased variance of every channel over all micro-batches together, in f64, or `None` if
-/// there are no values (Chan et al., 1979, *Updating formulae and a pairwise algorithm for computing sample
-/// variances*).
+/// Returns the mean and the biased variance of every channel over all micro-batches together, in f64, given those of
+/// each micro-batch; `None` if there are no values (Chan et al., 1979, *Updating formulae and a pairwise algorithm for
+/// computing sample variances*).
 fn merged(moments: impl Iterator<Item = Moments>, channels: usize) -> Option<(Vec<f64>, Vec<f64>)> {
     let (mut count, mut means, mut squares) = (0.0, vec![0.0; channels], vec![0.0; channels]);
     for Moments { count: more, mean, variance } in moments.filter(|moments| moments.count > 0) {
@@ -170,9 +171,10 @@ fn values(tensor: Tensor<1>) -> Vec<f64> {
 
 /// A batch norm that was found in a module: its path, and whether it is burn's own layer.
 pub struct Found {
-    /// The path of burn's batch norm in the module, such as `0.norm`.
+    /// The path of a batch norm in its module, such as `0.norm`.
     pub path: String,
-    /// Whether the batch norm is burn's own, not wrapped in an [`AccumulatedBatchNorm`].
+    /// Whether the batch norm is burn's own, and is not wrapped in an [`AccumulatedBatchNorm`], which updates its
+    /// statistics once a step.
     pub plain: bool,
 }
 
@@ -183,12 +185,14 @@ pub fn batch_norms<M: Module>(module: &M) -> Vec<Found> {
     search.found
 }
 
-/// A visitor that looks for batch norms by the names of the structs that it enters.
+/// A visitor that finds the batch norms of a module by the names of the structs that it enters.
 #[derive(Default)]
 struct Search {
-    /// The field names on the path from the module's root to the visitor's current position.
+    /// The field names on the path from the module's root to the current position of a visitor that looks for batch
+    /// norms.
     path: Vec<String>,
-    /// The names of the structs that contain the visitor's current position, from the module's root inwards.
+    /// The names of the structs that contain the current position of a visitor that looks for batch norms, from the
+    /// module's root inwards.
     containers: Vec<String>,
     found: Vec<Found>,
 }

@@ -106,7 +106,7 @@ mod one {
     #[derive(Debug)]
     struct CausalAttention;
 
-    /// The values of the forward of causal attention that its backward needs.
+    /// The values that the forward of causal attention keeps for its backward.
     #[derive(Clone, Debug)]
     struct State<B: Kernels> {
         attended: B::Attended,

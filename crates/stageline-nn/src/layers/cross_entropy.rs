@@ -45,7 +45,7 @@ mod one {
     #[derive(Debug)]
     struct CrossEntropy;
 
-    /// The values of the forward of the cross-entropy loss that its backward needs.
+    /// The values that the forward of the cross-entropy loss keeps for its backward.
     #[derive(Clone, Debug)]
     struct State<B: Backend> {
         logits: FloatTensor<B>,

@@ -20,7 +20,7 @@ use crate::kernels::products::Products;
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct Embedding {
-    /// The trained table of vectors, one for each index, with shape `[indices, width]`.
+    /// The trained table of an embedding layer: one vector for each index, with shape `[indices, width]`.
     pub weight: Param<Tensor<2>>,
 }
 
@@ -42,7 +42,8 @@ impl ModuleDisplay for Embedding {
 }
 
 impl Embedding {
-    /// Looks up indices `[batch, length]` in the table and returns their vectors, `[batch, length, width]`.
+    /// Looks up indices `[batch, length]` in the table of an embedding layer and returns their vectors, `[batch,
+    /// length, width]`.
     pub fn forward(&self, indices: Tensor<2, Int>) -> Tensor<3> {
         of_their_backend!(split, &indices, &self.weight).unwrap_or_else(|| embedding(self.weight.val(), indices))
     }
@@ -52,7 +53,7 @@ impl Embedding {
 #[derive(Debug)]
 struct SplitEmbedding;
 
-/// The values of the forward of an embedding layer that its backward needs.
+/// The values that the forward of an embedding layer keeps for its backward.
 #[derive(Clone, Debug)]
 struct State<B: Backend> {
     weight: FloatTensor<B>,

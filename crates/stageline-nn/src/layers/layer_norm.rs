@@ -20,9 +20,10 @@ use crate::layers::normalised::normalised;
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct LayerNorm {
-    /// The trained scale of the normalised values, with shape `[width]`.
+    /// The trained scale of a layer normalisation, by which normalised values are multiplied, with shape `[width]`.
     pub gamma: Param<Tensor<1>>,
-    /// The trained shift of the scaled values, with shape `[width]`; `None` for a layer without shift.
+    /// The trained shift of a layer normalisation, which is added to the scaled values, with shape `[width]`; `None`
+    /// for a layer without shift.
     pub beta: Option<Param<Tensor<1>>>,
     epsilon: f64,
 }

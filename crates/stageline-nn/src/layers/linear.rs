@@ -34,9 +34,9 @@ use crate::kernels::products::Products;
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct Linear {
-    /// The weight matrix of the layer, with shape `[inputs, outputs]`.
+    /// The weight matrix of a linear layer, with shape `[inputs, outputs]`.
     pub weight: Param<Tensor<2>>,
-    /// The bias that the layer adds to its output, with shape `[outputs]`; `None` for a layer without bias.
+    /// The bias that a linear layer adds to its output, with shape `[outputs]`; `None` for a layer without bias.
     pub bias: Option<Param<Tensor<1>>>,
 }
 
@@ -58,7 +58,7 @@ impl ModuleDisplay for Linear {
 }
 
 impl Linear {
-    /// Computes the layer's output `[..., outputs]` for an input `[..., inputs]`.
+    /// Computes the output `[..., outputs]` of a linear layer for an input `[..., inputs]`.
     ///
     /// # Panics
     /// Panics if the last dimension of the input is not the number of inputs of the weight.
@@ -76,7 +76,7 @@ impl Linear {
 #[derive(Debug)]
 struct SplitLinear;
 
-/// The values of the forward of a linear layer that its backward needs.
+/// The values that the forward of a linear layer keeps for its backward.
 #[derive(Clone, Debug)]
 struct State<B: Backend> {
     input: FloatTensor<B>,
@@ -84,7 +84,7 @@ struct State<B: Backend> {
     /// The parameter ids of the linear layer's weight and bias; `None` for a parameter whose gradient must not be
     /// deferred.
     put_off: [Option<ParamId>; 2],
-    /// The shape of the layer's input before the input was reshaped to rows.
+    /// The shape of a linear layer's input before the input was reshaped to rows.
     shape: Shape,
 }
 

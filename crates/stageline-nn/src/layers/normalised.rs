@@ -19,7 +19,7 @@ use crate::kernels::variants::{Norm, Normalisation};
 #[derive(Debug)]
 struct Normalised;
 
-/// The values of the forward of a normalisation that its backward needs.
+/// The values that the forward of a normalisation keeps for its backward.
 #[derive(Clone, Debug)]
 struct State<B: Kernels> {
     input: FloatTensor<B>,

@@ -19,7 +19,7 @@ use crate::layers::normalised::normalised;
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct RmsNorm {
-    /// The trained scale of the normalised values, with shape `[width]`.
+    /// The trained scale of an RMS normalisation, by which normalised values are multiplied, with shape `[width]`.
     pub gamma: Param<Tensor<1>>,
     epsilon: f64,
 }

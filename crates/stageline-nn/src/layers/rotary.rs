@@ -14,18 +14,20 @@ use crate::kernels::rotation;
 /// position `p` turns pair `i` of a head's elements by `p` times frequency `i`.
 #[derive(Clone, Debug)]
 pub struct RotaryAngles {
-    /// The frequency of each pair of elements of a head, in radians per position.
+    /// The frequency of each pair of an attention head's elements in a rotary position embedding, in radians per
+    /// position.
     frequencies: Arc<[f32]>,
 }
 
 thread_local! {
-    /// The table that this thread used last, with the frequencies for which it was made. Threads share no table,
-    /// because the queue of one thread on a GPU does not wait until that of another has written it.
+    /// The table of cosines and sines for rotary embeddings that this thread used last, with the frequencies for which
+    /// it was made. Threads share no table, because the queue of one thread on a GPU does not wait until another
+    /// thread's queue has written the table.
     static LAST: RefCell<Option<(Arc<[f32]>, Table)>> = const { RefCell::new(None) };
 }
 
-/// The cosines and sines of the angles of some consecutive positions, each `[positions, size / 2]` in f32 for heads of
-/// `size` elements.
+/// The cosines and sines of a rotary embedding's angles for some consecutive positions, each `[positions, size / 2]` in
+/// f32 for heads of `size` elements.
 #[derive(Clone, Debug)]
 struct Table {
     device: Device,
@@ -35,14 +37,14 @@ struct Table {
 }
 
 impl RotaryAngles {
-    /// Creates the angles for the given frequencies, one for each pair of a head's elements, in radians per position. A
-    /// head has twice as many elements as there are frequencies.
+    /// Creates the angles of a rotary position embedding from the given frequencies, one for each pair of a head's
+    /// elements, in radians per position. A head has twice as many elements as there are frequencies.
     pub fn new(frequencies: impl Into<Arc<[f32]>>) -> Self {
         Self { frequencies: frequencies.into() }
     }
 
-    /// Returns the angles of heads of `size` elements with the usual frequencies: `base` to the power of `-2 i / size`
-    /// for pair `i`.
+    /// Creates the angles of a rotary position embedding for heads of `size` elements with the usual frequencies:
+    /// `base` to the power of `-2 i / size` for pair `i`.
     ///
     /// # Panics
     /// Panics if the size is odd.
@@ -51,13 +53,13 @@ impl RotaryAngles {
         Self::new((0..size / 2).map(|pair| base.powf(-2.0 * pair as f64 / size as f64) as f32).collect::<Vec<_>>())
     }
 
-    /// Returns the frequency of each pair of elements of a head, in radians per position.
+    /// Returns the frequency of each pair of a head's elements in a rotary position embedding, in radians per position.
     pub fn frequencies(&self) -> &[f32] {
         &self.frequencies
     }
 
-    /// Returns the cosines and sines of the angles for `count` positions from `first` on, as tensors on `device`;
-    /// reuses the table of the thread's last call if it has these positions.
+    /// Returns the cosines and sines of a rotary embedding's angles for `count` positions from `first` on, as tensors
+    /// on `device`. The thread's last table is reused if it has these positions.
     fn table(&self, first: usize, count: usize, device: &Device) -> Table {
         LAST.with_borrow_mut(|last| {
             let suits = |(frequencies, table): &(Arc<[f32]>, Table)| {
@@ -125,7 +127,7 @@ mod one {
     struct Rotation;
 
     impl<B: Kernels> Backward<B, 1> for Rotation {
-        /// The cosines and sines of the rotation's angles, which the backward needs to turn the gradient by the
+        /// The cosines and sines of a rotary embedding's angles, which the backward needs to turn the gradient by the
         /// opposite angles.
         type State = [FloatTensor<B>; 2];
 

@@ -41,7 +41,7 @@ mod one {
     struct SwiGlu;
 
     impl<B: Kernels> Backward<B, 2> for SwiGlu {
-        /// The two inputs of SwiGLU's forward, `gate` and `up`, which its backward needs.
+        /// The two inputs of SwiGLU's forward, `gate` and `up`, which its backward needs to compute their gradients.
         type State = [FloatTensor<B>; 2];
 
         fn backward(self, ops: Ops<Self::State, 2>, gradients: &mut Gradients, _: &mut Checkpointer) {

@@ -13,7 +13,8 @@ impl AnyTensor {
         Self(tensor.into_bridge())
     }
 
-    /// Returns the wrapped tensor; `D` must be the rank with which the tensor was wrapped.
+    /// Returns the wrapped tensor with its rank `D` in the type again; `D` must be the rank with which the tensor was
+    /// wrapped.
     pub fn tensor<const D: usize>(self) -> Tensor<D> {
         Tensor::from_bridge(self.0)
     }

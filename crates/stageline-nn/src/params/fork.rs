@@ -26,8 +26,8 @@ pub fn fork<M: Module>(module: M, device: &Device) -> M {
     if quantized.values.is_empty() { forked } else { forked.map(&mut quantized) }
 }
 
-/// A visitor that copies the quantized parameters of a module to a device, and a mapper that puts these copies into the
-/// module after its move to that device.
+/// The parts of moving a module with quantized parameters to a device: a visitor that copies the quantized parameters
+/// to the device, and a mapper that puts these copies into the moved module.
 struct Quantized<'a> {
     device: &'a Device,
     values: HashMap<ParamId, AnyTensor>,

@@ -11,13 +11,13 @@ use crate::params::visit::read;
 
 /// A trained parameter of a module, described by id and path, with its gradient as numbers on the host.
 pub struct Named {
-    /// The id by which burn's modules and gradients identify the trained parameter.
+    /// The id by which burn's modules and gradients identify a trained parameter.
     pub id: ParamId,
-    /// The path of the parameter in its module, such as `0.linear.weight`.
+    /// The path of a trained parameter in its module, such as `0.linear.weight`.
     pub path: String,
-    /// The number of elements of the trained parameter.
+    /// The number of elements of a trained parameter.
     pub elements: usize,
-    /// The elements of the parameter's gradient in row-major order; `None` if the loss does not depend on the
+    /// The elements of a trained parameter's gradient in row-major order; `None` if the loss does not depend on the
     /// parameter.
     pub gradient: Option<Vec<f32>>,
 }
@@ -57,8 +57,8 @@ impl ModuleVisitor for MakeZeros<'_> {
 
 struct ReadGradients<'a> {
     path: Vec<String>,
-    /// The ids of the parameters that the visitor has already listed, so that a parameter that the module uses twice is
-    /// listed once.
+    /// The ids of the parameters that a visitor of a module has already listed, so that a parameter that the module
+    /// uses twice is listed once.
     seen: HashSet<ParamId>,
     gradients: &'a GradientsParams,
     found: Vec<Named>,

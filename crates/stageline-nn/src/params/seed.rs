@@ -78,11 +78,12 @@ impl ModuleVisitor for Touch {
     }
 }
 
-/// A mapper that initialises the float parameters of a module and moves them to a device, one after the other, so that
-/// the initialising device never stores the whole module.
+/// A mapper that initialises the float parameters of a module and moves each of them to a device before the next one is
+/// initialised, so that the initialising device never stores the whole module.
 struct Moving {
     device: Device,
-    /// The number of bytes of parameters that the mapper has sent to the device since it last waited for their arrival.
+    /// The number of bytes of a module's parameters that have been sent to a device since the last wait for their
+    /// arrival.
     in_flight: usize,
 }
 

@@ -42,8 +42,8 @@ fn visit<M: Module, T>(module: &M, each: impl FnMut(Description, Read) -> T) -> 
     visitor.found
 }
 
-/// Returns the module with the value of each tensor replaced by the entry of `values` for the tensor's id, which must
-/// have the tensor's shape. A tensor whose id is not in `values` keeps its own value.
+/// Returns a module in which the value of each tensor is replaced by the entry of `values` for the tensor's id, which
+/// must have the tensor's shape. A tensor whose id is not in `values` keeps its own value.
 pub fn write<M: Module>(module: M, values: &HashMap<ParamId, TensorData>) -> M {
     module.map(&mut Write(values))
 }
@@ -54,8 +54,8 @@ type Read<'a> = &'a dyn Fn() -> TensorData;
 
 struct Visit<T, F> {
     path: Vec<String>,
-    /// The ids of the tensors that the visitor has already visited, so that a tensor that the module uses twice is
-    /// described once.
+    /// The ids of the tensors that a visitor of a module has already visited, so that a tensor that the module uses
+    /// twice is described once.
     seen: HashSet<ParamId>,
     each: F,
     found: Vec<T>,
@@ -97,8 +97,8 @@ impl<T, F: FnMut(Description, Read) -> T> ModuleVisitor for Visit<T, F> {
     }
 }
 
-/// A mapper that replaces the values of a module's tensors by given values, which it finds by tensor id. Tensors keep
-/// their device and type.
+/// A mapper that replaces the values of a module's tensors by given values, which it finds by tensor id. The tensors
+/// keep their device and element type.
 struct Write<'a>(&'a HashMap<ParamId, TensorData>);
 
 impl ModuleMapper for Write<'_> {

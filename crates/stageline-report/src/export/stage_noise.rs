@@ -13,7 +13,7 @@ pub struct StageNoise {
 }
 
 impl StageNoise {
-    /// Creates the scalars of a training that has not measured its noise yet.
+    /// Creates the scalars for TensorBoard of a training that has not measured its gradient noise yet.
     pub fn new() -> Self {
         Self::default()
     }
@@ -42,7 +42,7 @@ mod tests {
     use super::super::TensorBoard;
     use super::*;
 
-    /// Splits a protocol buffer message into its fields: the number of each, and its bytes.
+    /// Splits a protocol buffer message into its fields: the number and the bytes of each field.
     fn fields(mut message: &[u8]) -> Vec<(u64, &[u8])> {
         let varint = |bytes: &[u8]| {
             let length = bytes.iter().position(|byte| byte & 0x80 == 0).unwrap() + 1;
@@ -69,7 +69,7 @@ mod tests {
         found
     }
 
-    /// Reads the scalars of an event file: the tag and the value of each, in order.
+    /// Reads the scalars of a TensorBoard event file: the tag and the value of each, in order.
     fn scalars(mut file: &[u8]) -> Vec<(String, f32)> {
         let mut found = Vec::new();
         while !file.is_empty() {

@@ -20,9 +20,9 @@ pub struct Trace {
     events: Vec<(u64, Value)>,
     stages: usize,
     arrows: u64,
-    /// The end time of the last added training step, in seconds since the trace began.
+    /// The end time of the last training step that was added to a trace, in seconds since the trace began.
     end: f64,
-    /// The number of training steps that were left out because the trace would have become too large.
+    /// The number of training steps that were left out of a trace, because it would have become too large.
     left_out: usize,
 }
 
@@ -35,7 +35,7 @@ fn micros(nanoseconds: u64) -> f64 {
 }
 
 impl Trace {
-    /// Makes a trace without any steps.
+    /// Makes a trace (in Chrome's trace event format) without any training steps.
     pub fn new() -> Self {
         Self::default()
     }

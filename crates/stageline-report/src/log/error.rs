@@ -6,18 +6,18 @@ use stageline_schedule::ParsePlanError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {
-    /// The file of the log cannot be read; the field is the error of the operating system.
+    /// The file of a run's log cannot be read; the field is the error of the operating system.
     #[error("the log cannot be read: {0}")]
     Io(#[from] std::io::Error),
-    /// A line of the log is not valid JSON, or lacks a required field.
+    /// A line of a run's log is not valid JSON, or lacks a required field.
     #[error("line {line} of the log cannot be read: {cause}; write a new log with `--log`")]
     Line {
-        /// The number of the line in the log, counted from 1.
+        /// The number of the faulty line in a run's log, counted from 1.
         line: usize,
-        /// The error that the JSON parser returned for the line.
+        /// The error that the JSON parser returned for the faulty line of a run's log.
         cause: serde_json::Error,
     },
-    /// The log lacks its first line, which describes the run.
+    /// The log of a run lacks its first line, which describes the run.
     #[error(
         "the log does not describe its run: the first line, with `schedule` and `plan`, is missing; write a new log with `--log`"
     )]

@@ -16,14 +16,14 @@
 use super::record::{Noise, SignalAndNoise, Step};
 use super::run_log::RunLog;
 
-/// The number of measured steps in a window, whose mean estimates give a noise scale.
+/// The number of measured steps in a window, over which the estimates of the gradient noise are averaged.
 pub(crate) const WINDOW: usize = 9;
 
-/// The fewest measured steps from which the noise scale of a run is computed.
+/// The smallest number of measured steps from which the noise scale of a run's gradient is computed.
 const FEWEST: usize = 4;
 
-/// The noise scale over the steps of a run: the weight of targets (in most models, the number of tokens) of the batch
-/// whose gradient has as much noise as signal, at each step that updated parameters.
+/// The noise scale of the gradient at each step of a run that updated parameters: the weight of targets (in most
+/// models, the number of tokens) of the batch whose gradient has as much noise as signal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NoiseScales {
     of_steps: Vec<OfStep>,
@@ -31,17 +31,19 @@ pub struct NoiseScales {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct OfStep {
-    /// The weight of the step's targets.
+    /// The weight of the targets of a training step (in most models, their number of tokens).
     batch: f64,
-    /// The noise scale at the step; infinite if the noise hides the gradient.
+    /// The noise scale of the gradient at a training step, as a weight of targets; infinite if the noise hides the
+    /// gradient.
     scale: f64,
 }
 
-/// The reason why the noise scale of a run is not known.
+/// The reason why the noise scale of a run's gradient is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoNoise {
-    /// The run has one micro-batch a step, and the noise is measured from the differences between micro-batches.
+    /// The run has one micro-batch a step, and the gradient noise is measured from the differences between
+    /// micro-batches.
     #[error(
         "a run with M = 1 cannot measure the noise of its gradient; log a run with --micro-batches 2 or more and --noise-every 10"
     )]
@@ -49,15 +51,15 @@ pub enum NoNoise {
     /// No step of the run measured the noise of its gradient.
     #[error("the log has no gradient noise; log a run with --noise-every 10 and --micro-batches 2 or more")]
     NotMeasured,
-    /// Fewer steps measured the noise than an average needs.
+    /// Fewer steps of the run measured the gradient noise than an average needs.
     #[error(
         "{measured} steps of the log measured the gradient noise, and {needed} are needed; log a longer run, or one with a smaller \
          --noise-every"
     )]
     TooFew {
-        /// The number of steps that measured the noise and updated parameters.
+        /// The number of steps that measured the gradient noise and updated parameters.
         measured: usize,
-        /// The fewest such steps from which the noise scale is computed.
+        /// The fewest steps with a measurement of the gradient noise from which the noise scale is computed.
         needed: usize,
     },
     /// The averaged squared norm of the gradient is not above 0 in any window of the run, so its noise hides its size.
@@ -66,13 +68,14 @@ pub enum NoNoise {
          --noise-every, or one with a larger --micro-batches"
     )]
     Hidden {
-        /// The number of steps that measured the noise and updated parameters.
+        /// The number of steps that measured the gradient noise and updated parameters.
         measured: usize,
     },
 }
 
 impl RunLog {
-    /// Returns the noise scale over the steps of the run that updated parameters, from windows of 9 measured steps.
+    /// Returns the noise scale of the gradient at each step of the run that updated parameters, from windows of 9
+    /// measured steps.
     ///
     /// # Errors
     /// Returns [`NoNoise`] if too few steps measured the noise, or if the noise hides the gradient in all of them.
@@ -106,28 +109,30 @@ impl RunLog {
 }
 
 impl NoiseScales {
-    /// Returns the number of steps that trainings with batches of the weight `batch` need to the loss that the run
-    /// reached, with the best learning rate for this batch.
+    /// Returns the number of optimizer steps that a training with batches of the weight `batch` needs to reach the loss
+    /// of the logged run, with the best learning rate for this batch.
     pub fn steps(&self, batch: f64) -> f64 {
         self.of_steps.iter().map(|step| step.worth(batch)).sum()
     }
 
-    /// Returns the median of the noise scale over the steps of the run; infinite if the noise hides the gradient in half
-    /// of them.
+    /// Returns the median of the gradient's noise scale over the steps of the run, as a weight of targets; infinite if
+    /// the noise hides the gradient in half of the steps.
     pub fn typical(&self) -> f64 {
         let mut scales: Vec<_> = self.of_steps.iter().map(|step| step.scale).collect();
         scales.sort_by(f64::total_cmp);
         scales.get(scales.len() / 2).copied().unwrap_or(f64::INFINITY)
     }
 
-    /// Returns the noise scale at the last step of the run; infinite if the noise hides the gradient there.
+    /// Returns the gradient's noise scale at the last step of the run, as a weight of targets; infinite if the noise
+    /// hides the gradient there.
     pub fn last(&self) -> f64 {
         self.of_steps.last().map_or(f64::INFINITY, |step| step.scale)
     }
 }
 
 impl OfStep {
-    /// Returns the number of steps with batches of the weight `batch` that lower the loss as much as this step.
+    /// Returns the number of steps with batches of the weight `batch` that lower the loss as much as one given step of
+    /// the logged run did.
     fn worth(self, batch: f64) -> f64 {
         if self.scale.is_infinite() {
             return self.batch / batch;
@@ -137,8 +142,8 @@ impl OfStep {
 }
 
 impl SignalAndNoise {
-    /// Returns the noise scale by the mean of several estimates; `None` if the mean squared norm is not above 0, or there
-    /// is no estimate.
+    /// Returns the gradient's noise scale, as a weight of targets, from the estimates of several steps; `None` if the
+    /// mean squared norm is not above 0, or there is no estimate.
     pub fn scale_of(estimates: &[Self]) -> Option<f64> {
         let sum = |figure: fn(&Self) -> f64| estimates.iter().map(figure).sum::<f64>();
         let (squared_norm, variance) = (sum(|estimate| estimate.squared_norm), sum(|estimate| estimate.variance));
@@ -147,15 +152,15 @@ impl SignalAndNoise {
 }
 
 impl Noise {
-    /// Returns the noise scale of each stage by the estimates of this step alone, which is rough; `None` for a stage whose
-    /// estimated squared norm is not above 0.
+    /// Returns the gradient's noise scale in each stage from the estimates of one step alone, which is rough; `None`
+    /// for a stage whose estimated squared norm is not above 0.
     pub fn stage_scales(&self) -> Vec<Option<f64>> {
         self.stages.iter().map(|stage| SignalAndNoise::scale_of(&[*stage])).collect()
     }
 }
 
-/// Returns the noise scale at each of several measured steps, in their order, from a window around the step; `None` where
-/// the mean squared norm of the window is not above 0.
+/// Returns the noise scale of the gradient at each of several measured steps, in their order, from a window around the
+/// step; `None` where the mean squared norm of the window is not above 0.
 pub(crate) fn windowed_scales(estimates: &[SignalAndNoise]) -> Vec<Option<f64>> {
     let window = |at: usize| &estimates[at.saturating_sub(WINDOW / 2)..(at + WINDOW / 2 + 1).min(estimates.len())];
     (0..estimates.len()).map(|at| SignalAndNoise::scale_of(window(at))).collect()

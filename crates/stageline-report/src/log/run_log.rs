@@ -92,7 +92,8 @@ impl RunLog {
         self.run.links.iter().any(Option::is_some) && !self.synchronised()
     }
 
-    /// Returns the number of the worker that runs a stage; `None` if the plan has no such stage.
+    /// Returns the number of the worker that runs a stage of the logged run; `None` if the run's plan has no such
+    /// stage.
     pub(crate) fn worker_of(&self, stage: usize) -> Option<usize> {
         self.plan.rows().iter().position(|row| row.iter().any(|action| action.stage == stage))
     }
@@ -145,15 +146,16 @@ impl RunLog {
 /// A cause of workers' idle time in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// Workers are idle while the pipeline fills and drains.
+    /// A cause of idle time: workers wait while the pipeline fills and drains.
     Pipeline,
-    /// Workers are idle because stages have unequal work.
+    /// A cause of idle time: workers wait because stages have unequal work.
     Imbalance,
-    /// Workers are idle because transfers between stages take time.
+    /// A cause of idle time: workers wait because transfers between stages take time.
     Transfer,
-    /// Workers are idle because their parts of the flush (gradient norms and optimizer step at the end of a step) take
-    /// unequal time.
+    /// A cause of idle time: workers wait because their parts of the flush (gradient norms and optimizer step at the
+    /// end of a step) take unequal time.
     Flush,
-    /// Workers are idle because the runtime takes time: threads, channels, the split of the batch.
+    /// A cause of idle time: workers wait because the runtime takes time for threads, channels and the split of the
+    /// batch.
     Other,
 }

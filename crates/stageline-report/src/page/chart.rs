@@ -17,69 +17,69 @@ const MOST_LABELS: usize = 20;
 /// A line of a line chart: its name, points, line style and colour.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
-    /// The name of the line in the legend of the chart.
+    /// The name of a line in the legend of a chart.
     pub name: String,
-    /// The points (x, y) of the line from left to right. Points that are not finite are skipped.
+    /// The points (x, y) of a chart's line from left to right. Points that are not finite are skipped.
     pub points: Vec<(f64, f64)>,
-    /// The style of the line: solid, dashed or dotted.
+    /// The style of a chart's line: solid, dashed or dotted.
     pub line: Line,
-    /// The number of the line's colour, modulo the 8 colours of a page's style. Lines that show the same quantity share
-    /// a number.
+    /// The number of the colour of a chart's line, modulo the 8 colours of a page's style. Lines that show the same
+    /// quantity share a number.
     pub colour: usize,
 }
 
 /// The scale of a chart's horizontal axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// The horizontal axis of the chart is linear.
+    /// A linear horizontal axis of a chart.
     Linear,
-    /// The horizontal axis of the chart is logarithmic, with a tick at each power of two.
+    /// A logarithmic horizontal axis of a chart, with a tick at each power of two.
     Doubling,
 }
 
 /// A chart of lines over a common horizontal axis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LineChart<'a> {
-    /// The title above the line chart.
+    /// The title above a line chart.
     pub title: &'a str,
-    /// The label of the chart's horizontal axis, with its unit.
+    /// The label of a line chart's horizontal axis, with its unit.
     pub x: &'a str,
-    /// The label of the chart's vertical axis, with its unit.
+    /// The label of a line chart's vertical axis, with its unit.
     pub y: &'a str,
-    /// The scale of the chart's horizontal axis.
+    /// The scale (linear or logarithmic) of a line chart's horizontal axis.
     pub scale: Scale,
-    /// The lines that the chart shows, each with its points.
+    /// The lines that a line chart shows, each with its points.
     pub series: Vec<Series>,
 }
 
 /// A bar chart with one stacked bar for each category.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StackedBars<'a> {
-    /// The title above the chart of stacked bars.
+    /// The title above a chart of stacked bars.
     pub title: &'a str,
-    /// The label of the chart's horizontal axis.
+    /// The label of the horizontal axis of a chart of stacked bars.
     pub x: &'a str,
-    /// The label of the chart's vertical axis, with its unit.
+    /// The label of the vertical axis of a chart of stacked bars, with its unit.
     pub y: &'a str,
-    /// The label below each bar, from left to right.
+    /// The label below each bar of a chart of stacked bars, from left to right.
     pub categories: Vec<String>,
     /// The parts of which each bar is stacked, from the bottom up: the name of a part, and its value in each bar.
     pub parts: Vec<(&'a str, Vec<f64>)>,
 }
 
 impl LineChart<'_> {
-    /// Returns the line chart as SVG for a [`Page`](crate::Page), with its legend. If no point is finite, returns an HTML
+    /// Returns a line chart as SVG for a [`Page`](crate::Page), with its legend. If no point is finite, returns an HTML
     /// paragraph that says that nothing was measured.
     pub fn svg(&self) -> String {
         self.drawing().map_or_else(|| nothing(self.title), Drawing::element)
     }
 
-    /// Returns the line chart as SVG for a page, with its legend; `None` if no point is finite.
+    /// Returns a line chart as SVG for an HTML page, with its legend; `None` if no point is finite.
     pub(super) fn svg_if_measured(&self) -> Option<String> {
         self.drawing().map(Drawing::element)
     }
 
-    /// Returns the line chart as the text of an SVG file of its own, with its legend, its style, and colours for light
+    /// Returns a line chart as the text of an SVG file of its own, with its legend, its style, and colours for light
     /// and dark pages; `None` if no point is finite.
     pub fn file(&self) -> Option<String> {
         self.drawing().map(Drawing::file)
@@ -129,14 +129,14 @@ impl LineChart<'_> {
 }
 
 impl StackedBars<'_> {
-    /// Returns the stacked bars as SVG for a [`Page`](crate::Page), with their legend. If there is no category, returns
-    /// an HTML paragraph that says that nothing was measured.
+    /// Returns a chart of stacked bars as SVG for a [`Page`](crate::Page), with its legend. If there is no category,
+    /// returns an HTML paragraph that says that nothing was measured.
     pub fn svg(&self) -> String {
         self.drawing().map_or_else(|| nothing(self.title), Drawing::element)
     }
 
-    /// Returns the stacked bars as the text of an SVG file of its own, with their legend, their style, and colours for
-    /// light and dark pages; `None` if there is no category.
+    /// Returns a chart of stacked bars as the text of an SVG file of its own, with its legend, its style, and colours
+    /// for light and dark pages; `None` if there is no category.
     pub fn file(&self) -> Option<String> {
         self.drawing().map(Drawing::file)
     }
@@ -176,7 +176,7 @@ impl StackedBars<'_> {
     }
 }
 
-/// Returns the paragraph that a page shows in place of a chart without points.
+/// Returns the paragraph that an HTML page shows in place of a chart without points.
 fn nothing(title: &str) -> String {
     format!("<p>{}: nothing was measured</p>", escaped(title))
 }
@@ -209,8 +209,8 @@ fn ticks_y(svg: &mut String, ys: Span) {
     }
 }
 
-/// Returns the ticks of a logarithmic axis, which are the powers of two within the range of the points: the base-2
-/// logarithm and the label of each.
+/// Returns the ticks of a chart's logarithmic axis, which are the powers of two within the range of the points: the
+/// base-2 logarithm and the label of each tick.
 fn doublings(points: &[&(f64, f64)]) -> Vec<(f64, String)> {
     let exponents = Span::of(points.iter().map(|point| point.0.max(f64::MIN_POSITIVE).log2()));
     let (first, last) = (exponents.from.floor() as i32, exponents.to.ceil() as i32);
@@ -226,7 +226,8 @@ struct Span {
 }
 
 impl Span {
-    /// Returns the range of an axis from the smallest to the largest of `values`, of which there must be at least one.
+    /// Returns the range of a chart's axis from the smallest to the largest of `values`, of which there must be at
+    /// least one.
     fn of(values: impl Iterator<Item = f64>) -> Self {
         let (from, to) =
             values.fold((f64::INFINITY, f64::NEG_INFINITY), |(from, to), value| (from.min(value), to.max(value)));
@@ -246,7 +247,7 @@ impl Span {
         HEIGHT - BOTTOM - self.share(value) * (HEIGHT - TOP - BOTTOM)
     }
 
-    /// Returns the round values at which an axis with this range has ticks.
+    /// Returns the round values at which a chart's axis with this range has ticks.
     fn ticks(self) -> Vec<f64> {
         let rough = (self.to - self.from) / 5.0;
         let power = 10.0_f64.powf(rough.log10().floor());

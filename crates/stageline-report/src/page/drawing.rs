@@ -5,23 +5,23 @@ use std::fmt::Write;
 use super::escape::escaped;
 use super::style::{CHART, COLOUR_SCHEME, COLOURS};
 
-/// The width of a chart, in the units of its coordinates.
+/// The width of a chart, in the units of SVG coordinates.
 pub(super) const WIDTH: f64 = 640.0;
-/// The height of a chart without its legend.
+/// The height of a chart without its legend, in the units of SVG coordinates.
 pub(super) const HEIGHT: f64 = 320.0;
-/// The left edge of the legend in an SVG file.
+/// The left edge of a chart's legend in an SVG file, in the units of SVG coordinates.
 const LEGEND_LEFT: f64 = 76.0;
-/// The height of a row of the legend in an SVG file.
+/// The height of a row of a chart's legend in an SVG file, in the units of SVG coordinates.
 const LEGEND_ROW: f64 = 18.0;
 
 /// The style of a line in a chart, which shows the source of its points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line {
-    /// The line is solid, for measured points.
+    /// A solid line of a chart, for measured points.
     Solid,
-    /// The line is dashed, for simulated points.
+    /// A dashed line of a chart, for simulated points.
     Dashed,
-    /// The line is dotted, for points of a formula.
+    /// A dotted line of a chart, for points of a formula.
     Dotted,
 }
 
@@ -36,11 +36,11 @@ impl Line {
     }
 }
 
-/// An entry of a chart's legend: a name, and the line that it explains.
+/// An entry of a chart's legend: a name, and the style and colour of the line or bar that it explains.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Entry {
     name: String,
-    /// The number of the entry's colour in the style of a page.
+    /// The number of the colour of a legend's entry in the style of a page.
     colour: usize,
     line: Line,
 }
@@ -59,7 +59,7 @@ pub(super) struct Drawing {
 }
 
 impl Drawing {
-    /// Returns the chart as an element of a page: an SVG element, and its legend as a list.
+    /// Returns a drawn chart as an element of an HTML page: an SVG element, and its legend as a list.
     pub(super) fn element(self) -> String {
         let Self { title, body, legend } = self;
         let mut html = format!(
@@ -77,7 +77,7 @@ impl Drawing {
         html + "</ul>"
     }
 
-    /// Returns the chart as an SVG file that needs no page: with its style, and with its legend below it.
+    /// Returns a drawn chart as an SVG file that needs no page: with its style, and with its legend below it.
     pub(super) fn file(self) -> String {
         let Self { title, body, legend } = self;
         let longest = legend.iter().map(|entry| entry.name.chars().count()).max().unwrap_or(0);

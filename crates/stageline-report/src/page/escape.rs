@@ -1,6 +1,6 @@
-//! Escapes text for HTML and SVG.
+//! Escapes text, so that HTML and SVG show it as it is.
 
-/// Returns the text with the characters `&`, `<`, `>` and quotes escaped, so that HTML and SVG show it as it is.
+/// Returns a text with the characters `&`, `<`, `>` and quotes escaped, so that HTML and SVG show it as it is.
 pub(crate) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {

@@ -7,11 +7,11 @@ use super::over_steps::every;
 use crate::log::record::{Health, Noise, SignalAndNoise, Step};
 use crate::log::{RunLog, windowed_scales};
 
-/// The most layers in a chart, which is the number of colours.
+/// The most layers of the model that a chart shows, which is the number of colours.
 const MOST_LAYERS: usize = 8;
 
-/// Adds a section to the page with charts of the noise scale, of the noise scale of each stage, and of each stage's
-/// noise, over the steps that measured them. Adds nothing if no step measured the noise.
+/// Adds a section to a run's HTML page with charts over the steps that measured the gradient noise: the noise scale of
+/// the whole gradient, that of each stage, and each stage's noise. Adds nothing if no step measured the noise.
 pub(super) fn noise(page: &mut Page, log: &RunLog) {
     let measured: Vec<_> = log.steps.iter().filter_map(|step| Some((step.step as f64, step.noise.as_ref()?))).collect();
     if measured.is_empty() {
@@ -45,8 +45,8 @@ pub(super) fn noise(page: &mut Page, log: &RunLog) {
     page.pictures(pictures.into_iter().flatten());
 }
 
-/// Returns two lines of a noise scale over the measured steps: the average over a window around each step (solid), and
-/// that of the step alone (dashed). Steps in which the noise hides the gradient have no point.
+/// Returns two lines of a chart of the gradient's noise scale over the measured steps: the average over a window around
+/// each step (solid), and that of the step alone (dashed). Steps in which the noise hides the gradient have no point.
 fn scales(
     measured: &[(f64, &Noise)],
     name: &str,
@@ -66,7 +66,7 @@ fn scales(
     ]
 }
 
-/// Returns at most 2,000 of the points of a line, evenly spaced, so that charts stay small.
+/// Returns at most 2,000 of the points of a chart's line, evenly spaced, so that charts stay small.
 fn thinned(points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     let every = every(points.len());
     points.into_iter().step_by(every).collect()
@@ -112,7 +112,8 @@ pub(super) fn health(page: &mut Page, log: &RunLog) {
     page.table(&columns, last.health.iter().map(row));
 }
 
-/// Returns at most [`MOST_LAYERS`] of the layers, evenly spaced, with the first and the last.
+/// Returns at most [`MOST_LAYERS`] of the model's layers, evenly spaced and including the first and the last, so that
+/// each has a colour of its own in a chart.
 fn shown<'a>(layers: &[&'a str]) -> Vec<&'a str> {
     let shown = layers.len().min(MOST_LAYERS);
     (0..shown).map(|at| layers[at * (layers.len() - 1) / (shown - 1).max(1)]).collect()

@@ -13,18 +13,18 @@ pub struct Page {
 }
 
 impl Page {
-    /// Makes a page with the given title and no contents.
+    /// Makes an HTML page with the given title and no contents.
     pub fn new(title: &str) -> Self {
         Self { title: escaped(title), body: String::new() }
     }
 
-    /// Adds a section to the page: a heading, and a paragraph about the contents that follow.
+    /// Adds a section to an HTML page: a heading, and a paragraph about the contents that follow.
     pub fn section(&mut self, heading: &str, about: &str) {
         let _ = write!(self.body, "<h2>{}</h2><p>{}</p>", escaped(heading), escaped(about));
     }
 
-    /// Adds pictures to the page, side by side if there is room. Each picture is the text of an HTML or SVG element,
-    /// and is not escaped.
+    /// Adds pictures to an HTML page, side by side if there is room. Each picture is the text of an HTML or SVG
+    /// element, and is not escaped.
     pub fn pictures(&mut self, pictures: impl IntoIterator<Item = String>) {
         self.body.push_str("<div class='pictures'>");
         for picture in pictures {
@@ -33,7 +33,8 @@ impl Page {
         self.body.push_str("</div>");
     }
 
-    /// Adds a table to the page, with text in the first column and numbers in the others. `columns` are the headings.
+    /// Adds a table to an HTML page, with text in the first column and numbers in the others. `columns` has the
+    /// headings.
     pub fn table(&mut self, columns: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
         self.body.push_str("<div class='wide'><table><thead><tr>");
         for column in columns {
@@ -50,7 +51,7 @@ impl Page {
         self.body.push_str("</tbody></table></div>");
     }
 
-    /// Returns the text of the whole HTML file.
+    /// Returns the text of the whole HTML file of a page.
     pub fn html(&self) -> String {
         let Self { title, body } = self;
         format!(

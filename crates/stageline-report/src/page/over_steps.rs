@@ -4,10 +4,11 @@ use super::chart::{LineChart, Scale, Series};
 use super::drawing::Line;
 use crate::log::record::Step;
 
-/// A figure of a training step: its name, the line that shows it, and the function that returns it.
+/// A figure of a training step that a chart shows: its name, the line that shows it, and the function that returns it.
 pub(super) type Figure<'a> = (&'a str, Line, fn(&Step) -> Option<f64>);
 
-/// Returns a line chart (SVG) with one line for each of `figures` over the training steps, and the line `more`.
+/// Returns a line chart (SVG) over the training steps, with one line for each of `figures` (functions of a step, such
+/// as its loss) and the line `more`.
 pub(super) fn over_steps(steps: &[&Step], title: &str, y: &str, figures: &[Figure], more: Option<Series>) -> String {
     let series = figures.iter().enumerate().map(|(colour, (name, line, figure))| {
         let points = thinned(steps).map(|step| (step.step as f64, figure(step).unwrap_or(f64::NAN)));
@@ -21,7 +22,8 @@ pub(super) fn thinned<'a>(steps: &[&'a Step]) -> impl Iterator<Item = &'a Step> 
     steps.iter().copied().step_by(every(steps.len()))
 }
 
-/// Returns the distance between the points of a line that are drawn, so that at most 2,000 of `points` points are.
+/// Returns the interval, as a number of points, at which points of a chart's line are drawn, so that at most 2,000 of
+/// `points` points are.
 pub(super) fn every(points: usize) -> usize {
     const MOST: usize = 2_000;
     points.div_ceil(MOST).max(1)

@@ -127,8 +127,8 @@ fn validations(log: &RunLog) -> Option<Series> {
     (!points.is_empty()).then(|| Series { name: "validation".to_owned(), points, line: Line::Dashed, colour: 1 })
 }
 
-/// Adds a section to the page with a chart for each metric of the model other than the loss, over training steps and
-/// validations. Adds nothing if there are no metrics.
+/// Adds a section to a run's HTML page with a chart for each metric of the model other than the loss, over training
+/// steps and validations. Adds nothing if there are no metrics.
 fn metrics(page: &mut Page, log: &RunLog) {
     let in_steps = log.steps.iter().flat_map(|step| step.metrics.keys());
     let names: BTreeSet<_> = in_steps.chain(log.validations.iter().flat_map(|found| found.metrics.keys())).collect();

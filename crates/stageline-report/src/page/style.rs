@@ -1,6 +1,6 @@
 //! The CSS of pages and charts.
 
-/// The number of colours for lines and bars.
+/// The number of colours for lines and bars of charts.
 pub(super) const COLOURS: usize = 8;
 
 /// The colours of a page or chart, for light and for dark pages. Those of lines and bars are from Okabe and Ito (2008);
@@ -11,7 +11,7 @@ pub(super) const COLOUR_SCHEME: &str = "\
 @media (prefers-color-scheme:dark){:root{--ink:#e6edf3;--faint:#9aa4af;--rule:#30363d;--paper:#0d1117;\
 --k0:#58a6e0;--k1:#ff8c42;--k2:#3fc79a;--k3:#e6a3c6;--k4:#e5c04b;--k5:#8fd0f5;--k6:#9aa4af;--k7:#b99ad8}}";
 
-/// The style of the text, tables and legends of a page.
+/// The CSS style of the text, tables and legends of an HTML page.
 pub(super) const PAGE: &str = "\
 body{margin:2rem auto;padding:0 1rem;max-width:84rem;font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper)}\
 h1{font-size:1.5rem}h2{font-size:1.15rem;margin:2.5rem 0 .25rem;border-top:1px solid var(--rule);padding-top:1rem}\

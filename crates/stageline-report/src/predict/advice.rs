@@ -10,20 +10,20 @@ use super::trainings::PredictedTraining;
 /// The answer to a [`Question`]: the compared trainings, and the recommended one.
 #[derive(Debug)]
 pub struct Advice {
-    /// The trainings with the settings of the question and 1 to 256 micro-batches.
+    /// The predicted trainings with the settings that were asked about, and with 1 to 256 micro-batches.
     pub trainings: Vec<PredictedTraining>,
-    /// The trainings with one changed setting.
+    /// The predicted trainings in which one setting, such as the schedule, is changed.
     pub alternatives: Alternatives,
-    /// The recommended training; `None` if none fits into the memory.
+    /// The recommended training; `None` if no training fits into the memory.
     pub recommendation: Option<Recommendation>,
-    /// The recommended training without a changed setting, in which only the number of micro-batches differs from the
-    /// question; `None` if none fits into the memory.
+    /// The recommended training without a changed setting: only its number of micro-batches may differ from the
+    /// settings that were asked about. `None` if no such training fits into the memory.
     pub unchanged: Option<Recommendation>,
 }
 
 impl Measured {
-    /// Predicts the trainings with the settings of the question and with one changed setting, and recommends the one that
-    /// reaches the loss of the run in the least time.
+    /// Predicts the trainings with the settings that were asked about and with one changed setting, and recommends the
+    /// one that reaches the loss of the run in the least time.
     ///
     /// # Errors
     /// Returns the errors of [`trainings`](Self::trainings), and [`PredictError::NoMemory`] if the memory is limited and

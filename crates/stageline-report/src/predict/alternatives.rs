@@ -10,19 +10,20 @@ use super::question::Question;
 use super::target::{Cut, Target};
 use super::trainings::PredictedTraining;
 
-/// The largest number of chunks (stages) on a worker that is tried for schedules that leave it free.
+/// The largest number of chunks (stages) on a worker that is tried for schedules in which the number can be chosen.
 const MOST_CHUNKS: usize = 4;
 
-/// The factors by which micro-batches with more rows are larger than those of the run.
+/// The factors by which the number of rows (samples) of a micro-batch is larger than in the run, for predictions of
+/// larger micro-batches.
 const ROWS: [usize; 2] = [2, 4];
 
 /// The trainings with one changed setting, each at the number of micro-batches with which it takes the least time to the
 /// loss of the run, and the settings for which there is no prediction.
 #[derive(Debug, Default)]
 pub struct Alternatives {
-    /// The changed settings with their fastest training that fits into the memory.
+    /// The changed settings, each with its fastest training that fits into the memory.
     pub found: Vec<(Change, PredictedTraining)>,
-    /// The settings that are not predicted, with the reason.
+    /// The changed settings for which there is no prediction, each with the reason.
     pub left_out: Vec<(Change, LeftOut)>,
 }
 
@@ -30,26 +31,30 @@ pub struct Alternatives {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeftOut {
-    /// There is no prediction.
+    /// There is no prediction for a training with the changed setting; the field is the error.
     #[error(transparent)]
     Predict(#[from] PredictError),
-    /// No number of micro-batches fits into the memory.
+    /// With the changed setting, no number of micro-batches lets a training fit into the memory; the field is the
+    /// memory of a worker in MB.
     #[error("no M fits into {0:.1} MB a worker")]
     Memory(f64),
-    /// The memory of micro-batches of another size is not predicted, so it is not known whether they fit.
+    /// The memory of a training with larger micro-batches is not predicted, so it is not known whether the training
+    /// fits into the given memory.
     #[error(
         "the memory of larger micro-batches is not predicted, so whether they fit is not known; leave --memory out"
     )]
     UnknownMemory,
-    /// The batch of the fastest training cannot be cut into fewer micro-batches with so many more rows.
+    /// The batch of the fastest training cannot be split into fewer micro-batches of the larger size, because its
+    /// number of micro-batches is not a multiple of the factor.
     #[error("the fastest M = {micro_batches} is no multiple of {rows}")]
     Indivisible {
-        /// The number of micro-batches of the fastest training without a change.
+        /// The number of micro-batches in a step of the fastest training without a changed setting.
         micro_batches: usize,
-        /// The factor by which the micro-batches would be larger.
+        /// The factor by which the number of rows (samples) of a micro-batch would be larger than in the run.
         rows: usize,
     },
-    /// The costs of micro-batches of only one size are measured.
+    /// The costs of micro-batches of only one size are measured, so trainings with larger micro-batches are not
+    /// predicted.
     #[error(
         "the costs of larger micro-batches are not measured; log a run of the model with another --micro-batch-size, and give \
          its log with --other-size"
@@ -58,8 +63,8 @@ pub enum LeftOut {
 }
 
 impl Measured {
-    /// Predicts the trainings with one changed setting. `own` is the fastest training without a change; `None` if none
-    /// fits into the memory.
+    /// Predicts the trainings with one changed setting, such as the schedule. `own` is the fastest training without a
+    /// change; `None` if no training without a change fits into the memory.
     pub(super) fn alternatives(&self, question: &Question, own: Option<&PredictedTraining>) -> Alternatives {
         let mut all = Alternatives::default();
         for (change, schedule) in self.schedules(question) {
@@ -76,7 +81,7 @@ impl Measured {
         all
     }
 
-    /// Returns the schedules that fit the layers of the model, except for that of the question.
+    /// Returns the schedules that fit the layers of the model, except for the schedule that was asked about.
     fn schedules(&self, question: &Question) -> Vec<(Change, Box<dyn Schedule>)> {
         let Target { workers, schedule: own, .. } = &question.target;
         // A given partition has one number of stages.
@@ -98,8 +103,8 @@ impl Measured {
         found
     }
 
-    /// Returns the other numbers of workers that are tried: powers of two, one worker more and one less, up to the number
-    /// of the model's layers.
+    /// Returns the other numbers of workers for which a training is predicted: powers of two, one worker more and one
+    /// less, up to the number of the model's layers.
     fn workers(&self, question: &Question) -> Vec<usize> {
         let Target { workers: own, schedule, cut, .. } = &question.target;
         if matches!(cut, Cut::Given(_)) {
@@ -114,8 +119,8 @@ impl Measured {
         all
     }
 
-    /// Predicts the training with the batch of `own`, the fastest without a change, in micro-batches of `rows` times the
-    /// rows.
+    /// Predicts a training with the same batch as `own`, the fastest training without a change, but in micro-batches
+    /// with `rows` times as many rows (samples).
     fn with_rows(
         &self,
         question: &Question,
@@ -135,8 +140,8 @@ impl Measured {
         Ok(trainings.into_iter().find(|training| training.micro_batches == own.micro_batches / rows))
     }
 
-    /// Returns the training that takes the least time to the loss of the run, of those that fit into the memory; `None`
-    /// if the schedule has no plan for any number of micro-batches.
+    /// Returns the training that takes the least time to the loss of the logged run, of those that fit into the memory;
+    /// `None` if the schedule has no plan for any number of micro-batches.
     fn fastest(&self, question: &Question, target: &Target) -> Result<Option<PredictedTraining>, LeftOut> {
         let trainings = match self.trainings(question.log, Some(question.noise), target) {
             // A plan that no schedule generates has one number of workers.

@@ -6,18 +6,20 @@ use std::fmt;
 /// micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// No setting changes, except perhaps the number of micro-batches.
+    /// A predicted training changes no setting, except perhaps the number of micro-batches.
     None,
-    /// The schedule changes, to the one with this name.
+    /// A predicted training changes its schedule; the fields are the name of the new schedule and its number of chunks
+    /// on a worker.
     Schedule {
-        /// The name of the schedule, such as `zb-h1`.
+        /// The name of the schedule to which a predicted training changes, such as `zb-h1`.
         name: &'static str,
-        /// The number of chunks (stages) of the schedule on each worker.
+        /// The number of chunks (stages) that the new schedule of a predicted training has on each worker.
         chunks: usize,
     },
-    /// The number of workers (P) changes, to this one.
+    /// A predicted training changes its number of workers (P), to the number in this variant.
     Workers(usize),
-    /// Micro-batches have this many times the rows (samples) of the run's micro-batches.
+    /// A predicted training changes the size of its micro-batches: they have this many times the rows (samples) of the
+    /// run's micro-batches.
     Rows(usize),
 }
 

@@ -10,13 +10,13 @@ use crate::log::record::Link;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PredictError {
-    /// The log has no step that updated parameters.
+    /// The log of the run has no step that updated parameters.
     #[error("the log has no step that updated parameters; log a run of at least 3 steps")]
     NoSteps,
-    /// The log does not name the layers of every stage.
+    /// The log of the run does not name the layers of every stage.
     #[error("the log does not give each of the {stages} stages its layers; write a new log with `--log`")]
     Layers {
-        /// The number of stages of the logged run.
+        /// The number of stages of the logged run, not all of which have layers in the log.
         stages: usize,
     },
     /// The costs of a micro-batch size cannot be computed from two runs: their micro-batches have the same size, their
@@ -27,11 +27,11 @@ pub enum PredictError {
         .layers[0], .layers[1], .of_runs[0], .of_runs[1]
     )]
     Size {
-        /// The number of targets of the micro-batches whose costs are asked for.
+        /// The number of targets (in most models, tokens) of the micro-batches whose costs are asked for.
         tokens: f64,
-        /// The number of targets in the micro-batches of each run.
+        /// The number of targets (in most models, tokens) in a micro-batch of each of the two runs.
         of_runs: [f64; 2],
-        /// The number of layers of the model in each run.
+        /// The number of layers of the model in each of the two runs.
         layers: [usize; 2],
     },
     /// The memory of the predicted training is limited, and the run did not count memory.
@@ -40,7 +40,7 @@ pub enum PredictError {
          the counting allocator, or of GPUs with --synchronise-every 20, or leave the limit out"
     )]
     NoMemory,
-    /// The log does not state how many bytes the stages send to each other.
+    /// The log of the run does not state how many bytes the stages send to each other.
     #[error(
         "the log does not say how many bytes cross between stages; write a new log with `--log`, of 2 stages or more"
     )]
@@ -66,9 +66,9 @@ pub enum PredictError {
          with `--bandwidth` and `--latency`"
     )]
     Unlinked {
-        /// The number of the worker that sends over the unmeasured network link.
+        /// The number of the worker in the predicted plan that sends over the unmeasured network link.
         from: usize,
-        /// The number of the worker that receives over the unmeasured network link.
+        /// The number of the worker in the predicted plan that receives over the unmeasured network link.
         to: usize,
     },
     /// Fewer than two hosts are given for a prediction, or one of them has no workers; the field is the number of
@@ -84,9 +84,9 @@ pub enum PredictError {
     NoHostCut {
         /// The number of workers on each host that the caller gave.
         hosts: Vec<usize>,
-        /// The number of stages of the logged run.
+        /// The number of stages of the logged run, at whose boundaries the hosts were to be separated.
         stages: usize,
-        /// The number of layers of the model.
+        /// The number of layers of the model, which is to be partitioned over the hosts.
         layers: usize,
     },
     /// The search for the best boundaries between hosts is too large: there are more ways to choose them from the run's
@@ -112,9 +112,9 @@ pub enum PredictError {
     Cut {
         /// The invalid partition that the caller gave: the range of layer indices of each stage.
         cut: Vec<Range<usize>>,
-        /// The number of layers of the model.
+        /// The number of layers of the model whose partition is invalid.
         layers: usize,
-        /// The number of stages of the predicted plan.
+        /// The number of stages of the predicted plan, which needs another partition of the layers.
         stages: usize,
     },
     /// The model has fewer layers than the predicted plan has stages.

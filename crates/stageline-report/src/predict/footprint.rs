@@ -30,7 +30,7 @@ pub(super) struct Footprint {
 struct LayerBytes {
     resident: f64,
     gradients: f64,
-    /// The bytes of the layer's activations that are kept for one live micro-batch, from its forward to its backward.
+    /// The bytes of a layer's activations that are kept for one live micro-batch, from its forward to its backward.
     activation: f64,
 }
 

@@ -29,8 +29,8 @@ pub struct HostCut {
     pub bytes: Vec<f64>,
     /// The seconds that the slowest worker needs for the forward and backward of one micro-batch on its layers.
     pub slowest: f64,
-    /// The predicted step time, bubble, throughput and memory for this partition, with a given network link (latency
-    /// and bandwidth) between the hosts.
+    /// The predicted step time, bubble, throughput and memory for one partition of the layers over the hosts, with a
+    /// given network link (latency and bandwidth) between the hosts.
     pub prediction: Prediction,
 }
 

@@ -14,7 +14,7 @@ use crate::log::record::Link;
 pub struct Measured {
     pub(super) layers: Vec<LayerCost>,
     pub(super) footprint: Option<Footprint>,
-    /// The run's partition of the layers: the indices of the layers of each stage.
+    /// The partition of the model's layers in the measured run: the indices of the layers of each stage.
     pub(super) cut: Vec<Range<usize>>,
     /// The number of tokens in one micro-batch, summed over the data-parallel replicas, which each have a micro-batch
     /// of their own.
@@ -48,16 +48,16 @@ pub struct Measured {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct LayerCost {
     pub(super) forward: f64,
-    /// The seconds of the layer's whole backward.
+    /// The seconds of a layer's whole backward of one micro-batch.
     pub(super) backward: f64,
-    /// The part of `backward` that computes the gradient of the layer's input, in seconds.
+    /// The part of a layer's backward that computes the gradient of the layer's input, in seconds.
     pub(super) input_gradient: f64,
     pub(super) flush: f64,
 }
 
 impl Measured {
-    /// Returns the factor by which predicted steps are longer than simulated ones: the run's measured step time over the
-    /// simulated one of its own plan; 1 for a run over network links.
+    /// Returns the factor by which predicted steps are longer than simulated ones: the measured step time of the run
+    /// divided by the simulated step time of its own plan; 1 for a run over network links.
     pub fn variation(&self) -> f64 {
         self.variation
     }
@@ -93,12 +93,12 @@ impl Measured {
         self.network.slowest(self.boundary_bytes.iter().flatten().copied().fold(0.0, f64::max))
     }
 
-    /// Returns the number of layers of the model.
+    /// Returns the number of layers of the model in the measured run.
     pub fn layers(&self) -> usize {
         self.layers.len()
     }
 
-    /// Returns the run's partition of the layers: the indices of the layers of each stage.
+    /// Returns the partition of the model's layers in the measured run: the indices of the layers of each stage.
     pub fn cut(&self) -> &[Range<usize>] {
         &self.cut
     }
@@ -124,7 +124,7 @@ impl Measured {
         Ok(cut.into_iter().map(|range| layers.start + range.start..layers.start + range.end).collect())
     }
 
-    /// Returns the seconds of one micro-batch's forward and backward on a range of layers.
+    /// Returns the measured seconds of one micro-batch's forward and backward on a range of the model's layers.
     pub fn computes(&self, layers: Range<usize>) -> f64 {
         self.layers[layers].iter().map(|layer| layer.forward + layer.backward).sum()
     }

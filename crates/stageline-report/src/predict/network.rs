@@ -25,12 +25,12 @@ impl Hosts {
         &self.0
     }
 
-    /// Returns the number of workers (P) of all hosts together.
+    /// Returns the number of workers (P) on all hosts of a prediction together.
     pub fn workers(&self) -> usize {
         self.0.iter().sum()
     }
 
-    /// Returns the number, counted from 0, of the host on which a worker runs.
+    /// Returns the number, counted from 0, of the host on which a worker of the prediction runs.
     pub(super) fn of(&self, worker: usize) -> usize {
         let ends = self.0.iter().scan(0, |end, workers| {
             *end += workers;
@@ -43,10 +43,11 @@ impl Hosts {
 /// The network links (with latency and bandwidth) between the workers for which a prediction is made.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Network {
-    /// No network link connects the workers, because they all share the memory of one host; transfers between them take
-    /// no time.
+    /// No network link connects the workers of a prediction, because they all share the memory of one host; transfers
+    /// between them take no time.
     Memory,
-    /// Any two workers are connected by a network link with the same latency and bandwidth, which the caller gives.
+    /// Any two workers of a prediction are connected by a network link with the same latency and bandwidth, which the
+    /// caller gives.
     Uniform(Link),
     /// Any two workers on different hosts are connected by a network link with the same latency and bandwidth, which
     /// the caller gives. Workers on one host share the host's memory.

@@ -32,8 +32,8 @@ pub struct Crossing {
 }
 
 impl Crossing {
-    /// Returns the transfer time in seconds of one micro-batch's activation and gradient over the network link, one
-    /// after the other.
+    /// Returns the seconds that one micro-batch's activation and gradient take over the network link between two
+    /// stages, one after the other.
     pub fn takes(&self) -> f64 {
         2.0 * self.link.takes(self.bytes)
     }

@@ -24,11 +24,11 @@ use super::target::{Cut, Target, is_cut};
 /// The prediction for a plan: its step time, bubble, throughput and memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prediction {
-    /// The predicted step time, in seconds.
+    /// The predicted step time of a plan, in seconds.
     pub step: f64,
-    /// The predicted bubble: the idle share of the *total* stage time (workers x step time).
+    /// The predicted bubble of a plan: the idle share of the *total* stage time (workers x step time).
     pub bubble: f64,
-    /// The predicted throughput, in tokens a second.
+    /// The predicted throughput of a plan, in tokens a second.
     pub tokens_per_s: f64,
     /// The largest number of micro-batches of each worker that are live at one time, which means that the worker keeps
     /// their activations for backwards. It is counted over all chunks (stages) of the worker.

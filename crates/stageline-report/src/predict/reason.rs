@@ -1,18 +1,20 @@
-//! The figures in which two predicted trainings differ, as parts of a sentence.
+//! Describes the figures in which two predicted trainings differ, as parts of a sentence.
 
 use super::trainings::PredictedTraining;
 
-/// The share by which a training may take longer than the shortest one to count as about as short.
+/// The largest share by which a training may take longer than the shortest one and still count as about as short.
 const ABOUT: f64 = 0.1;
 
-/// A training beside another one that takes longer to the same loss.
+/// A predicted training and a slower one with which it is compared: both reach the same loss, and the slower one takes
+/// longer.
 pub(super) struct Compared<'a> {
     pub(super) training: &'a PredictedTraining,
     pub(super) other: &'a PredictedTraining,
 }
 
 impl Compared<'_> {
-    /// Returns by how much the training is faster to the same loss, as text before the name of the other one.
+    /// Returns by how much a predicted training is faster to the same loss than the one with which it is compared, as
+    /// text before the name of the slower training.
     pub(super) fn faster(&self) -> String {
         let seconds = |training: &PredictedTraining| training.seconds().unwrap_or(f64::NAN);
         let times = seconds(self.other) / seconds(self.training);
@@ -23,13 +25,15 @@ impl Compared<'_> {
         }
     }
 
-    /// Returns the ratio of the throughputs.
+    /// Returns the throughput of a predicted training divided by the throughput of the slower training with which it is
+    /// compared.
     pub(super) fn throughput(&self) -> f64 {
         self.training.tokens_per_s() / self.other.tokens_per_s()
     }
 
-    /// Returns the figure that contributes the most to the shorter time, as a clause. The time is the number of tokens
-    /// divided by the throughput, so it is one of these two.
+    /// Returns, as a clause, the figure that explains most of why a predicted training reaches the loss sooner than the
+    /// slower one: fewer tokens or a higher throughput, because the time is the number of tokens divided by the
+    /// throughput.
     pub(super) fn because(&self) -> String {
         let tokens = |training: &PredictedTraining| training.tokens().unwrap_or(f64::NAN);
         let fewer_tokens = tokens(self.other) / tokens(self.training);
@@ -45,8 +49,8 @@ impl Compared<'_> {
     }
 }
 
-/// Returns the indices of the trainings that take at most 10% longer than the shortest one, of those for which `fits`
-/// holds.
+/// Returns the indices of the predicted trainings that take at most 10% longer than the shortest one, of those for
+/// which `fits` returns true.
 pub(super) fn about_as_short(
     trainings: &[PredictedTraining],
     shortest: &PredictedTraining,

@@ -9,22 +9,22 @@ use super::question::Question;
 use super::reason::{Compared, about_as_short};
 use super::trainings::PredictedTraining;
 
-/// The share of the time to the loss by which a changed setting must shorten the training to be recommended. A smaller
-/// gain may be an error of the prediction.
+/// The share of the time to the loss by which a changed setting must at least shorten the training to be recommended. A
+/// smaller gain may be an error of the prediction.
 const WORTH: f64 = 0.1;
 
-/// The least share of the workers' time that additional workers may add to the throughput: with twice the workers a
-/// training must be at least 1.6 times faster.
+/// The least efficiency with which more workers are recommended: the worker-hours of the training before the change
+/// divided by those after it. With 0.8, twice the workers must make a training at least 1.6 times as fast.
 const EFFICIENT: f64 = 0.8;
 
 /// The training that reaches the loss of a logged run in the least time, with the reason. As text it is one sentence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recommendation {
-    /// The setting that changes, besides the number of micro-batches.
+    /// The setting that the recommended training changes, besides the number of micro-batches.
     pub change: Change,
-    /// The recommended training.
+    /// The recommended training, with its predicted figures.
     pub training: PredictedTraining,
-    /// The reason, from the predicted figures of this training and of another one.
+    /// The reason for a recommended training, from the predicted figures of this training and of another one.
     pub reason: String,
 }
 
@@ -93,7 +93,7 @@ pub(super) fn recommended_change(
     Some(Recommendation { change: *change, training: training.clone(), reason })
 }
 
-/// Whether a training with a changed setting is recommended in place of `own`, the shortest without the change.
+/// Whether a training with a changed setting is recommended in place of `own`, the shortest training without a change.
 fn is_better(question: &Question, own: &PredictedTraining, change: Change, training: &PredictedTraining) -> bool {
     let (Some(before), Some(after)) = (own.seconds(), training.seconds()) else { return false };
     let shorter = after <= (1.0 - WORTH) * before;
@@ -107,7 +107,8 @@ fn is_better(question: &Question, own: &PredictedTraining, change: Change, train
     }
 }
 
-/// Returns the reason for a changed setting: its figures beside those of `own`, the shortest training without the change.
+/// Returns the reason for a changed setting as text: the figures of its training beside those of `own`, the shortest
+/// training without a change.
 fn of_change(question: &Question, own: &PredictedTraining, change: Change, training: &PredictedTraining) -> String {
     let (m, compared) = (own.micro_batches, Compared { training, other: own });
     let other = match change {
@@ -146,7 +147,8 @@ fn of_memory(question: &Question) -> String {
     )
 }
 
-/// Returns the reason for the M of the run, whose training is about as short as the shortest one.
+/// Returns the reason, as text, to keep the number of micro-batches (M) of the logged run, whose training is about as
+/// short as the shortest one.
 fn as_in_the_run(training: &PredictedTraining, shortest: &PredictedTraining) -> String {
     let seconds = |training: &PredictedTraining| training.seconds().unwrap_or(f64::NAN);
     format!(
@@ -156,8 +158,8 @@ fn as_in_the_run(training: &PredictedTraining, shortest: &PredictedTraining) -> 
     )
 }
 
-/// Returns the reason for the M of `own`: its figures beside those of the run's M, or of the next M if it is that of the
-/// run.
+/// Returns the reason, as text, for the number of micro-batches (M) of the training `own`: its figures beside those of
+/// a training with the run's M, or with the next M if `own` has the run's.
 fn beside_another(question: &Question, trainings: &[PredictedTraining], own: &PredictedTraining) -> String {
     let at = trainings.iter().position(|training| training.micro_batches == own.micro_batches).unwrap_or(0);
     let run = trainings.iter().find(|training| training.micro_batches == question.target.micro_batches);
@@ -175,8 +177,9 @@ fn beside_another(question: &Question, trainings: &[PredictedTraining], own: &Pr
     format!("{} M = {}, {because}", compared.faster(), other.micro_batches)
 }
 
-/// Returns the reason against more micro-batches than those of the training at the index `last`, the last one that is
-/// about as short as the shortest; an empty text if more are not compared.
+/// Returns the reason, as text, against more micro-batches than those of the training at the index `last`, which is the
+/// last one that is about as short as the shortest training. The text is empty if no training with more micro-batches
+/// is compared.
 fn of_more(question: &Question, trainings: &[PredictedTraining], last: usize) -> String {
     let Some(next) = trainings.get(last + 1) else { return String::new() };
     let (m, last) = (trainings[last].micro_batches, &trainings[last]);

@@ -1,4 +1,4 @@
-//! The costs of micro-batches of another size, from two runs.
+//! Computes the costs of micro-batches of another size from two runs of the same model.
 
 use super::error::PredictError;
 use super::measured::{LayerCost, Measured};

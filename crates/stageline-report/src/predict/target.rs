@@ -7,7 +7,7 @@ use stageline_schedule::Schedule;
 /// The plan whose performance is predicted: its schedule, its numbers of workers and micro-batches, and the partition
 /// of the model's layers into its stages.
 pub struct Target<'a> {
-    /// The number of workers (P) of the predicted plan.
+    /// The number of workers (P) for which the plan is predicted.
     pub workers: usize,
     /// The number of micro-batches (M) in a step of the predicted plan. Each has the size of a micro-batch of the
     /// measured run.
@@ -21,12 +21,13 @@ pub struct Target<'a> {
 /// The choice of the partition of the model's layers into the stages of a predicted plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// The run's own partition if the predicted plan has as many stages as the run; otherwise the most even partition
-    /// by measured time.
+    /// The partition of the logged run, if the predicted plan has as many stages as the run; otherwise the most even
+    /// partition by measured time.
     OfTheRun,
-    /// The most even partition of the layers into contiguous stages, by the measured time of a forward and backward.
+    /// The most even partition of the model's layers into contiguous stages, by the measured time of a forward and
+    /// backward.
     Balanced,
-    /// A partition given by the caller: the indices of the layers of each stage.
+    /// A partition of the model's layers that the caller gives: the indices of the layers of each stage.
     Given(Vec<Range<usize>>),
 }
 

@@ -15,43 +15,44 @@ const MOST: usize = 256;
 /// the run predict it. Its tokens are counted as the log counts its throughput: by the weights of the targets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PredictedTraining {
-    /// The number of micro-batches (M) in a step of each replica.
+    /// The number of micro-batches (M) in a step of each replica of a predicted training.
     pub micro_batches: usize,
-    /// The weight of a batch's targets; in most models, its number of tokens.
+    /// The weight of the targets in a batch of a predicted training; in most models, its number of tokens.
     pub batch: f64,
-    /// The predicted step time, bubble and memory.
+    /// The predicted step time, bubble and memory of a training.
     pub prediction: Prediction,
-    /// The predicted number of optimizer steps to the loss that the logged run reached; `None` if the noise of its
-    /// gradient is not known.
+    /// The predicted number of optimizer steps that a training needs to the loss that the logged run reached; `None` if
+    /// the noise of the run's gradient is not known.
     pub steps: Option<f64>,
 }
 
 impl PredictedTraining {
-    /// Returns the predicted throughput: the weight of the targets (in most models, the number of tokens) a second.
+    /// Returns the predicted throughput of a training: the weight of the targets (in most models, the number of tokens)
+    /// a second.
     pub fn tokens_per_s(&self) -> f64 {
         self.batch / self.prediction.step
     }
 
-    /// Returns the predicted weight of all targets that the training uses; in most models, their number of tokens. The
+    /// Returns the predicted weight of all targets that a training uses; in most models, their number of tokens. The
     /// result is `None` if the number of steps is not known.
     pub fn tokens(&self) -> Option<f64> {
         Some(self.steps? * self.batch)
     }
 
-    /// Returns the predicted duration of the training in seconds; `None` if the number of steps is not known.
+    /// Returns the predicted duration of a training in seconds; `None` if the number of steps is not known.
     pub fn seconds(&self) -> Option<f64> {
         Some(self.steps? * self.prediction.step)
     }
 
-    /// Returns the predicted peak memory of the worker that needs the most, in bytes; `None` if the run did not count
-    /// memory.
+    /// Returns the predicted peak memory, in bytes, of the worker that needs the most in a training; `None` if the
+    /// logged run did not count memory.
     pub fn peak_bytes(&self) -> Option<f64> {
         self.prediction.peak_bytes.iter().flatten().copied().reduce(f64::max)
     }
 }
 
-/// Returns the numbers of micro-batches that are compared: the powers of two and, because some schedules have plans only
-/// for multiples of the number of workers, their products with it; up to 256.
+/// Returns the numbers of micro-batches with which trainings are compared: the powers of two and, because some
+/// schedules have plans only for multiples of the number of workers, the products of both; up to 256.
 pub(super) fn choices(workers: usize) -> BTreeSet<usize> {
     let powers = || (0..).map(|power| 1 << power).take_while(|number| *number <= MOST);
     powers().chain(powers().map(|number| number * workers).filter(|number| *number <= MOST)).collect()

@@ -1,4 +1,4 @@
-//! Logs of synthetic runs for the tests of predictions, with costs that the test gives.
+//! Makes logs of synthetic runs for the tests of predictions, with costs that the test gives.
 
 use std::collections::BTreeMap;
 

@@ -13,15 +13,15 @@ pub(crate) fn run(plan: &Plan, capacity: usize, observer: &mut impl Observer) ->
     replay(plan, capacity, &Costs::uniform(plan.stages(), 1.0, 2.0), observer)
 }
 
-/// Whether a plan completes, without a deadlock, with channels that store `capacity` micro-batches.
+/// Whether a plan completes, without a deadlock, if each channel between two stages stores `capacity` micro-batches.
 pub(crate) fn completes(plan: &Plan, capacity: usize) -> bool {
     run(plan, capacity, &mut ()).is_ok()
 }
 
 /// Returns the least channel capacity (number of micro-batches that a channel between two stages can store) at which a
-/// plan completes, by bisection; `safe` tells whether the plan completes at a capacity. The plan must deadlock at
-/// `unsafe_capacity`. The result is `None` if the plan also deadlocks at the capacity `micro_batches`, the number of
-/// micro-batches of a step.
+/// plan completes, by bisection. `safe` tells whether the plan completes at a given capacity. The plan must deadlock at
+/// the capacity `unsafe_capacity`. The result is `None` if the plan also deadlocks at a capacity of `micro_batches`,
+/// the number of micro-batches of a step.
 ///
 /// Bisection is valid because a larger capacity never causes a deadlock. A capacity above `micro_batches` changes
 /// nothing, because a channel never stores more messages than that.

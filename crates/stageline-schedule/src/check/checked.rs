@@ -22,12 +22,12 @@ impl Checked {
         Self { plan, capacity }
     }
 
-    /// Returns the plan that was checked: the actions of each worker.
+    /// Returns the plan that passed the check: the list of forwards and backwards of each worker.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// Returns the placement of the plan's stages: the worker of every stage.
+    /// Returns the worker that runs each stage of a checked plan (the plan's placement of stages on workers).
     pub fn placement(&self) -> Placement {
         self.plan.placement()
     }
@@ -76,7 +76,7 @@ impl Checked {
         order.0.into_iter().map(|(_, transfer)| transfer).collect()
     }
 
-    /// Returns this plan if no worker ever has more than `limit` live micro-batches, summed over its stages. A
+    /// Returns this plan if no worker ever has more than `limit` live micro-batches, summed over the worker's stages. A
     /// micro-batch is live from its forward until its weight gradient is done.
     ///
     /// # Errors

@@ -10,14 +10,14 @@ const SHOWN: usize = 8;
 /// A worker that cannot advance in a deadlock, with the instruction at which it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocked {
-    /// The number of the worker that is blocked.
+    /// The number of the worker that is blocked in a deadlock of a plan.
     pub worker: usize,
-    /// The number of actions in its list that the blocked worker has finished.
+    /// The number of actions (forwards and backwards) in its list that the blocked worker has finished.
     pub action: usize,
-    /// The send or receive at which the worker is blocked.
+    /// The send or receive at which a worker is blocked in a deadlock of a plan.
     pub at: Instruction,
-    /// The micro-batch at the head of the channel from which the worker receives, which is not the expected one; `None`
-    /// if the channel is empty or the worker waits to send.
+    /// The number of the micro-batch at the head of the channel from which the blocked worker wants to receive another
+    /// micro-batch; `None` if the channel is empty or the worker waits to send.
     pub found: Option<usize>,
 }
 
@@ -38,7 +38,8 @@ impl fmt::Display for Blocked {
 /// A deadlock of a plan: a state in which some workers have not finished their actions and no worker can advance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deadlock {
-    /// Every worker that has not finished its list of actions, with the instruction at which it waits.
+    /// Every worker that cannot finish its list of actions in the deadlock of a plan, with the instruction at which the
+    /// worker waits.
     pub blocked: Vec<Blocked>,
 }
 

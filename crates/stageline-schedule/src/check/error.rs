@@ -1,4 +1,4 @@
-//! The reasons to reject a plan, each with a message that names the fault and the way to fix it.
+//! The reasons to reject a pipeline's plan, each with a message that names the fault and the way to fix it.
 
 use std::fmt;
 
@@ -11,20 +11,22 @@ use crate::plan::{Action, Compute};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CheckError {
-    /// The plan has no actions at all.
+    /// The rejected plan has no actions (forwards and backwards) at all.
     Empty,
-    /// A worker of the plan has no actions.
+    /// A worker of the rejected plan has no actions (forwards and backwards).
     IdleWorker {
-        /// The number of the worker without actions.
+        /// The number of the worker to which the plan assigns no actions (forwards and backwards).
         worker: usize,
     },
-    /// A stage of the plan has actions on two workers.
+    /// The plan assigns actions of one stage to two workers, although a stage must run on one worker only.
     TwoWorkers {
-        /// The stage that has actions on two workers.
+        /// The number of the stage whose actions the plan assigns to two workers.
         stage: usize,
-        /// The two workers that have actions of the stage.
+        /// The two workers to which the plan assigns actions of one stage; a plan may assign a stage to one worker
+        /// only.
         workers: (usize, usize),
-        /// The parts of the plan around the stage's first action on each of the two workers.
+        /// The parts of the plan, for the error message, around the first action that each of two workers has for the
+        /// same stage.
         excerpt: Excerpt,
     },
     /// A stage of the plan does not run exactly one forward and one backward on a micro-batch, in this order. The
@@ -34,7 +36,8 @@ pub enum CheckError {
         stage: usize,
         /// The micro-batch on which the stage's forward or backward is missing, repeated or out of order.
         micro_batch: usize,
-        /// The forwards and backwards that the plan has for the faulty stage and micro-batch, in order.
+        /// The forwards and backwards that the plan has for the stage and micro-batch with the wrong sequence, in
+        /// order.
         found: Vec<Compute>,
         /// The part of the plan around the stage's wrong action, or around the place at which an action is missing, for
         /// the error message.
@@ -50,7 +53,8 @@ pub enum CheckError {
         /// The least number of micro-batches that each channel between two stages must be able to store so that the
         /// plan completes; `None` if it deadlocks at every capacity.
         least_capacity: Option<usize>,
-        /// The parts of the plan around the actions at which workers are blocked.
+        /// The parts of the plan, for the error message, around the actions at which workers are blocked in the
+        /// deadlock.
         excerpt: Excerpt,
     },
     /// A worker would hold more live micro-batches than the limit that the caller set. A micro-batch is live from its
@@ -68,7 +72,8 @@ pub enum CheckError {
         /// The least limit on live micro-batches (forwarded, with the weight gradient not yet done) that every worker
         /// of the plan respects.
         needed: usize,
-        /// The part of the plan around the forward that exceeds the limit.
+        /// The part of the plan, for the error message, around the forward that exceeds the limit on live
+        /// micro-batches.
         excerpt: Excerpt,
     },
 }

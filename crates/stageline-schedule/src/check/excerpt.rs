@@ -13,7 +13,7 @@ const WORKERS: usize = 8;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Excerpt {
     rows: Vec<Row>,
-    /// The number of workers that the excerpt of the plan leaves out, because an excerpt shows only a few workers.
+    /// The number of workers that an excerpt of a plan leaves out, because an error message shows only a few workers.
     left_out: usize,
 }
 
@@ -28,8 +28,8 @@ struct Row {
 }
 
 impl Excerpt {
-    /// Makes the excerpt of a plan around one action per worker. Each entry of `places` is a worker and an index into
-    /// its list of actions.
+    /// Makes the excerpt of a plan around one action per worker. Each entry of `places` has the number of a worker, and
+    /// an index into that worker's list of actions.
     pub(crate) fn around(plan: &Plan, places: &[(usize, usize)]) -> Self {
         let row = |&(worker, at): &(usize, usize)| {
             let row = &plan.rows()[worker];

@@ -1,4 +1,4 @@
-//! The queue of workers that a replay visits next.
+//! The queue of workers that a replay of a plan (its run on simulated workers) visits next.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -37,8 +37,9 @@ impl Ready {
         }
     }
 
-    /// Whether the queue has a worker whose simulated time is earlier than `now`, so that this worker must advance
-    /// first. The result is always false if the queue is not ordered by time.
+    /// Whether the replay of a plan (its run on simulated workers) has a worker in its queue whose simulated time is
+    /// earlier than `now`, so that this worker must advance first. The result is always false if the queue is not
+    /// ordered by time.
     pub(crate) fn has_earlier_than(&self, now: f64) -> bool {
         match self {
             Self::Stack(_) => false,

@@ -18,11 +18,12 @@ use crate::plan::{Action, Carried, Instruction, Placement, Plan, Transfer, aroun
 /// The start and end of one action of a worker, such as a forward, in the simulated time of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Span {
-    /// The action that the worker runs in this span of time.
+    /// The action (a forward, a backward or half of a backward) that a worker runs between the start and the end of a
+    /// simulated time span.
     pub action: Action,
-    /// The time at which the action begins, from the start of the step, in the unit of the costs.
+    /// The time at which a worker begins an action of the plan, from the start of the step, in the unit of the costs.
     pub start: f64,
-    /// The time at which the action ends, from the start of the step, in the unit of the costs.
+    /// The time at which a worker ends an action of the plan, from the start of the step, in the unit of the costs.
     pub end: f64,
 }
 
@@ -36,7 +37,8 @@ pub(crate) trait Observer {
     fn sent(&mut self, _transfer: Transfer, _time: f64) {}
 }
 
-/// The observer that ignores all events, for callers that only ask whether a plan completes.
+/// The observer of a plan's replay (its run on simulated workers) that ignores all events, for callers that only ask
+/// whether the plan completes.
 impl Observer for () {}
 
 /// Replays a plan on simulated workers whose channels store `capacity` micro-batches (with 0, a sender waits until the
@@ -72,23 +74,26 @@ pub(crate) fn replay(
 /// The simulated channel for one direction of the boundary between two stages.
 #[derive(Default)]
 struct Channel {
-    /// The micro-batches in the channel, each with the time from which it can be received.
+    /// The micro-batches that are in a simulated channel between two stages, each with the simulated time from which it
+    /// can be received.
     messages: VecDeque<(usize, f64)>,
-    /// The number of places for messages in the channel that no message has used yet since the simulation began. The
-    /// times at which used places become free again are in `freed`.
+    /// The number of places for messages in a simulated channel between two stages that no message has used yet since
+    /// the simulation began. `freed` has the times at which used places become free again.
     room: usize,
-    /// The simulated times at which receives freed places for messages in the channel, earliest first. A time is
-    /// removed when a new message takes the freed place.
+    /// The simulated times at which receives freed places for messages in a channel between two stages, earliest first.
+    /// A time is removed when a new message takes the freed place.
     freed: VecDeque<f64>,
-    /// The number of the worker that waits for room in the channel; `None` if no worker waits.
+    /// The number of the simulated worker that waits for room in a channel between two stages; `None` if no worker
+    /// waits for room.
     sender: Option<usize>,
-    /// The number of the worker that waits for a message in the channel; `None` if no worker waits.
+    /// The number of the simulated worker that waits for a message in a channel between two stages; `None` if no worker
+    /// waits for one.
     receiver: Option<usize>,
 }
 
 #[derive(Clone, Default)]
 struct Worker {
-    /// The index of the action that the simulated worker runs next, in its list of actions.
+    /// The index, in a simulated worker's list of actions, of the action that the worker runs next.
     action: usize,
     /// The progress of the simulated worker within its next action: 0 before the receive, 1 before the computation, 2
     /// before the send.
@@ -98,7 +103,8 @@ struct Worker {
 
 /// The result of a simulated worker's attempt to run an instruction (an action, a send or a receive).
 enum Attempt {
-    /// The simulated worker has finished the instruction that it tried; the value is the simulated time of the end.
+    /// The simulated worker has finished the instruction that it tried; the value is the simulated time of the
+    /// instruction's end.
     Done(f64),
     /// The simulated worker cannot run the instruction yet; the value is the simulated time from which it can.
     Later(f64),
@@ -184,7 +190,8 @@ impl Run<'_> {
         Attempt::Done(done)
     }
 
-    /// Returns the simulated time from which a message can be received, if the worker sends it at the time `sent`.
+    /// Returns the simulated time from which a worker can receive a message that another worker sends at the simulated
+    /// time `sent`.
     fn arrival(&mut self, worker: usize, transfer: Transfer, sent: f64) -> f64 {
         let receiver = self.placement.worker(transfer.to());
         if receiver == worker {
@@ -258,7 +265,8 @@ impl Run<'_> {
         around(action, self.plan.stages())[phase..].iter().flatten().next().copied()
     }
 
-    /// Ends the replay, with a deadlock as its error if a worker has not finished its list of actions.
+    /// Ends the replay of a plan (its run on simulated workers), and returns the deadlock as an error if a worker has
+    /// not finished its list of actions.
     fn finish(self) -> Result<(), Deadlock> {
         let blocked = |worker| {
             let at = self.instruction(worker)?;

@@ -25,8 +25,8 @@ pub struct Account {
     /// steps at the end of the step) takes longer.
     pub flush: f64,
     /// The worker's time, in seconds, for waits that only the measurement needs: in a synchronised step, the worker
-    /// waits after every action until its device has executed the action. It is 0 in other steps, and in logs that lack
-    /// it.
+    /// waits after every action until its device has executed the action. It is 0 in other steps, and in logs that do
+    /// not have this time.
     #[cfg_attr(feature = "serde", serde(default))]
     pub asking: f64,
     /// The worker's remaining idle time, in seconds, for example because of splitting the batch, threads that wake
@@ -59,7 +59,7 @@ impl Account {
         shares.map(|(cause, seconds)| (cause, seconds / (step * workers.len() as f64)))
     }
 
-    /// Returns the worker's total idle time in the step, over all causes, in seconds.
+    /// Returns a worker's total idle time in a step, the sum over all causes of idle time, in seconds.
     pub fn idle(&self) -> f64 {
         self.causes().iter().map(|(_, seconds)| seconds).sum()
     }
@@ -70,10 +70,10 @@ impl Account {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Deserialize, Serialize))]
 pub struct WorkerMemory {
-    /// The bytes that the worker has in use at the beginning of the step: parameters and optimizer states. With
-    /// overlapping steps, they include the state from before the previous step, which is kept until it is decided
-    /// whether that step's optimizer steps are committed.
+    /// The bytes that a worker has in use at the beginning of a step: parameters and optimizer states. If steps
+    /// overlap, the bytes include the state from before the previous step, which is kept until it is decided whether
+    /// the optimizer steps of that step are committed.
     pub resident: u64,
-    /// The largest number of bytes in use by the worker at any time of the step.
+    /// The largest number of bytes of memory in use by a worker at any time of the step.
     pub peak: u64,
 }

@@ -9,31 +9,34 @@ use crate::plan::Instruction;
 /// wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
-    /// The stage prepares for a training step or another pass over the plan.
+    /// An activity of a worker: a stage prepares for a training step or another pass over the plan.
     Start,
-    /// The stage executes an instruction of the plan: it computes or transfers a micro-batch.
+    /// An activity of a worker: a stage executes an instruction of the plan, which computes or transfers a micro-batch.
     Instruction(Instruction),
-    /// The stage adds up the gradient sums of all replicas, or, in a replica other than 0, sends its own sum to
-    /// replica 0.
+    /// An activity of a worker: a stage adds up the gradient sums of all data-parallel replicas, or, in a replica other
+    /// than 0, sends its own sum to replica 0.
     Reduce,
-    /// The stage ends its part of the step: it reads gradient norms and losses from its device, and reports which
-    /// micro-batches are in its gradient sum.
+    /// An activity of a worker: a stage ends its part of the step. It reads gradient norms and losses from its device,
+    /// and reports which micro-batches are in its gradient sum.
     Finish,
-    /// The stage waits at the flush (the end of a step) for the common verdict: whether all stages step their
-    /// optimizers or skip the step.
+    /// An activity of a worker: a stage waits at the flush (the end of a step) for the common verdict, which says
+    /// whether all stages step their optimizers or skip the step.
     Verdict,
-    /// The stage steps its optimizer, or, in a replica other than 0, receives the new parameter values from replica 0.
+    /// An activity of a worker: a stage steps its optimizer, or, in a replica other than 0, receives the new parameter
+    /// values from replica 0.
     OptimizerStep,
-    /// The stage receives the new values of tied parameters from the stages that own them (whose optimizers step them).
+    /// An activity of a worker: a stage receives the new values of tied parameters from the stages that own them (whose
+    /// optimizers step them).
     Follow,
-    /// The stage copies its parameters and optimizer state for a checkpoint, or its module for a snapshot (copies of
-    /// the modules of all stages for the caller).
+    /// An activity of a worker: a stage copies its parameters and optimizer state for a checkpoint, or its module for a
+    /// snapshot (copies of the modules of all stages for the caller).
     Save,
-    /// The stage has finished its pass and waits for the caller's next command.
+    /// An activity of a worker: a stage has finished its pass over the plan and waits for the next command of the
+    /// user's program.
     Idle,
 }
 
-/// The list of every activity that is not an instruction of the plan, such as the optimizer step.
+/// The list of every activity of a worker that is not an instruction of the plan, such as the optimizer step.
 const OTHERS: [Activity; 8] = [
     Activity::Start,
     Activity::Reduce,
@@ -46,8 +49,8 @@ const OTHERS: [Activity; 8] = [
 ];
 
 impl Activity {
-    /// Returns the name of the activity in logs: an instruction in PyTorch's text form, such as `2F0` or `2SEND_F0`, or
-    /// one word, such as `optimizer`. Parsing the name gives the activity again.
+    /// Returns the name of a worker's activity in logs: an instruction in PyTorch's text form, such as `2F0` or
+    /// `2SEND_F0`, or one word, such as `optimizer`. Parsing the name gives the activity again.
     pub fn name(self) -> String {
         match self {
             Self::Instruction(instruction) => instruction.to_string(),
@@ -62,8 +65,8 @@ impl Activity {
         }
     }
 
-    /// Whether the activity is work of the stage (a forward, a backward, or the stage's part of the flush), not a
-    /// transfer or a wait.
+    /// Whether a worker's activity is work of its stage (a forward, a backward, or the stage's part of the flush), not
+    /// a transfer or a wait.
     pub const fn computes(self) -> bool {
         match self {
             Self::Instruction(Instruction::Compute(_)) | Self::Finish | Self::OptimizerStep => true,
@@ -77,8 +80,8 @@ impl Activity {
         }
     }
 
-    /// Returns the stages or the caller for which a worker waits during this activity; `None` if the activity never
-    /// waits.
+    /// Returns the stages or the caller (the user's thread that runs the pipeline) for which a worker waits during this
+    /// activity; `None` if the activity never waits.
     pub const fn wait_cause(self) -> Option<WaitCause> {
         match self {
             Self::Instruction(Instruction::Receive(transfer)) => Some(WaitCause::Stage(transfer.from)),
@@ -93,7 +96,7 @@ impl Activity {
     }
 }
 
-/// Displays the activity as a part of a sentence, such as "the optimizer step".
+/// Displays a worker's activity as a part of a sentence, such as "the optimizer step".
 impl fmt::Display for Activity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -151,18 +154,18 @@ impl<'de> serde::Deserialize<'de> for Activity {
     }
 }
 
-/// The stages or the caller for which a worker waits.
+/// The stages, or the caller (the user's thread that runs the pipeline), for which a worker waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitCause {
-    /// The neighbouring stage with this index, which has to send the next message, or to receive one so that its
-    /// channel has room again.
+    /// The neighbouring stage with this index, for which the worker waits: that stage has to send the next message, or
+    /// to receive one so that its channel has room again.
     Stage(usize),
-    /// The slowest of all stages, for which the others wait at the flush (the end of a step).
+    /// The slowest of all stages, for which the workers of the others wait at the flush (the end of a step).
     AllStages,
     /// The stages that have the same parameters, in the same replica (tied parameters) or in other replicas, with which
     /// the worker's stage exchanges gradients and values.
     TiedStages,
-    /// The thread of the user's program that commands the pipeline.
+    /// The thread of the user's program that commands the pipeline, for which a worker waits.
     Caller,
 }
 

@@ -12,45 +12,47 @@ use super::activity::{Activity, WaitCause};
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(Deserialize, Serialize))]
 pub struct Event {
-    /// The number of the stage for which the worker did the activity.
+    /// The number of the stage for which the worker did the recorded activity, such as a forward.
     pub stage: usize,
     /// The activity of the worker that the event records, such as an instruction or the optimizer step.
     pub activity: Activity,
-    /// The time at which the activity began, from the beginning of the step. The worker's previous event, if there is
-    /// one, ends at the same time.
+    /// The time at which the recorded activity of a worker began, from the beginning of the step. The worker's previous
+    /// event, if there is one, ends at the same time.
     #[cfg_attr(feature = "serde", serde(with = "seconds"))]
     pub start: Duration,
-    /// The time at which the activity ended, from the beginning of the step.
+    /// The time at which the recorded activity of a worker ended, from the beginning of the step.
     #[cfg_attr(feature = "serde", serde(with = "seconds"))]
     pub end: Duration,
-    /// The part of the activity's time in which the worker was blocked by a wait for other workers or the caller.
+    /// The part of a recorded activity's time in which the worker was blocked by a wait for other workers or the caller
+    /// (the user's thread that runs the pipeline).
     #[cfg_attr(feature = "serde", serde(with = "seconds"))]
     pub waited: Duration,
-    /// The part of the activity's time in which the worker asked the device whether it has finished its work, in
-    /// synchronised steps; zero in other steps. For a device of another host, asking takes longer than many actions.
+    /// The part of a recorded activity's time in which the worker asked its device whether the device has finished its
+    /// work, in synchronised steps; zero in other steps. For a device of another host, asking takes longer than many
+    /// actions.
     #[cfg_attr(feature = "serde", serde(with = "seconds"))]
     pub asked: Duration,
-    /// The worker's memory in use during the activity; `None` if memory is not measured (see [`Held`]).
+    /// The worker's memory in use during the recorded activity; `None` if memory is not measured (see [`Held`]).
     pub held: Option<Held>,
-    /// The number of bytes of tensors that the activity sent to another stage; 0 if it sent none.
+    /// The number of bytes of tensors that the recorded activity of a worker sent to another stage; 0 if it sent none.
     pub sent: u64,
 }
 
 impl Event {
-    /// Returns the event's duration without the wait for other workers and without the time spent asking the device
-    /// whether it has finished.
+    /// Returns the duration of a worker's recorded event, without the wait for other workers and without the time spent
+    /// asking the device whether it has finished.
     pub fn worked(&self) -> Duration {
         self.end.saturating_sub(self.start).saturating_sub(self.waited + self.asked)
     }
 
-    /// Returns the cause of the worker's wait during the event: other stages, or the caller (the user's thread that
-    /// runs the pipeline). The result is `None` if the worker did not wait.
+    /// Returns the cause of a worker's wait during a recorded event: other stages, or the caller (the user's thread
+    /// that runs the pipeline). The result is `None` if the worker did not wait.
     pub fn waited_for(&self) -> Option<WaitCause> {
         (self.waited > Duration::ZERO).then(|| self.activity.wait_cause()).flatten()
     }
 
-    /// Whether the event is work of the stage (a forward, a backward, or the stage's part of the flush), not a transfer
-    /// or a wait.
+    /// Whether a recorded event is work of the worker's stage (a forward, a backward, or the stage's part of the
+    /// flush), not a transfer or a wait.
     pub fn computes(&self) -> bool {
         self.activity.computes()
     }
@@ -64,17 +66,17 @@ impl Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Deserialize, Serialize))]
 pub struct Held {
-    /// The number of bytes that the worker had in use at the end of the event.
+    /// The number of bytes of memory that the worker had in use at the end of a recorded event, such as a forward.
     pub end: u64,
-    /// The largest number of bytes that the worker had in use at any time of the event; on a GPU, the reading at its
-    /// end.
+    /// The largest number of bytes of memory that the worker had in use at any time of a recorded event, such as a
+    /// forward; on a GPU, the reading at the end of the event.
     pub peak: u64,
-    /// The number of bytes that the worker itself allocated during the event, less the bytes that it freed; negative if
-    /// it freed more. Memory that other workers free does not count on the host.
+    /// The number of bytes of memory that the worker itself allocated during a recorded event, less the bytes that it
+    /// freed; negative if it freed more. Memory that other workers free does not count on the host.
     pub kept: i64,
 }
 
-/// Writes and reads a duration as a number of seconds.
+/// Writes and reads a duration as a number of seconds in a log.
 #[cfg(feature = "serde")]
 mod seconds {
     use std::time::Duration;

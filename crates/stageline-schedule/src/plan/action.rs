@@ -18,7 +18,7 @@ pub enum Compute {
 }
 
 impl Compute {
-    /// Every kind of computation: forward, whole backward, input gradient and weight gradient.
+    /// The list of all kinds of computation of a stage: forward, whole backward, input gradient and weight gradient.
     pub const ALL: [Self; 4] = [Self::Forward, Self::Backward, Self::InputGradient, Self::WeightGradient];
 
     /// Returns the letter of this kind of computation in the text form of an action, such as `F` in `2F0`.

@@ -104,8 +104,8 @@ fn is_skipped(cell: &str) -> bool {
     name.len() < cell.len() && SKIPPED.iter().any(matches)
 }
 
-/// Translates PyTorch's earlier letters: if the plan has no `I`, every `B` whose stage and micro-batch also have a `W`
-/// becomes an `I`.
+/// Translates the letters of earlier PyTorch versions in a plan's CSV text: if the plan has no `I` (input gradient),
+/// every `B` whose stage and micro-batch also have a `W` (weight gradient) becomes an `I`.
 fn translate_earlier_letters(rows: &mut [Row]) {
     let computes = || rows.iter().flatten().filter_map(|(_, instruction)| instruction.compute());
     if computes().any(|action| action.compute == Compute::InputGradient) {

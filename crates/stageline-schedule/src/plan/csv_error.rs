@@ -12,7 +12,7 @@ pub struct ParsePlanError {
     pub row: usize,
     /// The column of the faulty cell in the CSV text, counted from 1.
     pub column: usize,
-    /// The reason why the cell of the CSV text is rejected.
+    /// The reason why a cell in the CSV text of a plan is rejected.
     pub cause: CellError,
 }
 
@@ -20,21 +20,22 @@ pub struct ParsePlanError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CellError {
-    /// The text of the CSV cell is neither an action nor a transfer.
+    /// The text of a cell in a plan's CSV is neither an action (a forward or backward) nor a transfer.
     Unreadable(ParseActionError),
     /// The plan's CSV text contains sends and receives, but lacks one that the action in this cell needs.
     Missing {
         /// The send or receive that is missing in the CSV text of the plan.
         transfer: Instruction,
-        /// The action that needs the missing send or receive.
+        /// The action (a forward or backward) in the plan's CSV text that needs the missing send or receive.
         compute: Action,
     },
     /// The CSV text of the plan has a receive after the action that needs its tensor, or a send before the action that
     /// makes its tensor.
     Misplaced {
-        /// The send or receive that is on the wrong side of its action.
+        /// The send or receive in the plan's CSV text that is on the wrong side of its action: a receive after it or a
+        /// send before it.
         transfer: Instruction,
-        /// The action to which the misplaced send or receive belongs.
+        /// The action (a forward or backward) in the plan's CSV text to which the misplaced send or receive belongs.
         compute: Action,
     },
     /// The send or receive in this cell of a plan's CSV text belongs to no action of its worker, or is a duplicate.

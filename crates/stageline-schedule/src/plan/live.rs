@@ -18,8 +18,8 @@ fn change(compute: Compute) -> isize {
 }
 
 impl Plan {
-    /// Returns the peak number of live micro-batches (forwarded, with the weight gradient not yet done) on each worker,
-    /// summed over the worker's stages.
+    /// Returns the peak number of live micro-batches (forwarded, with the weight gradient not yet done) on each worker
+    /// of a plan, summed over the worker's stages.
     pub fn peak_live(&self) -> Vec<usize> {
         let peak = |row: &Vec<Action>| {
             // The sum is signed, because an unchecked plan may end a micro-batch before it begins.

@@ -19,16 +19,16 @@ pub enum Carried {
 /// The transfer of one micro-batch's activation or gradient between neighbouring stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Transfer {
-    /// The stage that sends the activation or gradient.
+    /// The number of the stage that sends an activation or gradient to a neighbouring stage.
     pub from: usize,
     /// The kind of tensor that is sent: an activation goes to the next stage, a gradient to the previous one.
     pub carried: Carried,
-    /// The micro-batch to which the sent tensor belongs.
+    /// The micro-batch to which the sent activation or gradient belongs.
     pub micro_batch: usize,
 }
 
 impl Transfer {
-    /// Returns the stage that receives the tensor of this transfer.
+    /// Returns the number of the stage that receives the activation or gradient of a transfer.
     ///
     /// # Panics
     /// Panics for a gradient that stage 0 sends, because it has no receiver.
@@ -44,16 +44,17 @@ impl Transfer {
 /// or half of a backward), a send or a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Instruction {
-    /// The worker runs an action: a forward, a backward or half of a backward of one of its stages on a micro-batch.
+    /// An instruction of a worker: it runs an action, which is a forward, a backward or half of a backward of one of
+    /// its stages on a micro-batch.
     Compute(Action),
-    /// The worker sends an activation or a gradient that one of its earlier actions made.
+    /// An instruction of a worker: it sends an activation or a gradient that one of its earlier actions made.
     Send(Transfer),
-    /// The worker receives an activation or a gradient that one of its later actions needs.
+    /// An instruction of a worker: it receives an activation or a gradient that one of its later actions needs.
     Receive(Transfer),
 }
 
 impl Instruction {
-    /// Returns the worker's own stage in this instruction: the stage that runs the action, sends or receives.
+    /// Returns the stage that a worker's instruction concerns: the stage that runs the action, sends or receives.
     pub const fn stage(self) -> usize {
         match self {
             Self::Compute(action) => action.stage,
@@ -62,7 +63,8 @@ impl Instruction {
         }
     }
 
-    /// Returns the action of this instruction; `None` for a send or a receive.
+    /// Returns the action (a forward, a backward or half of a backward) of a worker's instruction; `None` for a send or
+    /// a receive.
     pub const fn compute(self) -> Option<Action> {
         match self {
             Self::Compute(action) => Some(action),
@@ -70,7 +72,7 @@ impl Instruction {
         }
     }
 
-    /// Returns the micro-batch that this instruction computes on, sends or receives.
+    /// Returns the micro-batch that a worker's instruction computes on, sends or receives.
     pub const fn micro_batch(self) -> usize {
         match self {
             Self::Compute(action) => action.micro_batch,
@@ -88,7 +90,8 @@ const TRANSFERS: [(&str, Carried, bool); 4] = [
     ("RECV_B", Carried::Gradient, false),
 ];
 
-/// Writes an instruction in PyTorch's text form, such as `2F0`, `2SEND_F0`, `3RECV_F0`, `3SEND_B0` or `2RECV_B0`.
+/// Writes an instruction of a worker in PyTorch's text form, such as `2F0` (forward), `2SEND_F0`, `3RECV_F0`,
+/// `3SEND_B0` or `2RECV_B0`.
 impl fmt::Display for Instruction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (transfer, sends) = match self {

@@ -1,4 +1,5 @@
-//! The placement of a model's stages on workers: in turn, in a V, or as a plan has them.
+//! The placement of a model's stages on workers: in turn, in a V (the first and the last stage on one worker), or as a
+//! plan has them.
 
 use super::rows::Plan;
 
@@ -31,7 +32,7 @@ impl Placement {
         Self::new((0..workers * chunks).map(|stage| stage % workers).collect())
     }
 
-    /// Places two stages on each of P = `workers` workers in a V: worker w has stages w and 2P-1-w.
+    /// Places two stages on each of P = `workers` workers in a V: worker w (from 0) has the stages w and 2P-1-w.
     pub fn in_a_v(workers: usize) -> Self {
         Self::new((0..workers).chain((0..workers).rev()).collect())
     }
@@ -44,17 +45,17 @@ impl Placement {
         self.worker_of[stage]
     }
 
-    /// Returns the number of workers on which the stages are placed.
+    /// Returns the number of workers on which a placement puts the stages of a model.
     pub fn workers(&self) -> usize {
         self.stages_of.len()
     }
 
-    /// Returns the number of stages that are placed on workers.
+    /// Returns the number of stages that a placement puts on workers.
     pub fn stages(&self) -> usize {
         self.worker_of.len()
     }
 
-    /// Returns the stages that are placed on each worker, in ascending order.
+    /// Returns the stages that a placement puts on each worker, in ascending order.
     pub fn stages_of(&self) -> &[Vec<usize>] {
         &self.stages_of
     }

@@ -1,4 +1,4 @@
-//! The plan itself: each worker's list of actions, and plans derived from it.
+//! The plan of a pipeline, which is each worker's list of actions, and the plans that can be derived from it.
 
 use std::fmt;
 
@@ -42,26 +42,27 @@ impl Plan {
         self.stages
     }
 
-    /// Returns M, the number of micro-batches in a step of the plan.
+    /// Returns the number of micro-batches (M) in a step of the plan.
     pub fn micro_batches(&self) -> usize {
         self.micro_batches
     }
 
-    /// Returns a plan for evaluation: the forwards of the first `micro_batches` micro-batches, in the order of this
-    /// plan.
+    /// Returns a plan for evaluation: the forwards of the first `micro_batches` micro-batches of a training plan, in
+    /// the same order.
     pub fn forward_only(&self, micro_batches: usize) -> Self {
         let forwards =
             |row: &Vec<Action>| row.iter().filter(|action| action.compute == Compute::Forward).copied().collect();
         Self::new(self.first(micro_batches).rows.iter().map(forwards).collect())
     }
 
-    /// Returns a plan with only the actions on the first `micro_batches` micro-batches, in the order of this plan.
+    /// Returns a plan with only the actions on the first `micro_batches` micro-batches of another plan, in the same
+    /// order.
     pub fn first(&self, micro_batches: usize) -> Self {
         let wanted = |action: &&Action| action.micro_batch < micro_batches;
         Self::new(self.rows.iter().map(|row| row.iter().filter(wanted).copied().collect()).collect())
     }
 
-    /// Returns a plan in which each worker runs the actions of this plan twice, for two steps. If this plan has M
+    /// Returns a plan in which each worker runs its actions of another plan twice, for two steps. If that plan has M
     /// micro-batches, those of the second step have the numbers M to 2M-1.
     pub(crate) fn twice(&self) -> Self {
         let again = |action: &Action| Action { micro_batch: self.micro_batches + action.micro_batch, ..*action };
@@ -69,7 +70,7 @@ impl Plan {
         Self::new(self.rows.iter().map(twice).collect())
     }
 
-    /// Returns a plan that repeats the actions of the first micro-batch for `micro_batches` micro-batches. Each
+    /// Returns a plan that repeats a plan's actions on its first micro-batch for `micro_batches` micro-batches. Each
     /// micro-batch passes all stages forward and backward before the next one begins.
     pub(crate) fn one_by_one(&self, micro_batches: usize) -> Self {
         let repeated = |row: &Vec<Action>| {

@@ -1,4 +1,4 @@
-//! DualPipeV: pairs of forwards and backwards that can overlap.
+//! The DualPipeV schedule: pairs of a forward and a backward whose computation and transfers can overlap.
 
 use super::error::ScheduleError;
 use super::schedule::Schedule;

@@ -1,4 +1,4 @@
-//! Eager 1F1B: a longer warm-up, which hides transfers behind forwards and backwards.
+//! The eager 1F1B schedule: a longer warm-up than that of 1F1B, which hides transfers behind forwards and backwards.
 
 use super::error::ScheduleError;
 use super::gpipe::GPipe;

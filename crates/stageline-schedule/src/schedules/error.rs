@@ -6,31 +6,35 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ScheduleError {
-    /// The requested plan has no stages.
+    /// The plan that was requested from a schedule would have no stages.
     NoStages,
-    /// The requested plan has no micro-batches.
+    /// The plan that was requested from a schedule would have no micro-batches.
     NoMicroBatches,
-    /// The requested plan has no chunks (stages) of the model on its workers.
+    /// The plan that was requested from a schedule would have no chunks (stages of the model) on its workers.
     NoChunks,
-    /// The requested number of stages is not a multiple of the number of chunks (stages) per worker.
+    /// The number of stages that was requested from a schedule is not a multiple of the schedule's number of chunks
+    /// (stages) per worker.
     Chunks {
-        /// The number of stages that was requested.
+        /// The number of stages that was requested from a schedule, and that is not a multiple of the number of stages
+        /// per worker.
         stages: usize,
         /// The number of chunks (stages) that the schedule places on each worker.
         chunks: usize,
     },
-    /// The requested number of micro-batches is not a multiple of a number that the schedule requires.
+    /// The number of micro-batches that was requested from a schedule is not a multiple of a number that the schedule
+    /// requires.
     MicroBatches {
-        /// The number of micro-batches that was requested.
+        /// The number of micro-batches that was requested from a schedule, and for which the schedule has no plan.
         given: usize,
         /// The number that must divide the number of micro-batches, according to the schedule.
         multiple_of: usize,
     },
-    /// The schedule is a fixed plan for other numbers of stages and micro-batches than requested.
+    /// The schedule is one fixed plan, such as a plan from a file, for other numbers of stages and micro-batches than
+    /// requested.
     Shape {
         /// The number of stages and the number of micro-batches for which the fixed plan was written.
         written: (usize, usize),
-        /// The requested number of stages and the requested number of micro-batches.
+        /// The numbers of stages and of micro-batches that were requested from a schedule that is one fixed plan.
         asked: (usize, usize),
     },
 }
@@ -63,8 +67,8 @@ impl fmt::Display for ScheduleError {
 
 impl std::error::Error for ScheduleError {}
 
-/// Returns, as text for an error message, the multiples of `unit` nearest to `value`: the one below, unless it is 0,
-/// and the one above.
+/// Returns, as text for an error message about a schedule's numbers, the multiples of `unit` nearest to `value`: the
+/// one below, unless it is 0, and the one above.
 fn nearest_multiples(value: usize, unit: usize) -> String {
     let below = value / unit * unit;
     if below == 0 { unit.to_string() } else { format!("{below} or {}", below + unit) }

@@ -1,4 +1,4 @@
-//! GPipe: all forwards, then all backwards.
+//! The GPipe schedule: all forwards of a step, then all backwards.
 
 use super::error::ScheduleError;
 use super::rows::one_worker_a_stage;

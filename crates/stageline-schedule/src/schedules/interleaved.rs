@@ -1,4 +1,4 @@
-//! Interleaved 1F1B: several chunks (stages) of the model on every worker.
+//! The interleaved 1F1B schedule: several chunks (stages) of the model on every worker.
 
 use super::error::ScheduleError;
 use super::rows::{in_chunks, workers_of};
@@ -29,7 +29,7 @@ use crate::plan::{Action, Plan};
 ///   each chunk, and each later worker two fewer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interleaved {
-    /// V, the number of chunks (stages) of the model on every worker; at least 1.
+    /// The number of chunks (stages) of the model that interleaved 1F1B places on every worker (V); at least 1.
     pub chunks: usize,
 }
 

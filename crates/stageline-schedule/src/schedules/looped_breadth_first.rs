@@ -1,4 +1,4 @@
-//! Looped breadth-first: GPipe over several chunks (stages) of the model on every worker.
+//! The looped breadth-first schedule: GPipe over several chunks (stages) of the model on every worker.
 
 use super::error::ScheduleError;
 use super::rows::{in_chunks, workers_of};
@@ -29,7 +29,7 @@ use crate::plan::{Action, Plan};
 ///   chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoopedBreadthFirst {
-    /// V, the number of chunks (stages) of the model on every worker; at least 1.
+    /// The number of chunks (stages) of the model that looped breadth-first places on every worker (V); at least 1.
     pub chunks: usize,
 }
 

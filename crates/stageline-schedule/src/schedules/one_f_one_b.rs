@@ -1,4 +1,4 @@
-//! 1F1B: after a warm-up, every stage alternates one forward and one backward.
+//! The 1F1B schedule: after a warm-up, every stage alternates one forward and one backward.
 
 use super::error::ScheduleError;
 use super::rows::{Backwards, alternate, one_worker_a_stage};

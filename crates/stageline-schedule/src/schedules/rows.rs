@@ -47,14 +47,15 @@ pub(crate) fn workers_of(stages: usize, chunks: usize) -> Option<usize> {
 /// gradient.
 #[derive(Clone, Copy)]
 pub(crate) enum Backwards {
-    /// Each backward is one action (B), which computes both gradients.
+    /// A form of backward in 1F1B and similar plans: each backward is one action (B), which computes the gradients of
+    /// input and weights.
     Whole,
-    /// Each backward is split into an input gradient (I) and a weight gradient (W). The weight gradient of micro-batch
-    /// m runs right after the input gradient of micro-batch m + `delay`; the last `delay` weight gradients run at the
-    /// end.
+    /// A form of backward in 1F1B and similar plans: each backward is split into an input gradient (I) and a weight
+    /// gradient (W). The weight gradient of micro-batch m runs right after the input gradient of micro-batch m +
+    /// `delay`; the last `delay` weight gradients run at the end.
     Split {
-        /// The number of further input gradients of the stage that run between the input gradient of a micro-batch and
-        /// its weight gradient.
+        /// The number of further input gradients of a stage that run between the input gradient of a micro-batch and
+        /// the weight gradient of the same micro-batch.
         delay: usize,
     },
 }

@@ -11,7 +11,7 @@ pub trait Schedule {
     /// Returns the name of the schedule for reports and command lines, such as `1f1b`.
     fn name(&self) -> &'static str;
 
-    /// Returns the schedule's plan for `stages` stages and `micro_batches` micro-batches (M).
+    /// Returns the schedule's plan for `stages` stages and `micro_batches` micro-batches (M) of a step.
     ///
     /// The stages are those of the whole model. Each worker has V of them, so there are P = `stages` / V workers.
     ///
@@ -19,12 +19,13 @@ pub trait Schedule {
     /// Returns a [`ScheduleError`] if the schedule has no plan for these numbers.
     fn plan(&self, stages: usize, micro_batches: usize) -> Result<Plan, ScheduleError>;
 
-    /// Returns V, the number of stages (chunks of the model) that the schedule places on each worker.
+    /// Returns the number of stages (chunks of the model) that the schedule places on each worker (V).
     fn chunks(&self) -> usize {
         1
     }
 
-    /// Returns the same schedule with `chunks` chunks (stages) per worker; `None` if the schedule fixes this number.
+    /// Returns the same schedule with `chunks` chunks (stages of the model) per worker; `None` if the schedule allows
+    /// one number only.
     fn with_chunks(&self, chunks: usize) -> Option<Box<dyn Schedule>> {
         let _ = chunks;
         None
@@ -41,7 +42,7 @@ pub trait Schedule {
     }
 }
 
-/// A reference to a schedule, or a box of a schedule, is a schedule too.
+/// A reference to a schedule, or a box of a schedule, which is a schedule too.
 impl<S: Deref<Target: Schedule>> Schedule for S {
     fn name(&self) -> &'static str {
         (**self).name()
@@ -64,7 +65,7 @@ impl<S: Deref<Target: Schedule>> Schedule for S {
     }
 }
 
-/// A plan, written by hand or read from a file, is a schedule for its own numbers of stages and micro-batches only.
+/// A plan, written by hand or read from a file, as a schedule for its own numbers of stages and micro-batches only.
 impl Schedule for Plan {
     fn name(&self) -> &'static str {
         "plan"

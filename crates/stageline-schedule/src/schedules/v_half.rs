@@ -1,4 +1,5 @@
-//! V-Half: a schedule of two stages per worker in a V that needs about half the memory of 1F1B.
+//! The V-Half schedule: two stages per worker in a V (worker w of P has stages w and 2P-1-w), with about half the
+//! memory of 1F1B.
 
 use super::building_block::repeated;
 use super::error::ScheduleError;

@@ -11,30 +11,33 @@ use crate::plan::{Action, Compute, Plan};
 /// next action of one kind for chunk 0 or chunk 1.
 #[derive(Clone, Copy)]
 pub(crate) enum Step {
-    /// The forward of a chunk (one of the worker's two stages) on the chunk's next micro-batch.
+    /// A step of a generator of plans: it appends the forward of a chunk (one of the worker's two stages) on the
+    /// chunk's next micro-batch.
     F(usize),
-    /// The whole backward of a chunk (one of the worker's two stages) on the chunk's next micro-batch.
+    /// A step of a generator of plans: it appends the whole backward of a chunk (one of the worker's two stages) on the
+    /// chunk's next micro-batch.
     B(usize),
-    /// The input gradient of a chunk (one of the worker's two stages) on the chunk's next micro-batch.
+    /// A step of a generator of plans: it appends the input gradient of a chunk (one of the worker's two stages) on the
+    /// chunk's next micro-batch.
     I(usize),
-    /// The oldest weight gradient of a chunk (one of the worker's two stages) that is still missing in the worker's
-    /// list of actions, while its input gradient is there already.
+    /// A step of a generator of plans: it appends the oldest weight gradient of a chunk (one of the worker's two
+    /// stages) that the worker's list of actions lacks, although it has the input gradient.
     W(usize),
-    /// The oldest weight gradient of either chunk (stage of the worker) that is still missing in the worker's list of
-    /// actions, while its input gradient is there already.
+    /// A step of a generator of plans: it appends the oldest weight gradient of either of the worker's two stages that
+    /// the worker's list of actions lacks, although it has the input gradient.
     Oldest,
 }
 
 /// The list of actions of a worker with two chunks (stages), while the list is being generated action by action. An
 /// action on a micro-batch beyond the last one is not added.
 pub(crate) struct Row {
-    /// The two stages of the worker, which are its chunks 0 and 1.
+    /// The two stages of a worker: the stages that are its chunks 0 and 1.
     stages: [usize; 2],
     micro_batches: usize,
     forwards: [usize; 2],
     backwards: [usize; 2],
-    /// The weight gradients that are still missing in the worker's list of actions, while their input gradients are
-    /// there already; oldest first.
+    /// The weight gradients that a worker's list of actions still lacks while a plan is generated, although it has
+    /// their input gradients; oldest first.
     pending: VecDeque<Action>,
     actions: Vec<Action>,
 }

@@ -1,4 +1,4 @@
-//! ZB-H1: weight gradients fill the bubble, with the memory of 1F1B.
+//! The ZB-H1 schedule: weight gradients fill a part of 1F1B's bubble, with the memory of 1F1B.
 
 use super::error::ScheduleError;
 use super::rows::{Backwards, alternate, one_worker_a_stage};

@@ -1,4 +1,4 @@
-//! ZB-H2: no bubble except fill and drain, with twice the memory of 1F1B.
+//! The ZB-H2 schedule: no bubble except fill and drain, with twice the memory of 1F1B.
 
 use super::error::ScheduleError;
 use super::rows::{Backwards, alternate, one_worker_a_stage};

@@ -1,4 +1,4 @@
-//! ZB-V: no bubble except fill and drain, with the memory of 1F1B.
+//! The ZB-V schedule: no bubble except fill and drain, with the memory of 1F1B.
 
 use super::error::ScheduleError;
 use super::schedule::Schedule;

@@ -8,18 +8,18 @@ use crate::costs::Costs;
 use crate::plan::{Action, Carried, Compute, Placement, Plan, Transfer};
 use crate::simulate::Memory;
 
-/// The rules by which a worker of an automatic schedule (a plan generated for given costs and memory) chooses between
-/// several possible actions.
+/// The rules by which a worker of an automatic schedule (a plan generated for given costs and memory) chooses its next
+/// action if several are possible.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Rules {
-    /// Whether a worker runs a forward before an input gradient if both are possible; otherwise the input gradient
-    /// comes first.
+    /// Whether a worker of an automatic schedule runs a forward before an input gradient if both are possible;
+    /// otherwise the input gradient comes first.
     pub(crate) forward_first: bool,
-    /// The longest time for which a worker waits for an input gradient instead of running a forward, as a share of the
-    /// forward's time.
+    /// The longest time for which a worker of an automatic schedule waits for an input gradient instead of running a
+    /// forward, as a share of the forward's time.
     pub(crate) forward_patience: f64,
-    /// The longest time for which a worker waits for a forward or an input gradient instead of running a weight
-    /// gradient, as a share of the weight gradient's time.
+    /// The longest time for which a worker of an automatic schedule waits for a forward or an input gradient instead of
+    /// running a weight gradient, as a share of the weight gradient's time.
     pub(crate) weight_patience: f64,
 }
 
@@ -72,10 +72,10 @@ pub(crate) fn automatic(
 /// its next activations and gradients arrive.
 #[derive(Clone, Default)]
 struct Stage {
-    /// The number of forwards that the stage has run so far.
+    /// The number of forwards that a stage has run so far while a plan is generated.
     forwarded: usize,
     activations: VecDeque<f64>,
-    /// The number of input gradients that the stage has computed so far.
+    /// The number of input gradients that a stage has computed so far while a plan is generated.
     returned: usize,
     gradients: VecDeque<f64>,
 }
@@ -83,16 +83,18 @@ struct Stage {
 #[derive(Clone, Default)]
 struct Worker {
     stages: Vec<usize>,
-    /// The weight gradients that the worker can run next, because it has run their input gradients; oldest first.
+    /// The weight gradients that a worker can run next while a plan is generated, because it has run their input
+    /// gradients; oldest first.
     weights: VecDeque<Action>,
     free_at: f64,
-    /// The memory that the worker has reserved for micro-batches between their forward and their weight gradient, in
-    /// the unit of the memory limit.
+    /// The memory that a worker has reserved for micro-batches between their forward and their weight gradient while a
+    /// plan is generated, in the unit of the memory limit.
     reserved: f64,
     row: Vec<Action>,
 }
 
-/// An action that a worker can run next, with the time from which the action is possible.
+/// An action that a worker can run next while a plan is generated, with the simulated time from which the action is
+/// possible.
 #[derive(Clone, Copy)]
 struct Coming {
     at: f64,
@@ -101,10 +103,10 @@ struct Coming {
 
 enum Next {
     Begin(Action),
-    /// The worker waits until this time, at which its next action becomes possible.
+    /// A worker waits until this simulated time, at which its next action becomes possible.
     Wait(f64),
-    /// The worker waits until another worker sends it an activation or a gradient, because it has no action left that
-    /// it could run.
+    /// A worker waits until another worker sends it an activation or a gradient, because none of its remaining actions
+    /// is possible before.
     Nothing,
 }
 

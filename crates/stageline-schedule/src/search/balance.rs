@@ -46,8 +46,8 @@ pub fn balance_with_speeds(costs: &[f64], speeds: &[f64]) -> Result<Vec<Range<us
     }
 }
 
-/// Returns the partition in which the slowest range takes the least time, given the speed of every range, by dynamic
-/// programming from the last layer to the first.
+/// Returns the partition of layers into ranges, one for each stage, in which the slowest range takes the least time.
+/// `speeds` has the speed of every stage's device. The method is dynamic programming from the last layer to the first.
 fn partition(costs: &[f64], speeds: &[f64]) -> Result<Vec<Range<usize>>, BalanceError> {
     let (layers, stages) = (costs.len(), speeds.len());
     if stages == 0 || layers < stages {
@@ -87,9 +87,9 @@ fn partition(costs: &[f64], speeds: &[f64]) -> Result<Vec<Range<usize>>, Balance
 /// The error for a partition of layers into more stages than layers, or into no stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BalanceError {
-    /// The number of layers that were to be partitioned.
+    /// The number of layers that were to be partitioned into stages.
     pub layers: usize,
-    /// The number of stages into which the layers were to be partitioned.
+    /// The number of stages into which layers were to be partitioned.
     pub stages: usize,
 }
 
@@ -106,13 +106,14 @@ impl std::error::Error for BalanceError {}
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum SpeedError {
-    /// The layers cannot be partitioned into that number of stages.
+    /// The layers cannot be partitioned into the requested number of stages, because there are fewer layers than stages
+    /// or no stages.
     Stages(BalanceError),
-    /// The speed of a stage's device is not a finite number above 0.
+    /// The speed that was given for the device of a stage is not a finite number above 0.
     Speed {
-        /// The number of the stage, counted from 0.
+        /// The number, counted from 0, of the stage whose device has an invalid speed.
         stage: usize,
-        /// The speed that was given for the stage's device.
+        /// The invalid speed that was given for the device of a stage.
         speed: f64,
     },
 }
@@ -144,7 +145,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Returns the time of the slowest stage of a partition.
+    /// Returns the time of the slowest stage in a partition of layers into stages.
     fn slowest(costs: &[f64], cuts: &[Range<usize>], speeds: &[f64]) -> f64 {
         let time = |(cut, speed): (&Range<usize>, &f64)| costs[cut.clone()].iter().sum::<f64>() / speed;
         cuts.iter().zip(speeds).map(time).fold(0.0, f64::max)

@@ -14,27 +14,28 @@ use crate::simulate::{Memory, StageMemory, Timeline, simulate};
 /// The largest number of chunks (stages) per worker that the search tries.
 const MOST_CHUNKS: usize = 4;
 
-/// The best plan that a search found, with its costs, its timeline and a lower bound on the step.
+/// The best plan that a search found, with its costs, its timeline and a lower bound on the length of a step.
 #[derive(Clone, Debug)]
 pub struct Best {
-    /// The name of the plan's schedule, such as `1f1b`; `automatic` if the search generated the plan for the given
-    /// costs.
+    /// The name of the schedule of the best plan that a search found, such as `1f1b`; `automatic` if the search
+    /// generated the plan for the given costs.
     pub schedule: &'static str,
-    /// The best plan, checked for channels with room for all micro-batches of a step.
+    /// The plan with the shortest step that the search found, checked for channels with room for all micro-batches of a
+    /// step.
     pub checked: Checked,
-    /// The costs of the plan's stages: the costs given to the search, or those of the chunks into which a schedule
-    /// splits each stage.
+    /// The costs of the stages of the best plan: the costs given to the search, or those of the chunks into which a
+    /// schedule splits each stage.
     pub costs: Costs,
     /// The simulated timeline of one step of the best plan.
     pub timeline: Timeline,
-    /// A lower bound on the length of the step, in the unit of the costs: no plan that fits into the memory and has one
-    /// of the placements of stages on workers that the search tried can have a shorter step.
+    /// A lower bound on the length of the step that a search can find, in the unit of the costs: no plan that fits into
+    /// the memory and has one of the placements of stages on workers that the search tried can have a shorter step.
     pub bound: f64,
 }
 
 impl Best {
-    /// Returns by how much the step of the best plan exceeds the lower bound on the step of any plan, as a share of
-    /// that bound.
+    /// Returns by how much the step of the best plan that the search found exceeds the lower bound on the step of any
+    /// plan, as a share of that bound.
     pub fn above_bound(&self) -> f64 {
         let (step, bound) = (self.timeline.step(), self.bound);
         if bound > 0.0 { (step / bound - 1.0).max(0.0) } else { 0.0 }
@@ -115,12 +116,13 @@ fn lower_limits(memory: &Memory) -> impl Iterator<Item = Memory> + '_ {
 struct Search<F> {
     workers: usize,
     micro_batches: usize,
-    /// Returns the costs and the memory of the stages of a placement; `None` if they are not known.
+    /// The function that returns the costs and the memory of the stages for a placement of stages on workers; `None` if
+    /// they are not known.
     of: F,
     bound: f64,
     best: Option<Best>,
-    /// The memory limit of a worker, and the lowest limit that is known to be enough for a plan; `None` if no placement
-    /// has costs.
+    /// The memory limit of a worker, and the lowest limit that is known to be enough for a plan; `None` if the costs of
+    /// no placement of stages on workers are known.
     fitting: Option<(f64, f64)>,
 }
 
@@ -136,7 +138,8 @@ impl<F: Fn(&Placement) -> Option<(Costs, Memory)>> Search<F> {
         }
     }
 
-    /// Returns the costs and the memory of the stages of a placement, and notes how much memory is enough for a plan.
+    /// Returns the costs and the memory of the stages for a placement of stages on workers, and notes the memory limit
+    /// that is enough for a plan with this placement.
     fn costs(&mut self, placement: &Placement) -> Option<(Costs, Memory)> {
         let (costs, memory) = (self.of)(placement)?;
         // Each micro-batch fits by itself, so the plan that runs them one after the other fits too.
@@ -170,7 +173,7 @@ impl<F: Fn(&Placement) -> Option<(Costs, Memory)>> Search<F> {
         self.bound = self.bound.min(lower_bound(placement, self.micro_batches, costs, memory));
     }
 
-    /// Keeps a plan as the best one if it fits into the memory and its simulated step is the shortest so far.
+    /// Keeps a plan as the search's best one if it fits into the memory and its simulated step is the shortest so far.
     fn offer(&mut self, schedule: &'static str, plan: Plan, costs: &Costs, memory: &Memory) {
         if !memory.suffices(&plan) {
             return;
@@ -202,7 +205,7 @@ fn with_whole_backwards(plan: &Plan, costs: &Costs) -> Option<Plan> {
     })
 }
 
-/// The reason why a search found no plan.
+/// The reason why a search for a plan with a short step found none.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum SearchError {
@@ -213,12 +216,12 @@ pub enum SearchError {
         /// The number of micro-batches for which a plan was searched.
         micro_batches: usize,
     },
-    /// The costs of no placement of stages on workers are known.
+    /// The search has no costs (times of forwards, backwards and transfers) for any placement of stages on workers.
     Costs {
         /// The number of workers for which a plan was searched.
         workers: usize,
     },
-    /// No plan fits into the memory of the workers.
+    /// No plan that the search tried fits into the memory of the workers.
     Memory {
         /// The memory limit of each worker, in the unit of the memory given to the search.
         limit: f64,

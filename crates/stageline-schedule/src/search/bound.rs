@@ -43,13 +43,13 @@ pub fn lower_bound(placement: &Placement, micro_batches: usize, costs: &Costs, m
 /// micro-batches: their total time, and the times that must pass before and after them.
 #[derive(Clone, Copy)]
 struct Computes {
-    /// The earliest time at which one kind of action (forward, input gradient or weight gradient) can begin on the
-    /// stage, in the unit of the costs.
+    /// The earliest time at which one kind of action (forward, input gradient or weight gradient) can begin on a stage,
+    /// in the unit of the costs.
     head: f64,
-    /// The time that one kind of action (forward, input gradient or weight gradient) takes on the stage in the whole
+    /// The time that one kind of action (forward, input gradient or weight gradient) takes on a stage in the whole
     /// step, in the unit of the costs.
     work: f64,
-    /// The least time that must pass after an action of one kind (forward, input gradient or weight gradient) on the
+    /// The least time that must pass after an action of one kind (forward, input gradient or weight gradient) on a
     /// stage until all workers have finished their forwards and backwards, in the unit of the costs.
     tail: f64,
 }
@@ -64,12 +64,11 @@ impl Computes {
 
 #[derive(Clone, Copy)]
 struct Stage {
-    /// The stage's forwards, input gradients and weight gradients in a step: one entry for each of the three kinds,
+    /// The forwards, input gradients and weight gradients of a stage in a step: one entry for each of the three kinds,
     /// with the total time over all micro-batches.
     computes: [Computes; 3],
-    /// The least product of memory and time for the activations on the stage in one step: the memory of each
-    /// micro-batch multiplied by its time in memory, summed over all micro-batches, in the units of the memory and the
-    /// costs.
+    /// The least product of memory and time for the activations on a stage in one step: the memory of each micro-batch
+    /// multiplied by its time in memory, summed over all micro-batches, in the units of the memory and the costs.
     memory_time: f64,
 }
 

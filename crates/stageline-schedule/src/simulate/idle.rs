@@ -13,21 +13,25 @@ use crate::plan::Compute;
 /// fields is the length of the step minus the worker's compute time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Idle {
-    /// The part of the idle time that comes from filling the pipeline, before the worker's first backward.
+    /// The part of a worker's idle time that comes from filling the pipeline, before the worker's first backward, in
+    /// the unit of the costs.
     pub fill: f64,
-    /// The part of the idle time that comes from draining the pipeline, while the last backwards of all workers run.
+    /// The part of a worker's idle time that comes from draining the pipeline, while the last backwards of all workers
+    /// run, in the unit of the costs.
     pub drain: f64,
-    /// The idle time because this worker has less compute time in the step than the busiest worker.
+    /// The idle time of a worker, in the unit of the costs, because it has less compute time in the step than the
+    /// busiest worker.
     pub imbalance: f64,
-    /// The idle time because of transfers between stages: the time that they add to the step.
+    /// The idle time of a worker because of transfers between stages: the time that the transfers add to the step, in
+    /// the unit of the costs.
     pub transfer: f64,
-    /// The idle time at the end of the step, while other workers still run their optimizer steps. These begin at the
-    /// flush, when all workers have finished their backwards.
+    /// The idle time of a worker at the end of a step, in the unit of the costs, while other workers still run their
+    /// optimizer steps. These begin at the flush, when all workers have finished their backwards.
     pub flush: f64,
 }
 
 impl Idle {
-    /// Returns the worker's idle time in the step: the sum over all causes.
+    /// Returns a worker's total idle time in a simulated step: the sum over all causes of idle time.
     pub fn total(&self) -> f64 {
         self.fill + self.drain + self.imbalance + self.transfer + self.flush
     }

@@ -6,17 +6,17 @@ use crate::plan::{Action, Compute, Plan};
 /// other unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StageMemory {
-    /// The bytes of device memory of the activations that the micro-batch's backward needs, which are in use from the
+    /// The bytes of device memory of the activations that a micro-batch's backward needs, which are in use from the
     /// start of its forward.
     pub forward: f64,
-    /// The bytes of device memory of the tensors that the micro-batch's weight gradient needs, which are in use from
-    /// its input gradient until the end of its weight gradient.
+    /// The bytes of device memory of the tensors that a micro-batch's weight gradient needs, which are in use from its
+    /// input gradient until the end of its weight gradient.
     pub input_gradient: f64,
 }
 
 impl StageMemory {
-    /// The memory of one micro-batch on a stage, if memory is counted in live micro-batches: one unit from its forward
-    /// until its weight gradient is done.
+    /// The memory that one micro-batch occupies on a stage, if memory is counted in live micro-batches: one unit from
+    /// its forward until its weight gradient is done.
     pub const LIVE: Self = Self { forward: 1.0, input_gradient: 1.0 };
 
     /// Creates the description of a micro-batch that occupies `bytes` bytes of device memory on a stage from its
@@ -25,7 +25,7 @@ impl StageMemory {
         Self { forward: bytes, input_gradient: bytes }
     }
 
-    /// Returns the peak of the device memory that one micro-batch occupies on the stage.
+    /// Returns the peak of the device memory that one micro-batch occupies on a stage.
     pub(crate) fn peak(self) -> f64 {
         self.forward.max(self.input_gradient)
     }
@@ -59,7 +59,7 @@ impl StageMemory {
 /// The device memory that a micro-batch occupies on each stage, and the memory limit of a worker.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Memory {
-    /// The memory that one micro-batch occupies on each stage.
+    /// The device memory that one micro-batch occupies on each stage.
     pub stages: Vec<StageMemory>,
     /// The limit of the memory in use on a worker, in the same unit as the memory that a micro-batch occupies on a
     /// stage.
@@ -80,7 +80,7 @@ impl Memory {
     }
 
     /// Returns the memory of the same model with every stage partitioned into `parts` equal stages, each of which needs
-    /// the same share of the memory. The limit of a worker stays the same.
+    /// an equal share of the stage's memory. The limit of a worker stays the same.
     pub fn cut(&self, parts: usize) -> Self {
         let part = |stage: &StageMemory| StageMemory {
             forward: stage.forward / parts as f64,

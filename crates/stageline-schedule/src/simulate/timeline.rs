@@ -3,7 +3,7 @@
 use crate::check::{Checked, Observer, Span, replay};
 use crate::costs::Costs;
 
-/// The times of all forwards, backwards and optimizer steps in one step, in the unit of the costs.
+/// The simulated times of all forwards, backwards and optimizer steps in one step, in the unit of the costs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timeline {
     rows: Vec<Vec<Span>>,
@@ -11,36 +11,37 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// Returns each worker's forwards and backwards in order, with their start and end.
+    /// Returns each worker's forwards and backwards in the simulated timeline, in order and with their start and end.
     pub fn rows(&self) -> &[Vec<Span>] {
         &self.rows
     }
 
-    /// Returns the time of the flush, from the start of the step: the end of the last forward or backward of all
-    /// workers.
+    /// Returns the time of the flush in a simulated step, from the step's start: the end of the last forward or
+    /// backward of all workers.
     pub fn flush(&self) -> f64 {
         self.rows.iter().flatten().map(|span| span.end).fold(0.0, f64::max)
     }
 
-    /// Returns the length of the step: the time of the flush (the end of all forwards and backwards) plus the longest
-    /// optimizer step of a worker.
+    /// Returns the length of a simulated step: the time of the flush (the end of all forwards and backwards) plus the
+    /// longest optimizer step of a worker.
     pub fn step(&self) -> f64 {
         self.flush() + self.optimizers.iter().copied().fold(0.0, f64::max)
     }
 
-    /// Returns the time of each worker's optimizer steps, summed over the worker's stages. They begin at the flush,
-    /// when all workers have finished their forwards and backwards.
+    /// Returns the time of each worker's optimizer steps in a simulated step, summed over the worker's stages. They
+    /// begin at the flush, when all workers have finished their forwards and backwards.
     pub fn optimizers(&self) -> &[f64] {
         &self.optimizers
     }
 
-    /// Returns the time that each worker computes in the step, optimizer steps included, in the unit of the costs.
+    /// Returns the time for which each worker computes in the simulated step, optimizer steps included, in the unit of
+    /// the costs.
     pub fn busy(&self) -> Vec<f64> {
         let computes = self.rows.iter().map(|row| busy(row));
         computes.zip(&self.optimizers).map(|(computes, optimizer)| computes + optimizer).collect()
     }
 
-    /// Returns the bubble: the idle share of the total stage time (workers x step), from 0 to 1.
+    /// Returns the bubble of a simulated step: the idle share of the total stage time (workers x step), from 0 to 1.
     pub fn bubble(&self) -> f64 {
         let total = self.rows.len() as f64 * self.step();
         let busy: f64 = self.busy().iter().sum();

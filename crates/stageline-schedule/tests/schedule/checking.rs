@@ -57,8 +57,8 @@ fn any_plan() -> impl Strategy<Value = Plan> {
     prop_oneof![random_plan(), swapped_plan()]
 }
 
-/// Runs a checked plan on simulated workers that take turns at transfers in the plan's order. `choices` gets the number
-/// of workers that can advance, and returns the index of the one that does.
+/// Runs a checked plan on simulated workers that take turns at transfers in the plan's order. The closure `choices`
+/// decides which worker advances: it gets the number of workers that can, and returns the index of one of them.
 fn run_in_turns(checked: &Checked, mut choices: impl FnMut(usize) -> usize) {
     let rows: Vec<Vec<_>> =
         (0..checked.plan().workers()).map(|worker| checked.instructions(worker).collect()).collect();
@@ -124,8 +124,8 @@ proptest! {
         }
     }
 
-    /// Tests that plans with chunks in a V complete at channel capacity 1, except that V-Half may need capacity 2 from
-    /// 30 workers on.
+    /// Tests plans with two chunks (stages) per worker in a V: they complete if channels store one micro-batch, except
+    /// that V-Half may need room for two from 30 workers on.
     #[test]
     fn chunks_in_a_v_complete_at_capacity_one(workers in 1..17_usize, micro_batches in 1..40_usize) {
         for schedule in V_SHAPED {

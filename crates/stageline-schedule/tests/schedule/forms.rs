@@ -1,5 +1,5 @@
-//! Tests that a damaged plan file gives an error that names the place, or a plan that every function accepts without a
-//! panic.
+//! Tests plan files with damaged text: parsing gives an error that names the place, or a plan that every function
+//! accepts without a panic.
 
 use proptest::prelude::*;
 use stageline_schedule::{CellError, Costs, Memory, Plan, SCHEDULES, check, lower_bound, simulate};

@@ -97,8 +97,9 @@ fn live_micro_batches_are_the_papers() {
     }
 }
 
-/// Tests the peaks of live chunks; a chunk is half a worker's share of the model. The live chunks of ZB-V take the
-/// memory of 1F1B (arXiv:2401.10241), those of V-Half and V-Min about a half and a third of it (arXiv:2405.15362).
+/// Tests the largest numbers of live chunks; a chunk is half a worker's share of the model, and live while it keeps
+/// activations of a micro-batch. The live chunks of ZB-V take the memory of 1F1B (arXiv:2401.10241), those of V-Half
+/// and V-Min about a half and a third of it (arXiv:2405.15362).
 #[test]
 fn live_chunks_in_a_v_are_the_papers() {
     for (workers, micro_batches) in (1..=8).flat_map(|workers| (1..=3 * workers).map(move |m| (workers, m))) {

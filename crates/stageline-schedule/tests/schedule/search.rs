@@ -34,7 +34,8 @@ static EVERY_SMALL_PLAN: LazyLock<Vec<Checked>> = LazyLock::new(|| {
     plans
 });
 
-/// Returns the shortest simulated step of the plans in [`EVERY_SMALL_PLAN`] that fit into the memory.
+/// Returns the shortest simulated step of all plans with two stages and two micro-batches ([`EVERY_SMALL_PLAN`]) that
+/// fit into the memory.
 fn optimum(costs: &Costs, memory: &Memory) -> f64 {
     let fitting = EVERY_SMALL_PLAN.iter().filter(|plan| memory.suffices(plan.plan()));
     fitting.map(|plan| simulate(plan, costs).step()).fold(f64::INFINITY, f64::min)
@@ -169,7 +170,7 @@ fn too_little_memory_and_empty_searches_are_rejected() {
     assert!(best(1, &Costs::by_stage(vec![]), &Memory::unlimited(0), 4).is_err());
 }
 
-/// Tests that the search gives a model whose stages cannot be cut further a plan with one stage on each worker.
+/// Tests the search for a model whose stages cannot be cut further: the found plan has one stage on each worker.
 #[test]
 fn the_search_keeps_to_the_chunks_that_a_model_has() {
     let (costs, memory) = (Costs::uniform(3, 1.0, 2.0), Memory::unlimited(3));
@@ -178,8 +179,8 @@ fn the_search_keeps_to_the_chunks_that_a_model_has() {
     assert!(chunked.checked.plan().stages() > 3, "{}", chunked.schedule);
 }
 
-/// Tests a search whose chunks have other costs than parts of a stage: two chunks on a worker take much longer, or the
-/// link that they need is not known.
+/// Tests a search in which the costs of chunks (a worker's several stages) are not those of parts of one stage: two
+/// chunks on a worker take much longer, or the speed of the link that they need is not known.
 #[test]
 fn the_search_takes_the_costs_of_each_placement() {
     let of = |chunked: Option<f64>| {

@@ -50,8 +50,8 @@ fn step_and_bubble_are_the_papers() {
     }
 }
 
-/// Tests that the bubble of schedules with V chunks on each of P workers is (P-1)/(VM+P-1) for M micro-batches, as in
-/// arXiv:2104.04473 and arXiv:2211.05953.
+/// Tests the bubble of schedules with V chunks (stages) on each of P workers: it is (P-1)/(VM+P-1) for M micro-batches,
+/// as in arXiv:2104.04473 and arXiv:2211.05953.
 #[test]
 fn chunks_divide_the_bubble() {
     for (workers, chunks, rounds) in (1..=4).flat_map(|p| (1..=3).flat_map(move |v| (1..=4).map(move |r| (p, v, r)))) {
@@ -106,8 +106,9 @@ fn idle_time_of_dualpipe_v_is_as_documented() {
     }
 }
 
-/// Tests the effect of a latency c on the step of P stages and M micro-batches. If P divides M, it adds c[2(P-1)M/P +
-/// 2(P-2)] to 1F1B. It adds 2(P-1)c to eager 1F1B if 2c is at most the time of a forward and a backward.
+/// Tests the effect of a transfer latency c on the step time of P stages and M micro-batches. If P divides M, c adds
+/// c[2(P-1)M/P + 2(P-2)] to the step of 1F1B. It adds 2(P-1)c to that of eager 1F1B if 2c is at most the time of a
+/// forward and a backward.
 #[test]
 fn latency_adds_the_time_of_the_closed_forms() {
     let (forward, backward, latency) = (3.0, 5.0, 0.25);
@@ -153,7 +154,8 @@ fn costs_may_differ_by_micro_batch() {
     assert_eq!(starts, [1.0, 6.5, 11.5]);
 }
 
-/// Tests that only the transfers on a link determine the step if the link is slower than its stages.
+/// Tests a network link that is slower than its stages: only the transfers on the link then determine the length of the
+/// step.
 #[test]
 fn transfers_follow_each_other_on_a_link() {
     let step = |micro_batches: usize, occupied: f64, latency: f64| {
@@ -192,7 +194,8 @@ fn transfers_within_a_worker_are_free() {
     assert_eq!(simulate(&check(plan, 1).unwrap(), &costs).step(), 8.0 + 4.0 * 10.0);
 }
 
-/// Tests that every closed form of a step equals the simulated step, and that invalid numbers have no closed form.
+/// Tests the closed forms of a step's length: every one equals the simulated step, and invalid numbers of stages or
+/// micro-batches have none.
 #[test]
 fn closed_forms_are_the_simulated_steps() {
     let mut held = vec![0; SCHEDULES.len()];
@@ -224,8 +227,8 @@ fn closed_forms_are_the_simulated_steps() {
     }
 }
 
-/// Tests the idle time of 1F1B with equal stages, where a forward takes F and a backward B: each later stage waits B-F
-/// less for the fill and as much more for the drain.
+/// Tests the idle time of 1F1B with equal stages, where a forward takes the time F and a backward the time B: each
+/// later stage waits B-F less for the fill and as much more for the drain.
 #[test]
 fn idle_time_of_equal_stages_is_fill_and_drain() {
     let (plan, costs) = (checked(&OneFOneB, 4, 8), Costs::uniform(4, 1.0, 2.0));
@@ -258,7 +261,8 @@ fn idle_time_is_attributed_to_slow_stages_transfers_and_optimizer_steps() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Tests that the conditions of the closed forms are sufficient, whatever the costs are.
+    /// Tests the formulas for the length of a schedule's step: under the documented conditions, they equal the
+    /// simulated step whatever the costs are.
     #[test]
     fn closed_forms_hold_for_any_costs(
         stages in 1..9_usize, micro_batches in 1..25_usize,

@@ -21,18 +21,20 @@ use stageline_schedule::{
 
 use crate::checked;
 
-/// The rule by which the host threads of the modelled GPUs issue transfers.
+/// The rule by which the host threads of the modelled GPUs issue transfers to communication streams.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Issue {
-    /// Each host thread issues a transfer as soon as it reaches the transfer in its list.
+    /// A rule for issuing transfers: each host thread issues a transfer as soon as it reaches the transfer in its list
+    /// of instructions.
     Freely,
-    /// The send and the receive of a transfer are submitted together, with no other operation in between.
+    /// A rule for issuing transfers: the send and the receive of a transfer are submitted together, with no other
+    /// operation in between.
     Paired,
-    /// The transfers of every communication stream are issued in the plan's global order.
+    /// A rule for issuing transfers: every communication stream gets its transfers in the plan's global order.
     InOrder,
 }
 
-/// A model of several GPUs with communication streams that run a plan: the parts that do not change during a run.
+/// The unchanging parts of a model of several GPUs with communication streams that run a plan.
 struct Machine {
     plan: Checked,
     issue: Issue,
@@ -44,12 +46,13 @@ struct Machine {
 /// The state of the modelled GPUs and of their host threads at one moment of a run.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct State {
-    /// The index of each host thread in its list of instructions, and the progress of its current send.
+    /// The index of each modelled host thread in its list of instructions, and the progress of its current send.
     hosts: Vec<(usize, Sending)>,
-    /// The work that host threads have submitted to each compute stream and that the device has not done yet.
+    /// The work that the modelled host threads have submitted to each GPU's compute stream and that the GPU has not
+    /// done yet.
     computes: Vec<VecDeque<Work>>,
-    /// The transfers that host threads have submitted to each communication stream and that the devices have not made
-    /// yet.
+    /// The transfers that the modelled host threads have submitted to each communication stream and that the GPUs have
+    /// not made yet.
     streams: Vec<VecDeque<Transfer>>,
     /// The number of transfers that have been issued on each communication stream in the plan's order.
     turns: Vec<usize>,
@@ -73,7 +76,7 @@ enum Sending {
 }
 
 impl Machine {
-    /// Makes a model of GPUs that run the plan, with one device per worker.
+    /// Makes a model of GPUs that run a plan, with one GPU per worker.
     fn new(plan: Checked, issue: Issue) -> Self {
         let placement = plan.placement();
         let of_stage: Vec<_> = (0..plan.plan().stages()).map(|stage| Some(placement.worker(stage))).collect();
@@ -90,14 +93,14 @@ impl Machine {
         }
     }
 
-    /// Returns the two communication streams of a transfer; `None` for a transfer within one device.
+    /// Returns the two communication streams (queues of transfers) of a transfer between modelled GPUs; `None` for a
+    /// transfer within one GPU.
     fn streams_of(&self, transfer: Transfer) -> Option<[usize; 2]> {
         let (from, to) = (self.of_stage[transfer.from]?, self.of_stage[transfer.to()]?);
         (from != to).then_some([from, to])
     }
 
-    /// Returns the number of messages that one end (the sender or the receiver) of a transfer's channel has handled so
-    /// far.
+    /// Returns the number of messages that the sender, or the receiver, of a transfer's channel has handled so far.
     fn handled(&self, state: &State, transfer: Transfer, sends: bool) -> usize {
         let along = |other: &Transfer| (other.from, other.carried) == (transfer.from, transfer.carried);
         let worker = self.plan.placement().worker(if sends { transfer.from } else { transfer.to() });
@@ -110,8 +113,8 @@ impl Machine {
         done.iter().filter(ours).count()
     }
 
-    /// Returns the state after the next move of a host thread, once the devices have run all work that is possible;
-    /// `None` if the host must wait or has finished its list.
+    /// Returns the state of the modelled GPUs after the next move of a host thread, once the GPUs have run all work
+    /// that is possible; `None` if the host thread must wait or has finished its list.
     fn after(&self, state: &State, host: usize) -> Option<State> {
         let (at, sending) = state.hosts[host];
         let mut next = state.clone();
@@ -154,8 +157,8 @@ impl Machine {
         Some(next)
     }
 
-    /// Runs all work of the modelled devices that is possible. Running it at once loses no interleaving, because it
-    /// never prevents other work.
+    /// Runs all work of the modelled devices that is possible. Running all of it at once loses no interleaving, because
+    /// it never prevents other work.
     fn run_devices(&self, state: &mut State) {
         loop {
             let transfer = state.streams.iter().filter_map(|stream| stream.front()).copied().find(|&transfer| {
@@ -195,7 +198,7 @@ impl Machine {
         }
     }
 
-    /// Whether the tensor that a transfer sends is not yet computed.
+    /// Whether the activation or gradient that a transfer sends is not yet computed in the model of GPUs.
     fn computing(&self, state: &State, Transfer { from, carried, micro_batch }: Transfer) -> bool {
         let makes = |action: &Action| {
             let made = match action.compute {
@@ -214,8 +217,8 @@ impl Machine {
         hosts && state.streams.iter().all(VecDeque::is_empty) && state.computes.iter().all(VecDeque::is_empty)
     }
 
-    /// Explores all interleavings of the host threads, and returns the number of states and the number of deadlocks
-    /// among them.
+    /// Explores all interleavings of the modelled host threads, and returns the number of states of the modelled GPUs
+    /// and the number of deadlocks among them.
     fn explored(&self) -> (usize, usize) {
         let (mut seen, mut open, mut deadlocks) = (HashSet::new(), vec![self.begin()], 0);
         while let Some(state) = open.pop() {
@@ -242,7 +245,8 @@ impl Machine {
     }
 }
 
-/// Explores small models of GPUs in all interleavings of their host threads, with and without an order of transfers.
+/// Explores small models of GPUs in all interleavings of their host threads. Transfers that the host threads issue
+/// freely deadlock in some interleavings (except under GPipe), and transfers in the plan's order in none.
 #[test]
 fn unordered_transfers_deadlock_in_some_interleavings_and_ordered_ones_in_none() {
     for (schedule, stages, micro_batches) in [

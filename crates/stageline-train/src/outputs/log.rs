@@ -18,7 +18,7 @@ use crate::outputs::record;
 /// The number of training steps that the trace file shows, beginning with the step of `--draw-step`.
 const TRACED: usize = 5;
 
-/// The number of estimates of the gradient noise over which its running average goes.
+/// The number of measured steps over which the running average of the gradient noise in the log goes.
 const AVERAGED: f64 = 20.0;
 
 /// The paths of the files that a run writes: its log, its trace, its TensorBoard events and its HTML page.
@@ -38,7 +38,7 @@ pub struct Outputs {
 pub struct Log {
     outputs: Outputs,
     file: Option<BufWriter<File>>,
-    /// The text of the log so far, from which the HTML page is made.
+    /// The text of the run's log so far, from which the HTML page is made.
     text: Vec<u8>,
     trace: Trace,
     board: Option<TensorBoard<BufWriter<File>>>,
@@ -50,7 +50,7 @@ pub struct Log {
     synchronise_every: usize,
     /// The running averages of the gradient's squared norm and noise over the steps of this run.
     noise: NoiseAverage,
-    /// The latest estimates of the noise of each stage, for TensorBoard.
+    /// The latest estimates of the gradient noise of each stage, from which scalars for TensorBoard are made.
     stage_noise: StageNoise,
 }
 
@@ -176,7 +176,7 @@ impl Log {
         self.close()
     }
 
-    /// Writes the trace file and the HTML page, if their paths are given, also for a run that ended early.
+    /// Writes the trace file and the HTML page of a run, if their paths are given, also for a run that ended early.
     pub fn close(&self) -> Result<()> {
         if let Some(path) = &self.outputs.trace {
             fs::write(path, self.trace.json()).with_context(|| unwritable(path))?;
@@ -188,7 +188,7 @@ impl Log {
         Ok(())
     }
 
-    /// Appends a line to the log and flushes it at once, so that the log stays complete if the process ends
+    /// Appends a line to a run's log and writes it to disk at once, so that the log stays complete if the process ends
     /// unexpectedly.
     fn write(&mut self, line: &Line) -> Result<()> {
         let mut text = serde_json::to_vec(line)?;
@@ -204,7 +204,7 @@ impl Log {
     }
 }
 
-/// Returns the error message for an output path that cannot be written.
+/// Returns the error message for an output file of a run that cannot be written.
 fn unwritable(path: &Path) -> String {
     format!("cannot write {}; give a path in an existing folder that is writable", path.display())
 }

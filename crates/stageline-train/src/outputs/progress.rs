@@ -39,8 +39,8 @@ impl Progress {
         Ok(())
     }
 
-    /// Advances the progress bar by a step and shows the loss, metrics and bubbles of that step. `utilisation` is the
-    /// model FLOP utilisation, from 0 to 1.
+    /// Advances the progress bar by a training step and shows the loss, metrics and bubbles of that step. `utilisation`
+    /// is the step's model FLOP utilisation, from 0 to 1.
     pub fn step(&self, report: &StepReport, utilisation: Option<f64>) {
         let mut message = format!(
             "loss {:.3}, {:.0} {}/s, bubble {:.1}% by the {} (ideal {:.1}%, simulated {:.1}%)",
@@ -69,7 +69,7 @@ impl Progress {
         self.bar.inc(1);
     }
 
-    /// Ends the progress bar, which stays visible on the terminal.
+    /// Ends the progress bar of a training, which stays visible on the terminal.
     pub fn end(&self) {
         self.bar.finish();
     }

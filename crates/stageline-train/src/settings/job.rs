@@ -18,15 +18,15 @@ use crate::adamw::AdamW;
 use crate::muon::MuonAndAdamW;
 use crate::outputs::log::Outputs;
 
-/// The largest allowed value of flags that count something, such as stages and micro-batches.
+/// The largest value that a training accepts for flags that count something, such as stages and micro-batches.
 pub const LARGEST: usize = 65_536;
 
-/// The largest allowed value of `--cores-per-stage`. With more cores, starting the threads would take longer than
-/// training.
+/// The largest value that a training accepts for `--cores-per-stage`. With more cores, starting the threads would take
+/// longer than training.
 const MOST_CORES: usize = 1024;
 
-/// The largest allowed value of `--replicas`. With more replicas, starting their threads would take longer than
-/// training.
+/// The largest value that a training accepts for `--replicas`. With more replicas, starting their threads would take
+/// longer than training.
 const MOST_REPLICAS: usize = 1024;
 
 /// The validated settings of a run: its hyperparameters, execution, seed, checkpoints and output files.
@@ -66,18 +66,18 @@ pub struct Training {
     pub health_every: usize,
     pub noise_every: usize,
     pub validate_every: usize,
-    /// The number of micro-batches that each replica trains on in a step (M).
+    /// The number of micro-batches (M) on which each replica trains in a step.
     pub micro_batches: usize,
     pub micro_batch_size: usize,
     pub gradient_groups: Option<usize>,
-    /// The number of samples in a step, over all replicas.
+    /// The number of samples in a training step, over all replicas.
     pub batch_size: usize,
     pub tuned_for: usize,
 }
 
 /// The settings of the execution of a training: workers, devices, schedule, precision, memory and watchdog.
 pub struct Running {
-    /// The number of workers of each replica (P).
+    /// The number of workers (P) of each data-parallel replica.
     pub workers: usize,
     pub replicas: usize,
     pub chunks: Option<usize>,
@@ -86,11 +86,12 @@ pub struct Running {
     /// The devices of the workers, in the order of the workers, one replica after the other. If there are fewer devices
     /// than workers, consecutive workers share them evenly.
     pub devices: Vec<Device>,
-    /// The relative speed of each entry of `devices`, by which the cut is balanced; `None` if all are equally fast.
+    /// The relative speed of each device in the list of a training's devices, by which the cut into stages is balanced;
+    /// `None` if all are equally fast.
     pub speeds: Option<Vec<f64>>,
     pub precision: Precision,
     pub synchronise_every: Option<usize>,
-    /// The peak throughput of all used devices together, in FLOP/s; `None` if `--peak-tflops` is unset.
+    /// The peak throughput of all devices of a training together, in FLOP/s; `None` if `--peak-tflops` is unset.
     pub peak_flops: Option<f64>,
     pub channel_capacity: Option<usize>,
     pub cores_per_stage: Option<usize>,
@@ -198,8 +199,9 @@ impl Training {
         }
     }
 
-    /// Returns the optimizer of the first and the last layer of a row (embeddings and a head) if it is not the one of
-    /// the blocks. Muon is made for the matrices of hidden layers, so AdamW steps the others.
+    /// Returns the optimizer of the first and the last layer of a row (embeddings and a head) if it is not the
+    /// optimizer of the blocks. Muon is made for the matrices of hidden layers, so with `--optimizer muon` AdamW steps
+    /// the parameters of the first and the last layer.
     pub fn optimizer_of_ends(&self) -> Option<AdamW> {
         (self.optimizer == OptimizerName::Muon).then(|| AdamW::new(self.weight_decay))
     }

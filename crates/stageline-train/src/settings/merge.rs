@@ -189,8 +189,9 @@ fn is_inherited(name: &str) -> bool {
     .contains(&name)
 }
 
-/// Whether a flag is a setting: the flag takes a value, is not a source of settings itself (`--config`, `--set` and
-/// `--resume`), and does not concern a single run only (`--stop-after` and `--print-config`).
+/// Whether a command-line flag is a setting that checkpoints store and a TOML file may set: the flag takes a value, is
+/// not a source of settings itself (`--config`, `--set` and `--resume`), and does not concern a single run only
+/// (`--stop-after` and `--print-config`).
 fn is_setting(flag: &Arg) -> bool {
     let only_here = ["config", "set", "resume", "stop_after", "print_config"];
     flag.get_long().is_some() && flag.get_action().takes_values() && !only_here.contains(&flag.get_id().as_str())
@@ -229,7 +230,7 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// Returns the final value of every setting, from the parsed arguments.
+/// Returns the final value of every setting of a run, from the parsed command-line arguments.
 fn settings(command: &Command, matches: &ArgMatches) -> Result<Settings> {
     let flags = command.get_arguments().filter(|flag| is_setting(flag));
     let value = |flag: &Arg| {
@@ -262,7 +263,7 @@ fn check_text(flag: &Arg, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether a flag takes a number. The flag's type decides, because a path may consist of digits as well.
+/// Whether a command-line flag takes a number. The flag's type decides, because a path may consist of digits as well.
 fn is_number(flag: &Arg) -> bool {
     let numbers = [
         TypeId::of::<f64>(),

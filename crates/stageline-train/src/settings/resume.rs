@@ -16,7 +16,7 @@ pub struct CommandLine {
     pub matches: ArgMatches,
     pub flags: TrainingFlags,
     pub settings: Settings,
-    /// The opened checkpoint, if the run resumes one.
+    /// The opened checkpoint from which the run resumes; `None` if the run resumes none.
     pub saved: Option<Saved>,
 }
 
@@ -128,8 +128,8 @@ mod tests {
         Ok((Own::from_arg_matches(&matches)?, settings))
     }
 
-    /// Tests that a program's own switches, lists, required flags and positional arguments are merged like the flags of
-    /// a training.
+    /// Tests that a program's own switches, lists, required flags and positional arguments are read and overridden like
+    /// the flags that every training has.
     #[test]
     fn own_flags_of_every_kind_are_settings() {
         let (own, settings) =

@@ -50,7 +50,8 @@ pub(crate) struct Joined<In, Out, Target> {
 
 /// The assembled data-parallel replicas of a pipeline, whose workers have not started.
 pub(crate) struct Assembled<In, Out, Target> {
-    /// The replicas, each as a pair: the caller's ends of the replica's channels for batches, and its assembled stages.
+    /// The data-parallel replicas, each as a pair: the caller's ends of the replica's channels for batches, and the
+    /// replica's assembled stages.
     pub(crate) replicas: Vec<(BatchChannels<In, Out, Target>, Stages)>,
     /// The fields of a checkpoint's optimizer states that do not match the stages' optimizers: fields that an optimizer
     /// rejects, and fields that it requires but the checkpoint lacks.

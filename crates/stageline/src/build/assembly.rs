@@ -78,8 +78,8 @@ pub(crate) struct Assembly {
     pub(crate) per_group: usize,
     /// The device of each stage in the replica that is being assembled.
     pub(crate) devices: Vec<Device>,
-    /// The routes of activations and gradients between devices, one for each pair of neighbouring stages of this
-    /// replica.
+    /// The routes of activations and gradients between devices, one for each pair of neighbouring stages of a
+    /// data-parallel replica.
     pub(crate) routes: Vec<Route>,
     /// The tied parameters of each stage: the ids of the parameters that the stage shares with other stages of this
     /// replica, and the channels by which these stages exchange gradients and values.
@@ -93,7 +93,7 @@ pub(crate) struct Assembly {
     /// The fields of a checkpoint's optimizer states that do not match the stages' optimizers: fields that an optimizer
     /// rejects, and fields that it requires but the checkpoint lacks.
     pub(crate) unfit: Vec<Unfit>,
-    /// The stages of this replica that have been assembled so far.
+    /// The stages of a data-parallel replica that have been assembled (copied to their devices and connected) so far.
     pub(crate) runners: Stages,
 }
 

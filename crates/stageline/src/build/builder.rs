@@ -70,7 +70,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self
     }
 
-    /// Sets M, the number of micro-batches of each replica in a step; 1 if unset.
+    /// Sets the number of micro-batches (M) of each replica in a step; 1 if unset.
     ///
     /// M is also the number of gradients that are accumulated before the optimizers step. If batches grow with M,
     /// learning rates and step counts that were tuned for another batch size no longer fit;
@@ -95,8 +95,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self
     }
 
-    /// Sets the number of groups of consecutive micro-batches in which gradients are summed. If unset, it is R, the
-    /// number of replicas.
+    /// Sets the number of groups of consecutive micro-batches in which gradients are summed. If unset, it is the number
+    /// of replicas (R).
     ///
     /// Each group is summed on its own, in the order of its micro-batches, and then the groups' sums are added up in
     /// order. The bits of a floating-point sum depend on its groups: one replica with R x M micro-batches in R groups

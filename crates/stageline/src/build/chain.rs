@@ -23,7 +23,8 @@ use crate::transfer::link::link;
 use stageline_nn::autograd::recompute::Recompute;
 use stageline_nn::params::hollow::hollow;
 
-/// The configuration of a stage: its device, its optimizer, its learning rate, and which activations it recomputes.
+/// The configuration of a stage: its device, its optimizer, its learning rate, and the choice of activations that it
+/// recomputes.
 #[derive(Clone)]
 pub struct StageConfig {
     device: Device,
@@ -50,7 +51,7 @@ impl StageConfig {
         Self { device, optimizer, learning_rate, recompute: Recompute::Nothing, ends: None }
     }
 
-    /// Sets which part of its forward the stage recomputes in its backwards (activation checkpointing). If unset, the
+    /// Sets which part of its forward a stage recomputes in its backwards (activation checkpointing). If unset, the
     /// stage recomputes nothing.
     #[must_use]
     pub fn recompute(self, recompute: Recompute) -> Self {
@@ -76,8 +77,8 @@ impl StageConfig {
         Self { ends: Some(Arc::new(add)), ..self }
     }
 
-    /// Returns this configuration with the optimizer of a row's ends added for the parameters `ids`, which are those of
-    /// the first and the last layer that this stage has.
+    /// Returns a stage's configuration with another optimizer for the parameters `ids`, which are those of the model's
+    /// first and last layer, as far as this stage has these layers.
     pub(crate) fn with_ends(self, ids: Vec<ParamId>) -> Self {
         let optimizer = match &self.ends {
             Some(add) if !ids.is_empty() => add(self.optimizer, ParamGroup::from_ids(ids)),
@@ -90,8 +91,8 @@ impl StageConfig {
         &self.device
     }
 
-    /// Returns this configuration with `device` as the stage's device. Optimizer, learning rate and recomputation stay
-    /// as they are.
+    /// Returns a stage's configuration with `device` as the stage's device. Optimizer, learning rate and recomputation
+    /// stay as they are.
     #[must_use]
     pub fn on(self, device: Device) -> Self {
         Self { device, ..self }
@@ -131,7 +132,7 @@ type Wire<In, Out> = Box<dyn Fn(&mut Assembly, Source<In>) -> Source<Out>>;
 pub struct Chain<In: Payload, Out: Payload> {
     devices: Vec<Device>,
     recompute: Vec<Recompute>,
-    /// The learning rate of the first stage; `None` before there is a stage.
+    /// The learning rate of the first stage of a chain of stages; `None` before the chain has a stage.
     learning_rate: Option<ModuleLrScheduler>,
     owners: Owners,
     wire: Wire<In, Out>,
@@ -214,7 +215,8 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
         })
     }
 
-    /// Does not compile, because only a chain that ends with a loss can be built.
+    /// A method that does not compile: its only purpose is the compiler's message that a chain of stages without a loss
+    /// cannot be built.
     #[doc(hidden)]
     pub fn build(self) -> Self
     where
@@ -223,7 +225,8 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
         self
     }
 
-    /// Does not compile, because only a chain that ends with a loss has settings.
+    /// A method that does not compile: its only purpose is the compiler's message that a chain of stages without a loss
+    /// has no settings.
     #[doc(hidden)]
     pub fn micro_batches(self, _: usize) -> Self
     where

@@ -21,14 +21,14 @@ pub struct Costs(pub(super) Vec<LayerCost>);
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct LayerCost {
-    /// The name of the layer, such as `blocks.3`.
+    /// The name of a layer of the model, such as `blocks.3`.
     pub name: String,
-    /// The number of elements in the layer's parameters.
+    /// The number of elements in a layer's parameters.
     pub parameters: u64,
-    /// The FLOPs of the layer's forward on the sample input, as far as the layers inside it report them
-    /// ([`report_flops`](crate::nn::report_flops)).
+    /// The floating-point operations (FLOPs) of a layer's forward on the sample input, as far as the layers inside it
+    /// report them ([`report_flops`](crate::nn::report_flops)).
     pub flops: f64,
-    /// The time of the layer's forward and backward on the sample input, the shortest of three measurements; `None` if
+    /// The time of a layer's forward and backward on the sample input, the shortest of three measurements; `None` if
     /// the time was not measured.
     pub time: Option<Duration>,
 }
@@ -39,12 +39,12 @@ impl Costs {
         &self.0
     }
 
-    /// Returns the number of elements in the parameters of all layers.
+    /// Returns the number of elements in the parameters of all layers of the model.
     pub fn parameters(&self) -> u64 {
         self.0.iter().map(|layer| layer.parameters).sum()
     }
 
-    /// Returns the FLOPs of the forwards of all layers on the sample input.
+    /// Returns the floating-point operations (FLOPs) of the forwards of all layers of the model on the sample input.
     pub fn flops(&self) -> f64 {
         self.0.iter().map(|layer| layer.flops).sum()
     }
@@ -76,7 +76,7 @@ impl Costs {
         Ok(Cut::of(balance_with_speeds(&self.weights(), speeds)?))
     }
 
-    /// Returns the cost by which each layer counts in a partition.
+    /// Returns the cost by which each layer of the model counts in a partition into stages of equal cost.
     fn weights(&self) -> Vec<f64> {
         let share = |part: f64, all: f64| if all > 0.0 { part / all } else { 0.0 };
         let (parameters, flops) = (self.parameters() as f64, self.flops());
@@ -91,13 +91,15 @@ impl Costs {
 /// The method that finds the costs of a model's layers: counting parameters and FLOPs only, or also timing the layers.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Way {
-    /// Counts each layer's parameters and the FLOPs that its forward reports, and times nothing.
+    /// The costs of layers are counted: each layer's parameters and the FLOPs that its forward reports. Nothing is
+    /// timed.
     Count,
-    /// Counts each layer's parameters and FLOPs, and also times its forward and backward.
+    /// The costs of layers are measured: each layer's parameters and FLOPs are counted, and its forward and backward
+    /// are timed.
     Measure,
 }
 
-/// The number of times that a layer's forward and backward are timed; the shortest time is the layer's cost.
+/// The number of times that a layer's forward and backward are timed; the shortest time counts as the layer's time.
 const REPEATS: usize = 3;
 
 /// The state while the costs of a model's layers are found. One layer runs after another, the first on a sample input
@@ -113,12 +115,12 @@ impl Costing {
         Self { way, device, costs: Vec::new() }
     }
 
-    /// Returns the device on which the layers run while their costs are found.
+    /// Returns the device on which a model's layers run while their costs are found.
     pub(super) fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Returns the costs of all layers that were run so far.
+    /// Returns the costs of all layers of a model that were run so far.
     pub(super) fn into_costs(self) -> Costs {
         Costs(self.costs)
     }
@@ -136,7 +138,7 @@ impl Costing {
     }
 }
 
-/// Calls `run` three times (`REPEATS`), and returns the duration of the shortest call.
+/// Calls the closure `run` three times (`REPEATS`), and returns the duration of the shortest call.
 fn shortest(run: impl Fn()) -> Duration {
     let time = |_| {
         let began = Instant::now();

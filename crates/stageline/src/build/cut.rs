@@ -1,4 +1,4 @@
-//! The partition of a row of layers into stages ([`Cut`]).
+//! The cut of a row of layers into stages, which is their partition: [`Cut`].
 
 use std::fmt;
 use std::ops::Range;
@@ -25,8 +25,8 @@ impl Cut {
         if starts.first() == Some(&0) && ascends { Ok(Self(starts)) } else { Err(CutError::Starts { starts }) }
     }
 
-    /// Creates the cut from the range of layer numbers of each stage. The caller must give at least one range, and each
-    /// range must begin where the one before it ends; this is not checked.
+    /// Creates the cut of a row of layers into stages from the range of layer numbers of each stage. The caller must
+    /// give at least one range, and each range must begin where the one before it ends; this is not checked.
     pub(super) fn of(ranges: Vec<Range<usize>>) -> Self {
         Self(ranges.into_iter().map(|range| range.start).collect())
     }
@@ -36,7 +36,7 @@ impl Cut {
         self.0.len()
     }
 
-    /// Returns the range of layer numbers of every stage, for a row of `layers` layers.
+    /// Returns the range of layer numbers of every stage of a cut, for a row of `layers` layers.
     ///
     /// # Errors
     /// Returns [`CutError::Layers`] if a stage begins after the last layer of the row.
@@ -96,11 +96,11 @@ pub enum CutError {
         /// The number of layers that the model has, which is too small for the cut.
         layers: usize,
     },
-    /// A partition into zero stages, or into more stages than there are layers, was requested.
+    /// A partition of layers into zero stages, or into more stages than there are layers, was requested.
     #[error(transparent)]
     Balance(#[from] BalanceError),
-    /// The same as [`Balance`](Self::Balance) for devices of different speed, or a speed that is not a finite number
-    /// above 0.
+    /// The layers cannot be partitioned among devices of different speed: there are zero stages or more stages than
+    /// layers, or a speed is not a finite number above 0.
     #[error(transparent)]
     Speeds(#[from] SpeedError),
     /// The number of stage configurations differs from the number of stages in the cut.

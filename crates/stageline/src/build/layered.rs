@@ -87,48 +87,48 @@ use crate::pipeline::modules::{ModuleError, Modules};
 /// # Ok::<(), stageline::BoxError>(())
 /// ```
 pub trait LayeredModel: Sized + 'static {
-    /// The configuration from which the parts of the model are created.
+    /// The type of the configuration from which the parts of a model are created.
     type Config: 'static;
-    /// The first part of the model, such as embeddings.
+    /// The type of a model's first part, such as embeddings.
     type First: Module + 'static;
-    /// A block of the model.
+    /// The type of a model's blocks, which lie between its first and its last part.
     type Block: Module + 'static;
-    /// The last part of the model, such as a head.
+    /// The type of a model's last part, such as a head.
     type Last: Module + 'static;
-    /// The input of the model, which comes from a batch.
+    /// The type of a model's input, which comes from a batch.
     type Input: Payload;
-    /// The value that the first part returns, and that every block takes and returns.
+    /// The type of the activations that a model's first part returns, and that every block takes and returns.
     type Hidden: Payload;
-    /// The output of the model, such as logits.
+    /// The type of a model's output, such as logits.
     type Output: Payload;
-    /// The targets of the loss, which come from a batch.
+    /// The type of the targets of the loss, which come from a batch.
     type Target: Payload;
 
-    /// The names of the model's metrics, as in [`LossStage::METRICS`]; the list is empty by default.
+    /// The names of a model's metrics, as in [`LossStage::METRICS`]; the list is empty by default.
     const METRICS: &'static [&'static str] = &[];
 
-    /// Returns the number of blocks of a model with this configuration.
+    /// Returns the number of blocks of a model with the configuration `config`.
     fn blocks(config: &Self::Config) -> usize;
 
-    /// Creates the first part of the model on a device.
+    /// Creates the first part of a model, such as embeddings, on a device.
     fn init_first(config: &Self::Config, device: &Device) -> Self::First;
 
-    /// Creates the block `index`, counted from 0, on a device.
+    /// Creates the block with the number `index`, counted from 0, of a model on a device.
     fn init_block(config: &Self::Config, index: usize, device: &Device) -> Self::Block;
 
-    /// Creates the last part of the model on a device.
+    /// Creates the last part of a model, such as a head, on a device.
     fn init_last(config: &Self::Config, device: &Device) -> Self::Last;
 
-    /// Returns the model that has these parts.
+    /// Returns the model that consists of the given first part, blocks and last part.
     fn join(first: Self::First, blocks: Vec<Self::Block>, last: Self::Last) -> Self;
 
-    /// Computes the forward of the first part for one micro-batch.
+    /// Computes the forward of a model's first part for one micro-batch.
     fn forward_input(first: &Self::First, input: Self::Input) -> Self::Hidden;
 
-    /// Computes the forward of the block `index`, counted from 0, for one micro-batch.
+    /// Computes the forward of a model's block with the number `index`, counted from 0, for one micro-batch.
     fn forward_block(block: &Self::Block, index: usize, hidden: Self::Hidden) -> Self::Hidden;
 
-    /// Computes the forward of the last part for one micro-batch, without a loss.
+    /// Computes the forward of a model's last part for one micro-batch, without a loss.
     fn forward_output(last: &Self::Last, hidden: Self::Hidden) -> Self::Output;
 
     /// Computes the sum of the losses of one micro-batch's targets, as [`LossStage::loss`].
@@ -147,7 +147,7 @@ pub trait LayeredModel: Sized + 'static {
 /// A model in one struct as a row of layers, which can be cut into any number of stages like any other [`Row`].
 pub type ModelRow<M> = Row<FirstLayer<M>, BlockLayer<M>, LastLayer<M>>;
 
-/// Defines the layer of a row that has one part of a model. The layer has no name of its own in the paths of
+/// Defines a layer of a row that consists of one part of a model. The layer adds no name of its own to the paths of
 /// parameters, so they are those of the part.
 macro_rules! layer {
     ($(#[$doc:meta])* $name:ident, $part:ident $(, $extra:ident: $type:ty)?) => {
@@ -206,17 +206,17 @@ macro_rules! layer {
 }
 
 layer! {
-    /// The first layer of a [`ModelRow`], which has the first part of the model.
+    /// The first layer of a [`ModelRow`] (a model as a row of layers), which has the first part of the model.
     FirstLayer, First
 }
 
 layer! {
-    /// A block of a [`ModelRow`], which has one block of the model and its index.
+    /// A block of a [`ModelRow`] (a model as a row of layers), which has one block of the model and its index.
     BlockLayer, Block, index: usize
 }
 
 layer! {
-    /// The last layer of a [`ModelRow`], which has the last part of the model.
+    /// The last layer of a [`ModelRow`] (a model as a row of layers), which has the last part of the model.
     LastLayer, Last
 }
 
@@ -279,8 +279,8 @@ impl<M: LayeredModel> ModelRow<M> {
         )
     }
 
-    /// Reassembles the model from the stage modules of a pipeline of this row. Each layer stays on the device of its
-    /// stage.
+    /// Reassembles a model from the stage modules of a pipeline that was built from the model's row of layers. Each
+    /// layer stays on the device of its stage.
     ///
     /// # Errors
     /// Returns [`ModuleError`] as [`join`](Row::join) does.
@@ -294,7 +294,7 @@ impl<M: LayeredModel> ModelRow<M> {
     }
 }
 
-/// Returns the model whose parts are in these layers.
+/// Returns the model whose parts are in the given first layer, blocks and last layer.
 fn joined<M: LayeredModel>((first, blocks, last): (FirstLayer<M>, Vec<BlockLayer<M>>, LastLayer<M>)) -> M {
     M::join(first.part, blocks.into_iter().map(|block| block.part).collect(), last.part)
 }

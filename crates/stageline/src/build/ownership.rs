@@ -31,8 +31,8 @@ pub(crate) struct Owners {
     pub(crate) tensors: Vec<Vec<Description>>,
     /// The first stage whose optimizer is configured to clip gradients by itself; `None` if there is no such stage.
     pub(crate) clipping: Option<usize>,
-    /// The position of every batch norm layer of the model (burn's own, or one in an `AccumulatedBatchNorm`): the index
-    /// of its stage, and its path in the stage's module.
+    /// The position of every batch norm layer of the model (burn's own, or an `AccumulatedBatchNorm`, whose statistics
+    /// are updated once a step): the index of its stage, and its path in the stage's module.
     pub(crate) batch_norms: Vec<(usize, String)>,
     /// The first stage with one of burn's own batch norms, which update their statistics at every micro-batch; `None`
     /// if no stage has one.

@@ -83,8 +83,8 @@ type CreateBlock<B> = Box<dyn Fn(usize, &Device) -> B>;
 /// The type of the builder of a pipeline whose first layer is `F` and whose last layer is `L`.
 type BuilderOf<F, L> = PipelineBuilder<<F as Stage>::Input, <L as Stage>::Output, <L as LossStage>::Target>;
 
-/// The layers of one stage. The variant says which part of the model the stage has: the whole model, its beginning, its
-/// middle or its end.
+/// The layers of one stage of a model's row. The variant says which part of the model the stage has: the whole model,
+/// its beginning, its middle or its end.
 enum Part<F, B, L> {
     Whole(F, Vec<B>, L),
     Begin(F, Vec<B>),
@@ -93,7 +93,7 @@ enum Part<F, B, L> {
 }
 
 impl<F: Module, B, L: Module> Part<F, B, L> {
-    /// Returns the ids of the parameters of the first and of the last layer of the model, as far as the stage has them.
+    /// Returns the ids of the parameters of the model's first and last layer, as far as one stage has these layers.
     fn ids_of_ends(&self) -> Vec<ParamId> {
         let (first, last) = match self {
             Self::Whole(first, _, last) => (Some(first), Some(last)),
@@ -112,8 +112,8 @@ where
     B: Stage<Input = F::Output, Output = F::Output>,
     L: LossStage<Input = F::Output>,
 {
-    /// Creates a row from functions that create its layers on a device: the first layer, each of `blocks` blocks, and
-    /// the last layer.
+    /// Creates a model as a row of layers, from functions that create the layers on a device: the first layer, each of
+    /// `blocks` blocks, and the last layer.
     pub fn new(
         first: impl Fn(&Device) -> F + 'static,
         blocks: usize,
@@ -124,14 +124,14 @@ where
         Self { first: Box::new(first), block: Box::new(block), last: Box::new(last), blocks, seed: 0, names }
     }
 
-    /// Sets the seed from which the parameters of all layers are drawn; 0 if unset.
+    /// Sets the seed from which the parameters of all layers of the model are drawn; 0 if unset.
     #[must_use]
     pub fn seed(self, seed: u64) -> Self {
         Self { seed, ..self }
     }
 
-    /// Sets the names of the first layer, of the blocks and of the last layer in checkpoints; `first`, `blocks` and
-    /// `last` if unset. Block 3 is `blocks.3`.
+    /// Sets the names that checkpoints give to the model's first layer, its blocks and its last layer; `first`,
+    /// `blocks` and `last` if unset. Block 3 is `blocks.3`.
     #[must_use]
     pub fn names(self, first: &str, blocks: &str, last: &str) -> Self {
         Self { names: [first, blocks, last].map(str::to_owned), ..self }
@@ -142,14 +142,14 @@ where
         self.blocks + 2
     }
 
-    /// Returns the number of elements in the parameters of all layers, without initialising the lazy parameters of
-    /// burn's layers.
+    /// Returns the number of elements in the parameters of all layers of the model, without initialising the lazy
+    /// parameters of burn's layers.
     pub fn parameters(&self) -> u64 {
         self.sizes().parameters()
     }
 
-    /// Returns the costs of the layers without their FLOPs and times: the name and the number of parameters of each. No
-    /// layer is run, and the lazy parameters of burn's layers stay uninitialised.
+    /// Returns the costs of a model's layers without their FLOPs and times: the name and the number of parameters of
+    /// each layer. No layer is run, and the lazy parameters of burn's layers stay uninitialised.
     pub fn sizes(&self) -> Costs {
         let ([first, blocks, last], device) = (&self.names, drawing_device(None).autodiff());
         let size = |name: String, parameters: u64| LayerCost { name, parameters, flops: 0.0, time: None };

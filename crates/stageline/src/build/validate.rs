@@ -67,7 +67,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         Ok(())
     }
 
-    /// Returns R, the number of data-parallel replicas of the configured pipeline.
+    /// Returns the number of data-parallel replicas (R) of the configured pipeline.
     pub(super) fn replicas(&self) -> usize {
         1 + self.replica_devices.len()
     }

@@ -1,4 +1,5 @@
-//! Variants of a configured pipeline, which a verification trains beside it, and the settings that a verification reads.
+//! Makes variants of a configured pipeline, which a verification trains beside it, and returns the settings that a
+//! verification reads.
 
 use std::thread::available_parallelism;
 
@@ -22,14 +23,14 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self.flush.clip
     }
 
-    /// Returns the number of micro-batches into which a batch is split: R x M, for R replicas with M micro-batches
-    /// each.
+    /// Returns the number of micro-batches into which a batch is split: R x M for R data-parallel replicas with M
+    /// micro-batches each.
     pub(crate) fn configured_micro_batches(&self) -> usize {
         self.replicas() * self.micro_batches
     }
 
-    /// Returns the position of every batch norm layer of the model (burn's own, or one in an `AccumulatedBatchNorm`):
-    /// the index of its stage, and its path in the stage's module.
+    /// Returns the position of every batch norm layer of the model (burn's own, or an `AccumulatedBatchNorm`, whose
+    /// statistics are updated once a step): the index of its stage, and its path in the stage's module.
     pub(crate) fn batch_norms(&self) -> &[(usize, String)] {
         &self.stages.owners.batch_norms
     }

@@ -1,10 +1,10 @@
-//! burn's setting for the order in which it fuses tensor operations into kernels on GPUs.
+//! Sets the order in which burn fuses tensor operations into kernels on GPUs.
 
 use burn::BurnConfig;
 use burn_std::config::fusion::BeamSearchConfig;
 use serde_json::json;
 
-/// Makes burn fuse tensor operations in the order in which they are issued, by the setting `max_blocks = 1`. The
+/// Makes burn fuse tensor operations in the order in which they are issued, by burn's setting `max_blocks = 1`. The
 /// setting stays as it is if the program has set or used burn's settings before, or if it differs from burn's default.
 ///
 /// By default, burn 0.22 searches at most five independent blocks of operations for operations to fuse (`max_blocks`).
@@ -39,7 +39,7 @@ fn chosen(given: &BurnConfig) -> BurnConfig {
     serde_json::from_value(settings).expect("burn reads settings that it has written")
 }
 
-/// Whether the setting `max_blocks` of burn's operation fusion has its default value.
+/// Whether the setting `max_blocks` of burn's fusion of tensor operations has its default value.
 fn is_default(given: &BurnConfig) -> bool {
     given.fusion().beam_search.max_blocks == BeamSearchConfig::default().max_blocks
 }

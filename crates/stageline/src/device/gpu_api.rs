@@ -15,7 +15,7 @@ use crate::threads::failure::Failure;
 /// An interface by which programs use the GPUs of this host. One GPU can be a device of several of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GpuApi {
-    /// CUDA, NVIDIA's interface to its GPUs.
+    /// CUDA, NVIDIA's interface to its GPUs, as the interface through which a GPU is used.
     Cuda,
     /// ROCm (HIP), AMD's interface to its GPUs.
     Rocm,
@@ -33,8 +33,8 @@ impl GpuApi {
     /// them.
     pub const ALL: [Self; 5] = [Self::Cuda, Self::Rocm, Self::Wgpu, Self::Vulkan, Self::Metal];
 
-    /// Returns the name that this interface to GPUs has in device names, such as `cuda` in `cuda:0`. The Cargo feature
-    /// with which a program must be built to use the interface has the same name.
+    /// Returns the name that an interface to GPUs, such as CUDA, has in device names: `cuda` in `cuda:0`. The Cargo
+    /// feature with which a program must be built to use the interface has the same name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Cuda => "cuda",
@@ -51,8 +51,8 @@ impl GpuApi {
         Self::ALL.into_iter().find(|api| api.name() == name)
     }
 
-    /// Searches for the GPUs of this host that can be used through the interface (such as CUDA), and returns them in
-    /// the order of their indices in device names, as burn's devices. The list is empty if the interface's library is
+    /// Searches for the GPUs of this host that can be used through an interface (such as CUDA), and returns them as
+    /// burn devices, in the order of their indices in device names. The list is empty if the interface's library is
     /// installed, but reports no GPU.
     pub(crate) fn devices(self) -> Result<Vec<Device>, GpuSearchError> {
         match self {
@@ -89,8 +89,8 @@ impl GpuApi {
         search(self, || Device::enumerate(kind).into_vec(), crate::device::library::load)
     }
 
-    /// Returns the file name of the library that must be installed for the interface (such as CUDA) to find any GPU;
-    /// `None` if the interface is a part of the operating system, or if its library has several names.
+    /// Returns the file name of the library that must be installed for an interface to GPUs, such as CUDA, to find any
+    /// GPU; `None` if the interface is a part of the operating system, or if its library has several names.
     #[cfg(any(feature = "gpu", test))]
     const fn library(self) -> Option<&'static str> {
         match self {
@@ -100,8 +100,8 @@ impl GpuApi {
         }
     }
 
-    /// Returns the packages that contain the library and the driver of the interface (such as CUDA), as words of an
-    /// error message.
+    /// Returns the packages that contain the library and the driver of an interface to GPUs, such as CUDA, as words of
+    /// an error message.
     const fn packages(self) -> &'static str {
         match self {
             Self::Cuda => {
@@ -117,8 +117,8 @@ impl GpuApi {
         }
     }
 
-    /// Returns the advice in the error message for a GPU that this interface (such as CUDA) did not find: the drivers
-    /// and libraries that the interface needs, and how to check them.
+    /// Returns the advice in the error message for a GPU that an interface, such as CUDA, did not find: the drivers and
+    /// libraries that the interface needs, and how to check them.
     pub const fn needs(self) -> &'static str {
         match self {
             Self::Cuda => {
@@ -170,9 +170,9 @@ impl fmt::Display for GpuApi {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Gpu {
-    /// The name of the GPU's model; `None` if the GPU was found, but cannot be opened.
+    /// The name of a GPU's model; `None` if the GPU was found, but cannot be opened.
     pub model: Option<String>,
-    /// The memory of the GPU; `None` if the GPU cannot be opened.
+    /// The memory of a GPU of this host; `None` if the GPU cannot be opened.
     pub memory: Option<DeviceMemory>,
 }
 
@@ -195,45 +195,46 @@ impl Gpu {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GpuSearchError {
-    /// This program was built without the interface.
+    /// This program was built without the interface to GPUs, such as CUDA, that was asked for.
     #[error("this program was built without `{api}`; build it with `--features {api}`")]
     NotBuilt {
-        /// The interface, such as CUDA, that is missing in this program.
+        /// The interface to GPUs, such as CUDA, without which this program was built.
         api: GpuApi,
     },
-    /// The library of the interface is not installed, or not where the dynamic linker looks for it.
+    /// The library of an interface to GPUs, such as CUDA, is not installed, or not where the dynamic linker looks for
+    /// it.
     #[error("the library {library} is not installed; install {packages}", packages = api.packages())]
     MissingLibrary {
-        /// The interface, such as CUDA, whose library is missing.
+        /// The interface to GPUs, such as CUDA, whose library is missing.
         api: GpuApi,
-        /// The file name of the missing library.
+        /// The file name of the missing library of an interface to GPUs, such as CUDA.
         library: &'static str,
     },
-    /// The library of the interface is installed, but cannot be loaded.
+    /// The library of an interface to GPUs, such as CUDA, is installed, but cannot be loaded.
     #[error(
         "the library {library} is broken ({cause}); install {packages} again, and check that LD_LIBRARY_PATH names no damaged copy",
         packages = api.packages()
     )]
     BrokenLibrary {
-        /// The interface, such as CUDA, whose library is broken.
+        /// The interface to GPUs, such as CUDA, whose library is installed but cannot be loaded.
         api: GpuApi,
-        /// The file name of the broken library.
+        /// The file name of the library of an interface to GPUs, such as CUDA, that is installed but cannot be loaded.
         library: &'static str,
-        /// The message of the dynamic linker, which names the damaged file.
+        /// The dynamic linker's message about a GPU library that cannot be loaded, which names the damaged file.
         cause: String,
     },
     /// The search for GPUs panicked, for example in a driver.
     #[error("the search for GPUs failed ({cause}); {needs}", needs = api.needs())]
     Failed {
-        /// The interface, such as CUDA, whose search failed.
+        /// The interface to GPUs, such as CUDA, whose search for GPUs panicked.
         api: GpuApi,
-        /// The message of the panic.
+        /// The message of the panic in a search for GPUs.
         cause: String,
     },
 }
 
-/// Returns the devices that `enumerate` finds for the interface `api`. If it finds none or panics, the interface's
-/// library is loaded by `load`, to find out whether the library is missing or broken.
+/// Returns the devices that `enumerate` finds for the interface to GPUs `api`, such as CUDA. If it finds none or
+/// panics, the interface's library is loaded by `load`, to find out whether the library is missing or broken.
 ///
 /// # Errors
 /// Returns [`GpuSearchError`] if the library cannot be loaded, or if the search panics although it can.
@@ -299,8 +300,8 @@ mod tests {
         }
     }
 
-    /// Tests that a panic in the search is reported with its message, and that a broken library is reported as its
-    /// cause.
+    /// Tests that a panic in a search for GPUs is reported with its message, and that a broken library is reported as
+    /// the cause.
     #[test]
     fn a_panic_in_the_search_is_an_error() {
         let panics = || -> Vec<()> { std::panic::resume_unwind(Box::new("the driver is out of order")) };

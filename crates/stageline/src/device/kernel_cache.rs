@@ -23,7 +23,8 @@ pub(super) fn keep_kernels() {
     });
 }
 
-/// Returns cubecl's default settings with the user's cache folder.
+/// Returns the default settings of cubecl (burn's runtime of GPUs), changed so that kernels are kept in the user's
+/// cache folder.
 fn settings() -> CubeClRuntimeConfig {
     let mut settings = CubeClRuntimeConfig::default();
     settings.environment.path = CacheConfig::Global;
@@ -35,7 +36,8 @@ fn settings() -> CubeClRuntimeConfig {
     settings
 }
 
-/// Whether there are settings of cubecl in a file of the folder `here` or of a folder around it.
+/// Whether a file in the folder `here`, or in a folder that contains it, has settings for cubecl (burn's runtime of
+/// GPUs).
 fn has_settings(here: &Path) -> bool {
     let files = CubeClRuntimeConfig::file_names();
     let sections = CubeClRuntimeConfig::section_file_names();

@@ -1,16 +1,16 @@
 //! Loads the library of an interface to GPUs on trial, to tell a missing library from a broken one.
 
-/// The reason why the dynamic linker does not load a library.
+/// The reason why the dynamic linker does not load a library, such as that of CUDA.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Unloadable {
-    /// No file of the library's name is installed.
+    /// The dynamic linker finds no file with the name of a GPU interface's library.
     Missing,
-    /// A file of the library's name exists, but it or a library that it needs cannot be loaded. The text is the
-    /// linker's message.
+    /// A file with the name of a GPU interface's library exists, but the file or a library that it needs cannot be
+    /// loaded. The text is the dynamic linker's message.
     Broken(String),
 }
 
-/// Loads the library `name` and leaves it loaded, because burn loads it next.
+/// Loads the shared library with the file name `name` and leaves it loaded, because burn loads it next.
 ///
 /// # Errors
 /// Returns [`Unloadable`] if the dynamic linker does not load the library.
@@ -27,7 +27,8 @@ pub(super) fn load(name: &str) -> Result<(), Unloadable> {
     }
 }
 
-/// Returns the reason why the library `name` is not loaded, given the dynamic linker's message.
+/// Returns the reason why the shared library `name` is not loaded (it is missing or broken), given the dynamic linker's
+/// message.
 ///
 /// The C library begins the message with the name of the file that it does not find. A message about another file means
 /// that the library was found, and that one of the libraries that it needs was not.
@@ -55,7 +56,8 @@ mod tests {
         assert!(message.contains("too short"), "{message}");
     }
 
-    /// Tests the messages of glibc and musl about a missing library, and about a library that lacks another one.
+    /// Tests the recognition of missing and broken libraries in the messages of glibc and musl: about a missing
+    /// library, and about a library that lacks another one, which counts as broken.
     #[test]
     fn a_library_that_needs_a_missing_one_is_broken() {
         let missing = "cannot open shared object file: No such file or directory";

@@ -24,9 +24,9 @@ pub enum DeviceName {
     /// fuses operations in the order in which they are issued. A `burn.toml` whose `fusion.beam_search.max_blocks`
     /// differs from burn's default of 5 is kept.
     Gpu {
-        /// The interface through which the GPU is used.
+        /// The interface, such as CUDA, through which the GPU is used.
         api: GpuApi,
-        /// The index of the GPU among the GPUs that its interface (such as CUDA) finds on this host, counted from 0.
+        /// The index of a GPU among the GPUs that its interface (such as CUDA) finds on this host, counted from 0.
         index: usize,
     },
     /// A device of another host, on which `stageline serve` or [`Server`](crate::remote) runs.
@@ -91,9 +91,9 @@ impl DeviceName {
         if errors.is_empty() { Ok(opened) } else { Err(DeviceErrors(errors)) }
     }
 
-    /// Returns a function that opens the device of this name. If the device belongs to another host, a thread starts to
-    /// connect it at once, and the returned function waits for that thread; `token` is the secret that the other host
-    /// may require.
+    /// Returns a function that opens the device with this name. If the device belongs to another host, a thread starts
+    /// to connect it at once, and the returned function waits for that thread; `token` is the secret that the other
+    /// host may require.
     fn begin(&self, token: Option<&Token>) -> Box<dyn FnOnce() -> Result<Device, DeviceError>> {
         #[cfg(feature = "remote")]
         if let Self::Remote(name) = self {
@@ -127,7 +127,7 @@ impl DeviceName {
         opened::shown(device)
     }
 
-    /// Opens the device of this name without recording the name for messages.
+    /// Opens the device with a given name, but does not record the name for messages.
     fn open_unnamed(self) -> Result<Device, DeviceError> {
         match self {
             #[cfg(feature = "remote")]
@@ -195,7 +195,7 @@ impl fmt::Display for DeviceName {
 pub struct DeviceErrors(Vec<DeviceError>);
 
 impl DeviceErrors {
-    /// Returns the errors of the devices that could not be opened, one for each device.
+    /// Returns the errors of all devices that could not be opened, one for each device.
     pub fn each(&self) -> &[DeviceError] {
         &self.0
     }
@@ -214,10 +214,10 @@ impl std::error::Error for DeviceErrors {}
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// The list of device names is empty.
+    /// The list of device names that was to be opened is empty.
     #[error("no devices: name at least one, such as `cpu` or `cuda:0,cuda:1`")]
     None,
-    /// The given text is not the name of a device.
+    /// A text that was given as the name of a device is not one.
     #[error(
         "`{text}` is no device; write `cpu`, or a GPU's interface (cuda, rocm, wgpu, vulkan or metal) and its index or `all`, as in \
          `cuda:0` or `vulkan:all`, or what `stageline serve` prints on another host, as in `iroh:<id>/0` or `ws://gpu-2:4433/0`"
@@ -237,7 +237,7 @@ pub enum DeviceError {
     /// The named device of another host cannot be reached or used.
     #[error(transparent)]
     Remote(#[from] RemoteError),
-    /// The GPU exists, but the first test kernels that run on it fail or return a wrong result.
+    /// A GPU exists, but the first test kernels that run on it fail or return a wrong result.
     #[error("`{device}` was found, but does not compute: {cause}; {advice}")]
     Unusable {
         /// The name of the GPU that does not compute.
@@ -248,7 +248,7 @@ pub enum DeviceError {
         /// interface to try.
         advice: &'static str,
     },
-    /// The NVIDIA driver is too old: it lacks functions that burn calls.
+    /// The NVIDIA driver of a named GPU is too old: it lacks functions that burn calls.
     #[error(
         "the driver of `{device}` supports CUDA {found}, and this program needs {needed} or later: install driver version 570 or \
          later"
@@ -266,7 +266,7 @@ pub enum DeviceError {
     Search {
         /// The name of the GPU that could not be searched for.
         device: DeviceName,
-        /// The reason why the search failed, such as a missing library.
+        /// The reason why the search for the GPUs of an interface failed, such as a missing library.
         cause: GpuSearchError,
     },
     /// This machine has no GPU with the index in the given device name.

@@ -18,9 +18,10 @@ const PACKAGED: &str = "libnccl.so.2";
 /// The path that a tensor takes from one GPU of this host to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BetweenGpus {
-    /// The tensor goes directly from GPU to GPU by NCCL, whose library was found under this file name.
+    /// A tensor goes directly from one GPU of this host to another by NCCL, whose library was found under this file
+    /// name.
     Nccl(&'static str),
-    /// The tensor goes from GPU to GPU through the host's memory, because NCCL was not found.
+    /// A tensor goes from one GPU of this host to another through the host's memory, because NCCL was not found.
     Host,
 }
 
@@ -39,14 +40,14 @@ pub(crate) fn load() -> BetweenGpus {
     })
 }
 
-/// Whether the dynamic linker can load a shared library of this name.
+/// Whether the dynamic linker can load a shared library with the file name `name`.
 fn loads(name: &str) -> bool {
     // SAFETY: the initialisers of NCCL, which is what these names stand for, have no requirements.
     unsafe { libloading::Library::new(name) }.is_ok()
 }
 
-/// Loads the shared library `library` also under the name `name`: code that loads `name` later gets the functions of
-/// `library`.
+/// Loads the shared library `library` also under the file name `name`, so that code that loads `name` later gets the
+/// functions of `library`.
 ///
 /// The dynamic linker does not search for a library whose name (`DT_SONAME`) is already loaded. So this function loads
 /// an empty library called `name` that depends on `library`; the linker finds the functions of a dependency through it.

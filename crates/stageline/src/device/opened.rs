@@ -1,11 +1,11 @@
-//! The names under which devices were opened, for messages about devices.
+//! The names under which devices were opened, such as `cuda:0`, for messages about these devices.
 
 use burn::tensor::Device;
 use parking_lot::Mutex;
 
 use crate::device::location::is_host;
 
-/// All devices that were opened by a name so far, each with its name.
+/// The list of all devices that were opened by a name so far, each with its name.
 static OPENED: Mutex<Vec<(Device, String)>> = Mutex::new(Vec::new());
 
 /// Records the name under which a device was opened. A device that was opened under several names keeps the first.
@@ -18,7 +18,7 @@ pub(super) fn record(device: &Device, name: String) {
 }
 
 /// Returns the name under which a device was opened, such as `cuda:0`. A device that was opened without a name is shown
-/// as burn shows it, and the CPU as `cpu`.
+/// as burn shows it, and the CPU of this host as `cpu`.
 pub(crate) fn shown(device: &Device) -> String {
     let device = device.clone().inner();
     let opened = OPENED.lock();

@@ -4,12 +4,13 @@ use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, Tensor};
 
-/// The time that a matrix product must take for its speed to count. Below it, the time to start a kernel and to read
-/// the result is too large a part.
+/// The time that a matrix product on a device must at least take, so that the device's speed is computed from it. In
+/// shorter times, starting a kernel and reading the result are too large a part.
 const LONG_ENOUGH: Duration = Duration::from_millis(20);
-/// The smallest and the largest number of rows and columns of the matrices that are multiplied.
+/// The smallest and the largest number of rows and columns of the square matrices that are multiplied to measure a
+/// device's speed.
 const ROWS: [usize; 2] = [256, 4096];
-/// The number of times that a matrix product is timed; the shortest time counts.
+/// The number of times that a matrix product is timed to measure a device's speed; the shortest time counts.
 const REPEATS: usize = 3;
 
 /// Measures the speed of each device with a matrix product in f32, and returns the speeds relative to the slowest
@@ -32,14 +33,14 @@ pub fn device_speeds(devices: &[Device]) -> Vec<f64> {
     relative(&speeds.map(|(_, speed)| *speed).collect::<Vec<_>>())
 }
 
-/// Divides speeds by the slowest of them.
+/// Divides the speeds of devices by the slowest of them, so that the slowest device has speed 1.
 fn relative(speeds: &[f64]) -> Vec<f64> {
     let slowest = speeds.iter().copied().fold(f64::INFINITY, f64::min);
     speeds.iter().map(|speed| speed / slowest).collect()
 }
 
-/// Returns the FLOP/s of matrix products, given a function that returns the time of a product of two square matrices
-/// with that many rows. The matrices are doubled in size until the product takes long enough.
+/// Returns the FLOP/s of a device's matrix products, given a function `time` that returns the time of a product of two
+/// square matrices with a given number of rows. The matrices are doubled in size until the product takes long enough.
 fn flops_per_second(time: impl Fn(usize) -> Duration) -> f64 {
     let [mut rows, most] = ROWS;
     loop {
@@ -51,7 +52,7 @@ fn flops_per_second(time: impl Fn(usize) -> Duration) -> f64 {
     }
 }
 
-/// Returns the shortest time of a product of two square matrices with that many rows on `device`.
+/// Returns the shortest time of several products of two square matrices with `rows` rows on `device`.
 fn time_of_product(device: &Device, rows: usize) -> Duration {
     let matrix = Tensor::<2>::ones([rows, rows], device);
     let multiply = || {

@@ -6,7 +6,7 @@ use burn::tensor::{Device, Tensor};
 
 use crate::threads::failure::Failure;
 
-/// Runs a few test kernels on the opened GPU.
+/// Runs a few test kernels on a GPU that was just opened.
 ///
 /// One of these kernels calls `erf`, which CUDA compiles with libdevice. So a missing file of the CUDA toolkit shows
 /// here as an error, and not later as a panic on a library's thread.

@@ -10,31 +10,33 @@ use crate::device::remote::goes_through_this_host;
 /// The path that a tensor takes from one device to another one with a memory of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TransferPath {
-    /// The tensor goes directly from one CUDA device to another by NCCL.
+    /// A path of tensors between stages: directly from one CUDA device to another by NCCL.
     Nccl,
-    /// The tensor goes from one CUDA device to another through the host's memory, because NCCL was not found.
+    /// A path of tensors between stages: from one CUDA device to another through the host's memory, because NCCL was
+    /// not found.
     WithoutNccl,
-    /// The tensor goes from one GPU to another through the host's memory, because at least one of them is not a CUDA
-    /// device.
+    /// A path of tensors between stages: from one GPU to another through the host's memory, because at least one of
+    /// them is not a CUDA device.
     BetweenGpus,
-    /// The tensor is copied between the host's memory and the memory of a GPU.
+    /// A path of tensors between stages: a copy between the host's memory and the memory of a GPU.
     HostAndGpu,
-    /// The tensor goes over the network, without a detour.
+    /// A path of tensors between stages: over the network from host to host, without a detour.
     Network,
-    /// The tensor goes over the network from one server to this host, and from here to another server.
+    /// A path of tensors between stages: over the network from one server to this host, and from here to another
+    /// server.
     NetworkByThisHost,
 }
 
 /// The location of a device, as far as it decides which path tensors take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Site {
-    /// The device is the CPU of this host.
+    /// A device at this location is the CPU of this host.
     Host,
-    /// The device is a GPU of this host that is used through CUDA.
+    /// A device at this location is a GPU of this host that is used through CUDA.
     Cuda,
-    /// The device is a GPU of this host that is used through another interface than CUDA.
+    /// A device at this location is a GPU of this host that is used through another interface than CUDA.
     OtherGpu,
-    /// The device belongs to another host.
+    /// A device at this location belongs to another host.
     Remote,
 }
 
@@ -49,8 +51,9 @@ impl Site {
     }
 }
 
-/// Returns the path of a tensor between two devices that do not share a memory. `has_nccl` says whether NCCL was found,
-/// and `meets_here` whether servers of other hosts cannot send each other tensors, so that they come through this host.
+/// Returns the path of a tensor between two devices that do not share a memory, given the locations of the devices.
+/// `has_nccl` says whether NCCL was found, and `meets_here` whether tensors between other hosts must come through this
+/// host.
 fn way(from: Site, to: Site, has_nccl: bool, meets_here: bool) -> TransferPath {
     match (from, to) {
         (Site::Remote, _) | (_, Site::Remote) if meets_here => TransferPath::NetworkByThisHost,
@@ -67,8 +70,8 @@ fn way(from: Site, to: Site, has_nccl: bool, meets_here: bool) -> TransferPath {
 pub(crate) struct TransferPaths(Vec<(TransferPath, Vec<String>)>);
 
 impl TransferPaths {
-    /// Returns the paths between the devices of neighbouring stages, given the device of each stage in every replica.
-    /// Devices that share a memory have no path, because nothing is moved between them.
+    /// Returns the paths of tensors between the devices of neighbouring stages, given the device of each stage in every
+    /// replica. Devices that share a memory have no path, because nothing is moved between them.
     pub(crate) fn of(replicas: &[Vec<Device>]) -> Self {
         let mut paths: Vec<(TransferPath, Vec<String>)> = Vec::new();
         for pair in replicas.iter().flat_map(|devices| devices.windows(2)) {
@@ -89,7 +92,8 @@ impl TransferPaths {
         Self(paths)
     }
 
-    /// Logs one message for each path. A path that is slower than it could be is a warning with the remedy.
+    /// Logs one message for each path of tensors between the devices of neighbouring stages. A path that is slower than
+    /// it could be is a warning with the remedy.
     pub(crate) fn log(&self) {
         for (path, pairs) in &self.0 {
             let message = message(*path, &pairs.join(", "), nccl());
@@ -168,7 +172,8 @@ mod tests {
         assert!(TransferPaths::of(&[vec![Device::flex(), Device::flex().autodiff(), Device::flex()]]).0.is_empty());
     }
 
-    /// Tests that a pair of devices is listed once, in whatever order its stages follow one another.
+    /// Tests the list of device pairs by the path of their tensors: a pair is listed once, in whatever order its stages
+    /// follow one another.
     #[test]
     #[cfg(all(feature = "flex", feature = "wgpu"))]
     fn a_pair_of_devices_is_listed_once() {

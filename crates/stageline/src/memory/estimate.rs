@@ -27,15 +27,15 @@ use crate::update::optimizer_step::Rollback;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct StageEstimate {
-    /// The device on which the stage runs.
+    /// The device on which a stage runs whose memory is estimated.
     pub device: Device,
-    /// The bytes of the stage's parameters, with their copy in a lower precision, if the stage computes in one.
+    /// The bytes of a stage's parameters, with their copy in a lower precision, if the stage computes in one.
     pub parameters: u64,
-    /// The bytes of the stage's gradient sums over the micro-batches.
+    /// The bytes of a stage's gradients, which are summed over the micro-batches.
     pub gradients: u64,
-    /// The bytes of the state that the stage's optimizer keeps.
+    /// The bytes of the state that a stage's optimizer keeps.
     pub optimizer: u64,
-    /// The bytes of the activations that the stage keeps for one micro-batch from its forward until its backward.
+    /// The bytes of the activations that a stage keeps for one micro-batch from its forward until its backward.
     pub activations: StageMemory,
     /// The working memory of one forward of the stage, in bytes: the peak during the forward, minus the memory in use
     /// after the forward, which includes the kept activations.
@@ -48,9 +48,9 @@ pub struct StageEstimate {
     /// optimizer step, minus the memory in use before it. The old and the new parameters and optimizer states then
     /// exist side by side.
     pub flush: u64,
-    /// The bytes of the activation that the stage sends to the next stage for one micro-batch; 0 for the last stage.
+    /// The bytes of the activation that a stage sends to the next stage for one micro-batch; 0 for the last stage.
     pub output: u64,
-    /// The bytes of gradients that the stage sends to the previous stage for one micro-batch; 0 for the first stage.
+    /// The bytes of gradients that a stage sends to the previous stage for one micro-batch; 0 for the first stage.
     pub input_gradients: u64,
     /// The gradients of tied parameters that this stage sends for one micro-batch to the stages that own (step) the
     /// parameters: each entry has the index of the owning stage and the number of bytes.
@@ -108,9 +108,10 @@ pub(crate) struct Leaf {
 /// The order of the training steps for which a memory estimate is made: one after another, or overlapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Steps {
-    /// A training step begins when all workers have finished the previous step.
+    /// In the estimated training, a step begins when all workers have finished the previous step.
     Apart,
-    /// A worker begins a training step when it has finished its own part of the previous step.
+    /// In the estimated training, a worker begins a step when it has finished its own part of the previous step, so
+    /// that steps overlap.
     Overlapping,
 }
 
@@ -128,7 +129,7 @@ pub(crate) enum Copies {
 /// [`Pipeline::estimate_memory`](crate::Pipeline::estimate_memory).
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryEstimate {
-    /// The plan that every data-parallel replica of the pipeline follows.
+    /// The plan (order of actions on each worker) that every data-parallel replica of the pipeline follows.
     pub(crate) plan: Arc<Plan>,
     pub(crate) steps: Steps,
     pub(crate) copies: Copies,
@@ -156,8 +157,8 @@ impl MemoryEstimate {
         &self.stages
     }
 
-    /// Returns one memory estimate for each data-parallel replica, in which the replica counts as a pipeline of its
-    /// own.
+    /// Returns one memory estimate for each data-parallel replica of a training, as if the replica were a pipeline of
+    /// its own.
     pub(crate) fn by_replica(&self) -> impl Iterator<Item = Self> {
         // In the flush the first replica also has the received sums of the others; a sum in shared memory counts for
         // its sender.
@@ -240,8 +241,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// Tests that a second replica on the same host shares the parameters and has no optimizer state, but has gradients
-    /// and activations of its own.
+    /// Tests the memory estimate of a second data-parallel replica on the same host: it shares the parameters and has
+    /// no optimizer state, but has gradients and activations of its own.
     #[test]
     fn a_second_replica_adds_gradients_and_activations_but_no_optimizer_state() {
         let mut estimate = of_activations(&[100.0, 100.0], 8);
@@ -288,9 +289,9 @@ pub(crate) mod tests {
         assert!(!whole.have_devices_to_themselves(), "all CPUs share one memory");
     }
 
-    /// Tests that a gradient in flight counts for the sending stage if both stages share a memory. Under 1F1B a stage
-    /// sends the gradient of a micro-batch before the previous stage has used that of the micro-batch before, so two
-    /// are in flight.
+    /// Tests the memory of a gradient in flight, which counts for the sending stage if both stages share a memory.
+    /// Under 1F1B a stage sends the gradient of a micro-batch before the previous stage has used the gradient of the
+    /// micro-batch before, so two gradients are in flight.
     #[test]
     fn tensors_in_flight_count_for_the_sender_if_memory_is_shared() {
         let mut estimate = of_activations(&[0.0; 3], 8);

@@ -15,7 +15,7 @@ use crate::memory::worker_estimate::WorkerEstimate;
 #[error("{}", self.explain(Lever::to_string, ", "))]
 #[non_exhaustive]
 pub struct DoesNotFit {
-    /// The device that has too little memory for its workers.
+    /// The device that has too little memory for the training.
     pub device: Device,
     /// The memory that the training needs on the device, in bytes: the sum of the predicted peaks of the device's
     /// workers.
@@ -24,8 +24,8 @@ pub struct DoesNotFit {
     pub has: u64,
     /// The memory estimates of the workers on the device that has too little memory.
     pub workers: Vec<WorkerEstimate>,
-    /// The proposed changes of settings with which the device needs less memory: first each single setting, in the
-    /// order of the variants of [`Lever`], and then, if no single setting is enough, one combination.
+    /// The proposed changes of settings with which the device needs less memory: first each change of a single setting,
+    /// in the order in which [`Lever`] lists the settings, and then, if no single setting is enough, one combination.
     pub ways_out: Vec<WayOut>,
 }
 
@@ -43,29 +43,30 @@ pub struct WayOut {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Lever {
-    /// A change to full recomputation, [`Recompute::Full`](crate::Recompute::Full), which computes about a third more.
+    /// A change of settings that saves memory: full recomputation, [`Recompute::Full`](crate::Recompute::Full), which
+    /// takes about a third more computation.
     Recompute,
-    /// A change to more and smaller micro-batches of the same batch.
+    /// A change of settings that saves memory: more and smaller micro-batches of the same batch.
     SmallerMicroBatches {
         /// The number of rows (samples) of each proposed smaller micro-batch.
         rows: usize,
-        /// M, the number of smaller micro-batches of each replica in a step.
+        /// The number of smaller micro-batches (M) of each replica in a step.
         micro_batches: usize,
     },
-    /// The proposal to cut every stage into two, on twice as many devices. It is made only if every stage has its own
-    /// device and none of them is the CPU.
+    /// A change of settings that saves memory: every stage is cut into two, on twice as many devices. It is proposed
+    /// only if every stage has its own device and none of them is the CPU.
     MoreStages {
-        /// P, the number of workers after every stage is cut into two. In schedules with chunks, a worker has several
+        /// The number of workers (P) after every stage is cut into two. In schedules with chunks, a worker has several
         /// stages.
         workers: usize,
     },
-    /// A change to a single stage with all layers, if the stages share a device; then only one micro-batch is live
-    /// (between forward and backward) at a time.
+    /// A change of settings that saves memory: a single stage with all layers, proposed if the stages share a device.
+    /// Only one micro-batch is then live (between forward and backward) at a time.
     OneStage,
-    /// A change to the 1F1B schedule, under which each stage keeps the activations of the fewest micro-batches with
-    /// which all stages stay at work.
+    /// A change of settings that saves memory: the 1F1B schedule, under which each stage keeps the activations of the
+    /// fewest micro-batches with which all stages stay at work.
     OneFOneB,
-    /// A change to an optimizer with little or no state for each parameter.
+    /// A change of settings that saves memory: an optimizer with little or no state for each parameter.
     LeanerOptimizer,
 }
 
@@ -300,7 +301,7 @@ impl DoesNotFit {
     }
 }
 
-/// A number of bytes that is displayed in kB, MB or GB (powers of 1000).
+/// A number of bytes that an error message shows in kB, MB or GB (powers of 1000).
 struct Bytes(u64);
 
 impl fmt::Display for Bytes {

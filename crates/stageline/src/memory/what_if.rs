@@ -1,5 +1,5 @@
 //! Predicts the memory of the same stages under other settings: another plan, batch size, optimizer, or number of
-//! stages. Most functions are methods of [`MemoryEstimate`].
+//! stages. The module consists mostly of methods of [`MemoryEstimate`].
 
 use std::sync::Arc;
 
@@ -115,8 +115,8 @@ impl MemoryEstimate {
         Self { stages: self.stages.iter().zip(&fewer.stages).map(known).collect(), ..self }
     }
 
-    /// Returns a memory estimate in which every measured number of bytes is the larger one of two estimates: an upper
-    /// bound if micro-batches may have either of two shapes.
+    /// Returns a memory estimate in which every number of bytes is the larger one of two estimates: an upper bound if
+    /// micro-batches may have either of two shapes.
     #[must_use]
     pub(crate) fn or_larger(&self, other: &Self) -> Self {
         let larger = |(one, other): (&StageEstimate, &StageEstimate)| StageEstimate {
@@ -137,7 +137,7 @@ impl MemoryEstimate {
         Self { stages, other, ..self.clone() }
     }
 
-    /// Returns the memory estimate with optimizers that have no state.
+    /// Returns the memory estimate of the same training with optimizers that have no state.
     #[must_use]
     pub fn without_optimizer_states(&self) -> Self {
         let without = |stage: &StageEstimate| StageEstimate {
@@ -149,8 +149,8 @@ impl MemoryEstimate {
         Self { stages: self.stages.iter().map(without).collect(), recomputed, ..self.clone() }
     }
 
-    /// Returns the memory estimate with every stage cut in two equal parts. The plan stays that of the uncut stages, so
-    /// the caller must replace it.
+    /// Returns the memory estimate of the same training with every stage cut in two equal parts. The plan stays that of
+    /// the uncut stages, so the caller must replace it.
     pub(crate) fn cut_in_two(&self) -> Self {
         let halves = |stage: &StageEstimate| {
             let half = StageEstimate {
@@ -182,8 +182,8 @@ impl MemoryEstimate {
         Self { stages, other, leaves, recomputed: None, ..self.clone() }
     }
 
-    /// Returns the memory estimate with all layers in one stage; `None` if the stages are on several devices, or there
-    /// is only one stage.
+    /// Returns the memory estimate of the same training with all layers in one stage; `None` if the stages are on
+    /// several devices, or there is only one stage.
     pub(crate) fn in_one_stage(&self) -> Option<Self> {
         let plan = Arc::new(OneFOneB.plan(1, self.plan.micro_batches()).ok()?);
         let mut stages = self.stages.iter().cloned();

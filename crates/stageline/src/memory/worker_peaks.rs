@@ -26,12 +26,13 @@ const BACKWARD: f64 = 2.0;
 const SIMULATED: usize = 4;
 
 impl MemoryEstimate {
-    /// Returns the memory estimates of all workers, with the workers of replica 0 first.
+    /// Returns the memory estimates of all workers of a training, with the workers of replica 0 first.
     pub fn workers(&self) -> Vec<WorkerEstimate> {
         self.placed_workers().into_iter().map(|(_, worker)| worker).collect()
     }
 
-    /// Returns the memory estimates of all workers, each with the worker's device, with the workers of replica 0 first.
+    /// Returns the memory estimates of all workers of a training, each with the worker's device, with the workers of
+    /// replica 0 first.
     pub(crate) fn placed_workers(&self) -> Vec<(Device, WorkerEstimate)> {
         let replicas = 1 + self.leaves.len();
         let buffers = self.threads.buffers_of_one(replicas * self.plan.workers());
@@ -40,8 +41,8 @@ impl MemoryEstimate {
     }
 
     /// Returns the memory estimates of the workers of one replica, each with its device. `self` must be the memory
-    /// estimate of this replica alone. `buffers` is the size in bytes of the matrix-product buffers that each worker on
-    /// a CPU has in addition.
+    /// estimate of this replica alone. `buffers` is the number of bytes of the matrix-product buffers that each worker
+    /// on a CPU has in addition.
     fn workers_of(&self, replica: Replica, buffers: u64) -> Vec<(Device, WorkerEstimate)> {
         let rows = self.plan.rows().iter().zip(&self.other).zip(in_flight(self));
         let worker = |((row, &other), transfers): ((&Vec<Action>, &u64), u64)| {
@@ -174,7 +175,7 @@ impl Transfers {
 struct Row<'a> {
     estimate: &'a MemoryEstimate,
     row: &'a [Action],
-    /// The largest number of bytes of tensors in flight in the worker's memory during any one of its actions.
+    /// The largest number of bytes that tensors in flight take in a worker's memory during any one of its actions.
     transfers: u64,
 }
 

@@ -25,8 +25,8 @@ pub enum Recompute {
     /// Recomputes one of every n blocks of a stage (parts marked by [`block`](super::block)), beginning with the first
     /// block; n is the value of this variant and at least 1.
     EveryNth(NonZero<usize>),
-    /// Recomputes the blocks of a stage (parts marked by [`block`](super::block)) with the numbers in this set, counted
-    /// from 0 within the stage.
+    /// Recomputes the blocks of a stage (parts marked by [`block`](super::block)) whose numbers, counted from 0 within
+    /// the stage, are in this variant's set.
     Only(BlockSet),
     /// Recomputes the blocks of a [`sequence`](super::sequence) in segments of n consecutive blocks, where n is the
     /// value of this variant: only the inputs of segments are kept, and the backward has the activations of one segment
@@ -64,10 +64,11 @@ impl fmt::Display for Recompute {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockSet(u128);
 
-/// The error for a block number above 127, which a [`BlockSet`] cannot contain.
+/// The error that a set of recomputed blocks (a [`BlockSet`]) cannot contain a block because the block's number is
+/// above 127.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockOutOfRange {
-    /// The block number above 127 that was given for a [`BlockSet`].
+    /// The number of the block that cannot be in a set of recomputed blocks, because the number is above 127.
     pub block: usize,
 }
 
@@ -80,7 +81,7 @@ impl fmt::Display for BlockOutOfRange {
 impl std::error::Error for BlockOutOfRange {}
 
 impl BlockSet {
-    /// Returns the set of the block numbers `blocks`.
+    /// Makes the set of recomputed blocks whose numbers within the stage are `blocks`.
     ///
     /// # Errors
     /// Returns [`BlockOutOfRange`] for the first number above 127.
@@ -91,13 +92,13 @@ impl BlockSet {
         })
     }
 
-    /// Whether the set contains the block number `block`.
+    /// Whether this set of recomputed blocks contains the stage's block with the number `block`.
     pub fn contains(self, block: usize) -> bool {
         block < 128 && self.0 & 1 << block != 0
     }
 }
 
-/// Displays the block numbers of the set in ascending order, separated by commas.
+/// Displays a set of recomputed blocks as the blocks' numbers in ascending order, separated by commas.
 impl fmt::Display for BlockSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let numbers: Vec<_> = (0..128).filter(|&block| self.contains(block)).map(|block| block.to_string()).collect();
@@ -214,11 +215,11 @@ impl Mark {
 /// The division of a sequence of blocks into parts for recomputation: single blocks or segments of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SequenceParts {
-    /// Each block of the sequence is a part, and the [`Recompute`] setting selects the recomputed blocks by their
-    /// numbers.
+    /// A division of a sequence of blocks in which each block is a part of its own. The [`Recompute`] setting selects
+    /// the blocks that are recomputed, by their numbers.
     Blocks,
-    /// Each segment of n consecutive blocks of the sequence is a part, where n is the value of this variant. All
-    /// segments are recomputed.
+    /// A division of a sequence of blocks into segments of n consecutive blocks, where n is the value of this variant.
+    /// Every segment is recomputed in the backward.
     Segments(usize),
 }
 
@@ -236,9 +237,10 @@ impl SequenceParts {
         }
     }
 
-    /// Runs the blocks of the sequence part by part and returns the output of the last one. Each part is computed from
-    /// its blocks and its input by `recomputed` if the [`Recompute`] setting selects it, and by `kept` if not. Blocks
-    /// marked inside a kept part are neither counted nor recomputed.
+    /// Runs a sequence of blocks part by part (a part is one block or a segment of blocks) and returns the output of
+    /// the last part. `recomputed` computes the parts that the [`Recompute`] setting selects, and `kept` the other
+    /// parts, each from the part's blocks and its input. Blocks marked inside a kept part are neither counted nor
+    /// recomputed.
     pub fn run<B, T>(
         self,
         blocks: &[B],
@@ -252,7 +254,8 @@ impl SequenceParts {
         })
     }
 
-    /// Returns the number of blocks in each part of the sequence; the last part may have fewer.
+    /// Returns the number of blocks in each part into which a sequence of blocks is divided; the last part may have
+    /// fewer.
     fn length(self) -> usize {
         match self {
             Self::Blocks => 1,
@@ -260,15 +263,15 @@ impl SequenceParts {
         }
     }
 
-    /// Returns whether the next part of the sequence is recomputed in the backward. If the parts are single blocks,
-    /// each call also counts one block, because blocks are selected by their numbers.
+    /// Returns whether the next part of a sequence of blocks is recomputed in the backward. If the parts are single
+    /// blocks, each call also counts one block, because blocks are selected by their numbers.
     fn takes_next(self) -> bool {
         self != Self::Blocks || Mark::Block.is_selected()
     }
 }
 
-/// Calls `count` to change the counts of a stage's parts (such as blocks) that the [`Recompute`] setting has selected
-/// in the forward on this thread.
+/// Calls the closure `count`, which changes the counts of recomputed and kept parts of a stage's forward on this
+/// thread.
 pub(super) fn note(count: fn(&mut Parts)) {
     let mut parts = PARTS.get();
     count(&mut parts);

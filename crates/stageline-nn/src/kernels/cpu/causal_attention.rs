@@ -1,4 +1,4 @@
-//! Causal attention on the CPU, computed in blocks of queries that skip later keys and keys before the window.
+//! Computes causal attention on the CPU, in blocks of queries that skip later keys and keys before the sliding window.
 
 use burn::backend::Flex;
 use burn::backend::TensorMetadata;
@@ -28,8 +28,8 @@ struct Head<T> {
     value: T,
 }
 
-/// The gradients of one key-value head's keys and values, and of the queries of all query heads that share it, each
-/// `[length, size]`.
+/// The gradients of one key-value head's keys and values, and of the queries of all query heads that share the head,
+/// each `[length, size]`.
 struct Group<'a> {
     queries: Vec<MatrixMut<'a>>,
     key: MatrixMut<'a>,
@@ -42,7 +42,7 @@ impl Sizes {
         Self { length: shape[1], heads, size: shape[2] / heads.columns() }
     }
 
-    /// Returns the number of elements in the queries of all query heads at one position of a sequence.
+    /// Returns the number of elements in the queries of all query heads of attention at one position of a sequence.
     fn width(self) -> usize {
         self.heads.query * self.size
     }
@@ -72,8 +72,8 @@ impl Sizes {
         Matrix::new(&values[head * self.size..], [self.length, self.size], stride)
     }
 
-    /// Splits the gradient of attention's input for one sample into writable views: one [`Group`] for each key-value
-    /// head and the query heads that share it.
+    /// Splits the gradient of attention's input for one sample into writable views, one for each key-value head: the
+    /// gradients of the head's keys and values, and of the queries that share the head.
     fn groups(self, sample: &mut [f32]) -> impl Iterator<Item = Group<'_>> {
         let mut queries = MatrixMut::side_by_side(sample, self.stride(), self.size).collect::<Vec<_>>();
         let mut keys = queries.split_off(self.heads.query);
@@ -192,9 +192,9 @@ pub fn to_input(
     FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape()))
 }
 
-/// Computes the gradients of one query head's queries, keys and values into `gradients`. The gradients of keys and
-/// values are added to the previous contents, because several query heads may share a key-value head, so `gradients`
-/// must begin as zeros.
+/// Computes the gradients of the queries, keys and values of one attention head into `gradients`. The gradients of keys
+/// and values are added to the previous contents, because several query heads may share a key-value head, so
+/// `gradients` must begin as zeros.
 fn to_head(
     sizes: Sizes,
     Head { query, key, value }: &Head<Matrix>,

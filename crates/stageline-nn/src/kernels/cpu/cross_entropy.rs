@@ -1,4 +1,4 @@
-//! The cross-entropy loss and its gradient on the CPU.
+//! Computes the cross-entropy loss and its gradient on the CPU.
 
 use burn::backend::Flex;
 use burn::backend::TensorMetadata;

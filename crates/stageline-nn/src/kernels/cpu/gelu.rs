@@ -1,4 +1,5 @@
-//! GELU in both forms, and its derivative, on the CPU, with vector instructions.
+//! Computes the activation function GELU in its exact and tanh forms, and its derivative, on the CPU with vector
+//! instructions.
 
 use std::f32::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 

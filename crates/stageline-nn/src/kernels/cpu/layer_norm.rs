@@ -1,4 +1,4 @@
-//! Layer normalisation, RMS normalisation and their gradients on the CPU.
+//! Computes layer normalisation, RMS normalisation and their gradients on the CPU.
 
 use burn::backend::Flex;
 use burn::backend::TensorMetadata;

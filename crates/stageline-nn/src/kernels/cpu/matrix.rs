@@ -1,4 +1,4 @@
-//! Products of matrices that may be parts of larger matrices, computed by the crate `gemm` in f32.
+//! Computes products of f32 matrices, which may be parts of larger matrices, with the crate `gemm`.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -31,18 +31,18 @@ impl<'a> Matrix<'a> {
         Self { values, rows, columns, row_stride: stride, column_stride: 1 }
     }
 
-    /// Returns the number of rows and the number of columns of this matrix.
+    /// Returns the number of rows and the number of columns of a matrix view.
     pub(super) fn shape(self) -> [usize; 2] {
         [self.rows, self.columns]
     }
 
-    /// Returns a view of the numbers of this matrix as the transposed matrix.
+    /// Returns a view of the numbers of a matrix as its transpose, without copying them.
     pub(super) fn transposed(self) -> Self {
         let Self { values, rows, columns, row_stride, column_stride } = self;
         Self { values, rows: columns, columns: rows, row_stride: column_stride, column_stride: row_stride }
     }
 
-    /// Returns the matrix product of this matrix and `right`, row by row. The product's bits do not depend on the
+    /// Returns the product of this matrix and the matrix `right`, row by row. The product's bits do not depend on the
     /// number of cores.
     pub(super) fn times(self, right: Matrix) -> Vec<f32> {
         let work = self.rows.saturating_mul(self.columns).saturating_mul(right.columns);
@@ -52,13 +52,14 @@ impl<'a> Matrix<'a> {
         product
     }
 
-    /// Appends the matrix product of this matrix and `right` to `output`, row by row, computed on one core.
+    /// Appends the product of this matrix and the matrix `right` to the list `output`, row by row, computed on one
+    /// core.
     pub(super) fn append_product(self, right: Matrix, output: &mut Vec<f32>) {
         self.append_times(right, output, Parallelism::None);
     }
 
-    /// Appends the matrix product of this matrix and `right` to `output`, row by row, computed on the cores that
-    /// `parallelism` allows.
+    /// Appends the product of this matrix and the matrix `right` to the list `output`, row by row. `parallelism` says
+    /// whether one core or several compute it.
     fn append_times(self, right: Matrix, output: &mut Vec<f32>, parallelism: Parallelism) {
         let (rows, columns) = (self.rows, right.columns);
         output.reserve(rows * columns);
@@ -68,7 +69,7 @@ impl<'a> Matrix<'a> {
         unsafe { output.set_len(output.len() + rows * columns) };
     }
 
-    /// Returns a view of the rows of this matrix whose indices are in `range`.
+    /// Returns a view of some rows of a matrix: those whose indices are in `range`.
     pub(super) fn rows(self, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
         let values = if range.is_empty() { &[] } else { &self.values[range.start * self.row_stride..] };
@@ -89,8 +90,8 @@ pub(super) struct MatrixMut<'a> {
 unsafe impl Send for MatrixMut<'_> {}
 
 impl<'a> MatrixMut<'a> {
-    /// Returns writable matrices of `columns` columns each, which lie side by side and together make up a slice of rows
-    /// of `stride` numbers.
+    /// Splits a slice into writable matrices that lie side by side. The slice has rows of `stride` numbers, and each
+    /// matrix has `columns` of the columns.
     ///
     /// # Panics
     /// Panics if `columns` is 0 or does not divide `stride`.
@@ -121,18 +122,18 @@ impl<'a> MatrixMut<'a> {
         Self { first: values.as_mut_ptr(), rows, columns, stride: columns, of: PhantomData }
     }
 
-    /// Returns a writable view of the rows of this matrix whose indices are in `range`.
+    /// Returns a writable view of some rows of a matrix: those whose indices are in `range`.
     pub(super) fn rows(&mut self, range: Range<usize>) -> MatrixMut<'_> {
         assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
         MatrixMut { first: self.first.wrapping_add(range.start * self.stride), rows: range.len(), ..*self }
     }
 
-    /// Overwrites this matrix with the matrix product of `left` and `right`, computed on one core.
+    /// Overwrites a matrix with the product of the matrices `left` and `right`, computed on one core.
     pub(super) fn set_product(&mut self, left: Matrix, right: Matrix) {
         multiply(self.rows(0..self.rows), left, right, false, Parallelism::None);
     }
 
-    /// Adds the matrix product of `left` and `right` to this matrix, computed on one core.
+    /// Adds the product of the matrices `left` and `right` to a matrix, computed on one core.
     pub(super) fn add_product(&mut self, left: Matrix, right: Matrix) {
         multiply(self.rows(0..self.rows), left, right, true, Parallelism::None);
     }

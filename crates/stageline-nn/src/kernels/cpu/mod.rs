@@ -132,8 +132,8 @@ impl Kernels for Flex {
         cross_entropy::gradient_of_logits(&logits, targets, scales, &gradient)
     }
 
-    /// Returns the sum of the squares of all elements, in f64. One thread adds the squares, because burn's own sum on
-    /// the CPU is parallel and its order depends on the number of cores.
+    /// Returns the sum of the squares of all elements of a CPU tensor, in f64. One thread adds the squares, because
+    /// burn's own sum on the CPU is parallel and its order depends on the number of cores.
     fn sum_of_squares(tensor: &FloatTensor<Flex>) -> FloatTensor<Flex> {
         let square = |value: f64| value * value;
         let sum: f64 = match tensor.dtype() {

@@ -9,12 +9,12 @@ pub fn numbers(tensor: &FloatTensor<Flex>) -> &[f32] {
     tensor.as_slice::<f32>().expect("a kernel's tensor must be contiguous and in f32")
 }
 
-/// Returns the elements of a contiguous f32 tensor `[n, 2]` on the CPU as a slice of pairs.
+/// Returns the elements of a contiguous f32 tensor of shape `[n, 2]` on the CPU as a slice of pairs of numbers.
 pub fn pairs(tensor: &FloatTensor<Flex>) -> &[[f32; 2]] {
     numbers(tensor).as_chunks().0
 }
 
-/// Returns a CPU tensor `[n, 2]` with the n pairs as its rows.
+/// Returns a CPU tensor of shape `[n, 2]` whose rows are the given n pairs of numbers.
 pub fn of_pairs(pairs: Vec<[f32; 2]>) -> FloatTensor<Flex> {
     let rows = pairs.len();
     FloatTensor::<Flex>::from_data(TensorData::new(pairs.into_flattened(), [rows, 2]))

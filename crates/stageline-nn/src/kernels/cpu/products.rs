@@ -1,4 +1,4 @@
-//! The products of a linear layer on the CPU, and the packing buffer that they use.
+//! Computes the matrix products of a linear layer on the CPU, and allocates the packing buffer that they use.
 
 use burn::backend::ops::ModuleOps;
 use burn::backend::tensor::FloatTensor;
@@ -10,8 +10,8 @@ use super::numbers::numbers;
 use super::wide::wide;
 use crate::kernels::products::Products;
 
-/// The CPU backend's products for linear layers. Contiguous, non-empty f32 matrices are multiplied by this crate's
-/// code, because burn 0.22 first fills the output with zeros; other tensors use burn's products.
+/// Computes the matrix products of linear layers on the CPU. Contiguous, non-empty f32 matrices are multiplied by this
+/// crate's code, because burn 0.22 first fills the output with zeros; other tensors use burn's products.
 impl Products for Flex {
     fn product(
         input: FloatTensor<Flex>,

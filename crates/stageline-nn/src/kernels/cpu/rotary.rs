@@ -1,4 +1,4 @@
-//! The rotation of queries and keys by their positions on the CPU.
+//! Rotates queries and keys by their positions (rotary embedding) on the CPU.
 
 use burn::backend::Flex;
 use burn::backend::TensorMetadata;

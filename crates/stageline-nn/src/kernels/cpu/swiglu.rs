@@ -1,4 +1,4 @@
-//! SwiGLU and its gradients on the CPU, with vector instructions.
+//! Computes the activation function SwiGLU and its gradients on the CPU, with vector instructions.
 
 use burn::backend::Flex;
 use burn::backend::TensorMetadata;

@@ -46,11 +46,12 @@ pub(super) fn has_avx512() -> bool {
         && is_x86_feature_detected!("avx512bw")
 }
 
-/// The number of partial sums that the function [`sum`] keeps in parallel, one in each lane of a vector.
+/// The number of partial sums that the sum of a row of numbers keeps in parallel, one in each lane of a vector
+/// register.
 const LANES: usize = 16;
 
-/// Returns the sum of `term(index, number)` over all numbers of a row, in an order that does not depend on the
-/// processor.
+/// Returns the sum of `term(index, number)` over all numbers of a row, where `number` is the number at position
+/// `index`. The order of the additions does not depend on the processor.
 #[inline(always)]
 pub(super) fn sum(row: &[f32], term: impl Fn(usize, f32) -> f32) -> f32 {
     let mut lanes = [0.0; LANES];

@@ -1,11 +1,12 @@
-//! The kernel of the product of each output of attention with its gradient. It is, for each query, the sum over keys of
-//! the weight times the weight's gradient (Dao et al., 2022, appendix B).
+//! The GPU kernel that multiplies each output of attention with the output's gradient and adds up the products of one
+//! query. This sum equals the sum over keys of each weight times the weight's gradient (Dao et al., 2022, appendix B).
 
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 
-/// Computes the product of the outputs of one query of one head with their gradients, each `[batch, length, query heads
-/// x size]`, into `along`, `[batch, query heads, length]`. Each unit computes one number.
+/// Computes, for every query of every head, the dot product of attention's output with the output's gradient, both
+/// `[batch, length, query heads x size]`, into `along`, `[batch, query heads, length]`. Each GPU thread computes one
+/// number.
 #[cube(launch, address_type = "dynamic")]
 pub fn along<E: Float>(
     output: &Tensor<E>,

@@ -1,20 +1,22 @@
-//! The blocks in which attention is computed on a GPU, and the parts that its kernels share.
+//! The blocks of rows in which attention is computed on a GPU, and the functions that its kernels share.
 //!
-//! A cube computes one block: some rows (queries, or keys and values) of one head of one sample. Each row has
-//! [`LANES`] units, which share the row's columns and the elements of its head. The other side of attention passes
-//! through a tile in shared memory, block by block.
+//! A cube (CubeCL's name for a thread block) computes one block: some consecutive rows (queries, or keys and values) of
+//! one head of one sample. [`LANES`] units (threads) share the columns and the head's elements of each row. A block of
+//! queries reads the keys and values, and a block of keys and values the queries, tile by tile through shared memory.
 
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 
-/// The number of units of a cube that compute one row of a block together.
+/// The number of GPU threads that together compute one row (one query or one key) of attention.
 pub const LANES: usize = 4;
 
-/// A score below which a key counts as one that the query does not see; scores of seen keys are far above.
+/// The attention score below which a GPU kernel takes a key for one that the query does not see; the scores of seen
+/// keys are far above this number.
 pub const UNSEEN: f32 = -1e30;
 
-/// Loads the rows of one head, `[rows, size]`, from a tensor `[batch, length, columns]` into shared memory as f32. Rows
-/// beyond the sequence are zeros. `first` is the position of the first row, and `column` the first column of the head.
+/// Loads rows of one attention head, `[rows, size]`, from a tensor `[batch, length, columns]` into the shared memory of
+/// a GPU as f32. Rows beyond the end of the sequence become zeros. `first` is the position of the first loaded row, and
+/// `column` the first column of the head.
 #[cube]
 pub fn load<E: Float>(
     from: &Tensor<E>,
@@ -44,7 +46,7 @@ pub fn load<E: Float>(
     }
 }
 
-/// Returns the product of a row of one block with a row of another, each `[size]`.
+/// Returns the dot product of two rows of `size` numbers in the shared memory of a GPU, such as one query and one key.
 #[cube]
 pub fn product(
     one: &Shared<[f32]>,
@@ -61,8 +63,9 @@ pub fn product(
     sum
 }
 
-/// Adds to each element of the lane the sum over a block's columns of a factor times the element of the tile's row.
-/// `factors` is `[rows, columns]` and the tile `[columns, size]`, with as many columns as rows.
+/// Adds to each element of the output for which this GPU thread is responsible the sum, over the columns of a block of
+/// attention, of a factor (such as an attention weight) times the element of the tile's row. `factors` is `[rows,
+/// columns]` and the tile `[columns, size]`, with as many columns as rows.
 #[cube]
 pub fn add_weighted(
     sums: &mut Array<f32>,
@@ -86,7 +89,8 @@ pub fn add_weighted(
     }
 }
 
-/// Whether a query sees a key: the key is at or before the query, within its window and within its document.
+/// Whether a query of attention sees a key: the key is at or before the query, within the query's sliding window and
+/// within the query's document.
 #[cube]
 pub fn is_seen(query: usize, key: usize, window: usize, start: usize) -> bool {
     key <= query && key + window > query && key >= start

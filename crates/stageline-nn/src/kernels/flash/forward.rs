@@ -1,13 +1,13 @@
-//! The kernel of attention: scores of a block of queries with one block of keys after another, with the largest score
-//! and the sum of each query corrected as they become known.
+//! The GPU kernel of attention's forward. It processes the keys of a block of queries block by block, and corrects each
+//! query's largest score and its sum of exponentiated scores as larger scores appear.
 
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 
 use super::block::{LANES, UNSEEN, add_weighted, is_seen, load, product};
 
-/// Computes the outputs of a block of queries of one head, and the logarithm of the sum of each query's exponentiated
-/// scores. The cubes are the blocks of queries, the query heads and the samples.
+/// Computes attention's outputs for a block of queries of one head on a GPU, and the logarithm of the sum of each
+/// query's exponentiated scores. There is one cube (thread block) for each block of queries, query head and sample.
 #[cube(launch, address_type = "dynamic")]
 #[allow(clippy::too_many_arguments)]
 pub fn forward<E: Float, I: Int>(

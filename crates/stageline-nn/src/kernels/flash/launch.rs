@@ -1,4 +1,4 @@
-//! Launches the kernels of attention on a GPU, in blocks that fit its shared memory.
+//! Launches the kernels of attention on a GPU, in blocks of rows that fit into the GPU's shared memory.
 
 use burn::backend::TensorMetadata;
 use burn::tensor::{DType, Shape};
@@ -14,15 +14,16 @@ use super::block::LANES;
 use super::{FlashAttention, along, forward, logarithms_shape, output_shape, to_key_value, to_query};
 use crate::kernels::attention_blocks::{AttentionHeads, scale};
 
-/// The numbers of rows that a block may have, the best first: with more rows, each row of the other side is loaded less
-/// often.
+/// The possible numbers of rows (queries or keys) in one thread block of attention on a GPU, the best first: with more
+/// rows, keys and values, or queries, are loaded from memory less often.
 const ROWS: [usize; 3] = [32, 16, 8];
 
-/// The largest size of a head for which there are kernels. Beyond it the sums of a row would not fit the registers.
+/// The largest size of an attention head, in elements, that the GPU kernels support. The sums of one row of a larger
+/// head would not fit into the registers.
 const LARGEST_HEAD: usize = 256;
 
-/// Returns the number of rows of a block for heads of this size, in a device's shared memory and cubes; `None` if no
-/// block fits.
+/// Returns the number of rows (queries or keys) that one thread block of attention has for heads of `size` elements, so
+/// that the block fits into the GPU's shared memory and limit of threads; `None` if no block fits.
 fn rows(device: &CubeDevice, size: usize) -> Option<usize> {
     let properties = device.client();
     let hardware = &properties.properties().hardware;
@@ -33,12 +34,13 @@ fn rows(device: &CubeDevice, size: usize) -> Option<usize> {
     ROWS.into_iter().find(fits).filter(|_| size <= LARGEST_HEAD)
 }
 
-/// Whether a device can run the kernels for heads of this size.
+/// Whether a GPU can run the attention kernels for heads of `size` elements.
 pub fn fits(device: &CubeDevice, size: usize) -> bool {
     rows(device, size).is_some()
 }
 
-/// What all launches for one input have in common.
+/// The values that all kernel launches for one input of attention have in common, such as the batch size and the size
+/// of a head.
 struct Launch {
     batch: usize,
     length: usize,
@@ -64,7 +66,8 @@ impl Launch {
         }
     }
 
-    /// Returns the cubes for a number of heads: one for each block of rows, head and sample.
+    /// Returns the cubes (thread blocks) of a kernel launch for attention with `heads` heads: one for each block of
+    /// rows, head and sample.
     fn cubes(&self, heads: usize) -> CubeCount {
         CubeCount::Static(self.length.div_ceil(self.rows) as u32, heads as u32, self.batch as u32)
     }
@@ -74,7 +77,7 @@ impl Launch {
     }
 }
 
-/// Returns the type of a tensor's elements as kernels name it.
+/// Returns the type of a tensor's elements as the GPU kernels name it.
 fn element_type(dtype: DType) -> ElemType {
     match dtype {
         DType::F16 => ElemType::Float(FloatKind::F16),

@@ -1,13 +1,14 @@
-//! The kernel of the gradients of attention's keys and values.
+//! The GPU kernel that computes the gradients of attention's keys and values.
 
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 
 use super::block::{LANES, add_weighted, is_seen, load, product};
 
-/// Computes the gradients of a block of keys and values of one key-value head into their columns in `to_input`. They
-/// are added up over the query heads that share the head, and over queries, in ascending order, so their bits do not
-/// depend on the order of the cubes. The cubes are the blocks of keys, the key-value heads and the samples.
+/// Computes the gradients of a block of keys and values of one key-value head of attention into their columns in
+/// `to_input`. The gradients are added up over the query heads that share the head, and over queries, in ascending
+/// order, so their bits do not depend on the order of the thread blocks. There is one cube (thread block) for each
+/// block of keys, key-value head and sample.
 #[cube(launch, address_type = "dynamic")]
 #[allow(clippy::too_many_arguments)]
 pub fn to_key_value<E: Float, I: Int>(

@@ -1,12 +1,12 @@
-//! The kernel of the gradient of attention's queries.
+//! The GPU kernel that computes the gradient of attention's queries.
 
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 
 use super::block::{LANES, add_weighted, is_seen, load, product};
 
-/// Computes the gradients of a block of queries of one head into the columns of these queries in `to_input`. The cubes
-/// are the blocks of queries, the query heads and the samples.
+/// Computes the gradients of a block of queries of one attention head into the columns of these queries in `to_input`.
+/// There is one cube (thread block) for each block of queries, query head and sample.
 #[cube(launch, address_type = "dynamic")]
 #[allow(clippy::too_many_arguments)]
 pub fn to_query<E: Float, I: Int>(

@@ -9,10 +9,11 @@ use super::{as_given, wide};
 use crate::kernels::attention_blocks::{AttentionHeads, scale};
 use crate::kernels::attention_mask::{before_document, hidden};
 
-/// The values of the forward of causal attention that its backward needs.
+/// The values that the forward of causal attention on a GPU keeps for its backward.
 #[derive(Clone, Debug)]
 pub struct Attended<T> {
-    /// The queries, keys and values of all heads, `[batch x (query heads + 2 x key-value heads), length, size]`.
+    /// The queries, keys and values of all heads of causal attention, `[batch x (query heads + 2 x key-value heads),
+    /// length, size]`.
     pub(crate) parts: T,
     /// The attention weights of each query before they are divided by their sum, `[batch x key-value heads, group x
     /// length, length]`. A group is the query heads that share a key-value head.
@@ -20,7 +21,7 @@ pub struct Attended<T> {
     /// The reciprocal of the sum of each query's attention weights, in f32, `[batch x key-value heads, group x length,
     /// 1]`. A group is the query heads that share a key-value head.
     pub(crate) shares: T,
-    /// The output of attention, `[batch, length, query heads x size]`.
+    /// The output of the forward of causal attention, `[batch, length, query heads x size]`.
     pub(crate) output: T,
 }
 
@@ -75,8 +76,8 @@ struct Scales {
     /// The factor that turns the product of the scaled queries and the keys into attention scores: 1 / sqrt(head size),
     /// divided by the factor with which the queries were scaled.
     rest: f64,
-    /// The factor by which attention weights are multiplied before the division by their sum, so that sums of weighted
-    /// values stay within the range of f16.
+    /// The factor by which attention weights are multiplied in f16 before the division by their sum, so that sums of
+    /// weighted values stay within the range of f16.
     weights: f64,
 }
 
@@ -282,8 +283,9 @@ mod tests {
         }
     }
 
-    /// With equal scores an output is the mean of the values up to its position, and the gradient of a value is the sum
-    /// of its later outputs' gradients, each divided by the number of values in its mean.
+    /// Tests attention in f16 with equal scores over 8192 positions: an output is the mean of the values up to its
+    /// position, and the gradient of a value is the sum of its later outputs' gradients, each divided by the number of
+    /// values in its mean.
     #[test]
     fn equal_scores_over_8192_positions_give_means_in_f16() {
         use burn::tensor::FloatDType;

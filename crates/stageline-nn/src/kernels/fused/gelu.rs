@@ -8,7 +8,7 @@ use burn::tensor::activation::sigmoid;
 use super::{as_given, wide};
 use crate::kernels::variants::GeluForm;
 
-/// Returns the cumulative distribution function of the standard normal distribution at every element of `x`.
+/// Returns the cumulative distribution function of the standard normal distribution at every element of the tensor `x`.
 fn cumulative(x: Tensor<2>) -> Tensor<2> {
     (x * FRAC_1_SQRT_2).erf() * 0.5 + 0.5
 }
@@ -19,8 +19,8 @@ fn approximated(x: Tensor<2>) -> Tensor<2> {
     sigmoid((x.clone() * x.clone() * x.clone() * GeluForm::CUBIC + x) * GeluForm::TWICE)
 }
 
-/// Returns the activation function GELU of every element, in the type of the input: exact, or approximated by a
-/// hyperbolic tangent, as `form` says.
+/// Returns the activation function GELU of every element of a GPU tensor, in the type of the input: exact, or
+/// approximated by a hyperbolic tangent, as `form` says.
 pub(crate) fn values(input: &Tensor<2>, form: GeluForm) -> Tensor<2> {
     let x = wide(input.clone());
     let share = match form {

@@ -9,9 +9,10 @@ use crate::kernels::variants::{Norm, Normalisation};
 /// The mean and the reciprocal standard deviation of each row of a normalisation's input, both `[rows, 1]`.
 #[derive(Clone, Debug)]
 pub struct Moments<T> {
-    /// The mean of each row; `None` for RMS normalisation, which subtracts nothing.
+    /// The mean of each row of a normalisation's input; `None` for RMS normalisation, which subtracts nothing.
     pub(crate) mean: Option<T>,
-    /// The reciprocal of the standard deviation or the root mean square of each row: 1 / sqrt(variance + epsilon).
+    /// The reciprocal of the standard deviation, or of the root mean square, of each row of a normalisation's input: 1
+    /// / sqrt(variance + epsilon).
     pub(crate) over_deviation: T,
 }
 
@@ -36,7 +37,8 @@ pub(crate) fn normalised(
     (as_given(output, input), Moments { mean, over_deviation })
 }
 
-/// Returns the rows of an input minus their means, or the rows unchanged if `mean` is `None` (RMS normalisation).
+/// Returns the rows of a normalisation's input minus their means, or the rows unchanged if `mean` is `None` (RMS
+/// normalisation).
 fn centred<const D: usize>(input: Tensor<D>, mean: Option<&Tensor<D>>) -> Tensor<D> {
     match mean {
         Some(mean) => wide(input) - mean.clone(),

@@ -1,4 +1,4 @@
-//! The execution of the kernels on a server of CPU devices.
+//! Executes the kernels of layers on a server of CPU devices, as clients on other hosts request them.
 
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Flex, TensorMetadata};
@@ -44,7 +44,8 @@ impl Call<'_> {
         self.tensors.get_int_tensor::<Flex>(&self.asked.inputs[index])
     }
 
-    /// Returns scalar argument number `index` (from 0) of the operation that a client requested from this server.
+    /// Returns the scalar argument with the number `index` (from 0) of the operation that a client requested from this
+    /// server.
     fn number(&self, index: usize) -> f64 {
         self.asked.scalars[index].elem()
     }

@@ -28,7 +28,7 @@ pub mod name {
     /// The name of the operation that asks a server on another host for its greeting: its version, and whether it has
     /// this crate's kernels.
     pub const HELLO: &str = "stageline/hello";
-    /// The name of the operation that asks a server on another host for the numbers that identify its process.
+    /// The name of the operation that asks a server on another host for the random numbers that identify its process.
     pub const PROCESS: &str = "stageline/process";
     /// The name of the operation that tells a server the ids of the other servers of a training; the reply is the
     /// number of ids that the server accepted.

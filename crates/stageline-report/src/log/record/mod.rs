@@ -30,7 +30,7 @@ pub enum Line {
     Step(Box<Step>),
     /// The loss on validation data after some training steps.
     Validation(Validation),
-    /// Any other JSON value; readers of the log skip such a line.
+    /// A line of a run's log with any other JSON value; readers of the log skip such a line.
     Other(Value),
 }
 

@@ -23,7 +23,7 @@ pub struct Run {
     pub stageline: String,
     /// The name of the schedule that generated the run's plan, such as `1f1b`.
     pub schedule: String,
-    /// The plan that the workers followed, in PyTorch's CSV format.
+    /// The plan that the workers of the run followed, in PyTorch's CSV format.
     pub plan: String,
     /// The number of data-parallel replicas, each of which runs the plan on its own micro-batches. The log records the
     /// workers, stages and events of the first replica only.
@@ -31,7 +31,7 @@ pub struct Run {
     pub replicas: usize,
     /// The number of micro-batches that a channel between two stages can hold before its sender blocks.
     pub channel_capacity: usize,
-    /// The layers of the model, in order, with the stage of each.
+    /// The layers of the run's model, in order, each with the stage to which it belongs.
     pub layers: Vec<Layer>,
     /// The network links (latency and bandwidth) between consecutive stages, as measured before the first step: entry i
     /// is the link from stage i to stage i + 1, or `None` if both stages share a host's memory. The list is empty if no
@@ -73,39 +73,41 @@ impl Link {
 /// memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EstimatedMemory {
-    /// The bytes of the parameters of the worker's stages.
+    /// The bytes of the parameters of the stages of one worker.
     pub parameters: u64,
-    /// The bytes of the optimizer states of the worker's parameters.
+    /// The estimated bytes of the optimizer states of one worker's parameters.
     pub optimizer: u64,
-    /// The bytes of the gradients of the worker's parameters, which are summed over the micro-batches of a step.
+    /// The estimated bytes of the gradients of one worker's parameters, which are summed over the micro-batches of a
+    /// step.
     pub gradients: u64,
-    /// The largest number of bytes of activations that the worker keeps at one time, for the backwards of its live
-    /// micro-batches (those whose backward has not yet run).
+    /// The estimated largest number of bytes of activations that a worker keeps at one time, for the backwards of its
+    /// live micro-batches (those whose backward has not yet run).
     pub activations: u64,
-    /// The largest number of bytes of activations and gradients that are in flight to or from the worker at one time.
+    /// The estimated largest number of bytes of activations and gradients that are in flight to or from a worker at one
+    /// time.
     #[serde(default)]
     pub transfers: u64,
-    /// With overlapping steps (`--flush ahead`), the bytes of the parameters, optimizer states and gradients that the
-    /// worker keeps so that the previous step can be rolled back.
+    /// With overlapping steps (`--flush ahead`), the estimated bytes of the parameters, optimizer states and gradients
+    /// that a worker keeps so that the previous step can be rolled back.
     #[serde(default)]
     pub kept: u64,
-    /// The bytes of device memory that the worker uses at all times for other things than the model's tensors, such as
-    /// buffers of the threads that run compute kernels.
+    /// The estimated bytes of device memory that a worker uses at all times for other things than the model's tensors,
+    /// such as buffers of the threads that run compute kernels.
     pub other: u64,
-    /// The estimated peak of the worker's device memory during a step, in bytes.
+    /// The estimated peak of one worker's device memory during a step, in bytes.
     pub peak: u64,
 }
 
 /// A layer of the model, with the stage that trains it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Layer {
-    /// The name of the model's layer, such as `block 3`.
+    /// The name of a layer of the model, such as `block 3`.
     pub name: String,
-    /// The number of the stage to which the layer belongs.
+    /// The number of the stage to which a layer of the model belongs.
     pub stage: usize,
-    /// The relative cost of the layer's forward and backward, such as its FLOPs, in any unit. The measured time of a
+    /// The relative cost of a layer's forward and backward, such as its FLOPs, in any unit. The measured time of a
     /// stage is divided among its layers in proportion to their weights.
     pub weight: f64,
-    /// The number of elements in all parameters of the layer.
+    /// The number of elements in all parameters of a layer.
     pub parameters: u64,
 }

@@ -42,7 +42,8 @@ pub struct Step {
     /// that all stages take equal time and that transfers take none; with V = 1, it is the bubble of GPipe and 1F1B.
     #[serde(deserialize_with = "or_nan")]
     pub bubble_ideal: f64,
-    /// The bubble of a simulation of the run's plan, with the stage times that were measured in this step.
+    /// The bubble (idle share of workers x step time) of a simulation of the run's plan, with the stage times that were
+    /// measured in this step.
     #[serde(deserialize_with = "or_nan")]
     pub bubble_simulated: f64,
     /// The learning rate of the step; `None` if the step was skipped, which means that it updated no parameters.
@@ -52,7 +53,7 @@ pub struct Step {
     pub gradient_norm: Option<f64>,
     /// Whether the gradients of the step were clipped; `None` if the step was skipped and updated no parameters.
     pub clipped: Option<bool>,
-    /// The factor by which the loss was multiplied before the backward of the step.
+    /// The factor by which the loss was multiplied before the backward of the training step.
     pub loss_scale: f64,
     /// The time of each worker in the step, divided into compute and the causes of idle time.
     pub workers: Vec<Account>,
@@ -86,7 +87,7 @@ impl Step {
         clock(self.synchronised)
     }
 
-    /// Returns the layers that have a health report in this step, in the order of the model.
+    /// Returns the names of the layers whose parameters have a health report in this step, in the order of the model.
     pub fn layers(&self) -> Vec<&str> {
         let mut layers: Vec<&str> = Vec::new();
         for layer in self.health.iter().map(|health| layer_of(&health.parameter)) {
@@ -112,10 +113,10 @@ impl Step {
 /// The measured costs of a stage: times of a micro-batch and of the flush in seconds, sizes of a micro-batch in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StageCosts {
-    /// The seconds of the stage's forward of one micro-batch.
+    /// The measured seconds of a stage's forward of one micro-batch.
     pub forward: f64,
-    /// The seconds of the stage's whole backward of one micro-batch, which computes the gradients of inputs and of
-    /// weights.
+    /// The measured seconds of a stage's whole backward of one micro-batch, which computes the gradients of inputs and
+    /// of weights.
     pub backward: f64,
     /// The seconds for which a send of one micro-batch's output to the next stage keeps workers busy: the time of the
     /// sender plus that of the receiver.
@@ -123,7 +124,7 @@ pub struct StageCosts {
     /// The seconds for which a send of one micro-batch's gradient to the previous stage keeps workers busy: the time of
     /// the sender plus that of the receiver.
     pub send_gradient: f64,
-    /// The seconds of the stage's flush, the end of a step: gradient norms and the optimizer step.
+    /// The seconds of the stage's part of the flush, which is the end of a step: gradient norms and the optimizer step.
     pub flush: f64,
     /// The bytes of activations that the stage's forward of one micro-batch keeps in device memory for the backward;
     /// `None` if memory was not counted.
@@ -141,11 +142,12 @@ pub struct StageCosts {
 /// signal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Noise {
-    /// The noise scale by the estimates of this step alone, which is rough; `None` if the estimated squared norm of the
-    /// gradient is not above 0.
+    /// The noise scale of the gradient by the estimates of one step alone, as a weight of targets, which is rough;
+    /// `None` if the estimated squared norm of the gradient is not above 0.
     pub scale: Option<f64>,
-    /// The noise scale by the running averages of both estimates over the steps of the run, which a resumed run begins
-    /// anew; `None` if the averaged squared norm is not above 0.
+    /// The noise scale of the gradient by running averages of the squared norm and the variance over the steps of the
+    /// run, as a weight of targets. A resumed run begins these averages anew. `None` if the averaged squared norm is
+    /// not above 0.
     pub smoothed_scale: Option<f64>,
     /// The estimates of the gradient's squared norm and noise over all parameters of the model.
     pub total: SignalAndNoise,
@@ -167,23 +169,23 @@ pub struct SignalAndNoise {
 /// trains well. Norms are Euclidean, over all elements.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Health {
-    /// The number of the stage that trains the parameter.
+    /// The number of the stage that trains the examined parameter.
     pub stage: usize,
-    /// The name of the parameter, as in checkpoints, such as `blocks.3.linear.weight`.
+    /// The name of the examined parameter, as in checkpoints, such as `blocks.3.linear.weight`.
     pub parameter: String,
-    /// The Euclidean norm of the parameter's gradient, before clipping.
+    /// The Euclidean norm of a parameter's gradient in a step, before clipping.
     #[serde(deserialize_with = "or_nan")]
     pub gradient_norm: f64,
-    /// The Euclidean norm of the parameter's values after the step.
+    /// The Euclidean norm of a parameter's values after a step.
     #[serde(deserialize_with = "or_nan")]
     pub parameter_norm: f64,
-    /// The norm of the parameter's change in the step, divided by the norm of its values after the step.
+    /// The norm of a parameter's change in a step, divided by the norm of its values after the step.
     #[serde(deserialize_with = "or_nan")]
     pub update_ratio: f64,
     /// The optimizer's second moment of the gradient (its running mean square), averaged over the parameter's elements;
     /// `None` if the optimizer keeps none.
     pub second_moment: Option<f64>,
-    /// The share of the elements of the parameter's gradient that are exactly 0, from 0 to 1.
+    /// The share of the elements of a parameter's gradient in a step that are exactly 0, from 0 to 1.
     #[serde(deserialize_with = "or_nan")]
     pub zeros: f64,
     /// The histogram of the parameter's gradient elements by absolute value: for each bin, its lower end and the number
@@ -192,15 +194,15 @@ pub struct Health {
 }
 
 impl Health {
-    /// Returns the norm of the update of several parameters together, divided by the norm of their values after the
-    /// step; NaN if there is no parameter.
+    /// Returns the norm of the update of several parameters together in a step, divided by the norm of their values
+    /// after the step; NaN if there is no parameter.
     pub fn update_ratio_of(parameters: &[&Self]) -> f64 {
         let norm = |of: fn(&Self) -> f64| parameters.iter().map(|health| of(health).powi(2)).sum::<f64>().sqrt();
         norm(|health| health.update_ratio * health.parameter_norm) / norm(|health| health.parameter_norm)
     }
 
-    /// Returns the norm of the update of several parameters together, divided by the norm of their gradients before
-    /// clipping; NaN if there is no parameter, or all gradients are 0.
+    /// Returns the norm of the update of several parameters together in a step, divided by the norm of their gradients
+    /// before clipping; NaN if there is no parameter, or all gradients are 0.
     pub fn update_to_gradient_of(parameters: &[&Self]) -> f64 {
         let norm = |of: fn(&Self) -> f64| parameters.iter().map(|health| of(health).powi(2)).sum::<f64>().sqrt();
         let gradient = norm(|health| health.gradient_norm);

@@ -6,7 +6,7 @@ use super::name::RemoteName;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RemoteError {
-    /// The device's host did not answer, or its address is wrong.
+    /// The host of the device did not answer a connection attempt, or its address is wrong.
     #[error(
         "`{device}` cannot be reached: {cause}; check that `stageline serve` runs there and prints this id, and that its port is \
          open"

@@ -1,11 +1,11 @@
-//! The latency and bandwidth of the network between two devices ([`LinkSpeed`]).
+//! The latency and bandwidth of the network between two devices of different hosts ([`LinkSpeed`]).
 
 use std::time::Duration;
 
-/// The measured speed of the network between two devices.
+/// The measured speed (latency and bandwidth) of the network between two devices.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkSpeed {
-    /// The time that a tensor of one element takes from one device to the other, in one direction.
+    /// The time that a tensor of one element takes from one device to the next over the network, in one direction.
     pub latency: Duration,
     /// The bandwidth of the network in bytes per second, measured with a large tensor that goes from one device to the
     /// other.

@@ -14,9 +14,9 @@ use crate::model::replica::Replica;
 pub struct LostHost {
     /// The address of the lost host.
     pub host: HostName,
-    /// The stages that run on the lost host's devices: the replica and the index of each.
+    /// The stages that run on the lost host's devices, each as the number of its replica and its own number.
     pub stages: Vec<(Replica, usize)>,
-    /// The error of the liveness check, which says why the host counts as lost.
+    /// The error of the liveness check of a host, which says why the host counts as lost.
     pub cause: String,
 }
 
@@ -29,7 +29,7 @@ impl fmt::Display for LostHost {
 }
 
 /// Checks in parallel whether the other hosts that run stages are alive, and returns the hosts that do not answer or
-/// were restarted. `stages` has the replica, the index and the device of every stage.
+/// were restarted. `stages` has the replica number, the stage number and the device of every stage.
 #[cfg(feature = "remote")]
 pub(crate) fn lost_hosts<'a>(stages: impl Iterator<Item = (Replica, usize, &'a Device)>) -> Vec<LostHost> {
     use std::sync::Arc;

@@ -7,9 +7,9 @@ use std::str::FromStr;
 /// `iroh:<id>@https://relay.example/0`, or `ws://10.0.0.2:3000/0`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteName {
-    /// The address of the host that serves the device.
+    /// The address of the host that serves a device to this program.
     pub host: HostName,
-    /// The index of the device among those that the host serves.
+    /// The index of a device among those that its host serves.
     pub index: usize,
 }
 
@@ -19,7 +19,7 @@ pub enum HostName {
     /// A host that is identified by its public key; the connection is authenticated and encrypted
     /// ([Iroh](https://www.iroh.computer), QUIC).
     Iroh {
-        /// The public key of the host, as 64 hexadecimal digits.
+        /// The public key of a host that serves devices, as 64 hexadecimal digits.
         id: String,
         /// The way in which a client finds the host on the network: by the public relay servers, by a private relay
         /// server, or at a given address.
@@ -27,7 +27,7 @@ pub enum HostName {
     },
     /// A host that is identified by its address; the connection is neither authenticated nor encrypted.
     WebSocket {
-        /// The network address of the host, as `host:port`.
+        /// The network address of a host that serves devices, as `host:port`.
         address: String,
     },
 }

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// The result of work that runs on a thread of its own and may never end, such as a question to a host. If the wait for
-/// the result ends early, the thread continues, and its result is dropped.
+/// the result ends early, the thread continues, and the result is dropped.
 pub(super) struct Pending<T> {
     began: Instant,
     result: mpsc::Receiver<T>,
@@ -20,8 +20,8 @@ impl<T: Send + 'static> Pending<T> {
         Self { began: Instant::now(), result }
     }
 
-    /// Waits for the result of the work, such as a host's answer, until the time `limit` has passed since the work was
-    /// started. The error is `Timeout` if the work took longer, and `Disconnected` if it panicked.
+    /// Waits for the result of the work of another thread, such as a host's answer, until the time `limit` has passed
+    /// since the work was started. The error is `Timeout` if the work took longer, and `Disconnected` if it panicked.
     pub(super) fn within(self, limit: Duration) -> Result<T, RecvTimeoutError> {
         self.result.recv_timeout(limit.saturating_sub(self.began.elapsed()))
     }

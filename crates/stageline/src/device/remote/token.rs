@@ -79,7 +79,7 @@ impl Token {
     }
 
     #[cfg(feature = "serve")]
-    /// Returns the secret text of the token.
+    /// Returns the secret text of a server's token.
     pub(super) fn secret(&self) -> &str {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! The errors of a server ([`ServeError`]).
+//! The errors of a server that makes this host's devices available to other hosts ([`ServeError`]).
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ pub enum ServeError {
     /// The server cannot listen at its address, most often because another program uses the port.
     #[error("{address} cannot be bound: {cause}; give an address of this host, and a port that no other program uses")]
     Address {
-        /// The address at which the server was to listen for clients.
+        /// The address at which a server for devices was to listen for clients.
         address: SocketAddr,
         /// The operating system's message about the address that could not be bound.
         cause: String,
@@ -22,18 +22,19 @@ pub enum ServeError {
     /// The server's secret key cannot be read or written.
     #[error("the key in {} cannot be used: {cause}; give a file of 32 bytes, or the path of a new file", path.display())]
     Identity {
-        /// The file that contains the server's secret key.
+        /// The file that contains the secret key of a server for devices.
         path: PathBuf,
         /// The error in reading or writing the file with the server's secret key.
         cause: io::Error,
     },
-    /// The server may not start, because without a token it would be open to every program on other hosts.
+    /// The server may not start, because without a token (a shared secret) it would be open to every program on other
+    /// hosts.
     #[error(
         "a server that anyone may use listens on this host only: leave the relays disabled, and the address 127.0.0.1 or [::1], or \
          require a token"
     )]
     AnyoneElsewhere,
-    /// The operating system did not start the server's threads or sockets.
+    /// The operating system did not start the threads or sockets of a server for devices; the field is its error.
     #[error("the server could not be started: {0}")]
     Runtime(io::Error),
     /// The server of the library burn, on which this server is built, failed with this message.

@@ -44,7 +44,7 @@ use stageline_nn::kernels::remote::{ID_WORDS, name};
 /// The clients that a server admits to its devices.
 #[derive(Clone, Debug)]
 pub enum Admission {
-    /// The server admits the clients that present this token.
+    /// The server admits only clients that present this token, a secret text.
     Token(Token),
     /// The server admits every client that can reach it, and listens on this host only.
     AnyoneHere,

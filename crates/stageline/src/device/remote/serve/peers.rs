@@ -165,8 +165,8 @@ mod tests {
     use super::*;
 
     const ALPN: &[u8] = b"stageline/test";
-    /// The time that these tests wait for the server's reaction, such as the opening of a stream or the close of a
-    /// connection.
+    /// The time that tests of a server wait for the server's reaction, such as the opening of a stream or the close of
+    /// a connection.
     const SOON: Duration = Duration::from_secs(2);
 
     /// A protocol for tests that reads all streams of a connection until the connection is closed.
@@ -204,8 +204,7 @@ mod tests {
         (Router::builder(endpoint).accept(ALPN, protocol).spawn(), peers, address)
     }
 
-    /// Waits until the server closes a client's connection, and returns the reason that the server gives, for a test to
-    /// check.
+    /// Waits in a test until the server closes a client's connection, and returns the reason that the server gives.
     async fn reason(connection: &Connection) -> String {
         match connection.closed().await {
             ConnectionError::ApplicationClosed(close) => String::from_utf8_lossy(&close.reason).into_owned(),
