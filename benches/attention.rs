@@ -46,7 +46,7 @@ struct Flags {
 
 fn main() -> Result<()> {
     let flags = Flags::parse();
-    let device = flags.device.open().with_context(|| flags.device.to_string())?;
+    let device = flags.device.clone().open().with_context(|| flags.device.to_string())?;
     let key_value = flags.key_value_heads.unwrap_or(flags.heads);
     let heads = AttentionHeads { query: flags.heads, key_value, window: flags.window };
     println!("length  forward and backward, ms  reserved on the device, MB");

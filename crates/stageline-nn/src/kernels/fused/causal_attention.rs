@@ -310,10 +310,10 @@ mod tests {
         let share = |at: usize| f64::from(upstream(at)) / (at + 1) as f64;
         let largest: f64 = (0..LENGTH).map(share).sum();
         let (mut sum, mut rest) = (0.0, 0.0);
-        for at in 0..LENGTH {
+        for (at, output) in output.into_iter().enumerate() {
             sum += f64::from(value(at));
             let mean = sum / (at + 1) as f64;
-            assert!((output[at] - mean).abs() < 2e-3 * mean, "output {at} is {}, not {mean}", output[at]);
+            assert!((output - mean).abs() < 2e-3 * mean, "output {at} is {output}, not {mean}");
             let last = LENGTH - 1 - at;
             rest += share(last);
             // A head's gradients share one scale, so the error is relative to the largest of them.
