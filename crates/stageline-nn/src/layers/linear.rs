@@ -1,4 +1,5 @@
-//! [`Linear`]: a linear layer with burn's parameters, whose backward can leave the weight gradients for later.
+//! [`Linear`]: a linear layer with burn's parameters. Its backward can defer the weight gradients, so that a pipeline
+//! computes them later.
 
 use std::marker::PhantomData;
 
