@@ -27,7 +27,7 @@ pub enum PredictError {
         .layers[0], .layers[1], .of_runs[0], .of_runs[1]
     )]
     Size {
-        /// The number of targets (in most models, tokens) of the micro-batches whose costs are asked for.
+        /// The number of targets (in most models, tokens) of the micro-batches whose costs cannot be computed.
         tokens: f64,
         /// The number of targets (in most models, tokens) in a micro-batch of each of the two runs.
         of_runs: [f64; 2],

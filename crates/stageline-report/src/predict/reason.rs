@@ -1,4 +1,4 @@
-//! Describes the figures in which two predicted trainings differ, as parts of a sentence.
+//! Describes, for the reason of a recommendation, the figures in which two predicted trainings differ.
 
 use super::trainings::PredictedTraining;
 

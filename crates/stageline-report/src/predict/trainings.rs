@@ -1,4 +1,5 @@
-//! Predicts how long trainings with other plans take to the loss of a logged run, from the noise of its gradient.
+//! Predicts how long trainings with other plans take to the loss of a logged run, from the noise of that run's
+//! gradient.
 
 use std::collections::BTreeSet;
 
