@@ -102,7 +102,7 @@ mod one {
     use crate::kernels::attention_blocks::AttentionHeads;
     use crate::kernels::{Kernels, operation};
 
-    /// Causal attention as one operation of burn's autodiff graph.
+    /// The operation that represents the whole of causal attention in burn's autodiff graph.
     #[derive(Debug)]
     struct CausalAttention;
 

@@ -72,8 +72,8 @@ impl Linear {
     }
 }
 
-/// The linear layer as one operation of burn's autodiff graph, with a backward that can be split into input and weight
-/// gradients.
+/// The operation that represents the whole linear layer in burn's autodiff graph. Its backward can be split into input
+/// and weight gradients.
 #[derive(Debug)]
 struct SplitLinear;
 
