@@ -152,8 +152,9 @@ proptest! {
         }
     }
 
-    /// Tests that whether a plan completes depends neither on costs nor on how transfers share the devices, and that
-    /// serialised transfers never shorten the step.
+    /// Tests that the completion of a plan depends neither on costs nor on how transfers share communication streams
+    /// (queues of transfers), and that serialised transfers, which run one at a time on each stream, never shorten the
+    /// step.
     #[test]
     fn completion_does_not_depend_on_costs(
         plan in any_plan(), capacity in 0..4_usize,
