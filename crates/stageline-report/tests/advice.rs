@@ -139,7 +139,8 @@ fn another_schedule_is_recommended_if_its_training_is_a_tenth_shorter() {
     assert!(text.contains(" than 1f1b with M = 1, "), "{text}");
 }
 
-/// Tests that more workers are recommended only where they are used well: with many micro-batches.
+/// Tests that more workers are recommended only for trainings that use them efficiently, which are those with many
+/// micro-batches.
 #[test]
 fn more_workers_are_recommended_while_they_are_used_well() {
     let run = log(&[1.0; 8], 2, 4, 0.0);

@@ -18,7 +18,7 @@ pub struct Advice {
     /// The predicted trainings in which one setting, such as the schedule, differs from the plan that the user gives to
     /// `stageline advise`.
     pub alternatives: Alternatives,
-    /// The recommended training; `None` if no training fits into the memory.
+    /// The training that is recommended after the logged run; `None` if no training fits into the memory.
     pub recommendation: Option<Recommendation>,
     /// The recommended one of the trainings that change at most the number of micro-batches of the plan that the user
     /// gives to `stageline advise`; `None` if no such training fits into the memory.

@@ -48,7 +48,7 @@ pub struct Measured {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct LayerCost {
     pub(super) forward: f64,
-    /// The seconds of a layer's whole backward of one micro-batch.
+    /// The seconds that a layer's whole backward of one micro-batch takes.
     pub(super) backward: f64,
     /// The part of a layer's backward that computes the gradient of the layer's input, in seconds.
     pub(super) input_gradient: f64,

@@ -52,8 +52,8 @@ impl PredictedTraining {
     }
 }
 
-/// Returns the numbers of micro-batches with which trainings are compared: the powers of two and, because some
-/// schedules have plans only for multiples of the number of workers, the products of both; up to 256.
+/// Returns the numbers of micro-batches for which trainings are compared, up to 256: the powers of two, and their
+/// products with the number of workers, because some schedules have plans only for multiples of it.
 pub(super) fn choices(workers: usize) -> BTreeSet<usize> {
     let powers = || (0..).map(|power| 1 << power).take_while(|number| *number <= MOST);
     powers().chain(powers().map(|number| number * workers).filter(|number| *number <= MOST)).collect()
