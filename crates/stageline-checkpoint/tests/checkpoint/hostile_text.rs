@@ -1,4 +1,4 @@
-//! Tests text in a checkpoint that would do harm on a terminal.
+//! Tests text in a checkpoint, such as control characters, that would do harm on a terminal.
 //!
 //! Wherever a file contains text, such text is refused with a message that is safe to print.
 
