@@ -1,5 +1,5 @@
-//! Computes causal attention and its gradient on GPUs, with burn's own operations, so that all numbers stay in the
-//! range of f16.
+//! Computes causal attention and its gradient on GPUs, with burn's own operations, and scales intermediate results so
+//! that they stay in the range of f16.
 
 use std::cell::RefCell;
 use std::ops::Range;
