@@ -145,8 +145,8 @@ impl Measured {
         Ok(trainings.into_iter().find(|training| training.micro_batches == own.micro_batches / rows))
     }
 
-    /// Returns the training that takes the least time to the loss of the logged run, of those that fit into the memory;
-    /// `None` if the schedule has no plan for any number of micro-batches.
+    /// Returns the training that needs the least time to reach the loss of the logged run, of those that fit into the
+    /// memory; `None` if the schedule has no plan for any number of micro-batches.
     fn fastest(&self, question: &Question, target: &Target) -> Result<Option<PredictedTraining>, LeftOut> {
         let trainings = match self.trainings(question.log, Some(question.noise), target) {
             // A plan that no schedule generates has one number of workers.

@@ -11,8 +11,8 @@ pub struct Question<'a> {
     pub log: &'a RunLog,
     /// The noise scale of the gradient over the steps of the logged run, from [`RunLog::noise_scales`].
     pub noise: &'a NoiseScales,
-    /// The plan that the user asks about, whose settings are changed one at a time. Its number of micro-batches is that
-    /// of the logged run; predicted trainings are compared with it.
+    /// The plan that the user gives to `stageline advise`, whose settings are changed one at a time. Its number of
+    /// micro-batches is that of the logged run; predicted trainings are compared with it.
     pub target: Target<'a>,
     /// The costs of a run of the same model with micro-batches of another size; `None` if only one size is measured.
     pub other_size: Option<&'a Measured>,
@@ -34,8 +34,8 @@ impl Question<'_> {
         }
     }
 
-    /// Returns the predicted training that takes the least time to the loss of the logged run, of those that fit into
-    /// the memory.
+    /// Returns the predicted training that needs the least time to reach the loss of the logged run, of those that fit
+    /// into the memory.
     pub(super) fn fastest<'t>(&self, trainings: &'t [PredictedTraining]) -> Option<&'t PredictedTraining> {
         let fitting = trainings.iter().filter(|training| self.fits(training));
         let timed = fitting.filter_map(|training| Some((training.seconds()?, training)));

@@ -9,8 +9,8 @@ use super::question::Question;
 use super::reason::{Compared, about_as_short};
 use super::trainings::PredictedTraining;
 
-/// The least share by which a changed setting must shorten the time to the loss of the logged run, so that it is
-/// recommended. A smaller gain may be an error of the prediction.
+/// The least share by which a changed setting must shorten the time that a training needs to reach the loss of the
+/// logged run, so that the setting is recommended. A smaller gain may be an error of the prediction.
 const WORTH: f64 = 0.1;
 
 /// The least efficiency with which more workers are recommended: the worker-hours of the training with the present

@@ -1,4 +1,4 @@
-//! Predicts how long trainings with other plans take to the loss of a logged run, from the noise of that run's
+//! Predicts how long trainings with other plans need to reach the loss of a logged run, from the noise of that run's
 //! gradient.
 
 use std::collections::BTreeSet;
@@ -22,8 +22,8 @@ pub struct PredictedTraining {
     pub batch: f64,
     /// The predicted step time, bubble and memory of a training.
     pub prediction: Prediction,
-    /// The predicted number of optimizer steps that a training needs to the loss that the logged run reached; `None` if
-    /// the noise of the run's gradient is not known.
+    /// The predicted number of optimizer steps that a training needs to reach the loss of the logged run; `None` if the
+    /// noise of the run's gradient is not known.
     pub steps: Option<f64>,
 }
 
