@@ -28,8 +28,8 @@ pub(super) struct Accumulation<'a> {
 impl Accumulation<'_> {
     /// Returns, as text, the answer to how many micro-batches (M) a step should have: a table of predicted trainings
     /// with 1 to 256 micro-batches, a table of trainings with another setting, and the recommended training with its
-    /// reason. `target` is the plan whose settings vary. If the log has no gradient noise, the first table has no times
-    /// to the loss of the run, and the text says what to run for a recommendation.
+    /// reason. `target` is the plan whose settings vary. If the log has no gradient noise, the first table does not say
+    /// how long each training needs to reach the loss of the run, and the text says what to run for a recommendation.
     pub(super) fn answer(&self, measured: &Measured, target: Target) -> Result<String> {
         match self.log.noise_scales() {
             Ok(noise) => self.by_noise(measured, target, &noise),
