@@ -1,4 +1,5 @@
-//! The schedule of a prediction from the log of a run: a named one, that of the run, or the plan of a search.
+//! The schedule for which a prediction is made from the log of a run: a named one, the one of the run, or the plan that
+//! a search finds.
 
 use anyhow::{Result, ensure};
 use stageline_report::{Cut, Measured, RunLog};
@@ -23,9 +24,9 @@ impl Chosen {
         Ok(Self { schedule: shape::schedule(name, chunks)?, name: name.to_owned(), cut: Cut::OfTheRun })
     }
 
-    /// Returns the schedule of the run, with the run's number of chunks unless `chunks` is given. If no generator has the
-    /// name of the run's schedule, because its plan was searched or read from a file, the result is the run's plan, which
-    /// has only its own numbers of workers and micro-batches.
+    /// Returns the schedule of the run, with the run's number of chunks unless `chunks` is given. If no generator has
+    /// the name of the run's schedule, because its plan was searched or read from a file, the result is the run's plan,
+    /// which exists only for its own numbers of workers and micro-batches.
     pub(crate) fn of_run(log: &RunLog, chunks: Option<usize>) -> Result<Self> {
         let (name, own) = (&log.run.schedule, log.plan.chunks());
         if has_generator(log) {

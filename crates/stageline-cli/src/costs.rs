@@ -79,7 +79,7 @@ impl CostFlags {
         self.with_transfers(costs, workers, chunks)
     }
 
-    /// Whether a command-line flag gives the times of transfers between stages.
+    /// Whether the user gave a command-line flag for the times of transfers between stages.
     pub(crate) fn has_transfers(&self) -> bool {
         !self.transfer.is_empty() || !self.bytes.is_empty()
     }

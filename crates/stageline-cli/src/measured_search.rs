@@ -16,7 +16,8 @@ const MS: f64 = 1e3;
 pub(crate) struct MeasuredSearch<'a> {
     measured: Measured,
     workers: usize,
-    /// The flags for transfers and for memory, where the subcommand has such flags.
+    /// The command-line flags for the times of transfers and the memory of stages; `None` if the subcommand has no such
+    /// flags.
     flags: Option<(&'a CostFlags, &'a MemoryFlags)>,
 }
 
@@ -31,8 +32,9 @@ impl<'a> MeasuredSearch<'a> {
         Ok(Self { measured, workers, flags: None })
     }
 
-    /// Prepares a search as [`new`](Self::new) does. Transfers have the times that the flags of `costs` give, if they
-    /// give any, and the memory of the stages is that of the flags.
+    /// Prepares a search for a plan with the costs of a logged run (`measured`), like [`new`](Self::new). Transfers
+    /// have the times that the flags of `costs` give, if they give any, and the memory of the stages is that of the
+    /// flags.
     pub(crate) fn with_flags(
         measured: Measured,
         workers: usize,
@@ -58,7 +60,7 @@ impl<'a> MeasuredSearch<'a> {
         Ok(best_placed(self.workers, micro_batches, most_chunks, |placement| self.stages(placement).ok())?)
     }
 
-    /// Returns the costs in ms and the memory of the stages for a placement of stages on workers.
+    /// Returns the costs in ms and the memory of a plan's stages, for a placement of the stages on workers.
     fn stages(&self, placement: &Placement) -> Result<(Costs, Memory)> {
         let (workers, chunks) = (self.workers, placement.stages() / self.workers);
         let costs = self.measured.costs(placement, &self.measured.balanced(placement.stages())?)?.times(MS);

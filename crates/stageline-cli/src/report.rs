@@ -53,8 +53,8 @@ struct Found {
     schedule: &'static str,
     /// The least number of micro-batches that channels between stages must hold so that the found plan completes.
     capacity: usize,
-    /// The flags with which a training has the found plan and the layers for which it was searched; `None` if the costs
-    /// are not those of a log.
+    /// The flags for a training with the plan that the search found and the partition of the layers for which it was
+    /// searched; `None` if the costs of the search are not from the log of a run.
     #[serde(flatten)]
     training: Option<TrainingFlags>,
 }

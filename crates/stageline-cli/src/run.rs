@@ -97,11 +97,11 @@ struct Predicted<'a> {
     peak_bytes: Option<&'a [f64]>,
     /// The names of the layers of each stage in the predicted plan.
     layers: Vec<Vec<&'a str>>,
-    /// The relative error of the simulated step time of the measured run itself: |simulated / measured - 1|. If the run
-    /// has no network links, the prediction is corrected by it.
+    /// The relative error of the step time that is simulated for the logged run itself, with its own plan: |simulated /
+    /// measured - 1|. If the run has no network links, the prediction is corrected by this error.
     own_step_error: f64,
-    /// The error, without sign, of the predicted bubble (the idle share of workers x step time) when the measured run
-    /// itself is predicted: |predicted - measured|.
+    /// The error, without sign, of the bubble (the idle share of workers x step time) that is predicted for the logged
+    /// run itself: |predicted - measured|.
     own_bubble_error: f64,
 }
 
@@ -160,8 +160,9 @@ fn text(predicted: &Predicted) -> String {
     )
 }
 
-/// The errors for the measured run itself: |simulated / measured - 1| for the step time, and |predicted - measured| for
-/// the bubble (the idle share of workers x step time).
+/// The errors of predictions for the logged run itself, whose step time and bubble (the idle share of workers x step
+/// time) were measured. The error of the step time is relative, |simulated / measured - 1|, and that of the bubble is
+/// |predicted - measured|.
 struct OwnError {
     step: f64,
     bubble: f64,

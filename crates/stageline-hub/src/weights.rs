@@ -1,4 +1,4 @@
-//! A weights file: maps it into memory and parses its safetensors header.
+//! Maps a weights file of a model into memory and parses its safetensors header.
 //!
 //! The file is the length of the header (8 bytes, little-endian), the header as JSON, and the tensors without gaps.
 

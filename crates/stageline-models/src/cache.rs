@@ -90,10 +90,10 @@ impl BlockCache {
         self.model.position()
     }
 
-    /// Computes the causal attention of a block as [`causal_attention`] does. The input `[batch, length, columns]` has
-    /// the queries, keys and values of all heads side by side; the output is `[batch, length, query heads x head
-    /// size]`. While the key-value cache is on, queries also attend to the kept keys and values of earlier inputs, and
-    /// the new keys and values are kept.
+    /// Computes the causal self-attention of a transformer block, with [`causal_attention`]. The input `[batch, length,
+    /// columns]` has the queries, keys and values of all heads side by side; the output is `[batch, length, query heads
+    /// x head size]`. While the key-value cache is on, queries also attend to the kept keys and values of earlier
+    /// inputs, and the new keys and values are kept.
     pub(crate) fn attend(&self, query_key_value: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
         let (position, text) = {
             let generated = self.model.0.lock();

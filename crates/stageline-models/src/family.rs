@@ -1,5 +1,5 @@
-//! The model families that are known ([`Family`]), with one type for all first layers, one for all blocks and one for
-//! all heads, so that every model is a row of layers of the same types.
+//! The model families that are known ([`Family`]). All families share one type for first layers, one for blocks and one
+//! for heads, so every model is a row of layers (first layer, blocks, last layer) of the same types.
 
 use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor};

@@ -128,10 +128,10 @@ impl LanguageModel {
 pub struct Generation<'a> {
     model: &'a LanguageModel,
     pipeline: &'a mut Pipeline<Tokens, Logits, Tokens>,
-    /// The tokens of a text to continue that the pipeline has not processed yet: first the prompt, and later the newest
-    /// token.
+    /// The tokens of the text being generated that the pipeline has not processed yet: first the prompt, and later the
+    /// newest token.
     input: Vec<u32>,
-    /// The number of tokens of a text to continue that the pipeline has processed.
+    /// The number of tokens of the text being generated, prompt included, that the pipeline has processed so far.
     known: usize,
     sampling: Sampling,
     random: ChaCha8Rng,

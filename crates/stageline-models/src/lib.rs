@@ -1,10 +1,10 @@
 //! Language models for [Stageline](stageline): GPT-2 and the Llama family (Llama, Mistral, Qwen2, Qwen3, SmolLM), as
-//! rows of layers that a pipeline cuts into stages, with weights in Hugging Face's format.
+//! layers that a pipeline partitions into stages, with weights in Hugging Face's format.
 //!
-//! [`LanguageModel::open`] reads a folder of the hub, and [`LanguageModel::row`] gives the layers. Each stage reads its
-//! own tensors from the memory-mapped files when it is built, so the whole model is never in memory.
-//! [`LanguageModel::export`] writes the trained parameters in the files, names, shapes and types of the folder they
-//! came from. [`Generation`] continues a text with a pipeline that stays alive.
+//! [`LanguageModel::open`] reads a folder of the hub, and [`LanguageModel::row`] gives the layers: the embeddings, the
+//! blocks and the head. Each stage reads its own tensors from the memory-mapped files when it is built, so the whole
+//! model is never in memory. [`LanguageModel::export`] writes the trained parameters in the files, names, shapes and
+//! types of the folder they came from. [`Generation`] continues a text with a pipeline that stays alive.
 //!
 //! ```no_run
 //! use burn::{optim::AdamWConfig, tensor::Device};

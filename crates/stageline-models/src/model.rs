@@ -1,4 +1,5 @@
-//! A language model ([`LanguageModel`]): its configuration, the source of its parameters, and its layers as a row.
+//! A language model ([`LanguageModel`]): its configuration, the source of its parameters, and its layers (embeddings,
+//! blocks and head).
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -113,7 +114,7 @@ impl LanguageModel {
     }
 
     /// Returns the model as a row of layers (embeddings, blocks and head), which a pipeline can cut into stages.
-    /// Checkpoints of such a pipeline can be resumed with any cut.
+    /// Checkpoints of such a pipeline can be resumed with any cut (partition of the layers into stages).
     pub fn row(&self) -> Row<Embeddings, Block, Head> {
         let [first, block, last] = [(); 3].map(|()| Arc::clone(&self.0));
         let row = Row::new(

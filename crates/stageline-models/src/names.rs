@@ -42,8 +42,9 @@ impl Name {
 
 /// The names of all tensors of a model family on the Hugging Face hub, by the layer and the parameter.
 pub struct Names {
-    /// The prefix of the names of all tensors except that of an untied head, such as `model.`. Folders of a model that
-    /// was saved without a head lack the prefix.
+    /// The prefix of the names of a model family's tensors, such as `model.`. The projection of an untied head (a head
+    /// that does not share the table of token embeddings) has no prefix. Folders of a model that was saved without a
+    /// head lack the prefix.
     pub root: &'static str,
     pub embeddings: &'static [Name],
     /// The part of the names of blocks' tensors between the root prefix and the index of the block, such as `layers.`.
@@ -61,7 +62,8 @@ pub struct Names {
 /// parameter is the table of token embeddings.
 pub const OUTPUT: &str = "output.weight";
 
-/// The name on the Hugging Face hub of the tensor of an untied head's projection to the vocabulary.
+/// The name on the Hugging Face hub of the tensor that an untied head (a head that does not share the table of token
+/// embeddings) has for its projection to the vocabulary.
 pub const UNTIED: &str = "lm_head.weight";
 
 /// The names of the tensors of one model on the Hugging Face hub. Depending on the model's folder, the names begin with

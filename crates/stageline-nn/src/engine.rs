@@ -1,7 +1,8 @@
-//! The backends that this crate is built with, and our own operations in their autodiff graphs.
+//! The backends that this crate is built with, and the recording of this crate's own operations in their autodiff
+//! graphs.
 //!
-//! burn's tensors have no backend in their type. An operation of our own needs the primitive tensor of one backend, so
-//! every backend of the build is tried in turn.
+//! burn's tensors have no backend in their type. An operation of this crate needs the primitive tensor of one backend,
+//! so every backend of the build is tried in turn.
 
 use std::marker::PhantomData;
 

@@ -1,4 +1,5 @@
-//! Tests the recommended trainings of synthetic runs, whose costs and noise are given by the test.
+//! Tests which trainings are recommended from the logs of synthetic runs, whose costs and gradient noise are given by
+//! the test.
 
 mod synthetic;
 
@@ -25,8 +26,8 @@ fn noise(log: &RunLog) -> NoiseScales {
     log.noise_scales().unwrap()
 }
 
-/// Returns the question which training reaches the loss of a run soonest, for the run's own number of workers under
-/// 1F1B and with at most `most_workers` workers.
+/// Returns the question which settings let a training reach the loss of a run soonest, for the run's own number of
+/// workers under 1F1B. The recommended training may have at most `most_workers` workers.
 fn question<'a>(log: &'a RunLog, noise: &'a NoiseScales, most_workers: usize) -> Question<'a> {
     let (workers, micro_batches) = (log.plan.workers(), log.plan.micro_batches());
     let target = Target { workers, micro_batches, schedule: &OneFOneB, cut: Cut::Balanced };
@@ -138,7 +139,8 @@ fn another_schedule_is_recommended_if_its_training_is_a_tenth_shorter() {
     assert!(text.contains(" than 1f1b with M = 1, "), "{text}");
 }
 
-/// Tests that more workers are recommended only where they are used well: with many micro-batches.
+/// Tests that more workers are recommended only for trainings that use them efficiently, which are those with many
+/// micro-batches.
 #[test]
 fn more_workers_are_recommended_while_they_are_used_well() {
     let run = log(&[1.0; 8], 2, 4, 0.0);
@@ -181,8 +183,8 @@ fn fewer_workers_are_recommended_if_links_make_the_pipeline_slower() {
     assert!(advice.alternatives.left_out.iter().any(unlinked), "{:?}", advice.alternatives.left_out);
 }
 
-/// Tests the recommendation of larger micro-batches, whose costs follow from two runs: a + b x size, so a token of a
-/// larger micro-batch takes less time.
+/// Tests the recommendation of larger micro-batches, whose costs are computed from the logs of two runs: a + b x size,
+/// so a token of a larger micro-batch takes less time.
 #[test]
 fn larger_micro_batches_are_recommended_if_two_sizes_are_measured() {
     let of_size = |tokens: f64| {
@@ -251,8 +253,8 @@ fn without_noise_trainings_have_a_throughput_and_no_steps() {
     }
 }
 
-/// Tests a run whose plan no schedule generates: it is compared with schedules, and not with other numbers of workers or
-/// micro-batches under the same plan.
+/// Tests the recommendation for a run whose plan no schedule generates: the run's plan is compared with those of
+/// schedules, and not with itself for other numbers of workers or micro-batches.
 #[test]
 fn a_plan_without_a_generator_is_compared_with_schedules() {
     let log = noisy(log(&[1.0; 8], 2, 3, 0.0), 1e5);

@@ -27,8 +27,8 @@ fn run(estimates: &[Option<(f64, f64)>]) -> RunLog {
     log
 }
 
-/// Returns the number of steps with batches of the weight `batch` that one step of a test's run is worth, at a known
-/// noise scale.
+/// Returns the number of steps with batches of the weight `batch` that lower the loss as much as one step of a test's
+/// run, at a known noise scale.
 fn worth(scale: f64, batch: f64) -> f64 {
     (1.0 + scale / batch) / (1.0 + scale / BATCH)
 }

@@ -68,8 +68,9 @@ fn links_of_the_run_connect_the_same_workers_in_a_prediction() {
     assert!(predict(&measured.over(link).unwrap(), 6, &OneFOneB).is_ok());
 }
 
-/// Tests that the transfer time in a send of the log is not counted again in a prediction. The rest of the send, which
-/// keeps the worker busy, is counted at every boundary.
+/// Tests that a prediction counts the time of a transfer over a network link once, although the logged duration of a
+/// send may contain it. Only the rest of the send, which keeps the worker busy, is added at every boundary between
+/// stages.
 #[test]
 fn transfer_time_is_counted_once() {
     let link = Link { latency: 0.25, bandwidth: 1e6 };
@@ -93,8 +94,9 @@ fn transfer_time_is_counted_once() {
     assert!((step(&log) - (without_sends - 2.0 * 2.25) - 6.0 * 2.375).abs() < 1e-9, "{}", step(&log));
 }
 
-/// Tests that predicted steps are 1.25 times as long as simulated ones if the run's own steps were. A run over network
-/// links gets no such factor, because its links may be the reason.
+/// Tests the prediction for a run whose steps took 1.25 times as long as they are simulated: predicted steps are 1.25
+/// times as long as simulated ones too. A run over network links gets no such factor, because its links may be the
+/// reason.
 #[test]
 fn steps_that_vary_take_longer_than_simulated_in_predictions_too() {
     let log = log(&[1.0; 4], 2, 4, 0.5);
@@ -256,7 +258,7 @@ fn unequal_layers_are_balanced() {
     assert_eq!(error.to_string(), "6 layers cannot be cut into 7 stages; ask for 1 to 6 stages");
 }
 
-/// Tests the prediction of the measured run itself, whose partition of the layers is uneven and so differs from the
+/// Tests the prediction of the logged run itself, whose partition of the layers is uneven and so differs from the
 /// balanced one.
 #[test]
 fn the_run_itself_is_predicted_with_its_own_partition() {

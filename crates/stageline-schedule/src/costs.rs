@@ -1,8 +1,8 @@
 //! Costs: the time of every forward, backward, transfer and optimizer step of a plan.
 //!
-//! The input is measured or assumed times, in any one unit. The output is [`Costs`], which `check` replays a plan with
-//! and `simulate` and `search` evaluate. This module must not depend on a particular plan: it answers for any stage and
-//! micro-batch that it has costs for.
+//! The input is measured or assumed times, in any one unit. The output is [`Costs`]: `check` replays plans with them,
+//! and `simulate` and `search` evaluate plans by them. This module must not depend on a particular plan: it has the
+//! costs of stages and micro-batches, whatever the plan.
 
 use crate::plan::{Action, Carried, Compute, Transfer};
 

@@ -1,4 +1,4 @@
-//! AdamW with exact bias corrections ([`AdamW`]).
+//! The optimizer AdamW with exact bias corrections, which are computed in f64 ([`AdamW`]).
 
 use burn::optim::{AdamWState, AdaptiveMomentumState, Optimizer};
 use burn::tensor::{Device, Tensor};

@@ -1,9 +1,9 @@
 //! Whole trainings with Stageline: a program brings a model and its data, and this crate does the rest.
 //!
-//! [`Program::main`] reads the settings from the command line, a TOML file and a checkpoint. [`Run::train`] cuts the
-//! model, estimates the memory, and trains with batches that are read ahead of the steps. It writes checkpoints in the
-//! background, resumes from them, evaluates held-out samples, and writes a log, a trace, TensorBoard's files and an
-//! HTML page. The first Ctrl-C ends a training with a checkpoint.
+//! [`Program::main`] reads the settings from the command line, a TOML file and a checkpoint. [`Run::train`] partitions
+//! the model into stages, estimates the memory, and trains with batches that are read ahead of the steps. It writes
+//! checkpoints in the background, resumes from them, evaluates held-out samples, and writes a log, a trace,
+//! TensorBoard's files and an HTML page. The first Ctrl-C ends a training with a checkpoint.
 //!
 //! ```no_run
 //! use std::process::ExitCode;
@@ -40,8 +40,10 @@
 //! - `training`: one training, from a job, a model and its data to the trained pipeline (`Run`, `Trained`).
 //! - `adamw`: AdamW with exact bias corrections, as PyTorch has them.
 //! - `muon`: Muon for matrices, beside AdamW for all other parameters.
-//! - `model`, `data`: the two traits that a program implements or gets from a [`Row`](stageline::Row).
-//! - `plan`: chooses the plan (a schedule, a file, or a search), the cut and the devices of the stages (`Planned`).
+//! - `model`, `data`: the two traits that a program implements. A [`Row`](stageline::Row), which is a model as first
+//!   layer, blocks and last layer, implements the first one.
+//! - `plan`: chooses the plan (a schedule, a file, or a search), the cut (partition of the layers into stages) and the
+//!   devices of the stages (`Planned`).
 //! - `recipe`: builds the pipelines of a training from its job and plan, and describes the run (`Recipe`).
 //! - `memory`: estimates the memory of a training, and refuses one that does not fit, with proposals for other flags
 //!   (`Demand`).

@@ -67,9 +67,9 @@ fn memory_of_all(devices: &[Device], of: impl Fn(&Device) -> Option<u64>) -> Opt
 /// Estimates the memory that training steps need on each device, and refuses a job that does not fit into it. With
 /// `--recompute auto`, also chooses the least recomputation that fits.
 ///
-/// The estimate always runs a step, which it rolls back. So on GPUs the kernels of a step are compiled and tuned before
-/// the first step, and the user is told so. The returned estimate is `None` if the memory in use on these devices
-/// cannot be measured.
+/// The estimate always runs a step, which it rolls back. GPUs compile and tune the kernels of a step meanwhile, and a
+/// message on the terminal says so. The returned estimate is `None` if the memory in use on these devices cannot be
+/// measured.
 ///
 /// # Errors
 /// Returns an error that proposes other flags if the job does not fit, and an error if `--memory` or `--recompute auto`
@@ -92,8 +92,9 @@ where
     Ok(estimated)
 }
 
-/// Estimates the memory of a job by a step that is rolled back, as [`estimate`] does, without telling the user about
-/// compiled kernels.
+/// Estimates the memory of a training job by running a step and rolling it back, and checks that the job fits into the
+/// memory of its devices. With `--recompute auto`, also chooses the least recomputation that fits. Prints nothing about
+/// the kernels that GPUs compile meanwhile, because the caller does.
 fn rehearse<In, Out, Target, D>(
     pipeline: &mut Pipeline<In, Out, Target>,
     data: &D,
@@ -158,8 +159,8 @@ const UNKNOWN: &str = "memory in use is not known: the program does not count it
 /// devices, as `fits` decides. Returns `None` if the memory cannot be estimated.
 ///
 /// # Errors
-/// Returns an error that proposes other flags if the job does not fit. Full recomputation is then estimated too,
-/// because it is one of the proposals.
+/// Returns an error that proposes other flags if the job does not fit. To propose full recomputation, the function then
+/// estimates the memory with it too.
 fn refuse<In: Payload, Out: Payload, Target: Payload>(
     pipeline: &mut Pipeline<In, Out, Target>,
     estimate: impl Fn(&mut Pipeline<In, Out, Target>) -> Result<Option<MemoryEstimate>>,
@@ -181,8 +182,8 @@ fn refuse<In: Payload, Out: Payload, Target: Payload>(
 pub struct Demand<'a> {
     pub job: &'a Job,
     pub planned: &'a Planned,
-    /// The largest number of stages into which the model can be cut; an error message proposes no more stages than
-    /// this.
+    /// The largest number of stages into which the model of a training can be partitioned; an error message proposes no
+    /// more stages than this.
     pub most_stages: usize,
     pub step: usize,
     pub resumed: bool,

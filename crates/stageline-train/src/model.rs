@@ -1,4 +1,5 @@
-//! The models that a training can cut ([`Model`]): a row of layers, or a chain of stages that the user has cut.
+//! The models from which a training builds its pipeline ([`Model`]): layers that the training partitions into stages,
+//! or stages that the user's code has made by hand.
 
 use anyhow::{Context, Result, bail};
 use burn::tensor::Device;
@@ -6,8 +7,8 @@ use stageline::{Costs, Cut, LossStage, Modules, Payload, PipelineBuilder, Row, S
 
 use crate::fingerprint::fingerprint;
 
-/// A model from which a pipeline is built: either a sequence of layers that can be cut into stages automatically, or a
-/// model that the user has cut into stages by hand.
+/// A model from which a training builds its pipeline: either a sequence of layers that can be cut into stages
+/// automatically, or a model that the user has cut into stages by hand.
 pub trait Model {
     /// The type of the model's input, which the first stage receives from a batch.
     type Input: Payload;
@@ -38,8 +39,8 @@ pub trait Model {
     }
 
     /// Returns the builder of a pipeline of this model. `configs` has the device, the optimizer and the learning rates
-    /// of each stage, so its length is the number of stages. `cut` says which layers each stage has; it must be `None`
-    /// for a model that is cut by hand.
+    /// of each stage, so its length is the number of stages. `cut` is the partition of the layers into stages; it must
+    /// be `None` for a model that is cut by hand.
     ///
     /// # Errors
     /// Returns an error if the model cannot be cut into these stages.

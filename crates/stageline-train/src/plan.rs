@@ -44,8 +44,8 @@ pub fn costs<M: Model>(model: &M, sample: M::Input, job: &Job, are_written: bool
 ///
 /// # Errors
 /// Returns an error if the schedule does not allow the number of chunks (stages per worker), a plan file is invalid or
-/// made for other numbers of workers or micro-batches, the search finds no plan, or the cut does not fit the number of
-/// stages.
+/// made for other numbers of workers or micro-batches, the search finds no plan, or the cut (the partition of the
+/// layers into stages) does not fit the number of stages.
 pub fn choose(running: &Running, training: &Training, costs: Option<&Costs>) -> Result<Planned> {
     let (workers, micro_batches) = (running.workers, training.micro_batches);
     let (schedule, stages): (Arc<dyn Schedule + Send + Sync>, usize) = match (&running.schedule, running.chunks) {
@@ -181,7 +181,7 @@ fn stage_costs(costs: Option<&Costs>, speeds: &[f64]) -> Result<PlanCosts> {
     Ok(PlanCosts::by_stage(stages.collect()))
 }
 
-/// A schedule with another number of stages (chunks) on each worker than its default.
+/// A schedule that is changed so that each worker has another number of stages (chunks) than by the schedule's default.
 struct Chunked {
     schedule: &'static (dyn Schedule + Sync),
     chunks: usize,
@@ -279,8 +279,8 @@ mod tests {
         Job::of(TrainingFlags::from_arg_matches(&matches).unwrap(), Settings(BTreeMap::new())).unwrap()
     }
 
-    /// Tests that a model's layers are run to find their costs only if their FLOPs or times are needed; for a cut that
-    /// is given as a list, they mostly are not.
+    /// Tests that a model's layers are run to find their costs only if their FLOPs or times are needed; if the user
+    /// gives the cut (the partition into stages) as a list, they mostly are not.
     #[test]
     fn no_layer_is_run_for_a_list_cut_whose_flops_nobody_needs() {
         let layer = |device: &Device| Layer { linear: LinearConfig::new(2, 2).init(device) };

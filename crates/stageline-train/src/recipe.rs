@@ -1,4 +1,5 @@
-//! Builds the pipelines of a training from its settings and its plan ([`Recipe`]): to train, and to verify.
+//! Builds the pipelines of a training from its settings and its plan ([`Recipe`]): the pipeline that trains, and those
+//! that `--verify` compares with full-batch training on one device.
 
 use std::collections::BTreeMap;
 use std::num::NonZero;
@@ -25,15 +26,15 @@ use crate::settings::job::{Job, without_decay};
 /// The type of the pipelines that are built from a model of the type `M`.
 pub type PipelineOf<M> = Pipeline<<M as Model>::Input, <M as Model>::Output, <M as Model>::Target>;
 
-/// The settings, plan and model from which the pipeline of a run is built. Several pipelines can be built from them, as
-/// `--verify` needs.
+/// The settings, plan and model from which the pipeline of a run is built. The flag `--verify`, which compares the
+/// pipeline with full-batch training on one device, builds several pipelines from them.
 pub struct Recipe<'a, M> {
     pub job: &'a Job,
     pub model: &'a M,
     pub planned: &'a Planned,
     pub optimizer: ModuleOptimizer,
-    /// The optimizer of the first and the last layer of a row of layers; `None` if these layers have the optimizer of
-    /// all other layers.
+    /// The optimizer of the model's first and last layer; `None` if these two layers have the optimizer of all other
+    /// layers.
     ends: Option<AdamW>,
     pub learning_rate: ModuleLrScheduler,
 }
@@ -65,15 +66,15 @@ impl<'a, M: Model> Recipe<'a, M> {
         Ok(())
     }
 
-    /// Builds the pipeline, and restores the state of `checkpoint` if one is given. Returns the pipeline, and the
-    /// device of each stage of the first replica.
+    /// Builds the pipeline of a training, and restores the state of `checkpoint` if one is given. Returns the pipeline,
+    /// and the device of each stage of the first replica.
     pub fn build(&self, checkpoint: Option<Checkpoint>) -> Result<(PipelineOf<M>, Vec<Device>)> {
         let devices = self.planned.devices(&self.job.running, self.job.training.micro_batches)?;
         Ok((self.builder(&devices, checkpoint)?.build()?, devices.into_iter().next().unwrap_or_default()))
     }
 
-    /// Returns the builder of the pipeline, with freshly initialised parameters or with the state of `checkpoint`.
-    /// `devices` has a list for each replica, with the device of each of its stages.
+    /// Returns the builder of a training's pipeline, with freshly initialised parameters or with the state of
+    /// `checkpoint`. `devices` has a list for each replica, with the device of each of its stages.
     fn builder(
         &self,
         devices: &[Vec<Device>],

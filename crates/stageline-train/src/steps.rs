@@ -17,8 +17,8 @@ use crate::settings::job::Job;
 use crate::settings::values::FlushName;
 use crate::watch::Watch;
 
-/// A function that is called after every step with the step's report and its metrics. The function may add values to
-/// the metrics, which are written to the log afterwards.
+/// A function of the user's program that is called after every training step with the step's report and its metrics.
+/// The function may add values to the metrics, which are written to the log afterwards.
 pub type OnStep = Box<dyn FnMut(&StepReport, &mut BTreeMap<String, f64>)>;
 
 /// The loop over the steps of a training, with its settings, its writer of checkpoints and its progress bar. The
@@ -85,8 +85,8 @@ impl Loop<'_> {
         })
     }
 
-    /// Finishes the outputs of the training, and ends the process while a thread is still in `Data::batch`. The exit
-    /// status is 0, or 1 after an error.
+    /// Ends the process because a thread is still blocked in the user's `Data::batch` after a stop signal. Before that,
+    /// the last checkpoint, the trace and the page are completed. The exit status is 0, or 1 after an error.
     fn leave(&mut self, log: &Log, ended: Result<()>) -> ! {
         let finished = self.keeper.finish().and(log.close());
         eprintln!("`Data::batch` has not returned since the signal; the process ends without it");

@@ -166,7 +166,7 @@ pub struct TokenRows {
 }
 
 impl TokenRows {
-    /// Reads a JSON file with an array of equally long arrays of tokens.
+    /// Reads the rows of tokens for a training from a JSON file with an array of equally long arrays of tokens.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read, has no such array, or has no tokens.

@@ -1,4 +1,4 @@
-//! One training ([`Run`]): from the settings, a model and its data to the trained pipeline ([`Trained`]).
+//! One training run ([`Run`]): from the settings, a model and its data to the trained pipeline ([`Trained`]).
 
 use std::collections::BTreeMap;
 
@@ -127,8 +127,8 @@ impl<F> Run<F> {
 
     /// Trains the model on the data as the settings say.
     ///
-    /// Returns the trained pipeline, or `None` if the run only verified the pipeline (`--verify`), or was ended early
-    /// by `--stop-after` or a signal.
+    /// Returns the trained pipeline, or `None` if the run only compared the pipeline with full-batch training on one
+    /// device (`--verify`), or was ended early by `--stop-after` or a signal.
     ///
     /// # Errors
     /// Returns an error if the settings do not fit the model or the data, the training does not fit into the memory, a

@@ -1,4 +1,4 @@
-//! JSON that keeps every bit of a float and refuses a repeated key.
+//! Reads and writes the JSON of a checkpoint's manifest, so that floats keep every bit and a repeated key is an error.
 //!
 //! The JSON parser may read a float one off in its last bit. A float that it does not read back exactly is written as a
 //! string: see [`exact_float`] and [`exact_values`]. [`unique_keys`] reads a map.

@@ -69,7 +69,8 @@ impl Store {
         self.save_observed(checkpoint, &mut |_| {})
     }
 
-    /// Saves like [`save`](Self::save), and calls `at` just before every operation that changes what a crash would
+    /// Saves a checkpoint with the steps of [`save`](Self::save): it is written into a temporary folder, the folder is
+    /// renamed, and old checkpoints are removed. Calls `at` just before every operation that changes what a crash would
     /// leave on disk, and once at the end. A test can simulate a crash at each of these points.
     ///
     /// # Errors

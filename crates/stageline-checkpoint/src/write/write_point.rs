@@ -1,65 +1,71 @@
-//! The operations of a checkpoint's save between which a crash leaves different things on disk: [`WritePoint`].
+//! The points of a checkpoint's save at which a crash would leave different things on disk: [`WritePoint`].
 
-/// The next operation of a checkpoint's save, as reported by [`Store::save_observed`](crate::Store::save_observed) just
-/// before it.
+/// A point of a checkpoint's save, named by the operation that comes next.
+/// [`Store::save_observed`](crate::Store::save_observed) reports it just before that operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WritePoint {
-    /// The save of a checkpoint is about to create its temporary folder.
+    /// The point of a checkpoint's save just before the save creates its temporary folder.
     CreateTemporary,
-    /// The save of a checkpoint is about to create the subfolder for the optimizer state in its temporary folder.
+    /// The point of a checkpoint's save just before the save creates the subfolder for the optimizer state in its
+    /// temporary folder.
     CreateSubfolder,
-    /// The save of a checkpoint is about to create a file, and to write the header of a tensor file or the whole index.
+    /// The point of a checkpoint's save just before the save creates a file, and writes the header of a tensor file or
+    /// the whole index.
     WriteFile {
-        /// The position of the file that is about to be created, in the order in which the save writes the checkpoint's
+        /// The position of the file that the save creates next, in the order in which it writes the checkpoint's files,
+        /// counted from 0.
+        file: usize,
+    },
+    /// The point of a checkpoint's save just before the save writes the tensors of a file, after the file's header.
+    WriteTensors {
+        /// The position of the file whose tensors the save writes next, in the order in which it writes the
+        /// checkpoint's files, counted from 0.
+        file: usize,
+    },
+    /// The point of a checkpoint's save just before the save makes the contents of a file durable by syncing them to
+    /// disk.
+    SyncFile {
+        /// The position of the file that the save makes durable next, in the order in which it writes the checkpoint's
         /// files, counted from 0.
         file: usize,
     },
-    /// The save of a checkpoint is about to write the tensors of a file, after the file's header.
-    WriteTensors {
-        /// The position of the file whose tensors are about to be written, in the order in which the save writes the
-        /// checkpoint's files, counted from 0.
-        file: usize,
-    },
-    /// The save of a checkpoint is about to make the contents of a file durable.
-    SyncFile {
-        /// The position of the file that is about to be made durable, in the order in which the save writes the
-        /// checkpoint's files, counted from 0.
-        file: usize,
-    },
-    /// The save of a checkpoint is about to make the file names in the optimizer state's subfolder durable.
+    /// The point of a checkpoint's save just before the save makes the file names in the optimizer state's subfolder
+    /// durable.
     SyncSubfolder,
-    /// The save of a checkpoint is about to create and write the manifest.
+    /// The point of a checkpoint's save just before the save creates and writes the manifest.
     WriteManifest,
-    /// The save of a checkpoint is about to make the contents of the manifest durable.
+    /// The point of a checkpoint's save just before the save makes the contents of the manifest durable.
     SyncManifest,
-    /// The save of a checkpoint is about to make the file names in its temporary folder durable.
+    /// The point of a checkpoint's save just before the save makes the file names in its temporary folder durable.
     SyncTemporary,
-    /// The save is about to rename its temporary folder to the checkpoint's name, with which the checkpoint begins to
-    /// exist.
+    /// The point of a checkpoint's save just before the save renames its temporary folder to the checkpoint's name,
+    /// with which the checkpoint begins to exist.
     Rename,
-    /// The save is about to make the new checkpoint's name durable by syncing the folder of checkpoints.
+    /// The point of a checkpoint's save just before the save makes the new checkpoint's name durable by syncing the
+    /// folder of checkpoints.
     SyncFolder,
-    /// The save is about to undo the rename of the new checkpoint, because the new name could not be made durable.
+    /// The point of a checkpoint's save just before the save undoes the rename of the new checkpoint, because the new
+    /// name could not be made durable.
     UndoRename,
-    /// The save is about to make the undone rename of the new checkpoint durable, and then to remove its temporary
-    /// folder.
+    /// The point of a checkpoint's save just before the save makes the undone rename of the new checkpoint durable, and
+    /// then removes its temporary folder.
     SyncUndo,
-    /// The save of a checkpoint is about to rename an old checkpoint to a temporary name, before the old checkpoint's
-    /// files are removed.
+    /// The point of a checkpoint's save just before the save renames an old checkpoint to a temporary name. The old
+    /// checkpoint's files are removed after that.
     HideOld {
-        /// The position of the old checkpoint that is about to be renamed among those that this save removes, oldest
-        /// first, counted from 0.
+        /// The position of the old checkpoint that the save renames next, among those that it removes, oldest first,
+        /// counted from 0.
         old: usize,
     },
-    /// The save of a checkpoint is about to make the renames of all old checkpoints durable.
+    /// The point of a checkpoint's save just before the save makes the renames of all old checkpoints durable.
     SyncHidden,
-    /// The save of a checkpoint is about to remove the files of an old checkpoint.
+    /// The point of a checkpoint's save just before the save removes the files of an old checkpoint.
     RemoveOld {
-        /// The position of the old checkpoint whose files are about to be removed among those that this save removes,
-        /// oldest first, counted from 0.
+        /// The position of the old checkpoint whose files the save removes next, among the old checkpoints that it
+        /// removes, oldest first, counted from 0.
         old: usize,
     },
-    /// The save of the checkpoint is complete and returns.
+    /// The end of a checkpoint's save: the save is complete and returns.
     Done,
 }

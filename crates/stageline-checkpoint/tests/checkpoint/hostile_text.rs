@@ -1,6 +1,6 @@
-//! Tests text in a checkpoint that would do harm on a terminal.
+//! Tests text in a checkpoint, such as control characters, that would do harm on a terminal.
 //!
-//! Wherever a file contains text, such text is refused with a message that obeys the rules.
+//! Wherever a file contains text, such text is refused with a message that is safe to print.
 
 use std::fs;
 
@@ -11,8 +11,8 @@ use crate::rules::texts;
 use crate::target::{Target, pretty, shard};
 use crate::{rules, toy};
 
-/// Asserts that a changed checkpoint is refused with an error that names one of its files. `toy::read` checks the rules
-/// for messages.
+/// Asserts that a changed checkpoint is refused with an error that names one of its files. `toy::read` checks that the
+/// message is safe to print.
 fn refused(target: &Target, file: &str, place: &str) {
     let damage = target.damage(file);
     assert!(!damage.starts_with("unexpected: "), "{place}: {damage:.2000}");

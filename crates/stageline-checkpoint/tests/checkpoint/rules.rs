@@ -1,4 +1,4 @@
-//! Checks the rules for every error message about checkpoints, whatever text the checkpoint contains.
+//! Checks that every error message about checkpoints is short and safe to print, whatever text the checkpoint contains.
 
 use std::error::Error;
 

@@ -1,5 +1,5 @@
-//! The part of `stageline advise` that answers how many micro-batches (M) a step should have: tables of trainings, and
-//! the recommended one.
+//! The part of `stageline advise` that answers how many micro-batches (M) a step should have. It prints tables of
+//! predicted trainings, and the training that it recommends.
 
 use anyhow::Result;
 use stageline_report::{
@@ -9,25 +9,27 @@ use stageline_report::{
 
 use crate::measured_search::starts;
 
-/// The input for the answer to how many micro-batches (M) a step should have: the logged run, and what limits the
-/// recommended training.
+/// The input for the question how many micro-batches (M) a step should have, which `stageline advise` answers: the log
+/// of a run, and the limits for the recommended training.
 pub(super) struct Accumulation<'a> {
     pub(super) log: &'a RunLog,
-    /// The name of the schedule for which other settings are compared, and its number of chunks (stages) on a worker.
+    /// The name of the schedule in the plan that the user gives to `stageline advise`. Trainings with other settings
+    /// are compared with this plan.
     pub(super) schedule: &'a str,
     pub(super) chunks: usize,
     /// The costs of a run of the same model with micro-batches of another size, by which larger micro-batches are
     /// predicted.
     pub(super) other_size: Option<&'a Measured>,
-    /// The memory of each worker in bytes, into which a recommended training must fit.
+    /// The memory of each worker in bytes, into which the training that `stageline advise` recommends must fit.
     pub(super) memory: Option<f64>,
     pub(super) most_workers: Option<usize>,
 }
 
 impl Accumulation<'_> {
-    /// Returns a table of trainings with 1 to 256 micro-batches, a table of other settings, and the recommended one with
-    /// its reason. `target` is the plan whose settings vary. Without gradient noise in the log, the first table has no
-    /// times to the loss of the run, and the text says what to run for a recommendation.
+    /// Returns, as text, the answer to how many micro-batches (M) a step should have: a table of predicted trainings
+    /// with 1 to 256 micro-batches, a table of trainings with another setting, and the recommended training with its
+    /// reason. `target` is the plan whose settings vary. If the log has no gradient noise, the first table does not say
+    /// how long each training needs to reach the loss of the run, and the text says what to run for a recommendation.
     pub(super) fn answer(&self, measured: &Measured, target: Target) -> Result<String> {
         match self.log.noise_scales() {
             Ok(noise) => self.by_noise(measured, target, &noise),
@@ -68,7 +70,7 @@ impl Accumulation<'_> {
         Ok(text)
     }
 
-    /// Returns the command-line flags with which a training has the recommended settings.
+    /// Returns the command-line flags for a training with the settings that `stageline advise` recommends.
     fn flags(&self, recommendation: &Recommendation) -> String {
         let Recommendation { change, training, .. } = recommendation;
         let (schedule, chunks) = match change {
@@ -101,7 +103,8 @@ impl Accumulation<'_> {
     }
 }
 
-/// Returns the text with a line for each reason why settings are not compared, which names these settings.
+/// Returns a text about the settings, such as schedules, for which there is no prediction: one line for each reason,
+/// with the names of the settings.
 fn left_out(alternatives: &Alternatives) -> String {
     let mut by_reason: Vec<(String, Vec<String>)> = Vec::new();
     for (change, reason) in &alternatives.left_out {

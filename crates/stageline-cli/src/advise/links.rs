@@ -1,4 +1,4 @@
-//! The parts of `stageline advise` about network links and hosts, as text.
+//! The parts of the recommendation by `stageline advise` about network links and hosts, formatted as text.
 
 use anyhow::Result;
 use stageline_report::{Crossing, HostCut, Link, Measured, Prediction, Target};

@@ -104,7 +104,8 @@ pub(crate) fn run(flags: &Flags) -> Result<()> {
     print(&text)
 }
 
-/// The input of a recommendation: the flags of `advise`, the log of the run, and the schedule of the recommended run.
+/// The input of a recommendation by `stageline advise`: the flags of the command, the log of a run, and the schedule of
+/// the recommended run.
 struct Asked<'a> {
     flags: &'a Flags,
     log: &'a RunLog,
@@ -120,8 +121,8 @@ impl Asked<'_> {
         Target { workers, micro_batches: self.log.plan.micro_batches(), schedule: self.schedule, cut }
     }
 
-    /// Returns the recommendation without --hosts as text, and the recommended partition of the layers into stages,
-    /// which is the most even one by the measured time of a forward and backward.
+    /// Returns the recommendation of `stageline advise` without --hosts as text, and the recommended partition of the
+    /// layers into stages, which is the most even one by the measured time of a forward and backward.
     fn any_cut(&self, measured: Measured) -> Result<(String, Vec<Range<usize>>)> {
         let measured = self.flags.link.apply(measured)?;
         let workers = self.flags.stages.unwrap_or(self.log.plan.workers());
@@ -137,9 +138,9 @@ impl Asked<'_> {
         Ok((text, cut))
     }
 
-    /// Returns the recommendation with --hosts as text, and the recommended partition of the layers into stages. This
-    /// partition has the shortest predicted step of those whose boundaries between hosts are stage boundaries of the
-    /// logged run.
+    /// Returns the recommendation of `stageline advise` with --hosts as text, and the recommended partition of the
+    /// layers into stages. This partition has the shortest predicted step of those whose boundaries between hosts are
+    /// stage boundaries of the logged run.
     fn cut_between_hosts(&self, measured: Measured) -> Result<(String, Vec<Range<usize>>)> {
         let hosts = Hosts::new(self.flags.hosts.clone())?;
         let link = self.flags.link.link().or(measured.slowest_link());
@@ -166,8 +167,8 @@ impl Asked<'_> {
         }
     }
 
-    /// Returns the line of the recommendation that names the smallest number of micro-batches (M) whose predicted
-    /// bubble is at most `--bubble`.
+    /// Returns the line of the recommendation by `stageline advise` that names the smallest number of micro-batches (M)
+    /// whose predicted bubble is at most `--bubble`.
     fn micro_batches(&self, measured: &Measured, target: &Target) -> Result<String> {
         let (name, workers, Flags { bubble, most, .. }) = (self.name, target.workers, self.flags);
         let share = 100.0 * bubble;
@@ -195,7 +196,7 @@ impl Asked<'_> {
     }
 }
 
-/// Returns the name of a cause of idle time, with a remedy in brackets.
+/// Returns the name of a cause of workers' idle time, with a remedy for it in brackets.
 fn advice(cause: Cause) -> &'static str {
     match cause {
         Cause::Pipeline => "filling and draining the pipeline (use a larger M, or a schedule with chunks)",

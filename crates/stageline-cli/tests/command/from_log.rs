@@ -49,7 +49,8 @@ fn predict_advise_and_page_read_the_log_of_a_run() {
     assert!(refused.contains("2 layers cannot be cut into 3 stages"), "{refused}");
 }
 
-/// Tests a search for a plan with the costs of a log, whose stages take a second for a forward and two for a backward.
+/// Tests a search for a plan with the costs in the log of a run, whose stages take a second for a forward and two for a
+/// backward.
 #[test]
 fn the_search_takes_the_costs_and_the_layers_of_a_log() {
     let folder = tempfile::tempdir().unwrap();
@@ -133,8 +134,8 @@ fn the_search_takes_the_links_of_a_log_unless_flags_replace_them() {
     );
 }
 
-/// Tests the log of a training whose plan was searched or read from a file: predictions have the plan's own numbers of
-/// workers and micro-batches.
+/// Tests predictions from the log of a training whose plan was searched or read from a file: they have the plan's own
+/// numbers of workers and micro-batches.
 #[test]
 fn a_logged_plan_without_a_generator_predicts_its_own_numbers() {
     let folder = tempfile::tempdir().unwrap();

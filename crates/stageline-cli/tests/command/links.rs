@@ -1,4 +1,4 @@
-//! Tests network links and hosts: `advise` on logs of four stages.
+//! Tests what `stageline advise` prints about network links and hosts, for the logs of runs with four stages.
 
 use crate::logs::{log_of_four, write};
 use crate::{error, json, text};

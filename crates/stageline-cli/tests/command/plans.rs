@@ -1,4 +1,4 @@
-//! Tests plans without a run: `plan`, `simulate`, `search` and `check`.
+//! Tests the subcommands of `stageline` that need no log of a run: `plan`, `simulate`, `search` and `check`.
 
 use std::fs;
 use std::io::Write;

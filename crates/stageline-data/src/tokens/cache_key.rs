@@ -1,4 +1,5 @@
-//! The key of a token file: a hash by which the tokens of an unchanged source are found again.
+//! The key of a token file: a hash by which the tokens of an unchanged source (the text files to tokenise) are found
+//! again.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

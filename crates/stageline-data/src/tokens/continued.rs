@@ -76,8 +76,8 @@ impl<'a> Continued<'a> {
         Ok(text)
     }
 
-    /// Returns the part of the last tokens' text that has not been returned to the caller yet, and whether the text
-    /// before that part is still the one that was returned.
+    /// Decodes the last tokens of a text, and returns the part of their text that has not been returned to the caller
+    /// yet. Also returns whether the part that was returned earlier still has the same text.
     fn waiting(&self) -> Result<(String, bool), TokenError> {
         let text = self.encoding.decode(&self.window)?;
         match text.strip_prefix(&self.shown) {

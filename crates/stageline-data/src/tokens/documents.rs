@@ -1,4 +1,4 @@
-//! Encodes all documents of a source, in order, with bounded memory.
+//! Encodes all documents of a source (the text files to tokenise), in order and with bounded memory.
 
 use std::io::{BufReader, Read};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Tokenises a source once, and finds the token file again later: [`prepare`].
+//! Tokenises a source (the text files to tokenise) once, and finds its token file again later: [`prepare`].
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! Lists the files of a source of documents, with the metadata by which a change of a file is detected.
+//! Lists the files of a source (a file or folder to tokenise), with the metadata by which a change of a file is
+//! detected.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

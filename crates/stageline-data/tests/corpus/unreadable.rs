@@ -1,4 +1,4 @@
-//! Tests a corpus at a path that is unreadable or has no byte.
+//! Tests a corpus at a path that is unreadable or has no byte to read.
 
 use std::error::Error;
 use std::fs;

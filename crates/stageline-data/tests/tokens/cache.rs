@@ -1,4 +1,4 @@
-//! Tests that a source of text is tokenised once, and again only after a change.
+//! Tests that a source (the text files to tokenise) is tokenised once, and again only after a change.
 
 use std::fs::{self, File};
 use std::path::Path;

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use stageline_data::{Bytes, Encode, TokenError, TokenFile, TokenOptions, prepare};
 
-/// A temporary folder for tests with a source of documents, and a folder for token files beside it.
+/// A temporary folder for tests with a source (the text files to tokenise), and a folder for token files beside it.
 struct Room {
     root: tempfile::TempDir,
     source: PathBuf,

@@ -1,4 +1,4 @@
-//! Tests that a write of a model which is refused leaves the model folder as it was.
+//! Tests that a refused write of a model leaves the model folder unchanged.
 
 use std::fs;
 

@@ -57,8 +57,9 @@ mod tests {
     use super::*;
     use burn::tensor::Device;
 
-    /// Tests one backward that starts from two given gradients, one at a tensor and one at the tensor's square: the
-    /// gradient of the input has the bits of a backward that starts from a sum of products.
+    /// Tests a backward that starts from two given gradients, one for a tensor and one for the tensor's square. The
+    /// input's gradient has the same bits as in a backward from the sum of both tensors, each multiplied by its given
+    /// gradient.
     #[test]
     fn a_seeded_backward_gives_the_bits_of_a_sum_of_products() {
         let device = Device::flex();

@@ -1,8 +1,9 @@
-//! Deferred weight gradients: split layers leave them out of a backward, and the stage computes them when the plan
-//! says.
+//! Deferred weight gradients: in a split backward, a layer leaves its weight gradients out, and its stage computes them
+//! later, at the time that the pipeline's plan sets for them.
 //!
-//! A layer's backward passes its weight gradients to [`put_off`]. Only a backward inside [`collect`] defers them, so
-//! the same layers also train in a plain loop. A whole backward computes them at once, which needs less memory.
+//! A layer's backward passes a closure for its weight gradients to [`put_off`]. Only a backward inside [`collect`]
+//! defers them, so the same layers also train in a plain loop. A whole backward computes them at once, which needs less
+//! memory.
 
 use std::cell::RefCell;
 use std::collections::HashSet;

@@ -1,4 +1,5 @@
-//! Facts about the running forward that a layer asks for, without extra arguments in its signature.
+//! The facts about a running forward, such as its training step, that a layer can ask for without extra arguments in
+//! the layer's signature.
 //!
 //! Input: the facts that the stage runner, or a training loop without a pipeline, sets around a forward, such as the
 //! step and the samples. Output: the same facts for the layers that run on that thread, and what these layers report,

@@ -1,4 +1,5 @@
-//! The samples that the running forward sees, for layers that draw random numbers for each sample.
+//! The samples of a running forward (the training step, and a range of the step's batch), for layers that draw random
+//! numbers for each sample.
 
 use std::cell::Cell;
 

@@ -38,8 +38,8 @@ pub trait Kernels: Products {
         Self::take(tensor.dtype()) && !is_empty(tensor)
     }
 
-    /// Returns the activation function GELU of every element of the input: exact, or approximated by a hyperbolic
-    /// tangent, as `form` says.
+    /// Returns the activation function GELU of every element of the tensor `input`: exact, or approximated by a
+    /// hyperbolic tangent, as `form` says.
     fn gelu_of(input: &FloatTensor<Self>, form: GeluForm) -> FloatTensor<Self>;
 
     /// Returns the gradient of GELU's input, given the input and the gradient of GELU's output.

@@ -28,8 +28,8 @@ pub fn causal_attention(query_key_value: Tensor<3>, heads: impl Into<AttentionHe
     attention(query_key_value, heads.into(), None)
 }
 
-/// Computes causal self-attention as [`causal_attention`] does, for samples that consist of several documents: a
-/// position attends to positions of its own document only.
+/// Computes causal self-attention for samples that consist of several documents: a position attends to itself and the
+/// earlier positions of its own document only. The heads, the input and the output are those of [`causal_attention`].
 ///
 /// `starts`, `[batch, length]`, has for every position the position at which its document begins, counted from the
 /// start of the sample.
@@ -102,7 +102,7 @@ mod one {
     use crate::kernels::attention_blocks::AttentionHeads;
     use crate::kernels::{Kernels, operation};
 
-    /// Causal attention as one operation of burn's autodiff graph.
+    /// The operation that represents the whole of causal attention in burn's autodiff graph.
     #[derive(Debug)]
     struct CausalAttention;
 

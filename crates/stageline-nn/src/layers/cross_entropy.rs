@@ -41,7 +41,7 @@ mod one {
 
     use crate::kernels::{Kernels, operation};
 
-    /// The cross-entropy loss as one operation of burn's autodiff graph.
+    /// The operation that represents the whole cross-entropy loss in burn's autodiff graph.
     #[derive(Debug)]
     struct CrossEntropy;
 

@@ -49,7 +49,8 @@ impl Embedding {
     }
 }
 
-/// The embedding layer as one operation of burn's autodiff graph, whose table gradient a split backward can defer.
+/// The operation that represents the whole embedding layer in burn's autodiff graph, and whose table gradient a split
+/// backward can defer.
 #[derive(Debug)]
 struct SplitEmbedding;
 

@@ -47,7 +47,7 @@ mod one {
     use crate::kernels::variants::GeluForm;
     use crate::kernels::{Kernels, operation};
 
-    /// The activation function GELU as one operation of burn's autodiff graph.
+    /// The operation that represents the activation function GELU in burn's autodiff graph.
     #[derive(Debug)]
     struct Gelu;
 

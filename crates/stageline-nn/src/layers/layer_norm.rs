@@ -1,5 +1,5 @@
-//! [`LayerNorm`]: layer normalisation with burn's parameters, whose backward can leave the gradients of scale and shift
-//! for later.
+//! [`LayerNorm`]: layer normalisation with burn's parameters. Its backward can defer the gradients of scale and shift,
+//! so that a pipeline computes them later.
 
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::nn::LayerNormConfig;

@@ -1,4 +1,5 @@
-//! [`Linear`]: a linear layer with burn's parameters, whose backward can leave the weight gradients for later.
+//! [`Linear`]: a linear layer with burn's parameters. Its backward can defer the weight gradients, so that a pipeline
+//! computes them later.
 
 use std::marker::PhantomData;
 
@@ -71,8 +72,8 @@ impl Linear {
     }
 }
 
-/// The linear layer as one operation of burn's autodiff graph, with a backward that can be split into input and weight
-/// gradients.
+/// The operation that represents the whole linear layer in burn's autodiff graph. Its backward can be split into input
+/// and weight gradients.
 #[derive(Debug)]
 struct SplitLinear;
 

@@ -1,5 +1,5 @@
-//! The layers and functions that models are built from. They have burn's parameters, and backwards that split or run in
-//! one operation.
+//! The layers and functions that models are built from. They have burn's parameters. Their backwards can be split into
+//! input and weight gradients, or are one operation in the autodiff graph.
 //!
 //! The layers are `Linear`, `Embedding`, `LayerNorm`, `RmsNorm`, `AccumulatedBatchNorm` and `Dropout`; the functions
 //! are `gelu`, `gelu_tanh`, `swiglu`, `rotated`, `causal_attention` and `cross_entropy`. Inputs and outputs are burn

@@ -15,7 +15,7 @@ use crate::engine::recorded;
 use crate::kernels::Kernels;
 use crate::kernels::variants::{Norm, Normalisation};
 
-/// A normalisation as one operation of burn's autodiff graph.
+/// The operation that represents a whole normalisation in burn's autodiff graph.
 #[derive(Debug)]
 struct Normalised;
 

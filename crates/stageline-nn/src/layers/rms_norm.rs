@@ -1,4 +1,5 @@
-//! [`RmsNorm`]: RMS normalisation with burn's parameter, whose backward can leave the gradient of the scale for later.
+//! [`RmsNorm`]: RMS normalisation with burn's parameter. Its backward can defer the gradient of the scale, so that a
+//! pipeline computes it later.
 
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::nn::RmsNormConfig;

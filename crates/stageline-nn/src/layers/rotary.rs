@@ -122,7 +122,7 @@ mod one {
 
     use crate::kernels::{Kernels, operation};
 
-    /// The rotation of queries or keys by their positions, as one operation of burn's autodiff graph.
+    /// The operation that represents the rotation of queries or keys by their positions in burn's autodiff graph.
     #[derive(Debug)]
     struct Rotation;
 

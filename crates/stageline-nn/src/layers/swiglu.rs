@@ -36,7 +36,7 @@ mod one {
     use crate::engine::recorded;
     use crate::kernels::Kernels;
 
-    /// SwiGLU as one operation of burn's autodiff graph.
+    /// The operation that represents the activation function SwiGLU in burn's autodiff graph.
     #[derive(Debug)]
     struct SwiGlu;
 

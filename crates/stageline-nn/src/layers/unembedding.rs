@@ -32,7 +32,7 @@ impl Embedding {
     }
 }
 
-/// The product of activations with an embedding's table as one operation of burn's autodiff graph.
+/// The operation that represents the product of activations with an embedding's table in burn's autodiff graph.
 #[derive(Debug)]
 struct Projection;
 

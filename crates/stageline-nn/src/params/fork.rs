@@ -26,8 +26,8 @@ pub fn fork<M: Module>(module: M, device: &Device) -> M {
     if quantized.values.is_empty() { forked } else { forked.map(&mut quantized) }
 }
 
-/// The parts of moving a module with quantized parameters to a device: a visitor that copies the quantized parameters
-/// to the device, and a mapper that puts these copies into the moved module.
+/// Copies the quantized parameters of a module to a device, while it visits the module; then puts the copies into the
+/// moved module, while it maps that module.
 struct Quantized<'a> {
     device: &'a Device,
     values: HashMap<ParamId, AnyTensor>,

@@ -1,4 +1,4 @@
-//! Copies of modules without the memory of their tensors.
+//! Makes copies of modules that keep the modules' constants, but not the memory of their tensors.
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Bool, Int, Tensor};

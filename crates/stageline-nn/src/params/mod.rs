@@ -1,4 +1,5 @@
-//! The parameters of a module: finds them by path, reads and writes their values, and keeps tied parameters one tensor.
+//! The parameters of a module: finds them by path, reads and writes their values, and keeps each tied parameter a
+//! single tensor.
 //!
 //! Input: burn modules. Output: values on the host, descriptions of parameters, or the module with other values. This
 //! folder must not train a module, and must not know the stage that a module belongs to.

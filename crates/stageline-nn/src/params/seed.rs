@@ -40,8 +40,9 @@ pub fn seeded<M: Module>(device: &Device, seed: u64, init: impl FnOnce() -> M) -
     module
 }
 
-/// Creates a module as [`seeded`] does on the device `home`, and moves it to `device`. Each parameter is moved before
-/// the next one is drawn, so that `home` never has the memory of the whole module.
+/// Creates a module on the device `home`, whose parameters depend on `seed` only (see [`seeded`]), and moves it to
+/// `device`. Each parameter is moved before the next one is drawn, so that `home` never has the memory of the whole
+/// module.
 pub fn seeded_on<M: Module>(home: &Device, device: &Device, seed: u64, init: impl FnOnce() -> M) -> M {
     let _drawing = DRAWING.lock();
     home.seed(seed);

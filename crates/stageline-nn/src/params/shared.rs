@@ -1,4 +1,4 @@
-//! Keeps a parameter that a module uses several times (a tied parameter) one tensor.
+//! Keeps each parameter that a module uses several times (a tied parameter) a single tensor.
 
 use std::collections::{HashMap, HashSet};
 

@@ -23,7 +23,7 @@ pub struct Description {
 }
 
 /// Returns the descriptions (id, path, type and shape) of all tensors of a module in the order of the module's fields;
-/// a tensor that the module uses twice is described once.
+/// a tensor that the module uses twice is in the list once.
 pub fn describe<M: Module>(module: &M) -> Vec<Description> {
     visit(module, |found, _| found)
 }

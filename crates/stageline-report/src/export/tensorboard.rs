@@ -11,8 +11,8 @@ pub struct TensorBoard<W> {
 }
 
 impl<W: Write> TensorBoard<W> {
-    /// Begins an event file by writing its version record. `wall_time` is in seconds since 1970. TensorBoard only finds
-    /// files with `tfevents` in their names.
+    /// Begins an event file for TensorBoard by writing the file's version record. `wall_time` is in seconds since 1970.
+    /// TensorBoard only finds files with `tfevents` in their names.
     ///
     /// # Errors
     /// Returns [`io::Error`] if the event file cannot be written.

@@ -1,4 +1,4 @@
-//! The median, by which the figures of a run's steps are summarised.
+//! The median, by which the measurements of a run's steps are summarised.
 
 /// Returns the median of the finite values among `values`, the upper of the two middle ones if their number is even;
 /// `None` if no value is finite.

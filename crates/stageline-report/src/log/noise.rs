@@ -16,7 +16,8 @@
 use super::record::{Noise, SignalAndNoise, Step};
 use super::run_log::RunLog;
 
-/// The number of measured steps in a window, over which the estimates of the gradient noise are averaged.
+/// The number of training steps with a measured gradient noise over which the estimates of the noise are averaged for
+/// one noise scale.
 pub(crate) const WINDOW: usize = 9;
 
 /// The smallest number of measured steps from which the noise scale of a run's gradient is computed.

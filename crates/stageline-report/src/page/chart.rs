@@ -63,7 +63,8 @@ pub struct StackedBars<'a> {
     pub y: &'a str,
     /// The label below each bar of a chart of stacked bars, from left to right.
     pub categories: Vec<String>,
-    /// The parts of which each bar is stacked, from the bottom up: the name of a part, and its value in each bar.
+    /// The parts of which each bar of a chart is stacked, from the bottom up: the name of a part, and its value in each
+    /// bar.
     pub parts: Vec<(&'a str, Vec<f64>)>,
 }
 

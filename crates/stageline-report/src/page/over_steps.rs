@@ -1,4 +1,4 @@
-//! Charts of figures over the training steps of a run.
+//! Line charts of a run's measurements, such as its loss, over the training steps.
 
 use super::chart::{LineChart, Scale, Series};
 use super::drawing::Line;

@@ -1,4 +1,4 @@
-//! The CSS of pages and charts.
+//! The CSS of an HTML page about a run, and of its charts.
 
 /// The number of colours for lines and bars of charts.
 pub(super) const COLOURS: usize = 8;
@@ -23,7 +23,7 @@ figure{margin:0;overflow-x:auto}svg.chart{width:100%;height:auto}\
 .wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}\
 th,td{padding:.2rem .7rem;text-align:right;border-bottom:1px solid var(--rule)}th:first-child,td:first-child{text-align:left}";
 
-/// The CSS style of the lines, bars, axes and text inside a chart.
+/// The CSS style of the lines, bars, axes and text inside a chart on a run's page.
 pub(super) const CHART: &str = "\
 .paper{fill:var(--paper)}.title{font-weight:600;font-size:14px;fill:var(--ink)}.axis{font-size:12px;fill:var(--faint)}\
 .tick{font-size:11px;fill:var(--faint)}.grid{stroke:var(--rule)}\

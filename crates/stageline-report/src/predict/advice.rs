@@ -1,4 +1,5 @@
-//! Compares the trainings with which a run could reach its loss, and recommends one of them: [`Measured::advise`].
+//! Predicts trainings with different settings that could reach the loss of a logged run, and recommends the one that
+//! takes the least time: [`Measured::advise`].
 
 use super::alternatives::Alternatives;
 use super::error::PredictError;
@@ -7,23 +8,26 @@ use super::question::Question;
 use super::recommendation::{Recommendation, recommended_change, recommended_m};
 use super::trainings::PredictedTraining;
 
-/// The answer to a [`Question`]: the compared trainings, and the recommended one.
+/// The answer to the question which settings let a training reach the loss of a logged run in the least time
+/// ([`Question`]): the predicted trainings, and the recommended one.
 #[derive(Debug)]
 pub struct Advice {
-    /// The predicted trainings with the settings that were asked about, and with 1 to 256 micro-batches.
+    /// The predicted trainings with the settings of the plan that the user gives to `stageline advise`, for several
+    /// numbers of micro-batches from 1 to 256.
     pub trainings: Vec<PredictedTraining>,
-    /// The predicted trainings in which one setting, such as the schedule, is changed.
+    /// The predicted trainings in which one setting, such as the schedule, differs from the plan that the user gives to
+    /// `stageline advise`.
     pub alternatives: Alternatives,
-    /// The recommended training; `None` if no training fits into the memory.
+    /// The training that is recommended after the logged run; `None` if no training fits into the memory.
     pub recommendation: Option<Recommendation>,
-    /// The recommended training without a changed setting: only its number of micro-batches may differ from the
-    /// settings that were asked about. `None` if no such training fits into the memory.
+    /// The recommended one of the trainings that change at most the number of micro-batches of the plan that the user
+    /// gives to `stageline advise`; `None` if no such training fits into the memory.
     pub unchanged: Option<Recommendation>,
 }
 
 impl Measured {
-    /// Predicts the trainings with the settings that were asked about and with one changed setting, and recommends the
-    /// one that reaches the loss of the run in the least time.
+    /// Predicts trainings that reach the loss of a logged run: with the settings of the plan that the user gives to
+    /// `stageline advise`, and with one setting changed. Recommends the training that takes the least time.
     ///
     /// # Errors
     /// Returns the errors of [`trainings`](Self::trainings), and [`PredictError::NoMemory`] if the memory is limited and

@@ -1,5 +1,5 @@
-//! Predicts the trainings with other settings than those of a plan: another schedule, another number of workers, or
-//! larger micro-batches ([`Alternatives`]).
+//! Predicts trainings in which one setting differs from the plan that the user gives to `stageline advise`: another
+//! schedule, another number of workers, or larger micro-batches ([`Alternatives`]).
 
 use stageline_schedule::{SCHEDULES, Schedule, ScheduleError};
 
@@ -13,21 +13,24 @@ use super::trainings::PredictedTraining;
 /// The largest number of chunks (stages) on a worker that is tried for schedules in which the number can be chosen.
 const MOST_CHUNKS: usize = 4;
 
-/// The factors by which the number of rows (samples) of a micro-batch is larger than in the run, for predictions of
-/// larger micro-batches.
+/// The factors by which predictions enlarge the micro-batches of the logged run, as multiples of their number of rows
+/// (samples).
 const ROWS: [usize; 2] = [2, 4];
 
-/// The trainings with one changed setting, each at the number of micro-batches with which it takes the least time to the
-/// loss of the run, and the settings for which there is no prediction.
+/// The predicted trainings in which one setting differs from the plan that the user gives to `stageline advise`, each
+/// with the number of micro-batches with which it reaches the loss of the logged run in the least time. The settings
+/// without a prediction are listed too.
 #[derive(Debug, Default)]
 pub struct Alternatives {
-    /// The changed settings, each with its fastest training that fits into the memory.
+    /// The settings that were changed one at a time, each with the fastest predicted training that has this setting and
+    /// fits into the memory.
     pub found: Vec<(Change, PredictedTraining)>,
-    /// The changed settings for which there is no prediction, each with the reason.
+    /// The changed settings for which no training is predicted, each with the reason.
     pub left_out: Vec<(Change, LeftOut)>,
 }
 
-/// The reason why a changed setting is not predicted, or cannot be recommended.
+/// The reason why no training with a changed setting, such as another schedule, is predicted, or why such a training
+/// cannot be recommended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeftOut {
@@ -44,13 +47,13 @@ pub enum LeftOut {
         "the memory of larger micro-batches is not predicted, so whether they fit is not known; leave --memory out"
     )]
     UnknownMemory,
-    /// The batch of the fastest training cannot be split into fewer micro-batches of the larger size, because its
-    /// number of micro-batches is not a multiple of the factor.
+    /// The batch of the fastest training without a changed setting cannot be split into fewer micro-batches of the
+    /// larger size, because its number of micro-batches is not a multiple of the factor.
     #[error("the fastest M = {micro_batches} is no multiple of {rows}")]
     Indivisible {
         /// The number of micro-batches in a step of the fastest training without a changed setting.
         micro_batches: usize,
-        /// The factor by which the number of rows (samples) of a micro-batch would be larger than in the run.
+        /// The factor by which the number of rows (samples) of a micro-batch would be larger than in the logged run.
         rows: usize,
     },
     /// The costs of micro-batches of only one size are measured, so trainings with larger micro-batches are not
@@ -63,8 +66,9 @@ pub enum LeftOut {
 }
 
 impl Measured {
-    /// Predicts the trainings with one changed setting, such as the schedule. `own` is the fastest training without a
-    /// change; `None` if no training without a change fits into the memory.
+    /// Predicts trainings in which one setting, such as the schedule, differs from the plan that the user gives to
+    /// `stageline advise`. `own` is the fastest training without a changed setting; `None` if no such training fits
+    /// into the memory.
     pub(super) fn alternatives(&self, question: &Question, own: Option<&PredictedTraining>) -> Alternatives {
         let mut all = Alternatives::default();
         for (change, schedule) in self.schedules(question) {
@@ -81,7 +85,8 @@ impl Measured {
         all
     }
 
-    /// Returns the schedules that fit the layers of the model, except for the schedule that was asked about.
+    /// Returns the schedules for which trainings are predicted: those that the number of the model's layers allows,
+    /// except the schedule that the user gives to `stageline advise`.
     fn schedules(&self, question: &Question) -> Vec<(Change, Box<dyn Schedule>)> {
         let Target { workers, schedule: own, .. } = &question.target;
         // A given partition has one number of stages.
@@ -119,8 +124,8 @@ impl Measured {
         all
     }
 
-    /// Predicts a training with the same batch as `own`, the fastest training without a change, but in micro-batches
-    /// with `rows` times as many rows (samples).
+    /// Predicts a training with the same batch as `own`, the fastest training without a changed setting, but in
+    /// micro-batches with `rows` times as many rows (samples).
     fn with_rows(
         &self,
         question: &Question,
@@ -140,8 +145,8 @@ impl Measured {
         Ok(trainings.into_iter().find(|training| training.micro_batches == own.micro_batches / rows))
     }
 
-    /// Returns the training that takes the least time to the loss of the logged run, of those that fit into the memory;
-    /// `None` if the schedule has no plan for any number of micro-batches.
+    /// Returns the training that needs the least time to reach the loss of the logged run, of those that fit into the
+    /// memory; `None` if the schedule has no plan for any number of micro-batches.
     fn fastest(&self, question: &Question, target: &Target) -> Result<Option<PredictedTraining>, LeftOut> {
         let trainings = match self.trainings(question.log, Some(question.noise), target) {
             // A plan that no schedule generates has one number of workers.

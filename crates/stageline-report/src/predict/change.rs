@@ -1,25 +1,27 @@
-//! A setting that a recommended training changes: [`Change`].
+//! The change of one setting (schedule, number of workers or micro-batch size) by which a predicted training differs
+//! from the plan that the user gives to `stageline advise`: [`Change`].
 
 use std::fmt;
 
-/// The setting in which a predicted training differs from the plan that is asked about, besides its number of
-/// micro-batches.
+/// The setting in which a predicted training differs from the plan that the user gives to `stageline advise`, besides
+/// the number of micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A predicted training changes no setting, except perhaps the number of micro-batches.
+    /// No change of a setting: a predicted training has the settings of the plan that the user gives to `stageline
+    /// advise`, except perhaps the number of micro-batches.
     None,
-    /// A predicted training changes its schedule; the fields are the name of the new schedule and its number of chunks
-    /// on a worker.
+    /// A change of a predicted training's schedule; the fields are the name of the new schedule and its number of
+    /// chunks (stages) on a worker.
     Schedule {
         /// The name of the schedule to which a predicted training changes, such as `zb-h1`.
         name: &'static str,
         /// The number of chunks (stages) that the new schedule of a predicted training has on each worker.
         chunks: usize,
     },
-    /// A predicted training changes its number of workers (P), to the number in this variant.
+    /// A change of a predicted training's number of workers (P); the value of this variant is the new number.
     Workers(usize),
-    /// A predicted training changes the size of its micro-batches: they have this many times the rows (samples) of the
-    /// run's micro-batches.
+    /// A change of a predicted training's micro-batch size: its micro-batches have this many times the rows (samples)
+    /// of the logged run's micro-batches.
     Rows(usize),
 }
 

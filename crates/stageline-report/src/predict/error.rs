@@ -27,7 +27,7 @@ pub enum PredictError {
         .layers[0], .layers[1], .of_runs[0], .of_runs[1]
     )]
     Size {
-        /// The number of targets (in most models, tokens) of the micro-batches whose costs are asked for.
+        /// The number of targets (in most models, tokens) of the micro-batches whose costs cannot be computed.
         tokens: f64,
         /// The number of targets (in most models, tokens) in a micro-batch of each of the two runs.
         of_runs: [f64; 2],
@@ -50,7 +50,7 @@ pub enum PredictError {
     Links {
         /// The number of network links between stages that the log has.
         links: usize,
-        /// The number of boundaries between the stages of the run.
+        /// The number of boundaries between the stages of the logged run.
         boundaries: usize,
     },
     /// A network link between workers has an invalid latency or bandwidth; the field is the link.
@@ -96,7 +96,7 @@ pub enum PredictError {
          a run of fewer stages, or take a schedule without chunks"
     )]
     HostCuts {
-        /// The number of boundaries between the stages of the run.
+        /// The number of boundaries between the stages of the logged run.
         boundaries: usize,
         /// The number of boundaries between hosts in the predicted plan, each between two consecutive stages on
         /// different hosts.

@@ -22,7 +22,7 @@ const MOST: usize = 10_000;
 /// A partition of the model's layers over several hosts, with its predicted performance.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostCut {
-    /// The boundaries between hosts, in ascending order. Each entry is the number of a stage of the measured run, after
+    /// The boundaries between hosts, in ascending order. Each entry is the number of a stage of the logged run, after
     /// which the layers of the next host begin.
     pub behind: Vec<usize>,
     /// The bytes that one micro-batch sends across each boundary between hosts, in each direction.
@@ -36,7 +36,7 @@ pub struct HostCut {
 
 impl Measured {
     /// Returns a partition of the model's layers over `hosts`, with its predicted performance, for every way to choose
-    /// the boundaries between hosts from the stage boundaries of the measured run. The partition with the shortest
+    /// the boundaries between hosts from the stage boundaries of the logged run. The partition with the shortest
     /// predicted step comes first; of equal steps, the one with fewer bytes between hosts.
     ///
     /// # Errors
@@ -75,7 +75,7 @@ impl Measured {
     }
 
     /// Returns a partition of the model's layers into the stages of the predicted plan, which splits the layers of each
-    /// host as evenly as possible. Each entry of `behind` is the number of a stage of the measured run, after which the
+    /// host as evenly as possible. Each entry of `behind` is the number of a stage of the logged run, after which the
     /// layers of the next host begin. `groups` has the number of predicted stages from each boundary between hosts to
     /// the next.
     fn spread(&self, behind: &[usize], groups: &[usize]) -> Result<Vec<Range<usize>>, PredictError> {
@@ -90,7 +90,7 @@ impl Measured {
     }
 }
 
-/// Returns all ways to choose the boundaries between hosts from the stage boundaries of the measured run. Each way is a
+/// Returns all ways to choose the boundaries between hosts from the stage boundaries of the logged run. Each way is a
 /// list of stage numbers of the run, after which the layers of the next host begin, and leaves every host at least one
 /// layer for each of its predicted stages. `ends` has the index after the last layer of each stage of the run, and
 /// `groups` has the number of predicted stages from each boundary between hosts to the next.

@@ -14,7 +14,7 @@ use crate::log::record::Link;
 pub struct Measured {
     pub(super) layers: Vec<LayerCost>,
     pub(super) footprint: Option<Footprint>,
-    /// The partition of the model's layers in the measured run: the indices of the layers of each stage.
+    /// The partition of the model's layers in the logged run: the indices of the layers of each stage.
     pub(super) cut: Vec<Range<usize>>,
     /// The number of tokens in one micro-batch, summed over the data-parallel replicas, which each have a micro-batch
     /// of their own.
@@ -28,9 +28,9 @@ pub struct Measured {
     /// The seconds for which the send of one tensor keeps the sending worker busy, without the transfer time of the
     /// network link.
     pub(super) send_seconds: f64,
-    /// The run's measured step time over the one that is simulated for the run's own plan. In the simulation all
-    /// micro-batches of a stage take the same time; in a run they vary, and the stages wait for the slower ones. It is
-    /// 1 for a run over network links, whose transfers may be the reason.
+    /// The run's measured step time, divided by the step time that is simulated for the run's own plan. In the
+    /// simulation all micro-batches of a stage take the same time; in a run they vary, and the stages wait for the
+    /// slower ones. It is 1 for a run over network links, whose transfers may be the reason.
     pub(super) variation: f64,
     /// The number of micro-batches that a channel between two stages can hold; `None` if it can hold all micro-batches
     /// of a step.
@@ -48,7 +48,7 @@ pub struct Measured {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct LayerCost {
     pub(super) forward: f64,
-    /// The seconds of a layer's whole backward of one micro-batch.
+    /// The seconds that a layer's whole backward of one micro-batch takes.
     pub(super) backward: f64,
     /// The part of a layer's backward that computes the gradient of the layer's input, in seconds.
     pub(super) input_gradient: f64,
@@ -93,12 +93,12 @@ impl Measured {
         self.network.slowest(self.boundary_bytes.iter().flatten().copied().fold(0.0, f64::max))
     }
 
-    /// Returns the number of layers of the model in the measured run.
+    /// Returns the number of layers of the logged run's model.
     pub fn layers(&self) -> usize {
         self.layers.len()
     }
 
-    /// Returns the partition of the model's layers in the measured run: the indices of the layers of each stage.
+    /// Returns the partition of the model's layers in the logged run: the indices of the layers of each stage.
     pub fn cut(&self) -> &[Range<usize>] {
         &self.cut
     }

@@ -12,7 +12,7 @@ use crate::log::record::Link;
 pub struct Hosts(Vec<usize>);
 
 impl Hosts {
-    /// Makes the hosts of a prediction from the number of workers of each host.
+    /// Makes the description of a prediction's hosts from the number of workers on each host.
     ///
     /// # Errors
     /// Returns [`PredictError::Hosts`] if there are fewer than two hosts, or a host has no worker.

@@ -122,8 +122,8 @@ impl Measured {
         Ok(None)
     }
 
-    /// Predicts as [`predict`](Self::predict) with another number of micro-batches than that of `target`; returns `None`
-    /// if the schedule has no plan for this number.
+    /// Predicts the step time, bubble, throughput and memory of the plan that `target` describes, but with another
+    /// number of micro-batches. Returns `None` if the schedule has no plan for this number.
     pub(super) fn predict_with(
         &self,
         target: &Target,

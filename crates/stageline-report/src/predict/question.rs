@@ -1,24 +1,26 @@
-//! The question which training reaches the loss of a logged run in the least time: [`Question`].
+//! A question about a logged run: which settings let a training reach the run's loss in the least time ([`Question`]).
 
 use super::measured::Measured;
 use super::target::Target;
 use super::trainings::PredictedTraining;
 use crate::log::{NoiseScales, RunLog};
 
-/// The question which settings let a training reach the loss of a logged run in the least time.
+/// A question about a logged run: which settings let a training reach the run's loss in the least time.
 pub struct Question<'a> {
     /// The log of the run whose loss a training is to reach.
     pub log: &'a RunLog,
     /// The noise scale of the gradient over the steps of the logged run, from [`RunLog::noise_scales`].
     pub noise: &'a NoiseScales,
-    /// The plan whose settings are changed one at a time. Its number of micro-batches is that of the logged run, with
-    /// which trainings are compared.
+    /// The plan that the user gives to `stageline advise`, whose settings are changed one at a time. Its number of
+    /// micro-batches is that of the logged run; predicted trainings are compared with it.
     pub target: Target<'a>,
     /// The costs of a run of the same model with micro-batches of another size; `None` if only one size is measured.
     pub other_size: Option<&'a Measured>,
-    /// The memory of each worker in bytes, into which a recommended training must fit; `None` if it is not limited.
+    /// The memory of each worker in bytes, into which the recommended training must fit; `None` if the memory is not
+    /// limited.
     pub memory: Option<f64>,
-    /// The largest number of workers that a recommended training may have; `None` if only the model's layers limit it.
+    /// The largest number of workers that the recommended training may have; `None` if only the number of the model's
+    /// layers limits it.
     pub most_workers: Option<usize>,
 }
 
@@ -32,8 +34,8 @@ impl Question<'_> {
         }
     }
 
-    /// Returns the predicted training that takes the least time to the loss of the logged run, of those that fit into
-    /// the memory.
+    /// Returns the predicted training that needs the least time to reach the loss of the logged run, of those that fit
+    /// into the memory.
     pub(super) fn fastest<'t>(&self, trainings: &'t [PredictedTraining]) -> Option<&'t PredictedTraining> {
         let fitting = trainings.iter().filter(|training| self.fits(training));
         let timed = fitting.filter_map(|training| Some((training.seconds()?, training)));

@@ -1,4 +1,4 @@
-//! Describes the figures in which two predicted trainings differ, as parts of a sentence.
+//! Describes, for the reason of a recommendation, the figures in which two predicted trainings differ.
 
 use super::trainings::PredictedTraining;
 
@@ -13,8 +13,8 @@ pub(super) struct Compared<'a> {
 }
 
 impl Compared<'_> {
-    /// Returns by how much a predicted training is faster to the same loss than the one with which it is compared, as
-    /// text before the name of the slower training.
+    /// Returns a text that says by how much sooner a predicted training reaches the same loss than the slower training
+    /// with which it is compared. The name of the slower training follows after the text.
     pub(super) fn faster(&self) -> String {
         let seconds = |training: &PredictedTraining| training.seconds().unwrap_or(f64::NAN);
         let times = seconds(self.other) / seconds(self.training);
@@ -31,9 +31,9 @@ impl Compared<'_> {
         self.training.tokens_per_s() / self.other.tokens_per_s()
     }
 
-    /// Returns, as a clause, the figure that explains most of why a predicted training reaches the loss sooner than the
-    /// slower one: fewer tokens or a higher throughput, because the time is the number of tokens divided by the
-    /// throughput.
+    /// Returns a clause with the main reason why a predicted training reaches the loss sooner than the slower one with
+    /// which it is compared: fewer tokens or a higher throughput. The time of a training is its number of tokens
+    /// divided by its throughput.
     pub(super) fn because(&self) -> String {
         let tokens = |training: &PredictedTraining| training.tokens().unwrap_or(f64::NAN);
         let fewer_tokens = tokens(self.other) / tokens(self.training);

@@ -1,4 +1,4 @@
-//! The training that is recommended for a run, and the reason in one sentence: [`Recommendation`].
+//! The training that is recommended after a logged run, and the reason in one sentence: [`Recommendation`].
 
 use std::fmt;
 
@@ -9,22 +9,25 @@ use super::question::Question;
 use super::reason::{Compared, about_as_short};
 use super::trainings::PredictedTraining;
 
-/// The share of the time to the loss by which a changed setting must at least shorten the training to be recommended. A
-/// smaller gain may be an error of the prediction.
+/// The least share by which a changed setting must shorten the time that a training needs to reach the loss of the
+/// logged run, so that the setting is recommended. A smaller gain may be an error of the prediction.
 const WORTH: f64 = 0.1;
 
-/// The least efficiency with which more workers are recommended: the worker-hours of the training before the change
-/// divided by those after it. With 0.8, twice the workers must make a training at least 1.6 times as fast.
+/// The least efficiency with which more workers are recommended: the worker-hours of the training with the present
+/// workers, divided by the worker-hours of the training with more. With 0.8, twice the workers must make a training at
+/// least 1.6 times as fast.
 const EFFICIENT: f64 = 0.8;
 
 /// The training that reaches the loss of a logged run in the least time, with the reason. As text it is one sentence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recommendation {
-    /// The setting that the recommended training changes, besides the number of micro-batches.
+    /// The setting in which the recommended training differs from the plan that the user gives to `stageline advise`,
+    /// besides the number of micro-batches.
     pub change: Change,
-    /// The recommended training, with its predicted figures.
+    /// The training that is recommended after a logged run, with its predicted step time, memory and number of steps.
     pub training: PredictedTraining,
-    /// The reason for a recommended training, from the predicted figures of this training and of another one.
+    /// A text that says why this training is recommended, with the predicted figures of this training and of another
+    /// one.
     pub reason: String,
 }
 
@@ -44,8 +47,8 @@ impl fmt::Display for Recommendation {
     }
 }
 
-/// Returns the recommended one of the `trainings` with the settings of the question, whose number of micro-batches alone
-/// may change; `None` if none fits into the memory.
+/// Returns the recommended one of `trainings`, which have the settings of the plan that the user gives to `stageline
+/// advise` and differ only in their number of micro-batches (M); `None` if none fits into the memory.
 ///
 /// All M whose training is at most 10% longer than the shortest count as equal, because a smaller difference may be an
 /// error of the prediction. If the M of the run is one of them, it stays. If it is larger than all of them, the largest of
@@ -69,8 +72,9 @@ pub(super) fn recommended_m(question: &Question, trainings: &[PredictedTraining]
     Some(Recommendation { change: Change::None, training: training.clone(), reason })
 }
 
-/// Returns the recommended one of the `alternatives` with one changed setting. `own` is the shortest training without a
-/// change; `None` if none fits into the memory. The result is `None` if no change is worth it.
+/// Returns the recommended one of `alternatives`, the predicted trainings with one changed setting. `own` is the
+/// shortest training without a changed setting; `None` if none fits into the memory. The result is `None` if no change
+/// is worth it.
 ///
 /// A changed setting is recommended if its training is at least 10% shorter than `own`. More workers must also be used
 /// well: together they may take at most 1.25 times the worker-hours. Fewer workers are recommended if the training takes
@@ -93,7 +97,8 @@ pub(super) fn recommended_change(
     Some(Recommendation { change: *change, training: training.clone(), reason })
 }
 
-/// Whether a training with a changed setting is recommended in place of `own`, the shortest training without a change.
+/// Whether a training with a changed setting is recommended in place of `own`, the shortest training without a changed
+/// setting.
 fn is_better(question: &Question, own: &PredictedTraining, change: Change, training: &PredictedTraining) -> bool {
     let (Some(before), Some(after)) = (own.seconds(), training.seconds()) else { return false };
     let shorter = after <= (1.0 - WORTH) * before;
@@ -107,8 +112,8 @@ fn is_better(question: &Question, own: &PredictedTraining, change: Change, train
     }
 }
 
-/// Returns the reason for a changed setting as text: the figures of its training beside those of `own`, the shortest
-/// training without a change.
+/// Returns a text that says why a changed setting is recommended: the figures of its training beside those of `own`,
+/// the shortest training without a changed setting.
 fn of_change(question: &Question, own: &PredictedTraining, change: Change, training: &PredictedTraining) -> String {
     let (m, compared) = (own.micro_batches, Compared { training, other: own });
     let other = match change {
@@ -147,8 +152,8 @@ fn of_memory(question: &Question) -> String {
     )
 }
 
-/// Returns the reason, as text, to keep the number of micro-batches (M) of the logged run, whose training is about as
-/// short as the shortest one.
+/// Returns a text that says why the number of micro-batches (M) of the logged run is recommended again: its training is
+/// about as short as the shortest one.
 fn as_in_the_run(training: &PredictedTraining, shortest: &PredictedTraining) -> String {
     let seconds = |training: &PredictedTraining| training.seconds().unwrap_or(f64::NAN);
     format!(
@@ -158,8 +163,8 @@ fn as_in_the_run(training: &PredictedTraining, shortest: &PredictedTraining) -> 
     )
 }
 
-/// Returns the reason, as text, for the number of micro-batches (M) of the training `own`: its figures beside those of
-/// a training with the run's M, or with the next M if `own` has the run's.
+/// Returns a text that says why the number of micro-batches (M) of the training `own` is recommended: its figures
+/// beside those of a training with the run's M, or with the next M if `own` has the run's.
 fn beside_another(question: &Question, trainings: &[PredictedTraining], own: &PredictedTraining) -> String {
     let at = trainings.iter().position(|training| training.micro_batches == own.micro_batches).unwrap_or(0);
     let run = trainings.iter().find(|training| training.micro_batches == question.target.micro_batches);
@@ -177,9 +182,9 @@ fn beside_another(question: &Question, trainings: &[PredictedTraining], own: &Pr
     format!("{} M = {}, {because}", compared.faster(), other.micro_batches)
 }
 
-/// Returns the reason, as text, against more micro-batches than those of the training at the index `last`, which is the
-/// last one that is about as short as the shortest training. The text is empty if no training with more micro-batches
-/// is compared.
+/// Returns a text that says why no more micro-batches are recommended than those of the training at the index `last`,
+/// which is the last one that is about as short as the shortest training. The text is empty if no training with more
+/// micro-batches is compared.
 fn of_more(question: &Question, trainings: &[PredictedTraining], last: usize) -> String {
     let Some(next) = trainings.get(last + 1) else { return String::new() };
     let (m, last) = (trainings[last].micro_batches, &trainings[last]);

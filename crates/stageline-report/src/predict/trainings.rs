@@ -1,4 +1,5 @@
-//! Predicts how long trainings with other plans take to the loss of a logged run, from the noise of its gradient.
+//! Predicts how long trainings with other plans need to reach the loss of a logged run, from the noise of that run's
+//! gradient.
 
 use std::collections::BTreeSet;
 
@@ -21,8 +22,8 @@ pub struct PredictedTraining {
     pub batch: f64,
     /// The predicted step time, bubble and memory of a training.
     pub prediction: Prediction,
-    /// The predicted number of optimizer steps that a training needs to the loss that the logged run reached; `None` if
-    /// the noise of the run's gradient is not known.
+    /// The predicted number of optimizer steps that a training needs to reach the loss of the logged run; `None` if the
+    /// noise of the run's gradient is not known.
     pub steps: Option<f64>,
 }
 
@@ -51,8 +52,8 @@ impl PredictedTraining {
     }
 }
 
-/// Returns the numbers of micro-batches with which trainings are compared: the powers of two and, because some
-/// schedules have plans only for multiples of the number of workers, the products of both; up to 256.
+/// Returns the numbers of micro-batches for which trainings are compared, up to 256: the powers of two, and their
+/// products with the number of workers, because some schedules have plans only for multiples of it.
 pub(super) fn choices(workers: usize) -> BTreeSet<usize> {
     let powers = || (0..).map(|power| 1 << power).take_while(|number| *number <= MOST);
     powers().chain(powers().map(|number| number * workers).filter(|number| *number <= MOST)).collect()

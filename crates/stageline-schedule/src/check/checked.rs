@@ -1,5 +1,5 @@
-//! The checked plan, and what follows from it: its instructions, its global order of transfers, and plans derived from
-//! it.
+//! A plan that passed the check, and the data that follow from it: its instructions, its global order of transfers, and
+//! plans derived from it.
 
 use super::capacity::{completes, least_safe, run};
 use super::error::CheckError;

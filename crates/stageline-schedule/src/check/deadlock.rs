@@ -12,7 +12,8 @@ const SHOWN: usize = 8;
 pub struct Blocked {
     /// The number of the worker that is blocked in a deadlock of a plan.
     pub worker: usize,
-    /// The number of actions (forwards and backwards) in its list that the blocked worker has finished.
+    /// The number of actions (forwards and backwards) that the blocked worker has finished, of those in its list in the
+    /// plan.
     pub action: usize,
     /// The send or receive at which a worker is blocked in a deadlock of a plan.
     pub at: Instruction,

@@ -4,7 +4,8 @@ use std::fmt;
 
 use crate::plan::{Action, Plan};
 
-/// The number of actions that an excerpt of a plan shows on each side of the marked action.
+/// The number of actions (forwards and backwards) that an excerpt of a plan in an error message shows on each side of
+/// the marked action.
 const REACH: usize = 4;
 /// The largest number of workers that an excerpt of a plan in an error message shows.
 const WORKERS: usize = 8;

@@ -1,5 +1,5 @@
-//! Generates the plans of V-Half and V-Min, which repeat a building block and then run every action as early as memory
-//! allows.
+//! Generates the plans of V-Half and V-Min: each worker repeats a building block (its actions on one micro-batch), and
+//! then every action moves to the earliest time that the memory allows.
 
 use std::collections::VecDeque;
 

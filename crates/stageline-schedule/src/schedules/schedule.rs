@@ -42,7 +42,7 @@ pub trait Schedule {
     }
 }
 
-/// A reference to a schedule, or a box of a schedule, which is a schedule too.
+/// Lets a reference to a schedule, or a boxed schedule, be used as a schedule itself.
 impl<S: Deref<Target: Schedule>> Schedule for S {
     fn name(&self) -> &'static str {
         (**self).name()

@@ -103,10 +103,10 @@ struct Coming {
 
 enum Next {
     Begin(Action),
-    /// A worker waits until this simulated time, at which its next action becomes possible.
+    /// The worker waits until this simulated time, at which its next action in the generated plan becomes possible.
     Wait(f64),
-    /// A worker waits until another worker sends it an activation or a gradient, because none of its remaining actions
-    /// is possible before.
+    /// The worker waits until another worker sends it an activation or a gradient, because none of its remaining
+    /// actions in the generated plan is possible before.
     Nothing,
 }
 

@@ -1,4 +1,4 @@
-//! The balanced partition of a row of layers into stages.
+//! The balanced partition of a model's layers, in their order, into stages.
 
 use std::fmt;
 use std::ops::Range;

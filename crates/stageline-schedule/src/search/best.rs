@@ -63,8 +63,8 @@ pub fn best(micro_batches: usize, costs: &Costs, memory: &Memory, most_chunks: u
     })
 }
 
-/// Finds the plan with the shortest simulated step as [`best()`] does, for stages whose costs and memory depend on their
-/// placement on the workers.
+/// Finds the plan with the shortest simulated step, with the search of [`best()`], for stages whose costs and memory
+/// depend on their placement on the workers.
 ///
 /// `of` returns the costs and the memory of the stages of a placement on `workers` workers, with 1 to `most_chunks` stages
 /// (chunks) on each of them. If it returns `None`, for example because the link between two of the workers is not known,
@@ -167,8 +167,8 @@ impl<F: Fn(&Placement) -> Option<(Costs, Memory)>> Search<F> {
         }
     }
 
-    /// Lowers the search's lower bound on the length of a step, if necessary, so that the bound also holds for plans
-    /// with another placement of stages on workers.
+    /// Lowers the bound below which no plan's step can be, if necessary, so that the bound also holds for plans with
+    /// another placement of stages on workers.
     fn add_bound(&mut self, placement: &Placement, costs: &Costs, memory: &Memory) {
         self.bound = self.bound.min(lower_bound(placement, self.micro_batches, costs, memory));
     }

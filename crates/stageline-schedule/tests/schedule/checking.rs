@@ -1,4 +1,5 @@
-//! Tests that accepted plans complete, also when workers take turns at transfers, and that damaged plans are rejected.
+//! Tests that accepted plans complete, also if the workers make their transfers one at a time in the plan's global
+//! order, and that damaged plans are rejected.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -57,8 +58,9 @@ fn any_plan() -> impl Strategy<Value = Plan> {
     prop_oneof![random_plan(), swapped_plan()]
 }
 
-/// Runs a checked plan on simulated workers that take turns at transfers in the plan's order. The closure `choices`
-/// decides which worker advances: it gets the number of workers that can, and returns the index of one of them.
+/// Runs a checked plan on simulated workers that make their transfers one after another, in the plan's global order of
+/// transfers. The closure `choices` decides which worker advances: it gets the number of workers that can, and returns
+/// the index of one of them.
 fn run_in_turns(checked: &Checked, mut choices: impl FnMut(usize) -> usize) {
     let rows: Vec<Vec<_>> =
         (0..checked.plan().workers()).map(|worker| checked.instructions(worker).collect()).collect();
@@ -134,8 +136,8 @@ proptest! {
         }
     }
 
-    /// Tests that the global order of transfers is safe in any interleaving: an accepted plan whose workers take turns
-    /// in this order completes.
+    /// Tests that a plan's global order of transfers is safe in any interleaving of the workers: an accepted plan
+    /// completes if its workers make their transfers one after another in this order.
     #[test]
     fn taking_turns_never_waits_for_a_later_transfer(
         plan in any_plan(), capacity in 0..4_usize, seed in prop::collection::vec(0..1000_usize, 64),
@@ -150,8 +152,9 @@ proptest! {
         }
     }
 
-    /// Tests that whether a plan completes depends neither on costs nor on how transfers share the devices, and that
-    /// serialised transfers never shorten the step.
+    /// Tests that the completion of a plan depends neither on costs nor on how transfers share communication streams
+    /// (queues of transfers), and that serialised transfers, which run one at a time on each stream, never shorten the
+    /// step.
     #[test]
     fn completion_does_not_depend_on_costs(
         plan in any_plan(), capacity in 0..4_usize,

@@ -170,7 +170,7 @@ fn too_little_memory_and_empty_searches_are_rejected() {
     assert!(best(1, &Costs::by_stage(vec![]), &Memory::unlimited(0), 4).is_err());
 }
 
-/// Tests the search for a model whose stages cannot be cut further: the found plan has one stage on each worker.
+/// Tests the search for a model whose stages cannot be divided further: the found plan has one stage on each worker.
 #[test]
 fn the_search_keeps_to_the_chunks_that_a_model_has() {
     let (costs, memory) = (Costs::uniform(3, 1.0, 2.0), Memory::unlimited(3));

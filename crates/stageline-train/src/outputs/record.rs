@@ -42,7 +42,8 @@ pub fn step(report: &StepReport, timeline: bool) -> Step {
     }
 }
 
-/// Returns every layer of the model with its name, stage, FLOPs and parameters.
+/// Returns every layer of the model, for the run's log: its name, its stage, its FLOPs and its parameters. `cut` is the
+/// partition of the layers into stages.
 ///
 /// # Errors
 /// Returns [`CutError`] if the cut names a layer that the model does not have.

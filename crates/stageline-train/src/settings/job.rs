@@ -34,8 +34,8 @@ pub struct Job {
     pub training: Training,
     pub running: Running,
     pub seed: u64,
-    /// The number of steps over which the run verifies the pipeline against full-batch training on one device, instead
-    /// of training to the end; `None` trains.
+    /// The number of steps over which the run compares training by the pipeline with full-batch training on one device,
+    /// instead of training to the end; `None` if the run trains.
     pub verify: Option<usize>,
     pub outputs: Outputs,
     pub keeping: Keeping,
@@ -199,9 +199,9 @@ impl Training {
         }
     }
 
-    /// Returns the optimizer of the first and the last layer of a row (embeddings and a head) if it is not the
-    /// optimizer of the blocks. Muon is made for the matrices of hidden layers, so with `--optimizer muon` AdamW steps
-    /// the parameters of the first and the last layer.
+    /// Returns the optimizer of a model's first and last layer (embeddings and head) if it is not the optimizer of the
+    /// blocks. Muon is made for the matrices of hidden layers, so with `--optimizer muon` AdamW steps the parameters of
+    /// the first and the last layer.
     pub fn optimizer_of_ends(&self) -> Option<AdamW> {
         (self.optimizer == OptimizerName::Muon).then(|| AdamW::new(self.weight_decay))
     }

@@ -38,7 +38,8 @@ pub struct Merged {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings(pub BTreeMap<String, Value>);
 
-/// Resolves the command line into flags and settings as [`merge`] does, and reads the file of `--config` from the disk.
+/// Resolves the command line of a training into flags and settings (see [`merge`]), and reads the file of `--config`
+/// from the disk.
 pub fn resolve(command: Command, arguments: &[OsString], resumed: Option<&Settings>) -> Result<Merged> {
     merge(command, arguments, resumed, contents)
 }

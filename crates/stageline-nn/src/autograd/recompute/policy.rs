@@ -1,4 +1,5 @@
-//! The choice of the parts that a stage recomputes ([`Recompute`]), and the counts of what was chosen ([`Parts`]).
+//! Activation checkpointing: the choice of the parts of a stage's model that the backward recomputes ([`Recompute`]),
+//! and the counts of the chosen parts ([`Parts`]).
 
 use std::cell::Cell;
 use std::fmt;
@@ -130,8 +131,8 @@ thread_local! {
     static PARTS: Cell<Parts> = const { Cell::new(Parts { recomputed: 0, untracked: 0, unsupported: 0 }) };
 }
 
-/// The numbers of a stage's parts (such as blocks or attentions) that a [`Recompute`] setting chose for recomputation
-/// in one forward: the parts that the backward will recompute, and the parts whose activations are kept after all.
+/// The counts of a stage's parts (such as blocks or attentions) that a [`Recompute`] setting chose for recomputation in
+/// one forward: the parts that the backward will recompute, and the parts whose activations are kept after all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parts {
     /// The number of blocks, attentions and feed-forward parts of a stage's forward whose activations are dropped and

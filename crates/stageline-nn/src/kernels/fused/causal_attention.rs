@@ -1,4 +1,5 @@
-//! Causal attention composed of burn's operations for GPUs, in the range of f16.
+//! Computes causal attention and its gradient on GPUs, with burn's own operations, and scales intermediate results so
+//! that they stay in the range of f16.
 
 use std::cell::RefCell;
 use std::ops::Range;

@@ -1,4 +1,5 @@
-//! Cross-entropy composed of burn's operations for GPUs.
+//! Computes the cross-entropy loss and its gradient on GPUs, with burn's own operations, which burn fuses into few
+//! kernels.
 
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Int, Tensor};

@@ -1,4 +1,5 @@
-//! GELU composed of burn's operations for GPUs.
+//! Computes the activation function GELU and its gradient on GPUs, with burn's own operations, which burn fuses into
+//! few kernels.
 
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 

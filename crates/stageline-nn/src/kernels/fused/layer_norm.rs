@@ -1,4 +1,5 @@
-//! Layer normalisation and RMS normalisation, composed of burn's operations for GPUs.
+//! Computes layer normalisation, RMS normalisation and their gradients on GPUs, with burn's own operations, which burn
+//! fuses into few kernels.
 
 use burn::tensor::Tensor;
 

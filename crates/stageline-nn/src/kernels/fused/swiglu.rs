@@ -1,4 +1,5 @@
-//! SwiGLU composed of burn's operations for GPUs.
+//! Computes the activation function SwiGLU and its gradients on GPUs, with burn's own operations, which burn fuses into
+//! few kernels.
 
 use burn::tensor::Tensor;
 use burn::tensor::activation::sigmoid;
