@@ -39,7 +39,7 @@ struct Flags {
     /// Number of timed runs of the attention, after one that is not timed
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Has no effect; `cargo bench` passes this flag
+    /// Accepted and ignored, because `cargo bench` passes this flag to every bench
     #[arg(long, hide = true)]
     bench: bool,
 }
