@@ -80,11 +80,12 @@ type Create<M> = Box<dyn Fn(&Device) -> M>;
 /// The type of a function that creates one block of a model on a given device, given the index of the block.
 type CreateBlock<B> = Box<dyn Fn(usize, &Device) -> B>;
 
-/// The type of the builder of a pipeline whose first layer is `F` and whose last layer is `L`.
+/// The type of the builder of a pipeline for a model whose first layer has the type `F` and whose last layer has the
+/// type `L`.
 type BuilderOf<F, L> = PipelineBuilder<<F as Stage>::Input, <L as Stage>::Output, <L as LossStage>::Target>;
 
-/// The layers of one stage of a model's row. The variant says which part of the model the stage has: the whole model,
-/// its beginning, its middle or its end.
+/// The layers of one stage of a model. The variant says which part of the model the stage has: the whole model, its
+/// beginning, its middle or its end.
 enum Part<F, B, L> {
     Whole(F, Vec<B>, L),
     Begin(F, Vec<B>),
@@ -304,7 +305,8 @@ where
 }
 
 /// Returns the device on which the initial parameters of layers are drawn: the CPU, so that the parameters have the
-/// same bits on whichever device their stage runs. Without a backend for the CPU, returns the stage's own device.
+/// same bits on whichever device their stage runs. Returns the stage's own device if the program was built without a
+/// backend for the CPU.
 fn drawing_device(stage: Option<&Device>) -> Device {
     #[cfg(feature = "flex")]
     {

@@ -10,7 +10,7 @@ use crate::device::location::{is_host, share_memory};
 use crate::memory::estimate::MemoryEstimate;
 use crate::memory::worker_estimate::WorkerEstimate;
 
-/// The error of a training that needs more memory than a device has, with the changes of settings that would help.
+/// The error for a training that needs more memory than a device has, with the changes of settings that would help.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{}", self.explain(Lever::to_string, ", "))]
 #[non_exhaustive]

@@ -1,4 +1,4 @@
-//! Takes checkpoints of a pipeline, and sets the step counts of a pipeline that resumes from a checkpoint.
+//! Takes checkpoints of a pipeline. In a pipeline that resumes from a checkpoint, sets the step counts.
 
 use stageline_checkpoint::{Checkpoint, Progress};
 
