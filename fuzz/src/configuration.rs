@@ -23,8 +23,8 @@ const LIMIT: usize = 4_096;
 /// The byte that separates the three parts of a fuzz input: command line, settings file and settings of a resumed run.
 const BORDER: u8 = b'|';
 
-/// The result of merging all sources of a training's settings: the parsed flags of a run, and the same values as
-/// settings.
+/// The result of merging all sources of a training's settings (command line, files and checkpoint): as parsed flags,
+/// and as a table of settings.
 struct Resolved {
     flags: Flags,
     settings: Settings,
