@@ -24,13 +24,13 @@ struct Flags {
     /// Number of query heads of the attention
     #[arg(long, default_value_t = 8)]
     heads: usize,
-    /// Number of key-value heads [default: that of query heads]
+    /// Number of key-value heads [default: as many as query heads]
     #[arg(long)]
     key_value_heads: Option<usize>,
     /// Number of elements (the dimension) of each attention head
     #[arg(long, default_value_t = 64)]
     size: usize,
-    /// Number of keys that a query sees: a sliding window [default: all before it]
+    /// Length of the sliding window: the number of keys that a query sees [default: all keys up to the query]
     #[arg(long)]
     window: Option<usize>,
     /// Type of queries, keys and values: f32, bf16 or f16

@@ -96,7 +96,7 @@ fn alone(arguments: &[&str]) {
 const MICRO_BATCHES: usize = 32;
 
 /// Measures and prints one row of the bench's table. A small GPT with one block per stage on average runs on `stages`
-/// stages, so that driving the stages takes more time than their computation.
+/// stages, so that sending actions to the stages takes more time than the stages' computation.
 fn drive(place: Place, width: usize, stages: usize, seconds: f64) {
     let shape = Shape { layers: stages, width, context: width.min(64) };
     let load = Load { shape, micro_batches: MICRO_BATCHES, micro_batch_size: 1 };
