@@ -77,7 +77,8 @@ impl Costs {
         Ok(Cut::of(balance_with_speeds(&self.weights(), speeds)?))
     }
 
-    /// Returns the cost by which each layer of the model counts in a partition into stages of equal cost.
+    /// Returns the cost of each layer as one number, by which a partition of the model gives all stages about equal
+    /// cost.
     fn weights(&self) -> Vec<f64> {
         let share = |part: f64, all: f64| if all > 0.0 { part / all } else { 0.0 };
         let (parameters, flops) = (self.parameters() as f64, self.flops());

@@ -209,17 +209,20 @@ macro_rules! layer {
 }
 
 layer! {
-    /// The first layer of a [`ModelRow`] (a model as a row of layers), which has the first part of the model.
+    /// The first layer of a [`ModelRow`] (a model as first layer, blocks and last layer), which has the first part of
+    /// the model.
     FirstLayer, First
 }
 
 layer! {
-    /// A block of a [`ModelRow`] (a model as a row of layers), which has one block of the model and its index.
+    /// A block of a [`ModelRow`] (a model as first layer, blocks and last layer), which has one block of the model and
+    /// its index.
     BlockLayer, Block, index: usize
 }
 
 layer! {
-    /// The last layer of a [`ModelRow`] (a model as a row of layers), which has the last part of the model.
+    /// The last layer of a [`ModelRow`] (a model as first layer, blocks and last layer), which has the last part of the
+    /// model.
     LastLayer, Last
 }
 

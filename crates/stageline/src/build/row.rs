@@ -113,8 +113,8 @@ where
     B: Stage<Input = F::Output, Output = F::Output>,
     L: LossStage<Input = F::Output>,
 {
-    /// Creates a model as a row of layers, from functions that create the layers on a device: the first layer, each of
-    /// `blocks` blocks, and the last layer.
+    /// Creates a row, which is a model as first layer, blocks and last layer, from functions that create the layers on
+    /// a device: the first layer, each of `blocks` blocks, and the last layer.
     pub fn new(
         first: impl Fn(&Device) -> F + 'static,
         blocks: usize,
@@ -242,9 +242,9 @@ where
         }
     }
 
-    /// Reassembles the whole model from the stage modules of a pipeline that was built from a row with the same layer
-    /// types. Returns the first layer, all blocks in order, and the last layer. Each layer stays on the device of its
-    /// stage.
+    /// Reassembles the whole model from the stage modules of a pipeline. The pipeline must have been built from a row
+    /// (first layer, blocks, last layer) with the same layer types. Returns the first layer, all blocks in order, and
+    /// the last layer. Each layer stays on the device of its stage.
     ///
     /// # Errors
     /// Returns [`ModuleError`] if the module of a stage was taken before, is lost, or does not have the types of this

@@ -53,11 +53,11 @@ pub enum Lever {
         /// The number of smaller micro-batches (M) of each replica in a step.
         micro_batches: usize,
     },
-    /// A change of settings that saves memory: every stage is cut into two, on twice as many devices. It is proposed
-    /// only if every stage has its own device and none of them is the CPU.
+    /// A change of settings that saves memory: the layers of every stage are divided into two stages, on twice as many
+    /// devices. It is proposed only if every stage has its own device and none of them is the CPU.
     MoreStages {
-        /// The number of workers (P) after every stage is cut into two. In schedules with chunks, a worker has several
-        /// stages.
+        /// The number of workers (P) after every stage was divided into two. In schedules with chunks, a worker has
+        /// several stages.
         workers: usize,
     },
     /// A change of settings that saves memory: a single stage with all layers, proposed if the stages share a device.
