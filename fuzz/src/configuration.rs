@@ -1,5 +1,5 @@
-//! Fuzzes the settings of a training: reads bytes as a command line, a settings file and the settings of a resumed run,
-//! and merges them with the code of `stageline-train`.
+//! Fuzzes the settings of a training: reads bytes as a command line, a settings file and the settings of a resumed run.
+//! The code of `stageline-train` then merges these settings.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -30,8 +30,8 @@ struct Resolved {
     settings: Settings,
 }
 
-/// The command-line flags of the fuzzed program, which replace those of a training: one flag of every type that a
-/// training has, some of them under the same names.
+/// The command-line flags of the fuzzed program, which stand for those of a training: one flag of every type that a
+/// training has, some with the name of a training's flag.
 #[derive(Debug, Parser)]
 struct Flags {
     #[command(flatten)]
