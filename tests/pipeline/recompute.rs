@@ -131,8 +131,8 @@ fn a_panic_in_a_recomputation_rolls_back_the_step() {
     }
 }
 
-/// A block for tests with dropout, which counts how often it is recomputed. Its input and output also have a number
-/// that every block increments, and an input that all blocks share.
+/// A block of a test model, with dropout, which counts how often it is recomputed. Its input and output also have a
+/// number that every block increments, and an input that all blocks share.
 #[derive(Module, Debug)]
 struct Counted {
     noisy: Noisy,
