@@ -1,5 +1,5 @@
 //! Measures how many actions (forwards and backwards of micro-batches) a second one training drives on server processes
-//! of this host, compared with stages on local threads, and how much CPU time of this host the actions take.
+//! of this host, compared with stages on local threads, and how much CPU time this needs in the training's own process.
 //! `scripts/remote-latency.py` measures the cost of a network with latency.
 //!
 //! ```text
