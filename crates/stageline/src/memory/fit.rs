@@ -137,7 +137,7 @@ enum Cut {
     One,
 }
 
-/// A combination of settings that is changed so that a training needs less memory: recomputation, micro-batch size,
+/// A combination of changed settings with which a training may need less memory: recomputation, micro-batch size,
 /// number of stages, schedule and optimizer.
 #[derive(Clone, Copy)]
 struct Change {
