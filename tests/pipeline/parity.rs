@@ -197,8 +197,8 @@ fn train_with_dropout(
     (found, losses)
 }
 
-/// Tests that dropout does not depend on the partition into stages, which gives the same bits, nor on the number of
-/// micro-batches: another number drops the same elements, so the losses differ by rounding only.
+/// Tests that dropout drops the same elements for every partition into stages and every number of micro-batches. The
+/// partition changes no bit of the trained parameters; the number of micro-batches changes the losses by rounding only.
 #[test]
 fn dropout_depends_on_the_sample_only() {
     let (reference, losses) = train_with_dropout(1, 3, &OneFOneB);
