@@ -18,7 +18,7 @@ struct Flags {
     /// Name of the device, such as cpu, cuda:0 or wgpu:0
     #[arg(long, default_value = "cpu")]
     device: DeviceName,
-    /// Numbers of positions of a sample, each of which is measured
+    /// Lengths of a sample, in positions; the attention is measured for each length
     #[arg(long, value_delimiter = ',', default_value = "512,1024,2048")]
     length: Vec<usize>,
     /// Number of query heads of the attention
