@@ -48,7 +48,7 @@ enum Moment {
 /// clears this value.
 static WANTED: Mutex<Option<Point>> = Mutex::new(None);
 
-/// The id of the tracing span that injects a panic when it is left; 0 if no panic is due.
+/// The id of the tracing span that injects a panic when a worker leaves the span; 0 if no panic is due.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
 /// The tracing spans that workers have opened for their actions so far; `None` if the running test does not collect the
