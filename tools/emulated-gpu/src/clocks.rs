@@ -84,8 +84,8 @@ pub struct RaceDetector {
     /// For each address of device memory at which an access began: the last write, and since that write the last read
     /// of each stream.
     uses: BTreeMap<u64, Uses>,
-    /// The most recent accesses to device memory by copies and transfers, at most 512. Accesses by kernels are not in
-    /// this list, because their lengths in bytes are unknown.
+    /// The most recent accesses to device memory by copies and transfers. Accesses by kernels are not in this list,
+    /// because their lengths in bytes are unknown.
     extents: VecDeque<Seen>,
     /// The races on device memory that were found so far, each as a message for the user.
     pub races: Vec<String>,

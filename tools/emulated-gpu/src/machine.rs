@@ -161,7 +161,8 @@ impl Machine {
         }
     }
 
-    /// Makes a CUDA stream wait for the last queued record of an event.
+    /// Makes a CUDA stream wait until another stream has reached the last queued record of an event (the event's marker
+    /// in that stream).
     pub fn wait(&mut self, stream: StreamId, event: EventId) {
         if let Some(found) = self.events.get(&event) {
             let wait = Work::Wait(event, found.queued);
