@@ -161,8 +161,8 @@ impl Machine {
         }
     }
 
-    /// Makes a CUDA stream wait until another stream has reached the last queued record of an event (the event's marker
-    /// in that stream).
+    /// Makes a CUDA stream wait until the stream of an event has reached the last queued record of that event (its
+    /// marker in the stream).
     pub fn wait(&mut self, stream: StreamId, event: EventId) {
         if let Some(found) = self.events.get(&event) {
             let wait = Work::Wait(event, found.queued);
