@@ -18,19 +18,19 @@ struct Flags {
     /// Name of the device, such as cpu, cuda:0 or wgpu:0
     #[arg(long, default_value = "cpu")]
     device: DeviceName,
-    /// Numbers of positions of a sample, each of which is measured
+    /// Lengths of a sample, in positions; the attention is measured for each length
     #[arg(long, value_delimiter = ',', default_value = "512,1024,2048")]
     length: Vec<usize>,
     /// Number of query heads of the attention
     #[arg(long, default_value_t = 8)]
     heads: usize,
-    /// Number of key-value heads [default: that of query heads]
+    /// Number of key-value heads [default: as many as query heads]
     #[arg(long)]
     key_value_heads: Option<usize>,
     /// Number of elements (the dimension) of each attention head
     #[arg(long, default_value_t = 64)]
     size: usize,
-    /// Number of keys that a query sees: a sliding window [default: all before it]
+    /// Length of the sliding window: the number of keys that a query sees [default: all keys up to the query]
     #[arg(long)]
     window: Option<usize>,
     /// Type of queries, keys and values: f32, bf16 or f16
@@ -39,7 +39,7 @@ struct Flags {
     /// Number of timed runs of the attention, after one that is not timed
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Has no effect; `cargo bench` passes this flag
+    /// Accepted and ignored, because `cargo bench` passes this flag to every bench
     #[arg(long, hide = true)]
     bench: bool,
 }

@@ -1,5 +1,5 @@
 //! Measures the pipeline's own cost: a step compared with a gradient accumulation loop without Stageline, and the time
-//! per action of stages that compute next to nothing.
+//! per action (a forward or a backward of one micro-batch) of stages that compute next to nothing.
 //!
 //! ```text
 //! cargo bench --bench dispatch
@@ -33,7 +33,7 @@ struct Flags {
     /// Seconds of timed steps for each shape of the GPT in the comparison with a training loop without Stageline
     #[arg(long, default_value_t = 20.0)]
     seconds: f64,
-    /// Has no effect; `cargo bench` passes this flag
+    /// Accepted and ignored, because `cargo bench` passes this flag to every bench
     #[arg(long, hide = true)]
     bench: bool,
 }

@@ -44,7 +44,7 @@ struct Flags {
     /// Number of timed steps of each of the two compared pipelines
     #[arg(long, default_value_t = 15)]
     rounds: usize,
-    /// Has no effect; `cargo bench` passes this flag
+    /// Accepted and ignored, because `cargo bench` passes this flag to every bench
     #[arg(long, hide = true)]
     bench: bool,
 }

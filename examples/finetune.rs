@@ -21,7 +21,8 @@ use stageline_data::{Bytes, Continued, Encode, Tokenizer};
 use stageline_models::{LanguageModel, Logits, Sampling, Tokens};
 use stageline_train::{Program, Run, TokenData, TokenRows, TokenSettings, open_tokens};
 
-/// The allocator that counts the memory of every stage on the CPU, for memory estimates and the log.
+/// The allocator that counts the memory of every stage on the CPU, for memory estimates and for the log (the JSON-lines
+/// file that a training writes).
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 

@@ -17,7 +17,8 @@ use example_gpt::model::{Shape, gpt};
 use example_gpt::sample;
 use example_gpt::text::Source;
 
-/// The allocator that counts the memory of every stage on the CPU, for memory estimates and the log.
+/// The allocator that counts the memory of every stage on the CPU, for memory estimates and for the log (the JSON-lines
+/// file that a training writes).
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 

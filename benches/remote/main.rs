@@ -1,5 +1,5 @@
 //! Measures how many actions (forwards and backwards of micro-batches) a second one training drives on server processes
-//! of this host, compared with stages on local threads, and how much CPU time driving the actions takes.
+//! of this host, compared with stages on local threads, and how much CPU time this needs in the training's own process.
 //! `scripts/remote-latency.py` measures the cost of a network with latency.
 //!
 //! ```text
@@ -27,33 +27,35 @@ use crate::servers::{Servers, Transport};
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
-/// Measures how many actions (forwards and backwards) a second stages on servers and on local threads make
+/// Measures the rate of actions (forwards and backwards) in pipelines, with stages on server processes and on local
+/// threads
 #[derive(Parser)]
 struct Flags {
-    /// Seconds of timed steps in each row of the printed table
+    /// Seconds of timed training steps for each row of the printed table
     #[arg(long, default_value_t = 4.0)]
     seconds: f64,
-    /// Has no effect; `cargo bench` passes this flag
+    /// Accepted and ignored, because `cargo bench` passes this flag to every bench
     #[arg(long, hide = true)]
     bench: bool,
     #[command(subcommand)]
     part: Option<Part>,
 }
 
-/// The parts of the bench of remote stages that run in a process of their own, because burn keeps a connection to a
-/// server and its thread as long as the process runs.
+/// The subcommands of this bench, which measures stages on server processes. Each subcommand runs in a process of its
+/// own, because burn keeps a connection to a server and its thread as long as the process runs.
 #[derive(Clone, Copy, Subcommand)]
 enum Part {
     /// Serves one CPU device of this host to the bench, as a server process
     #[command(hide = true)]
     Serve { transport: Transport },
-    /// Measures and prints one row of the table: actions a second on servers or local threads
+    /// Measures and prints one row of the bench's table: the number of actions a second with stages on servers or on
+    /// local threads
     #[command(hide = true)]
     Drive { place: Place, width: usize, stages: usize },
 }
 
-/// The place of the stages that the bench measures: threads of this process, or servers that are reached over a network
-/// transport.
+/// The place of the pipeline's stages in the bench: on threads of this process, or on server processes that are reached
+/// over a network transport.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Place {
     Threads,
@@ -94,7 +96,7 @@ fn alone(arguments: &[&str]) {
 const MICRO_BATCHES: usize = 32;
 
 /// Measures and prints one row of the bench's table. A small GPT with one block per stage on average runs on `stages`
-/// stages, so that driving the stages takes more time than their computation.
+/// stages, so that sending actions to the stages takes more time than the stages' computation.
 fn drive(place: Place, width: usize, stages: usize, seconds: f64) {
     let shape = Shape { layers: stages, width, context: width.min(64) };
     let load = Load { shape, micro_batches: MICRO_BATCHES, micro_batch_size: 1 };

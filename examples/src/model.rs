@@ -1,5 +1,5 @@
 //! The model of the GPT example: a byte-level GPT with layer norms before its sublayers (pre-LN) and learned positions,
-//! as a row of layers that can be divided into stages.
+//! written as a first layer, blocks and a last layer, which can be divided into stages.
 //!
 //! Activations cross boundaries as `[batch, context, width]`; inside, layers compute on `[batch x context, width]`.
 
@@ -73,19 +73,21 @@ pub struct Head {
     logits: Linear,
 }
 
-/// The type of the GPT as a row of layers, which can be divided into any number of stages.
+/// The type of the GPT as a row: a first layer, blocks and a last layer, which can be divided into any number of
+/// stages.
 pub type Gpt = Row<Embeddings, Block, Head>;
 
 /// The type of the whole GPT before it is divided into stages: its first layer, its blocks and its last layer.
 pub type Layers = (Embeddings, Vec<Block>, Head);
 
-/// Returns a GPT of the given shape as a row of layers, whose parameters are drawn from the seed.
+/// Returns a GPT of the given shape as a row (first layer, blocks, last layer), whose parameters are drawn from the
+/// seed.
 pub fn gpt(shape: Shape, seed: u64) -> Gpt {
     gpt_with(shape, seed, |head| head)
 }
 
-/// Returns a GPT of the given shape as a row of layers. The function `wrap` replaces the GPT's last layer, for example
-/// by one with another loss.
+/// Returns a GPT of the given shape as a row (first layer, blocks, last layer). The function `wrap` replaces the GPT's
+/// last layer, for example by one with another loss.
 pub fn gpt_with<H>(shape: Shape, seed: u64, wrap: impl Fn(Head) -> H + 'static) -> Row<Embeddings, Block, H>
 where
     H: LossStage<Input = Tensor<3>>,

@@ -1,5 +1,5 @@
-//! Fuzzes the settings of a training: reads bytes as a command line, a settings file and the settings of a resumed run,
-//! and merges them with the code of `stageline-train`.
+//! Fuzzes the settings of a training: reads bytes as a command line, a settings file and the settings of a resumed run.
+//! The code of `stageline-train` then merges these settings.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -23,15 +23,15 @@ const LIMIT: usize = 4_096;
 /// The byte that separates the three parts of a fuzz input: command line, settings file and settings of a resumed run.
 const BORDER: u8 = b'|';
 
-/// The result of merging all sources of a training's settings: the parsed flags of a run, and the same values as
-/// settings.
+/// The result of merging all sources of a training's settings (command line, files and checkpoint): as parsed flags,
+/// and as a table of settings.
 struct Resolved {
     flags: Flags,
     settings: Settings,
 }
 
-/// The command-line flags of the fuzzed program, which replace those of a training: one flag of every type that a
-/// training has, some of them under the same names.
+/// The command-line flags of the fuzzed program, which stand for those of a training: one flag of every type that a
+/// training has, some with the name of a training's flag.
 #[derive(Debug, Parser)]
 struct Flags {
     #[command(flatten)]

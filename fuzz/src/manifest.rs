@@ -43,8 +43,8 @@ type Files = BTreeMap<String, Vec<u8>>;
 /// error names the damaged file.
 ///
 /// The first byte chooses the meaning of the rest: 0 for a manifest as it is, 1 for a manifest that gets a valid seal,
-/// with or without tensors after it, 2 for tensors, or 3 for an index. For the last two the manifest has the right size
-/// and hash. All other files are undamaged.
+/// with or without tensors after it, 2 for tensors, or 3 for an index. For 2 and 3 the manifest has the right size and
+/// hash. All other files are undamaged.
 pub fn manifest(bytes: &[u8]) {
     let Some((&part, contents)) = bytes.split_first().filter(|_| bytes.len() <= LIMIT) else { return };
     let mut files = sound().clone();

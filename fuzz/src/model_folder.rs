@@ -182,8 +182,8 @@ fn assert_read(folder: &ModelFolder, files: &Files) {
     assert!(left.values().all(|&bytes| bytes == 0), "{left:?}");
 }
 
-/// Asserts that a tensor of a model folder has as many bytes as its shape and type need, and that it is converted to
-/// f32 exactly if it is a float of 16 or 32 bits.
+/// Asserts that a tensor of a model folder has as many bytes as its shape and type need, and that a tensor of 16-bit or
+/// 32-bit floats is converted to f32 exactly.
 fn assert_converted(tensor: &TensorView) {
     let elements = tensor.shape.iter().map(|&length| length as u128);
     let elements = if tensor.shape.contains(&0) { 0 } else { elements.product() };

@@ -37,8 +37,8 @@ pub fn plan_csv(bytes: &[u8]) {
     }
 }
 
-/// Asserts what must hold for every plan that the check accepts: about its least channel capacity, its lowered form
-/// (with sends and receives) and its transfers.
+/// Asserts what must hold for every plan that the check accepts: for its least channel capacity, for its instructions
+/// with sends and receives, and for its transfers.
 fn assert_checked(checked: &Checked) {
     let (plan, least) = (checked.plan(), checked.least_capacity());
     assert!(least <= checked.capacity());

@@ -1,6 +1,6 @@
 //! Tests that inject a panic before and after every activity of a worker in a step, under every published schedule. One
 //! error names the place of the panic, no stage has stepped its optimizer, and a pipeline that is restored from the
-//! remaining state continues with the same bits.
+//! remaining state continues with the bits of a training without the panic.
 //!
 //! The panics come from a `tracing` subscriber, which the library calls around each action. A process has only one
 //! global subscriber, so these tests need a process of their own.
@@ -48,7 +48,7 @@ enum Moment {
 /// clears this value.
 static WANTED: Mutex<Option<Point>> = Mutex::new(None);
 
-/// The id of the tracing span that injects a panic when it is left; 0 if no panic is due.
+/// The id of the tracing span that injects a panic when a worker leaves the span; 0 if no panic is due.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
 /// The tracing spans that workers have opened for their actions so far; `None` if the running test does not collect the
@@ -280,7 +280,7 @@ impl Case {
     }
 
     /// Injects a panic at `point` in the training's second step. Asserts that one error names the place, that no stage
-    /// has stepped its optimizer, and that the training continues with the same bits.
+    /// has stepped its optimizer, and that the training continues with the bits of a training without a panic.
     fn survive(&self, point: Point) {
         let case = format!("{}, {point:?}", self.name);
         let mut pipeline = (self.build)(1).build().unwrap();
@@ -440,8 +440,8 @@ impl stageline::Stage for Odd {
     }
 }
 
-/// Tests two warnings, which are logged once per stage with the stage's name: recomputation that recomputes nothing,
-/// and backwards that cannot be split.
+/// Tests two warnings, each of which is logged once per stage with the stage's name: that the configured recomputation
+/// has no effect, and that backwards cannot be split.
 #[test]
 fn recomputation_and_split_backwards_that_do_nothing_are_reported() {
     use stageline::Recompute;

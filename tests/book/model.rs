@@ -48,8 +48,8 @@ impl Line {
     }
 }
 
-/// Returns the builder of a pipeline of two stages for the book's listings. The model is three lines `y = w x + b` in a
-/// row, trained by gradient descent with the learning rate 0.01.
+/// Returns the builder of a pipeline of two stages for the book's listings. The model applies three lines `y = w x + b`
+/// one after another, and is trained by gradient descent with the learning rate 0.01.
 pub fn pipeline() -> PipelineBuilder<Tensor<2>, Tensor<2>, (Tensor<2>, Tensor<2>)> {
     let row = Row::new(line, 1, |_, device| line(device), line);
     let stage = || StageConfig::new(Device::flex(), SgdConfig::new().init(), 0.01);

@@ -102,7 +102,7 @@ impl Stage for Whole {
 /// The text of all warnings that this test process has logged.
 static WARNINGS: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
-/// A writer that appends log lines to the text of all warnings of this test process.
+/// A writer to which the test's log goes; it appends log lines to the text of all warnings of this test process.
 struct ToWarnings;
 
 impl io::Write for ToWarnings {

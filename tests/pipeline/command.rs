@@ -37,7 +37,8 @@ fn gpt(flags: &str) -> Output {
     command.args(small.split_whitespace()).args(flags.split_whitespace()).output().unwrap()
 }
 
-/// Trains the GPT example on the sources of the examples with the given flags, and returns the lines of its log.
+/// Trains the GPT example on the sources of the examples with the given flags, and returns the lines of its log, a
+/// JSON-lines file.
 fn logged(name: &str, flags: &str) -> Vec<Value> {
     let log = tempfile::tempdir().unwrap();
     let log = log.path().join(name);

@@ -116,7 +116,8 @@ pub fn quiet_workers() {
     });
 }
 
-/// The fault of each stage of the failure test's pipeline, with the number of the forward in which the fault is due.
+/// The fault of each stage of the failure test's pipeline, with the number of the stage's forward in which the fault
+/// comes.
 type Faults = [(Fault, usize); STAGES];
 
 fn pipeline(faults: Faults, schedule: &'static (dyn Schedule + Sync)) -> Pipeline<Tensor<2>, Tensor<2>, Target> {

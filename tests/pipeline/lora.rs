@@ -64,8 +64,9 @@ impl Stage for Block {
     }
 }
 
-/// The last stage of the adapter tests: a sequence of linear blocks, which segments recompute, a linear layer, and a
-/// loss that is half the squared difference to targets `[rows x length, width]`.
+/// The last stage of the adapter tests: a sequence of linear blocks, which the backward recomputes in segments (groups
+/// of consecutive blocks), a linear layer, and a loss that is half the squared difference to targets `[rows x length,
+/// width]`.
 #[derive(Module, Debug)]
 struct Head {
     blocks: Vec<Linear>,

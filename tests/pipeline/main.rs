@@ -1,4 +1,4 @@
-//! Tests of the whole library and its examples on real threads, in one binary. Each module tests one promise.
+//! Tests of the whole library and its examples on real threads, in one program. Each module tests one property.
 
 #[path = "../../fuzz/src/restore.rs"]
 mod hostile;

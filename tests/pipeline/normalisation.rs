@@ -81,8 +81,8 @@ fn statistics(norm: &BatchNorm) -> Vec<f64> {
     [values(norm.running_mean.value()), values(norm.running_var.value())].concat()
 }
 
-/// Returns the running statistics of a batch norm that are expected after `steps` steps, in f64: each step adds 0.1 of
-/// the mean and biased variance of its whole batch to 0.9 of the old statistics.
+/// Returns the running statistics of a batch norm that are expected after `steps` steps, in f64. After each step, a
+/// statistic is 0.9 times its old value plus 0.1 times the mean or the biased variance of the step's whole batch.
 fn one_pass(steps: u64) -> Vec<f64> {
     let mut running = [vec![0.0; WIDTH], vec![1.0; WIDTH]].concat();
     for step in 0..steps {

@@ -1,5 +1,5 @@
-//! Tests of `--optimizer muon` on a row of layers: Muon steps the matrices of blocks, AdamW everything else, and a
-//! training resumes bit for bit.
+//! Tests of `--optimizer muon` on a model with a first layer, blocks and a last layer: Muon steps the matrices of the
+//! blocks, AdamW everything else. A resumed training has the bits of an undisturbed one.
 
 use std::path::Path;
 

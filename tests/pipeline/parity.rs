@@ -197,8 +197,8 @@ fn train_with_dropout(
     (found, losses)
 }
 
-/// Tests that dropout does not depend on the partition into stages, which gives the same bits, nor on the number of
-/// micro-batches: another number drops the same elements, so the losses differ by rounding only.
+/// Tests that dropout drops the same elements for every partition into stages and every number of micro-batches. The
+/// partition changes no bit of the trained parameters; the number of micro-batches changes the losses by rounding only.
 #[test]
 fn dropout_depends_on_the_sample_only() {
     let (reference, losses) = train_with_dropout(1, 3, &OneFOneB);
@@ -233,8 +233,8 @@ fn a_hand_written_plan_with_two_chunks_a_worker_gives_the_same_bits() {
     same_bits(&model, &plain, &cut, &batches, "by hand");
 }
 
-/// Tests a plan that runs backwards in another order than that of the micro-batches: gradients are still summed in
-/// ascending micro-batch order, so the trained parameters have the same bits.
+/// Tests a plan that runs backwards in another order than that of the micro-batches. Gradients are still summed in
+/// ascending micro-batch order, so the trained parameters have the bits of a training loop without Stageline.
 #[test]
 fn backwards_out_of_order_give_the_same_bits() {
     let csv = "0F0,0F1,0F2,0B2,0B0,0B1\n1F0,1F1,1F2,1B2,1B0,1B1\n";
@@ -284,7 +284,7 @@ fn weights_used_twice_give_the_same_bits_with_split_backwards() {
 }
 
 /// Tests a plan that computes weight gradients out of order, differently on each stage: the trained parameters have the
-/// same bits.
+/// bits of a training loop without Stageline.
 #[test]
 fn weight_gradients_out_of_order_give_the_same_bits() {
     let csv = "0F0,0F1,0F2,0I0,0I1,0W1,0B2,0W0\n1F0,1F1,1F2,1B0,1I1,1I2,1W2,1W1\n";

@@ -281,8 +281,8 @@ fn an_overflow_is_skipped_by_all_stages_and_lowers_the_scale() {
     }
 }
 
-/// Tests an overflow in a forward, which a lower loss scale cannot prevent: the step stops or is skipped, as the
-/// setting `on_non_finite` says.
+/// Tests an overflow in a forward, which a lower loss scale cannot prevent: the pipeline stops or skips the step, as
+/// the setting `on_non_finite` says.
 #[test]
 fn a_non_finite_forward_is_left_to_the_policy() {
     let dynamic = DynamicLossScale { initial: 4.0, ..DynamicLossScale::default() };

@@ -100,7 +100,7 @@ impl Stage for Sabotaged {
 }
 
 /// Tests a panic in a recomputation, which is part of a backward: the step is rolled back, and a pipeline that is
-/// restored from the remaining state continues with the same bits.
+/// restored from the remaining state continues with the bits of a pipeline without a panic.
 #[test]
 fn a_panic_in_a_recomputation_rolls_back_the_step() {
     let batch = |step| {
@@ -131,8 +131,8 @@ fn a_panic_in_a_recomputation_rolls_back_the_step() {
     }
 }
 
-/// A block for tests with dropout, which counts how often it is recomputed. Its input and output also have a number
-/// that every block increments, and an input that all blocks share.
+/// A block of a test model, with dropout, which counts how often it is recomputed. Its input and output also have a
+/// number that every block increments, and an input that all blocks share.
 #[derive(Module, Debug)]
 struct Counted {
     noisy: Noisy,

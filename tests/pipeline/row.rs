@@ -1,5 +1,5 @@
-//! Tests of `Row`, a model written as a row of layers: its parameters and training do not depend on the partition into
-//! stages, and its checkpoints fit every partition.
+//! Tests of `Row`, a model as a first layer, blocks and a last layer: its parameters and training do not depend on the
+//! partition into stages, and its checkpoints fit every partition.
 
 use burn::module::{Module, Param};
 use burn::nn::LinearConfig;
@@ -41,8 +41,9 @@ fn trained(cut: &Cut, schedule: impl Schedule + 'static) -> String {
     fingerprint(&gpt(SHAPE, SEED).join(pipeline.into_modules()).unwrap()).0
 }
 
-/// Tests the partitions of a row of layers: P = 1 to 6 stages, uneven partitions, stages with only the first or the
-/// last layer, 1 to 3 chunks (stages) per worker, and a plan from text. All train with the same bits.
+/// Tests the partitions of a model into stages: P = 1 to 6 stages, uneven partitions, stages with only the first or the
+/// last layer, 1 to 3 chunks (stages) per worker, and a plan from text. With all of them, the trained parameters have
+/// the same bits.
 #[test]
 fn every_cut_trains_to_the_same_bits() {
     let expected = trained(&costs(SHAPE).cut(1).unwrap(), OneFOneB);
@@ -102,7 +103,7 @@ fn cuts_that_do_not_fit_the_row_are_refused() {
     assert!(matches!(costs(SHAPE).cut(7), Err(CutError::Balance(_))));
 }
 
-/// Tests the costs of a row's layers: measured costs have the times of the layers, and the same parameter counts and
+/// Tests the costs of a model's layers: measured costs have the times of the layers, and the same parameter counts and
 /// FLOPs as costs that are counted without a measurement.
 #[test]
 fn measured_costs_have_times_and_the_same_counts() {
@@ -121,8 +122,8 @@ fn measured_costs_have_times_and_the_same_counts() {
     assert_eq!(measured.cut(3).unwrap().stages(), 3);
 }
 
-/// A block for tests of a row of layers, with a parameter of one element. It halves the number of columns of its input
-/// if `halves` is set.
+/// A block of a test model, with a parameter of one element. It halves the number of columns of its input if `halves`
+/// is set.
 #[derive(Module, Debug)]
 struct Narrow {
     scale: Param<Tensor<1>>,
@@ -140,7 +141,7 @@ impl Stage for Narrow {
     }
 }
 
-/// The last layer of a row of layers in tests, which takes inputs of four columns.
+/// The last layer of a test model, which takes inputs of four columns.
 #[derive(Module, Debug)]
 struct Four {
     linear: Linear,
@@ -240,9 +241,9 @@ impl LayeredModel for Net {
     }
 }
 
-/// Tests a model in one struct that becomes a row of layers. For every partition into stages it trains to the same
-/// bits, and its outputs are those of its forward without a pipeline. Each layer has a seed of its own, and the joined
-/// model has the parameter names of the row.
+/// Tests a model that is one struct and is divided into stages in several ways. The trained parameters have the same
+/// bits for every partition, and the outputs are those of the model's forward without a pipeline. The blocks start with
+/// different parameters, and checkpoints have the model's parameter names.
 #[test]
 fn a_model_in_one_struct_has_the_outputs_of_its_plain_forward_on_every_cut() {
     let row = || ModelRow::<Net>::of_model([4, 6, 2]).seed(3).names("input", "blocks", "output");

@@ -327,8 +327,8 @@ fn a_forgotten_iterator_with_tied_stages_does_not_block_the_end_of_the_pipeline(
     }
 }
 
-/// A layer for tests with a trained factor, whose gradient is NaN if no input is within 1 of 0; the gradient of the
-/// input stays finite.
+/// A layer of a test model with a trained factor. The gradient of the factor is NaN if a row of the input has no
+/// element between -1 and 1; the gradient of the input stays finite.
 #[derive(Module, Debug)]
 struct LocalNan {
     layer: Layer,

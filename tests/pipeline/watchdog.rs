@@ -143,8 +143,8 @@ fn a_stage_that_hangs_is_named_and_left_behind() {
     });
 }
 
-/// Tests that the error of a stalled step names a stage that hangs with its replica, while replica 0 waits for that
-/// replica's gradient sums.
+/// Tests the error of a stalled step in which a stage of one replica hangs, and replica 0 waits for that replica's
+/// gradient sums: the error names the stage that hangs and its replica.
 #[test]
 fn a_stage_that_hangs_is_named_with_its_replica() {
     within_a_minute(|| {

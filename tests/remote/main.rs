@@ -138,9 +138,9 @@ fn several_stages_and_replicas_on_a_host_match_a_local_run() {
     }
 }
 
-/// Tests that a training's log has the speed of each network link, and that steps 0 and 20 are synchronised (workers
-/// wait for their device after every action) by default. Without synchronised steps, measured times are only those of
-/// sending requests to hosts, and `stageline predict` warns of that.
+/// Tests that a training's log (its JSON-lines file) has the speed of each network link, and that steps 0 and 20 are
+/// synchronised (workers wait for their device after every action) by default. Without synchronised steps, measured
+/// times are only those of sending requests to hosts, and `stageline predict` warns of that.
 #[test]
 fn the_log_has_link_speeds_and_the_clock_of_each_step() {
     let place = place();

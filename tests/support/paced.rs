@@ -69,7 +69,7 @@ impl LossStage for Paced {
     }
 }
 
-/// The time by which the operating system may end a sleep too late, in almost all cases.
+/// The largest delay with which the operating system ends a sleep, in almost all cases.
 const LATE: Duration = Duration::from_micros(200);
 
 /// Waits until the moment `until`: sleeps for most of the time, and polls the clock at the end, so that the wait ends

@@ -104,14 +104,15 @@ pub fn hash(said: &str) -> &str {
     said.lines().find_map(|line| Some(line.split_once("parameters, sha256 ")?.1)).unwrap()
 }
 
-/// Returns the number of training steps in a training's log; 0 if there is no log.
+/// Returns the number of training steps in a training's log (the JSON-lines file that it writes); 0 if there is no log.
 pub fn steps_in(log: &Path) -> usize {
     let text = fs::read_to_string(log).unwrap_or_default();
     let step = |line: &str| serde_json::from_str::<Value>(line).ok()?["step"].as_u64();
     text.lines().filter_map(step).max().map_or(0, |step| step as usize + 1)
 }
 
-/// Waits until the log of a training run has `steps` training steps, and panics if the run ends before that.
+/// Waits until the log (JSON-lines file) of a training run has `steps` training steps, and panics if the run ends
+/// before that.
 pub fn wait_for_lines(log: &Path, steps: usize, child: &mut Child) {
     while steps_in(log) < steps {
         assert!(child.try_wait().unwrap().is_none(), "it ended by itself");

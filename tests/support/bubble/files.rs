@@ -11,8 +11,8 @@ use crate::bubble::flags::Flags;
 use crate::bubble::pictures::{page, pictures};
 use crate::bubble::point::Point;
 
-/// The header above the printed lines of the bubble bench, which has one line for each measured case. The column `s` is
-/// the size of a micro-batch in samples.
+/// The header above the lines that the bubble bench prints, one for each measured case. The column `s` is the size of a
+/// micro-batch in samples.
 pub const HEADER: &str =
     "schedule                P    M    s   step ms   bubble    ideal simulated       per s predicted  live  bubble by";
 

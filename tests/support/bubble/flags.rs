@@ -11,7 +11,8 @@ use stageline::schedule::{Costs, Schedule, StageCost, schedule_named};
 
 use crate::paced::Pace;
 
-/// Measures the bubble and the throughput for every schedule, P and M
+/// Measures the bubble (idle share of the stage time) and the throughput of pipelines for every given schedule, P
+/// (workers) and M (micro-batches)
 #[derive(Parser)]
 pub struct Flags {
     /// Values of P, the number of workers, to measure
@@ -23,7 +24,8 @@ pub struct Flags {
     /// Names of published schedules to measure, such as zb-h1 or zb-v
     #[arg(long, value_delimiter = ',', default_value = "1f1b,gpipe,interleaved")]
     pub schedules: Vec<String>,
-    /// Kind of the measured stages: paced (they sleep instead of computing), cpu or cuda
+    /// Kind of stages in the measured pipelines: paced (they sleep instead of computing), cpu or cuda (a GPT on CPUs or
+    /// GPUs)
     #[arg(long, value_enum, default_value_t = Kind::Paced)]
     pub kind: Kind,
     /// Milliseconds that a paced worker sleeps for the forwards of one micro-batch, all its chunks (stages) together;
@@ -40,7 +42,7 @@ pub struct Flags {
     /// Overlaps steps: a stage begins the next step before the others have finished this one
     #[arg(long)]
     pub overlap: bool,
-    /// Number of transformer blocks of the GPT, for `cpu` and `cuda`
+    /// Number of transformer blocks of the GPT that stages of the kinds cpu and cuda run
     #[arg(long, default_value_t = 8)]
     pub layers: usize,
     /// Width of the GPT's activations
@@ -56,19 +58,20 @@ pub struct Flags {
     /// micro-batches have the same size for every M
     #[arg(long, conflicts_with = "micro_batch_size", value_name = "SAMPLES")]
     pub batch: Option<usize>,
-    /// Devices of the stages for `cuda`, which the stages take in turn
+    /// Devices for stages of the kind cuda; the stages take these devices in turn
     #[arg(long, default_value = "cuda:0")]
     pub device: String,
     /// Folder to which the measurements are written: bubble.csv and bubble.json with the idle time by cause, bubble.md,
     /// the page bubble.html, and its pictures as SVG files
     #[arg(long, value_name = "FOLDER")]
     pub output: Option<PathBuf>,
-    /// Has no effect; `cargo bench` passes this flag
+    /// Accepted and ignored, because `cargo bench` passes this flag to every bench
     #[arg(long, hide = true)]
     bench: bool,
 }
 
-/// The kind of stages that the bubble bench measures: stages that sleep instead of computing, or a GPT on CPUs or GPUs.
+/// The kind of stages in the pipelines that the bubble bench measures: stages that sleep instead of computing, or a GPT
+/// on CPUs or GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
     /// Stages that sleep for a given time instead of computing, and use no core

@@ -18,7 +18,7 @@ pub struct Point {
     pub micro_batch_size: usize,
     /// V, the number of chunks (stages) per worker in the measurement.
     pub r#virtual: usize,
-    /// The kind of the measured stages: `paced` (stages that sleep instead of computing), `cpu` or `cuda`.
+    /// The kind of stages in the measured pipeline: `paced` (stages that sleep instead of computing), `cpu` or `cuda`.
     pub kind: String,
     /// The measured time of a step, in seconds.
     pub step_seconds: f64,

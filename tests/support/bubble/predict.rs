@@ -1,5 +1,5 @@
 //! Predicts the step times of all cases of the bubble bench from the measured steps of one or two cases, as the command
-//! `stageline predict` does from a log.
+//! `stageline predict` does from a log (the JSON-lines file that a training writes).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -48,7 +48,8 @@ pub fn predict(flags: &Flags, measured: &[&Measurement]) -> Vec<Option<f64>> {
     measured.iter().map(|run| step(&run.case).ok()).collect()
 }
 
-/// Returns the measured costs of a case of the bubble bench by layer, as they would be computed from a log of the case.
+/// Returns the costs of the model's layers, computed from the measured steps of a case of the bubble bench as they
+/// would be computed from the log (JSON-lines file) of a training.
 fn of_run(flags: &Flags, run: &Measurement) -> Result<Measured> {
     let last = run.reports.last().context("the case made no step")?;
     let plan = last.recording.plan().plan();

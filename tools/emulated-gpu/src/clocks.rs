@@ -1,6 +1,7 @@
 //! Finds races on device memory with vector clocks (Fidge, 1988; Mattern, 1989).
 //!
-//! Two accesses race if one of them writes, and the stream of the later access did not know of the earlier one.
+//! Two accesses race if one of them writes, and no order of streams and events puts the earlier access before the later
+//! one.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -52,7 +53,7 @@ impl fmt::Display for By {
     }
 }
 
-/// An access of the emulated program to device memory: its address, its length, and whether it writes.
+/// One access of the emulated program to device memory: its address, its length, and whether it writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     pub address: u64,
@@ -77,19 +78,21 @@ struct Uses {
     reads: Vec<Seen>,
 }
 
-/// The race detector: it keeps the last accesses to device memory, and compares each new access with them.
+/// The race detector: it keeps recent accesses to device memory, and compares each new access with them.
 #[derive(Debug, Default)]
 pub struct RaceDetector {
-    /// The last accesses to device memory that the race detector remembers, by the first address of each access.
+    /// For each address of device memory at which an access began: the last write, and since that write the last read
+    /// of each stream.
     uses: BTreeMap<u64, Uses>,
-    /// The last accesses to device memory whose length in bytes is known, which are all accesses except those of
-    /// kernels.
+    /// The most recent accesses to device memory by copies and transfers. Accesses by kernels are not in this list,
+    /// because their lengths in bytes are unknown.
     extents: VecDeque<Seen>,
     /// The races on device memory that were found so far, each as a message for the user.
     pub races: Vec<String>,
 }
 
-/// The number of accesses with a known length in bytes that the race detector remembers.
+/// The number of recent accesses by copies and transfers (whose lengths in bytes are known) that the race detector
+/// remembers.
 const EXTENTS: usize = 512;
 
 impl RaceDetector {

@@ -115,8 +115,8 @@ impl Driver {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state that all CUDA and NCCL calls share by calling a function, and wakes the host threads that wait
-    /// for a change.
+    /// Calls a function that changes the state of the emulated driver, which all CUDA and NCCL calls share, and wakes
+    /// the host threads that wait for a change.
     pub fn with<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.locked();
         let result = change(&mut state);
@@ -148,7 +148,7 @@ impl Driver {
         state.error_of(device).unwrap_or(0)
     }
 
-    /// Blocks a host thread until the condition `done` holds, because of calls that other host threads make.
+    /// Blocks a host thread until the condition `done` holds, which calls of other host threads make true.
     pub fn wait_for_hosts(&self, call: &str, done: impl Fn(&State) -> bool) {
         drop(self.wait(self.locked(), call, done));
     }

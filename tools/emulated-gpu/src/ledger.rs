@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 /// The ledger of the emulation: the counts of the program's CUDA and NCCL calls, over all devices and streams.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    /// The number of waits of the host for a stream or an event, by the name of the thread.
+    /// The number of waits of the host for a stream or an event, by the name of the host thread that waited.
     pub waits: BTreeMap<String, u64>,
     /// The number of waits of the host for a stream or an event in which the work was not finished yet, so that the
     /// host had to wait.

@@ -25,9 +25,11 @@ pub enum Work {
     Launch(usize, Vec<Access>),
     /// A copy of memory, with its accesses to device memory; a copy does not advance the time of the stream.
     Copy(Vec<Access>),
-    /// The record of a CUDA event in the stream, with the number of this record among all records of the event.
+    /// The record of a CUDA event in the stream: the event is done once the stream reaches this operation. The second
+    /// value numbers the records of the event.
     Record(EventId, u64),
-    /// A wait of the stream for a CUDA event, until the event's record with the given number is done.
+    /// A wait of the stream for a CUDA event, until the stream of the event has reached the event's record with the
+    /// given number.
     Wait(EventId, u64),
     /// A send of the tensor at an address in memory. It completes together with the receive that has the same ranks,
     /// communicator and size.
@@ -50,7 +52,8 @@ pub struct Ends {
     pub bytes: u64,
 }
 
-/// For each CUDA event, the number of its last records whose vector clocks the emulated machine remembers.
+/// For each CUDA event, the number of its latest records (markers in a stream) whose vector clocks the emulated machine
+/// remembers.
 const RECORDS: u64 = 64;
 
 /// An operation in the queue of a CUDA stream, with the function that applies it to device memory.
@@ -71,15 +74,18 @@ struct Stream {
 
 #[derive(Debug, Default)]
 struct Event {
-    /// The device of the CUDA stream that last recorded the event.
+    /// The device of the CUDA stream on which the program last recorded the event.
     device: Option<i32>,
-    /// The number of records of the CUDA event that were queued on streams.
+    /// The number of times that the program has recorded the CUDA event: each time, it queued a marker for the event on
+    /// a stream.
     queued: u64,
-    /// The number of the CUDA event's last record that is done.
+    /// The number of the CUDA event's latest record (marker in a stream) that its stream has reached.
     done: u64,
-    /// The number of kernels that the CUDA stream had run when the event's last completed record was done.
+    /// The number of kernels that the CUDA stream had run when it reached the event's latest record (marker in the
+    /// stream).
     at: Option<u64>,
-    /// The vector clock of the CUDA stream (what it knows of each stream) at each of the event's last records.
+    /// The vector clock of the CUDA stream (what it knows of each stream) at each of the event's latest records, by the
+    /// number of the record.
     clocks: BTreeMap<u64, Clock>,
 }
 
@@ -155,7 +161,8 @@ impl Machine {
         }
     }
 
-    /// Makes a CUDA stream wait for the last queued record of an event.
+    /// Makes a CUDA stream wait until the stream of an event has reached the last queued record of that event (its
+    /// marker in the stream).
     pub fn wait(&mut self, stream: StreamId, event: EventId) {
         if let Some(found) = self.events.get(&event) {
             let wait = Work::Wait(event, found.queued);
@@ -176,14 +183,15 @@ impl Machine {
         self.streams.get(&stream).iter().for_each(|stream| self.host.join(&stream.clock));
     }
 
-    /// Records that the host has seen a CUDA event done, so that the host knows of all operations before that event.
+    /// Records that the host has seen a CUDA event done, so that the host knows of all operations before the event in
+    /// its stream.
     pub fn saw_done(&mut self, event: EventId) {
         let last = self.events.get(&event).and_then(|event| event.clocks.get(&event.done));
         last.iter().for_each(|clock| self.host.join(clock));
     }
 
-    /// Returns the number of kernels that ran between the records of two CUDA events; `None` if one of these records is
-    /// not done.
+    /// Returns the number of kernels that ran between two CUDA events; `None` if a stream has not yet reached one of
+    /// them.
     pub fn elapsed(&self, from: EventId, to: EventId) -> Option<u64> {
         let [from, to] = [from, to].map(|event| self.events.get(&event)?.at);
         Some(to?.saturating_sub(from?))

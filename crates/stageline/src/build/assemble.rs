@@ -1,5 +1,5 @@
-//! Assembles a complete chain of stages ([`Joined`]) into replicas ([`Assembled`]): modules on their devices, joined by
-//! channels.
+//! Assembles a complete chain (all stages of a model in order, [`Joined`]) into data-parallel replicas ([`Assembled`]):
+//! copies the stages' modules to their devices, and joins the stages by channels.
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::tensor::Device;
@@ -30,16 +30,16 @@ use stageline_nn::autograd::recompute::Recompute;
 /// stage's input, and the last stage's channels for targets and outputs.
 pub(crate) type LastWire<In, Out, Target> = Box<dyn Fn(&mut Assembly, Source<In>, CallerChannels<Out, Target>)>;
 
-/// A complete chain of a model's stages, from which every data-parallel replica is assembled. The chain has the device
-/// of each stage, and the table that says which stage owns each parameter (`Owners`), which is the stage whose
-/// optimizer steps it.
+/// A complete chain: all stages of a model in order, from which every data-parallel replica is assembled. The chain has
+/// the device of each stage, and the table that says which stage owns each parameter (`Owners`), which is the stage
+/// whose optimizer steps it.
 pub(crate) struct Joined<In, Out, Target> {
     /// The device of each stage in replica 0, the first data-parallel replica, in the order of the stages.
     pub(crate) devices: Vec<Device>,
-    /// The part of its forward that each stage of the chain recomputes in its backward (activation checkpointing), in
-    /// the order of the stages.
+    /// The part of its forward that each stage recomputes in its backward (activation checkpointing), in the order of
+    /// the stages.
     pub(crate) recompute: Vec<Recompute>,
-    /// The learning rate of the first stage, at the beginning of the training; a chain has at least one stage.
+    /// The learning rate of the model's first stage at the beginning of the training.
     pub(crate) learning_rate: Option<ModuleLrScheduler>,
     pub(crate) owners: Owners,
     /// The function that assembles all stages of one data-parallel replica: it copies the modules to their devices and

@@ -65,8 +65,8 @@ impl<M: Module> Unplaced<M> {
     }
 }
 
-/// The state of a data-parallel replica while it is being assembled: its settings, its devices, the connections that
-/// its stages take one after another, and the stages assembled so far.
+/// The state of a data-parallel replica while it is being assembled: its settings, its devices, the connections between
+/// its stages (each stage takes its own when it is assembled), and the stages assembled so far.
 pub(crate) struct Assembly {
     pub(crate) replica: Replica,
     /// The number of micro-batches that each channel between two neighbouring stages can buffer.

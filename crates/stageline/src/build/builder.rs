@@ -1,4 +1,5 @@
-//! [`PipelineBuilder`]: the settings with which a complete chain of stages becomes a pipeline.
+//! [`PipelineBuilder`]: the settings of a pipeline, which is built from a complete chain (all stages of a model in
+//! order).
 //!
 //! The builder stores what the user sets. `validate` checks all settings together, and `start` starts the pipeline.
 
@@ -17,7 +18,8 @@ use crate::update::loss_scale::LossScale;
 use crate::update::optimizer_step::Rollback;
 use crate::update::precision::Precision;
 
-/// A complete chain of stages with the settings of its pipeline, which [`build`](Self::build) validates and starts.
+/// The builder of a pipeline: a complete chain (all stages of a model in order) with the settings of the pipeline.
+/// [`build`](Self::build) validates the settings and starts the pipeline.
 #[must_use = "nothing starts before `build`"]
 pub struct PipelineBuilder<In: Payload, Out: Payload, Target: Payload> {
     pub(super) stages: Joined<In, Out, Target>,

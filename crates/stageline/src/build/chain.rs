@@ -1,5 +1,5 @@
-//! Chains a model's stages in order, each with its [`StageConfig`]; the compiler checks that each stage takes the
-//! output type of the one before.
+//! Builds a chain (the stages of a model in order), in which each stage has a [`StageConfig`]. The compiler checks that
+//! each stage takes the output type of the stage before it.
 
 use std::sync::Arc;
 
@@ -31,8 +31,8 @@ pub struct StageConfig {
     optimizer: ModuleOptimizer,
     learning_rate: ModuleLrScheduler,
     recompute: Recompute,
-    /// The function that adds the optimizer of a row's first and last layer; `None` if these layers have the optimizer
-    /// of the stage.
+    /// The function that adds a separate optimizer for the first and the last layer of a model; `None` if these layers
+    /// have the optimizer of their stage.
     ends: Option<WithGroup>,
 }
 
@@ -58,11 +58,12 @@ impl StageConfig {
         Self { recompute, ..self }
     }
 
-    /// Sets another optimizer for the first and the last layer of a [`Row`](crate::Row), which are most often
-    /// embeddings and a head. `add` receives the optimizer of the stage and the group of these layers' parameters in
-    /// the stage, and returns the optimizer with the group's own optimizer.
+    /// Sets another optimizer for the first and the last layer of a model that is given as a [`Row`](crate::Row). These
+    /// layers are most often embeddings and a head. `add` receives the optimizer of the stage and the group of these
+    /// layers' parameters in the stage, and returns the optimizer with the group's own optimizer.
     ///
-    /// A chain of stages that are cut by hand does not call `add`, because only a row knows its ends.
+    /// The function `add` is not called for stages that the user cut by hand, because only a row says which layers of
+    /// the model are the first and the last.
     ///
     /// ```
     /// use burn::optim::{AdamWConfig, LionConfig};
@@ -99,15 +100,17 @@ impl StageConfig {
     }
 }
 
-/// The type of a function that assembles, in one data-parallel replica, all stages that a chain has so far. Its
-/// arguments are the assembly that collects the stages, and the source of the first stage's input (the caller's
-/// batches). It returns the source of the next stage's input (the connection to the last stage so far).
+/// The type of a function that assembles, in one data-parallel replica, all stages that a chain (the stages of a model
+/// in order) has so far. Its arguments are the assembly that collects the stages, and the source of the first stage's
+/// input (the caller's batches). It returns the source of the next stage's input (the connection to the last stage so
+/// far).
 ///
 /// The pipeline's `build` calls this function, because only then are the capacity of the channels and the devices at
 /// both ends of each transfer known.
 type Wire<In, Out> = Box<dyn Fn(&mut Assembly, Source<In>) -> Source<Out>>;
 
-/// A chain of stages, from the input of a batch (`In`) to the output of the last stage so far (`Out`).
+/// A chain: the stages of a model in order, from the input of a batch (`In`) to the output of the last stage so far
+/// (`Out`).
 ///
 /// [`Pipeline::builder`] begins a chain, [`stage`](Self::stage) appends to it, and [`loss`](Self::loss) ends it.
 ///
@@ -132,14 +135,16 @@ type Wire<In, Out> = Box<dyn Fn(&mut Assembly, Source<In>) -> Source<Out>>;
 pub struct Chain<In: Payload, Out: Payload> {
     devices: Vec<Device>,
     recompute: Vec<Recompute>,
-    /// The learning rate of the first stage of a chain of stages; `None` before the chain has a stage.
+    /// The learning rate of the first stage in the chain (the stages of a model in order); `None` while the chain is
+    /// empty.
     learning_rate: Option<ModuleLrScheduler>,
     owners: Owners,
     wire: Wire<In, Out>,
 }
 
-/// A chain that ends with a loss. No [`Chain`] is one, because [`Chain::loss`] returns a [`PipelineBuilder`]; the trait
-/// only gives the compiler a message for those who call a setting of the builder on a chain.
+/// A marker trait that no type implements. A program may call a setting of the builder on a [`Chain`] (the stages of a
+/// model in order) whose last stage has no loss. This trait then gives the compiler a message that says how to add the
+/// loss. [`Chain::loss`] adds it and returns the [`PipelineBuilder`], which has the settings.
 #[diagnostic::on_unimplemented(
     message = "a chain ends with `.loss(stage, config)`; the last stage was added by `.stage`",
     label = "the chain has no loss",
@@ -148,8 +153,8 @@ pub struct Chain<In: Payload, Out: Payload> {
 pub trait EndsWithLoss {}
 
 impl Pipeline<(), (), ()> {
-    /// Creates an empty chain of stages. [`stage`](Chain::stage) appends the stages in the order of the model, and
-    /// [`loss`](Chain::loss) appends the last one.
+    /// Creates an empty chain, to which the stages of a model are added in order: [`stage`](Chain::stage) appends a
+    /// stage, and [`loss`](Chain::loss) appends the last one.
     pub fn builder<In: Payload>() -> Chain<In, In> {
         let wire: Wire<In, In> = Box::new(|_, source| source);
         Chain { devices: Vec::new(), recompute: Vec::new(), learning_rate: None, owners: Owners::default(), wire }
@@ -157,8 +162,8 @@ impl Pipeline<(), (), ()> {
 }
 
 impl<In: Payload, Out: Payload> Chain<In, Out> {
-    /// Registers the next stage of the chain: records its device, its recomputation setting and its parameters. Returns
-    /// the stage's module with its optimizer, not yet copied to a device.
+    /// Registers the next stage of a chain (the stages of a model in order): records its device, its recomputation
+    /// setting and its parameters. Returns the stage's module with its optimizer, not yet copied to a device.
     fn add<M: Module>(&mut self, module: M, config: StageConfig) -> Unplaced<M> {
         let StageConfig { device, optimizer, learning_rate, recompute, .. } = config;
         let stage = self.devices.len();
@@ -170,7 +175,8 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
         unplaced
     }
 
-    /// Appends a stage to the chain. The stage's input type must be the output type of the chain so far.
+    /// Appends a stage to the chain (the stages of a model in order). The stage's input type must be the output type of
+    /// the last stage so far.
     pub fn stage<S: Stage<Input = Out>>(mut self, module: S, config: StageConfig) -> Chain<In, S::Output> {
         let stage = self.devices.len();
         let unplaced = self.add(module, config);
@@ -188,7 +194,8 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
         Chain { devices, recompute, learning_rate, owners, wire: Box::new(wire) }
     }
 
-    /// Ends the chain with the last stage, which computes the loss, and returns the builder of the pipeline.
+    /// Ends the chain (the stages of a model in order) with the last stage, which computes the loss, and returns the
+    /// builder of the pipeline.
     pub fn loss<L: LossStage<Input = Out>>(
         mut self,
         module: L,
@@ -215,8 +222,8 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
         })
     }
 
-    /// A method that does not compile: its only purpose is the compiler's message that a chain of stages without a loss
-    /// cannot be built.
+    /// A method whose calls never compile. Its only purpose is the compiler's message: a pipeline can be built only
+    /// after the model's last stage was added with `loss`.
     #[doc(hidden)]
     pub fn build(self) -> Self
     where
@@ -225,8 +232,8 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
         self
     }
 
-    /// A method that does not compile: its only purpose is the compiler's message that a chain of stages without a loss
-    /// has no settings.
+    /// A method whose calls never compile. Its only purpose is the compiler's message: the settings of a pipeline can
+    /// be set only after the model's last stage was added with `loss`.
     #[doc(hidden)]
     pub fn micro_batches(self, _: usize) -> Self
     where

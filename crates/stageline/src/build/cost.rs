@@ -1,4 +1,4 @@
-//! The costs of the layers of a row ([`Costs`]), by which it is cut into stages of equal cost.
+//! The costs of a model's layers ([`Costs`]), by which the model is divided into stages of about equal cost.
 
 use std::time::{Duration, Instant};
 
@@ -67,7 +67,8 @@ impl Costs {
     ///
     /// `speeds` has the speed of each stage's device, in any one unit, in the order of the stages; for example those
     /// that [`device_speeds`](crate::device_speeds) measures. Stages that share a device should have a part of its
-    /// speed each. The cost of a layer is that of [`cut`](Self::cut).
+    /// speed each. The cost of a layer is its measured time, or its share of FLOPs and parameters, as in
+    /// [`cut`](Self::cut).
     ///
     /// # Errors
     /// Returns [`CutError::Speeds`] if there are more stages than layers, or no stages, or if a speed is not a finite
@@ -76,7 +77,8 @@ impl Costs {
         Ok(Cut::of(balance_with_speeds(&self.weights(), speeds)?))
     }
 
-    /// Returns the cost by which each layer of the model counts in a partition into stages of equal cost.
+    /// Returns the cost of each layer as one number, by which a partition of the model gives all stages about equal
+    /// cost.
     fn weights(&self) -> Vec<f64> {
         let share = |part: f64, all: f64| if all > 0.0 { part / all } else { 0.0 };
         let (parameters, flops) = (self.parameters() as f64, self.flops());
@@ -91,11 +93,11 @@ impl Costs {
 /// The method that finds the costs of a model's layers: counting parameters and FLOPs only, or also timing the layers.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Way {
-    /// The costs of layers are counted: each layer's parameters and the FLOPs that its forward reports. Nothing is
-    /// timed.
+    /// The costs of a model's layers are found by counting: each layer's parameters, and the FLOPs that its forward
+    /// reports. Nothing is timed.
     Count,
-    /// The costs of layers are measured: each layer's parameters and FLOPs are counted, and its forward and backward
-    /// are timed.
+    /// The costs of a model's layers are found by measuring: parameters and FLOPs are counted, and each layer's forward
+    /// and backward are timed.
     Measure,
 }
 

@@ -1,4 +1,4 @@
-//! The cut of a row of layers into stages, which is their partition: [`Cut`].
+//! The cut of a model ([`Cut`]): the assignment of its layers to pipeline stages.
 
 use std::fmt;
 use std::ops::Range;
@@ -6,15 +6,17 @@ use std::str::FromStr;
 
 use stageline_schedule::{BalanceError, SpeedError};
 
-/// The partition of a row of layers into stages: the number of the first layer of every stage.
+/// A cut: the assignment of a model's layers, in order, to pipeline stages. It has the number of the first layer of
+/// every stage.
 ///
-/// Layers are counted from 0, the first layer of the row. As text a cut is a list such as `0,3,6`: three stages, of
+/// Layers are counted from 0, the first layer of the model. As text a cut is a list such as `0,3,6`: three stages, of
 /// which the second begins with layer 3.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut(Vec<usize>);
 
 impl Cut {
-    /// Creates the cut of a row of layers from `starts`, the number of the first layer of every stage.
+    /// Creates a cut (an assignment of a model's layers to stages) from `starts`, the number of the first layer of
+    /// every stage.
     ///
     /// # Errors
     /// Returns [`CutError::Starts`] if the first stage does not begin with layer 0, or a stage does not begin after the
@@ -25,21 +27,22 @@ impl Cut {
         if starts.first() == Some(&0) && ascends { Ok(Self(starts)) } else { Err(CutError::Starts { starts }) }
     }
 
-    /// Creates the cut of a row of layers into stages from the range of layer numbers of each stage. The caller must
-    /// give at least one range, and each range must begin where the one before it ends; this is not checked.
+    /// Creates a cut (an assignment of a model's layers to stages) from the range of layer numbers of each stage. The
+    /// caller must give at least one range, and each range must begin where the one before it ends; this is not
+    /// checked.
     pub(super) fn of(ranges: Vec<Range<usize>>) -> Self {
         Self(ranges.into_iter().map(|range| range.start).collect())
     }
 
-    /// Returns the number of stages into which the row of layers is cut.
+    /// Returns the number of stages among which the cut divides the model's layers.
     pub fn stages(&self) -> usize {
         self.0.len()
     }
 
-    /// Returns the range of layer numbers of every stage of a cut, for a row of `layers` layers.
+    /// Returns the range of layer numbers of every stage of a cut, for a model of `layers` layers.
     ///
     /// # Errors
-    /// Returns [`CutError::Layers`] if a stage begins after the last layer of the row.
+    /// Returns [`CutError::Layers`] if a stage begins after the last layer of the model.
     pub fn ranges(&self, layers: usize) -> Result<Vec<Range<usize>>, CutError> {
         let last = *self.0.last().expect("a cut has a stage");
         if last >= layers {
@@ -66,17 +69,17 @@ impl fmt::Display for Cut {
     }
 }
 
-/// The reason why a row of layers cannot be cut into the given stages.
+/// The reason why a model's layers cannot be divided into the given stages.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CutError {
-    /// The text of a cut (a partition of layers into stages) is not a list of layer numbers such as `0,3,6`.
+    /// The text of a cut (an assignment of a model's layers to stages) is not a list of layer numbers such as `0,3,6`.
     #[error("`{text}` is not a cut; give the first layer of every stage, such as 0,3,6")]
     Text {
         /// The text that was given as a cut and is not a list of layer numbers such as `0,3,6`.
         text: String,
     },
-    /// The layer numbers with which the stages begin do not start at 0, or do not ascend.
+    /// The given numbers of the stages' first layers do not start at 0, or do not ascend.
     #[error(
         "a cut at layers {starts:?}: the first stage begins with layer 0, and each other stage behind the one before"
     )]
@@ -85,7 +88,7 @@ pub enum CutError {
         /// ascend.
         starts: Vec<usize>,
     },
-    /// A stage begins after the last layer of the row, so the row has too few layers for the cut.
+    /// A stage of the cut would begin after the model's last layer, so the model has too few layers for the cut.
     #[error(
         "a stage begins with layer {start}, and the model has {layers} layers, counted from 0; begin it with an earlier one"
     )]
@@ -103,12 +106,14 @@ pub enum CutError {
     /// layers, or a speed is not a finite number above 0.
     #[error(transparent)]
     Speeds(#[from] SpeedError),
-    /// The number of stage configurations differs from the number of stages in the cut.
+    /// The number of stage configurations that the caller gave differs from the number of stages in the cut of the
+    /// model.
     #[error("{configs} stage configurations for a cut into {stages} stages; give one for each stage")]
     Configs {
         /// The number of stage configurations that the caller gave, which differs from the number of stages.
         configs: usize,
-        /// The number of stages in the cut (the partition of the model), each of which needs one configuration.
+        /// The number of stages in the cut of the model (the assignment of layers to stages), each of which needs one
+        /// configuration.
         stages: usize,
     },
 }

@@ -1,4 +1,5 @@
-//! A model in one struct as a row of layers ([`LayeredModel`], [`ModelRow`]).
+//! Turns a model that is one struct into a row: a first layer, blocks and a last layer, which can be divided into
+//! stages ([`LayeredModel`], [`ModelRow`]).
 
 use std::fmt;
 use std::rc::Rc;
@@ -12,7 +13,8 @@ use crate::model::payload::Payload;
 use crate::model::stage::{LossStage, Stage};
 use crate::pipeline::modules::{ModuleError, Modules};
 
-/// A model in one struct (a first part, a list of blocks and a last part) that becomes a row of layers, [`ModelRow`].
+/// A model in one struct, with a first part, a list of blocks and a last part. It can be converted to a row of layers
+/// ([`ModelRow`]), which is divided into stages.
 ///
 /// The forward has the three functions of burn's proposal of pipelines
 /// ([burn#5702](https://github.com/tracel-ai/burn/pull/5702)), which burn 0.22 does not have: `forward_input`, then
@@ -131,24 +133,25 @@ pub trait LayeredModel: Sized + 'static {
     /// Computes the forward of a model's last part for one micro-batch, without a loss.
     fn forward_output(last: &Self::Last, hidden: Self::Hidden) -> Self::Output;
 
-    /// Computes the sum of the losses of one micro-batch's targets, as [`LossStage::loss`].
+    /// Computes the sum of the losses of one micro-batch's targets, as [`LossStage::loss`] does.
     fn loss(last: &Self::Last, output: Self::Output, target: Self::Target) -> Tensor<1>;
 
-    /// Returns the loss weight of one micro-batch's targets, as [`LossStage::weight`].
+    /// Returns the loss weight of one micro-batch's targets, as [`LossStage::weight`] does.
     fn weight(last: &Self::Last, target: &Self::Target) -> Weight;
 
-    /// Computes the sums of the metrics of one micro-batch, as [`LossStage::metrics`].
+    /// Computes the sum of each metric over one micro-batch's targets, as [`LossStage::metrics`] does.
     fn metrics(last: &Self::Last, output: Self::Output, target: Self::Target) -> Tensor<1> {
         let _ = (last, output, target);
         panic!("`LayeredModel::METRICS` names {}, so the model must override `metrics`", Self::METRICS.join(", "))
     }
 }
 
-/// A model in one struct as a row of layers, which can be cut into any number of stages like any other [`Row`].
+/// A model in one struct, represented as a row (first layer, blocks, last layer). Like any other [`Row`], it can be
+/// divided into any number of stages.
 pub type ModelRow<M> = Row<FirstLayer<M>, BlockLayer<M>, LastLayer<M>>;
 
-/// Defines a layer of a row that consists of one part of a model. The layer adds no name of its own to the paths of
-/// parameters, so they are those of the part.
+/// Defines a type of layer that wraps one part of a model: its first part, a block or its last part. The paths of the
+/// part's parameters stay the same, because the layer adds no name of its own to them.
 macro_rules! layer {
     ($(#[$doc:meta])* $name:ident, $part:ident $(, $extra:ident: $type:ty)?) => {
         $(#[$doc])*
@@ -206,17 +209,20 @@ macro_rules! layer {
 }
 
 layer! {
-    /// The first layer of a [`ModelRow`] (a model as a row of layers), which has the first part of the model.
+    /// The first layer of a [`ModelRow`] (a model as first layer, blocks and last layer), which has the first part of
+    /// the model.
     FirstLayer, First
 }
 
 layer! {
-    /// A block of a [`ModelRow`] (a model as a row of layers), which has one block of the model and its index.
+    /// A block of a [`ModelRow`] (a model as first layer, blocks and last layer), which has one block of the model and
+    /// its index.
     BlockLayer, Block, index: usize
 }
 
 layer! {
-    /// The last layer of a [`ModelRow`] (a model as a row of layers), which has the last part of the model.
+    /// The last layer of a [`ModelRow`] (a model as first layer, blocks and last layer), which has the last part of the
+    /// model.
     LastLayer, Last
 }
 
@@ -265,8 +271,8 @@ impl<M: LayeredModel> LossStage for LastLayer<M> {
 }
 
 impl<M: LayeredModel> ModelRow<M> {
-    /// Creates the row of a model's layers from the model's configuration. No layer is created before a pipeline is
-    /// built.
+    /// Creates the row (first layer, blocks, last layer) of a model from the model's configuration. No layer is created
+    /// before a pipeline is built.
     pub fn of_model(config: M::Config) -> Self {
         let blocks = M::blocks(&config);
         let of_first = Rc::new(config);
@@ -279,8 +285,8 @@ impl<M: LayeredModel> ModelRow<M> {
         )
     }
 
-    /// Reassembles a model from the stage modules of a pipeline that was built from the model's row of layers. Each
-    /// layer stays on the device of its stage.
+    /// Reassembles a model from the stage modules of a pipeline that was built from the model's row (first layer,
+    /// blocks, last layer). Each layer stays on the device of its stage.
     ///
     /// # Errors
     /// Returns [`ModuleError`] as [`join`](Row::join) does.
@@ -294,7 +300,7 @@ impl<M: LayeredModel> ModelRow<M> {
     }
 }
 
-/// Returns the model whose parts are in the given first layer, blocks and last layer.
+/// Returns the whole model, assembled from the parts in the given first layer, blocks and last layer.
 fn joined<M: LayeredModel>((first, blocks, last): (FirstLayer<M>, Vec<BlockLayer<M>>, LastLayer<M>)) -> M {
     M::join(first.part, blocks.into_iter().map(|block| block.part).collect(), last.part)
 }

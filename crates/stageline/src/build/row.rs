@@ -80,11 +80,12 @@ type Create<M> = Box<dyn Fn(&Device) -> M>;
 /// The type of a function that creates one block of a model on a given device, given the index of the block.
 type CreateBlock<B> = Box<dyn Fn(usize, &Device) -> B>;
 
-/// The type of the builder of a pipeline whose first layer is `F` and whose last layer is `L`.
+/// The type of the builder of a pipeline for a model whose first layer has the type `F` and whose last layer has the
+/// type `L`.
 type BuilderOf<F, L> = PipelineBuilder<<F as Stage>::Input, <L as Stage>::Output, <L as LossStage>::Target>;
 
-/// The layers of one stage of a model's row. The variant says which part of the model the stage has: the whole model,
-/// its beginning, its middle or its end.
+/// The layers of one stage of a model. The variant says which part of the model the stage has: the whole model, its
+/// beginning, its middle or its end.
 enum Part<F, B, L> {
     Whole(F, Vec<B>, L),
     Begin(F, Vec<B>),
@@ -112,8 +113,8 @@ where
     B: Stage<Input = F::Output, Output = F::Output>,
     L: LossStage<Input = F::Output>,
 {
-    /// Creates a model as a row of layers, from functions that create the layers on a device: the first layer, each of
-    /// `blocks` blocks, and the last layer.
+    /// Creates a row, which is a model as first layer, blocks and last layer, from functions that create the layers on
+    /// a device: the first layer, each of `blocks` blocks, and the last layer.
     pub fn new(
         first: impl Fn(&Device) -> F + 'static,
         blocks: usize,
@@ -241,9 +242,9 @@ where
         }
     }
 
-    /// Reassembles the whole model from the stage modules of a pipeline that was built from a row with the same layer
-    /// types. Returns the first layer, all blocks in order, and the last layer. Each layer stays on the device of its
-    /// stage.
+    /// Reassembles the whole model from the stage modules of a pipeline. The pipeline must have been built from a row
+    /// (first layer, blocks, last layer) with the same layer types. Returns the first layer, all blocks in order, and
+    /// the last layer. Each layer stays on the device of its stage.
     ///
     /// # Errors
     /// Returns [`ModuleError`] if the module of a stage was taken before, is lost, or does not have the types of this
@@ -304,7 +305,8 @@ where
 }
 
 /// Returns the device on which the initial parameters of layers are drawn: the CPU, so that the parameters have the
-/// same bits on whichever device their stage runs. Without a backend for the CPU, returns the stage's own device.
+/// same bits on whichever device their stage runs. Returns the stage's own device if the program was built without a
+/// backend for the CPU.
 fn drawing_device(stage: Option<&Device>) -> Device {
     #[cfg(feature = "flex")]
     {

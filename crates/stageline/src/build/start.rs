@@ -1,4 +1,4 @@
-//! [`PipelineBuilder::build`]: from valid settings to assembled stages and running workers.
+//! [`PipelineBuilder::build`]: validates the settings of a pipeline, assembles its stages and starts its workers.
 
 use std::num::NonZero;
 use std::sync::Arc;

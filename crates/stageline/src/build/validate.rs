@@ -1,4 +1,5 @@
-//! The checks of a pipeline's settings: each alone, all together, and the plan that they give.
+//! Checks the settings of a pipeline: each setting alone, all settings together, and the plan (order of actions) that
+//! they give.
 
 use burn::tensor::Device;
 use stageline_checkpoint::Progress;

@@ -1,5 +1,5 @@
-//! Makes variants of a configured pipeline, which a verification trains beside it, and returns the settings that a
-//! verification reads.
+//! Makes variants of a configured pipeline for a verification, which compares the pipeline's training with the same
+//! training on one device. Also returns the settings that the verification reads.
 
 use std::thread::available_parallelism;
 

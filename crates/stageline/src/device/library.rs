@@ -1,4 +1,4 @@
-//! Loads the library of an interface to GPUs on trial, to tell a missing library from a broken one.
+//! Tries to load the library of an interface to GPUs (such as CUDA), to tell a missing library from a broken one.
 
 /// The reason why the dynamic linker does not load a library, such as that of CUDA.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,8 +1,10 @@
-//! The memory of a GPU ([`DeviceMemory`]): its size, and what this program has reserved and in use there.
+//! The memory of a GPU ([`DeviceMemory`]): its size, the bytes that this program has reserved there, and the bytes that
+//! it uses.
 
 use burn::tensor::Device;
 
-/// The memory of a GPU, in bytes: its size, and the parts that this program has reserved and in use.
+/// The memory of a GPU, in bytes: its size, the part that this program has reserved, and the part that this program
+/// uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceMemory {
@@ -11,7 +13,7 @@ pub struct DeviceMemory {
     pub total: Option<u64>,
     /// The bytes that this program has reserved on a GPU: those in use, and those that are kept for later tensors.
     pub reserved: u64,
-    /// The bytes that tensors and kernels of this program have in use on a GPU.
+    /// The bytes on a GPU that tensors and kernels of this program use.
     pub in_use: u64,
 }
 

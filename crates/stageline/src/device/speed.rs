@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, Tensor};
 
-/// The time that a matrix product on a device must at least take, so that the device's speed is computed from it. In
-/// shorter times, starting a kernel and reading the result are too large a part.
+/// The shortest time of a matrix product from which a device's speed is computed. In shorter times, starting a kernel
+/// and reading the result are too large a part of the measured time.
 const LONG_ENOUGH: Duration = Duration::from_millis(20);
 /// The smallest and the largest number of rows and columns of the square matrices that are multiplied to measure a
 /// device's speed.

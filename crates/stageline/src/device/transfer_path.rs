@@ -7,7 +7,7 @@ use crate::device::location::{is_cuda, is_host, is_remote, share_memory};
 use crate::device::opened::shown;
 use crate::device::remote::goes_through_this_host;
 
-/// The path that a tensor takes from one device to another one with a memory of its own.
+/// The path that a tensor takes from one device to another device that does not share its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TransferPath {
     /// A path of tensors between stages: directly from one CUDA device to another by NCCL.
@@ -27,16 +27,17 @@ pub(crate) enum TransferPath {
     NetworkByThisHost,
 }
 
-/// The location of a device, as far as it decides which path tensors take.
+/// The location of a device (this host's CPU, one of its GPUs, or another host), which decides the path that tensors
+/// take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Site {
-    /// A device at this location is the CPU of this host.
+    /// The location of a device that is the CPU of this host.
     Host,
-    /// A device at this location is a GPU of this host that is used through CUDA.
+    /// The location of a device that is a GPU of this host and is used through CUDA.
     Cuda,
-    /// A device at this location is a GPU of this host that is used through another interface than CUDA.
+    /// The location of a device that is a GPU of this host and is used through another interface than CUDA.
     OtherGpu,
-    /// A device at this location belongs to another host.
+    /// The location of a device that belongs to another host.
     Remote,
 }
 
@@ -172,8 +173,8 @@ mod tests {
         assert!(TransferPaths::of(&[vec![Device::flex(), Device::flex().autodiff(), Device::flex()]]).0.is_empty());
     }
 
-    /// Tests the list of device pairs by the path of their tensors: a pair is listed once, in whatever order its stages
-    /// follow one another.
+    /// Tests that a pair of devices between which tensors move is listed once for its path, whichever device has the
+    /// earlier stage.
     #[test]
     #[cfg(all(feature = "flex", feature = "wgpu"))]
     fn a_pair_of_devices_is_listed_once() {

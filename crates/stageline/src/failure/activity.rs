@@ -1,4 +1,4 @@
-//! The activities of a worker, such as an action, a wait or the optimizer step, as errors, stall reports and recordings
+//! The activities of a worker, such as an action, a wait or the optimizer step. Errors, stall reports and recordings
 //! name them.
 
 use std::fmt;

@@ -35,8 +35,8 @@ pub enum StepError {
     NonFinite {
         /// The number of the step whose loss or gradients are not finite, counted from 0.
         step: usize,
-        /// The first stage and micro-batch with a non-finite result; `None` if a second run of the same step was
-        /// finite.
+        /// The first stage and micro-batch with a non-finite result; `None` if all results of a second run of the step
+        /// were finite.
         culprit: Option<Culprit>,
     },
     /// The pipeline stalled: no worker began a new activity for longer than the [`Watchdog`](crate::Watchdog) allows.

@@ -36,7 +36,7 @@ struct Outcome {
 /// the pipeline.
 pub(crate) struct Stop {
     outcome: Mutex<Outcome>,
-    /// Whether the pipeline stops. Threads that do not wait on a channel check this flag.
+    /// Whether the pipeline is stopping or has stopped. Threads that do not wait on a channel check this flag.
     flag: AtomicBool,
     /// The sender that keeps the channel `raised` connected while the pipeline runs. Every wait also watches `raised`,
     /// so that dropping this sender when the pipeline stops ends all waits.

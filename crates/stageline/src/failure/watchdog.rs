@@ -134,8 +134,8 @@ pub struct Stalled {
 }
 
 impl Stalled {
-    /// Returns the stages or the caller for which the worker waits in this activity; `None` if the activity is work of
-    /// the worker's own, such as a computation.
+    /// Returns the other stages, or the caller, for which the worker waits in this activity; `None` if the activity is
+    /// work of the worker's own, such as a computation.
     pub fn waits_for(&self) -> Option<WaitCause> {
         let computes = matches!(
             self.activity,

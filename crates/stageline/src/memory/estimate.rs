@@ -290,8 +290,8 @@ pub(crate) mod tests {
     }
 
     /// Tests the memory of a gradient in flight, which counts for the sending stage if both stages share a memory.
-    /// Under 1F1B a stage sends the gradient of a micro-batch before the previous stage has used the gradient of the
-    /// micro-batch before, so two gradients are in flight.
+    /// Under 1F1B a stage sends the gradient of a micro-batch before the previous stage has used that of the preceding
+    /// micro-batch, so two gradients are in flight.
     #[test]
     fn tensors_in_flight_count_for_the_sender_if_memory_is_shared() {
         let mut estimate = of_activations(&[0.0; 3], 8);

@@ -10,7 +10,7 @@ use crate::device::location::{is_host, share_memory};
 use crate::memory::estimate::MemoryEstimate;
 use crate::memory::worker_estimate::WorkerEstimate;
 
-/// The error of a training that needs more memory than a device has, with the changes of settings that would help.
+/// The error for a training that needs more memory than a device has, with the changes of settings that would help.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{}", self.explain(Lever::to_string, ", "))]
 #[non_exhaustive]
@@ -53,11 +53,11 @@ pub enum Lever {
         /// The number of smaller micro-batches (M) of each replica in a step.
         micro_batches: usize,
     },
-    /// A change of settings that saves memory: every stage is cut into two, on twice as many devices. It is proposed
-    /// only if every stage has its own device and none of them is the CPU.
+    /// A change of settings that saves memory: the layers of every stage are divided into two stages, on twice as many
+    /// devices. It is proposed only if every stage has its own device and none of them is the CPU.
     MoreStages {
-        /// The number of workers (P) after every stage is cut into two. In schedules with chunks, a worker has several
-        /// stages.
+        /// The number of workers (P) after every stage was divided into two. In schedules with chunks, a worker has
+        /// several stages.
         workers: usize,
     },
     /// A change of settings that saves memory: a single stage with all layers, proposed if the stages share a device.
@@ -137,7 +137,7 @@ enum Cut {
     One,
 }
 
-/// A combination of settings that is changed so that a training needs less memory: recomputation, micro-batch size,
+/// A combination of changed settings with which a training may need less memory: recomputation, micro-batch size,
 /// number of stages, schedule and optimizer.
 #[derive(Clone, Copy)]
 struct Change {

@@ -1,5 +1,5 @@
-//! Predicts the memory of the same stages under other settings: another plan, batch size, optimizer, or number of
-//! stages. The module consists mostly of methods of [`MemoryEstimate`].
+//! Predicts the memory that a pipeline would need under other settings: another plan, batch size, optimizer, or number
+//! of stages. The module consists mostly of methods of [`MemoryEstimate`].
 
 use std::sync::Arc;
 
@@ -52,8 +52,8 @@ impl MemoryEstimate {
         Self { recomputed: Some(Box::new(recomputed)), ..self }
     }
 
-    /// Returns the memory estimate of the same stages under another plan. The caller must pass a plan with the same
-    /// number of stages and workers; this is not checked.
+    /// Returns the memory estimate of this training under another plan (order of actions). The caller must pass a plan
+    /// with the same number of stages and workers; this is not checked.
     #[must_use]
     pub fn under(&self, plan: Plan) -> Self {
         let recomputed = self.recomputed.as_ref().map(|recomputed| Box::new(recomputed.under(plan.clone())));

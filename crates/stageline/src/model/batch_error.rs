@@ -111,8 +111,8 @@ pub enum BatchError {
 }
 
 impl BatchError {
-    /// Returns this error with its number of micro-batches, which counts those of all `replicas` replicas, replaced by
-    /// the number of one replica.
+    /// Returns this error with the number of micro-batches of one replica, in place of the number of all `replicas`
+    /// replicas together.
     pub(crate) fn of_replicas(self, replicas: usize) -> Self {
         match self {
             Self::TooSmall { rows, micro_batches, .. } => {

@@ -13,8 +13,8 @@ use stageline_nn::params::any_tensor::AnyTensor;
 use crate::model::payload::{Payload, PayloadMapper, SharedInput};
 
 /// Runs consecutive blocks of a stage, each by `forward`, and returns the output of the last block. `input` has exactly
-/// one float tensor. The backward recomputes the blocks or segments (groups of consecutive blocks) that `parts` selects
-/// from their inputs.
+/// one float tensor. In the backward, the blocks or segments (groups of consecutive blocks) that `parts` selects are
+/// recomputed, each from its own input.
 pub(super) fn in_segments<B: Module + 'static, P: Payload>(
     parts: SequenceParts,
     blocks: &[B],

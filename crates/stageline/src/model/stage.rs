@@ -195,8 +195,9 @@ where
     }
 }
 
-/// Implements [`Stage`] for a tuple of stages. The arguments of the macro are the type parameters of the stages in
-/// order, each but the first with its predecessor (`B after A`), and after a semicolon the last type parameter again.
+/// Implements [`Stage`] for a tuple of stages. The macro's arguments are the type parameters of the stages in order,
+/// each except the first with the one before it (`B after A`). After a semicolon, the last type parameter follows
+/// again.
 macro_rules! tuple_stage {
     ($first:ident $(, $next:ident after $before:ident)*; $last:ident) => {
         impl<$first: Stage $(, $next: Stage<Input = $before::Output>)*> Stage for ($first, $($next),*) {

@@ -1,4 +1,4 @@
-//! Takes checkpoints of a pipeline, and sets the step counts of a pipeline that resumes from a checkpoint.
+//! Takes checkpoints of a pipeline. In a pipeline that resumes from a checkpoint, sets the step counts.
 
 use stageline_checkpoint::{Checkpoint, Progress};
 
@@ -15,8 +15,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// has room for a program's own state. Its entry `pipeline` has the numbers of micro-batches and of gradient groups
     /// and the last learning rate, so that a resumed training with others can be reported by a warning.
     ///
-    /// The names of a chain's parameters are those of [`PipelineBuilder::names`](crate::PipelineBuilder::names). A
-    /// pipeline of a [`Row`](crate::Row) has such names without that call. With neither, a name is made of the stage
+    /// The names of the parameters in the checkpoint are those that the user set by
+    /// [`PipelineBuilder::names`](crate::PipelineBuilder::names). A pipeline that was built from a [`Row`](crate::Row)
+    /// (first layer, blocks, last layer) has such names without that call. With neither, a name is made of the stage
     /// and the path in its module, and the checkpoint can be resumed only with the same partition.
     ///
     /// A checkpoint can also be taken after an error, because a failed step is rolled back on every stage. The

@@ -66,8 +66,8 @@ use stageline_schedule::{Checked, Plan};
 
 /// A model that is split into stages on their devices and worker threads, ready to train.
 ///
-/// [`Pipeline::builder`] begins the chain of stages from which a pipeline is built. Dropping the pipeline ends its
-/// worker threads.
+/// [`Pipeline::builder`] begins the chain (the stages of a model in order) from which a pipeline is built. Dropping the
+/// pipeline ends its worker threads.
 pub struct Pipeline<In: Payload, Out: Payload, Target: Payload> {
     /// The validated plan of a training step: the order of actions on each worker, which every data-parallel replica
     /// follows.

@@ -43,8 +43,8 @@ pub enum Clock {
     Synchronised,
 }
 
-/// Displays the name of the clock that timed a step ("host clock" or "device clock"), for use beside a time or a
-/// bubble.
+/// Displays the name of the clock that timed a training step ("host clock" or "device clock"), for use beside a time or
+/// a bubble.
 impl fmt::Display for Clock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -61,10 +61,10 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
     pub(super) mode: Mode<M>,
     /// The autodiff graphs of the stage's live micro-batches: those whose forward has run and whose backward has not.
     pub(super) tape: Slots<Taped<K::Residual>>,
-    /// The gradients of each micro-batch that is between the two halves of its split backward (input gradient and
-    /// weight gradients), where deferred weight gradients are not yet computed, with a flag. In an inspection (a second
-    /// run of a non-finite step), the flag is true if the received gradient of the stage's output was finite; in other
-    /// passes it is false.
+    /// For each micro-batch that is between the two halves of its split backward (input gradient and weight gradients):
+    /// its gradients, of which the deferred weight gradients are not yet computed, and a flag. In an inspection (a
+    /// second run of a non-finite step), the flag is true if the received gradient of the stage's output was finite; in
+    /// other passes it is false.
     pub(super) halves: Slots<(Half, bool)>,
     /// The sum of the gradients of the stage's parameters over the micro-batches of the step.
     pub(super) gradients: GradientSum,

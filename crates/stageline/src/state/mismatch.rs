@@ -112,8 +112,8 @@ impl Difference {
 
 impl std::error::Error for Mismatch {}
 
-/// Prints the error message of a checkpoint that does not fit as its debug form too, so that the debug form shows no
-/// more of an untrusted file than the message does.
+/// Makes the debug form of this error equal to its message. The error is that of a checkpoint that does not fit the
+/// model, and its debug form must not show more of an untrusted file than the message does.
 impl fmt::Debug for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

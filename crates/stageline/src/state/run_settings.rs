@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 /// program's own state.
 const ENTRY: &str = "pipeline";
 
-/// The relative difference up to which two learning rates are the same. The functions of a schedule, such as a cosine,
-/// may differ in their last bits between machines.
+/// The relative difference up to which two learning rates count as equal. The functions of a learning rate schedule,
+/// such as a cosine, may differ in their last bits between machines.
 const SAME_RATE: f64 = 1e-9;
 
 /// The settings of a pipeline that decide the bits of its parameters, and that a checkpoint of the pipeline records.
@@ -39,8 +39,8 @@ impl RunSettings {
         run.insert(ENTRY.to_owned(), entry);
     }
 
-    /// Returns the pipeline's settings from the `run` values of a checkpoint; `None` if the checkpoint has no such
-    /// settings, as older checkpoints.
+    /// Returns the pipeline's settings from the `run` values of a checkpoint; `None` if the checkpoint is an older one
+    /// without such settings.
     pub(crate) fn read(run: &BTreeMap<String, Value>) -> Option<Self> {
         let entry = run.get(ENTRY)?;
         let number = |name: &str| usize::try_from(entry.get(name)?.as_u64()?).ok();

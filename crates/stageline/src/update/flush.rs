@@ -52,8 +52,8 @@ fn is_every(steps: usize, step: usize) -> bool {
     steps > 0 && step.is_multiple_of(steps)
 }
 
-/// The time of a training step's optimizer step: after the common verdict of all stages (step, or skip the step), or
-/// speculatively before that verdict is known.
+/// The moment at which stages step their optimizers in a training step: after the common verdict of all stages (step,
+/// or skip the step), or speculatively before that verdict is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Flush {
     /// Before it steps its optimizer, every stage waits for the verdict on the step (step, or skip it), which depends

@@ -4,7 +4,8 @@ use std::f64::consts::PI;
 
 use burn::lr_scheduler::{LrScheduler, LrSchedulerRecord};
 
-/// The key of the number of optimizer steps taken, in the record that a checkpoint stores of a `WarmupCosine` schedule.
+/// The key for the number of optimizer steps taken, in the record of a `WarmupCosine` learning rate schedule that a
+/// checkpoint stores.
 const TAKEN: &str = "taken";
 
 /// A learning rate schedule: a linear warm-up to a peak, then half a cosine down to a lowest rate, which all later

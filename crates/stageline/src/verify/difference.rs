@@ -1,4 +1,5 @@
-//! The comparison of the gradients of two trainings, parameter by parameter.
+//! Compares the gradients of two trainings of one model, parameter by parameter: a verified training, and its reference
+//! on one device.
 
 use std::fmt;
 

@@ -1,14 +1,17 @@
-//! [`VerifyError`]: the reasons why a verification cannot be completed.
+//! [`VerifyError`]: the reasons why a verification (a comparison of a training with the same training on one device)
+//! cannot be completed.
 
 use crate::failure::build_error::BuildError;
 use crate::failure::step_error::StepError;
 use crate::threads::failure::BoxError;
 
-/// The reason why a verification could not be completed. A difference between the trainings is not an error.
+/// The reason why a verification (a comparison of a training with the same training on one device) could not be
+/// completed. A difference between the two trainings is not an error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerifyError {
-    /// A pipeline that the verification needs could not be built; the value is the error.
+    /// A pipeline that the verification needs, the verified one or its reference on one device, could not be built; the
+    /// value is the error.
     #[error(transparent)]
     Build(#[from] BuildError),
     /// The reference (the same training on one device) failed, or a computation that searches for the cause of a

@@ -1,4 +1,6 @@
-//! The figures by which the search for a difference's cause tells faults apart: [`Parts`] and [`Predictions`].
+//! The gradients from which a verification finds the fault of a wrong training: those of single micro-batches
+//! ([`Parts`]), and those that each known fault would give ([`Predictions`]). A verification compares a training with
+//! the same training on one device.
 
 use super::flat::Flat;
 use crate::model::loss_weight::Weight;

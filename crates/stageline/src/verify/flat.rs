@@ -1,4 +1,4 @@
-//! Arithmetic with the gradients of all parameters of a model as one list of numbers.
+//! Arithmetic on the gradients of all parameters of a model, joined into one list of numbers.
 
 use super::difference::wide;
 use crate::update::clip::{Clip, Scaling};

@@ -232,7 +232,8 @@ impl Verify {
         Ok(verification)
     }
 
-    /// Trains the reference (the full batch on one device), and returns its losses and the gradients of its first step.
+    /// Trains the reference of a verification (the same training with the full batch on one device), and returns its
+    /// losses and the gradients of its first step.
     fn reference<In: Payload, Out: Payload, Target: Payload>(
         self,
         build: impl Fn() -> PipelineBuilder<In, Out, Target>,

@@ -1,10 +1,10 @@
-//! The closures that build the models of a verification.
+//! The closures that build the pipelines of a verification: the verified one, and its reference on one device.
 
 use crate::build::builder::PipelineBuilder;
 use crate::model::payload::Payload;
 
-/// The closures that build the two models of a verification: the model that is trained as configured, and the reference
-/// that is trained on one device.
+/// The closures that build the two pipelines of a verification: the one that is trained as configured, and the
+/// reference, which is trained on one device.
 pub(super) struct Models<'a, In: Payload, Out: Payload, Target: Payload> {
     pub(super) build: &'a Build<'a, In, Out, Target>,
     /// The closure that builds the model before its division into stages, which the reference (the training on one
@@ -12,5 +12,6 @@ pub(super) struct Models<'a, In: Payload, Out: Payload, Target: Payload> {
     pub(super) uncut: Option<&'a Build<'a, In, Out, Target>>,
 }
 
-/// A closure that builds a pipeline for a verification, with the same initial parameters on every call.
+/// A closure that builds a pipeline for a verification (a comparison of a training with the same training on one
+/// device), with the same initial parameters on every call.
 pub(super) type Build<'a, In, Out, Target> = dyn Fn() -> PipelineBuilder<In, Out, Target> + 'a;

@@ -1,4 +1,4 @@
-//! [`Verification`]: the result of a verification, and its printed report.
+//! [`Verification`]: the result of comparing a training with the same training on one device, and its printed report.
 
 use crate::verify::Bars;
 use crate::verify::Compared;
@@ -59,7 +59,8 @@ impl Verification {
     }
 }
 
-/// The largest number of parameters, and of training steps, that the printed report of a verification lists.
+/// The largest number of parameters, and of training steps, that the printed report of a verification (a comparison of
+/// a training with the same training on one device) lists.
 pub(super) const SHOWN: usize = 5;
 
 impl fmt::Display for Verification {

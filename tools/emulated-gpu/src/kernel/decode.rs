@@ -299,8 +299,8 @@ impl Names {
         })
     }
 
-    /// Returns the registers of a matrix operand of a PTX instruction. In f16 the instruction `wmma` has eight
-    /// registers for both factors, however many they need.
+    /// Returns the registers of a matrix operand of a PTX instruction; `None` if their number is wrong. A matrix
+    /// operand in f16 may also have eight registers, as the instruction `wmma` requires.
     fn fragment(&mut self, text: &str, fragment: &Fragment) -> Option<Vec<Register>> {
         let (registers, count) = (self.operands(text)?, fragment.registers());
         let is_whole = registers.len() == count || (fragment.of == Type::F16 && registers.len() == 8);

@@ -12,13 +12,13 @@ pub type Register = usize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Initial {
     Number(u64),
-    /// The register has the index of the thread in its block, along an axis.
+    /// The start value of a register is the index of the thread in its block, along one axis (x, y or z).
     Thread(usize),
-    /// The register has the size of a block in threads, along an axis.
+    /// The start value of a register is the size of a block in threads, along one axis (x, y or z).
     Threads(usize),
-    /// The register has the index of the block in the grid of the launch, along an axis.
+    /// The start value of a register is the index of the block in the grid of the launch, along one axis (x, y or z).
     Block(usize),
-    /// The register has the size of the launch's grid in blocks, along an axis.
+    /// The start value of a register is the size of the launch's grid in blocks, along one axis (x, y or z).
     Blocks(usize),
     Lane,
     Warp,
@@ -31,7 +31,7 @@ pub enum Space {
     Global,
     Shared,
     Local,
-    /// The address may lie in any kind of memory; the value of the address determines which.
+    /// The address of a kernel's access may lie in any kind of memory; the value of the address determines which.
     Generic,
 }
 

@@ -48,7 +48,7 @@ pub enum RemoteError {
     OtherVersion {
         /// The name of the device whose host runs another version.
         device: RemoteName,
-        /// The version of the server on the device's host.
+        /// The program version of the server on the device's host.
         theirs: String,
         /// The version of this program, which differs from the server's.
         ours: String,

@@ -8,7 +8,7 @@ use burn::tensor::Device;
 use super::name::HostName;
 use crate::model::replica::Replica;
 
-/// A lost host: a host with devices of stages that no longer answers, or whose server was restarted.
+/// A lost host: a host on whose devices stages run, and that no longer answers or whose server was restarted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LostHost {

@@ -1,4 +1,5 @@
-//! Work on its own thread with a time limit ([`Pending`]), for questions to hosts that may never answer.
+//! Runs work, such as a question to a host that may never answer, on a thread of its own with a time limit
+//! ([`Pending`]).
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;

@@ -1,5 +1,5 @@
-//! Measurement of the network between neighbouring devices ([`link_speeds`]): latency and bandwidth of the route that
-//! activations take.
+//! Measures the network between the devices of neighbouring stages ([`link_speeds`]): latency and bandwidth of the
+//! route that activations take.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};

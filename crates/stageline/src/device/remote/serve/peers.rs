@@ -57,8 +57,8 @@ impl Peers {
     }
 
     /// Registers a new connection of a peer (a client or another server) and returns true. Returns false, so that the
-    /// connection is refused, if the peer is not admitted and too many connections are open: of this peer, or of all
-    /// such peers together.
+    /// connection is refused, if the peer is not admitted and it has too many open connections, or all peers that are
+    /// not admitted have too many together.
     fn enter(&self, connection: &Connection) -> bool {
         let mut known = self.0.lock();
         let peer = connection.remote_id();
@@ -107,7 +107,8 @@ impl Peers {
 }
 
 /// A wrapper around burn's handler of iroh connections. It closes the connections of a peer (a client or another
-/// server) that is not admitted, if these are too many, stay open too long, or carry too many bytes.
+/// server) that is not admitted, if the peer has too many connections, or if a connection stays open too long or
+/// carries too many bytes.
 pub(super) struct Guarded {
     inner: Box<dyn DynProtocolHandler>,
     peers: Arc<Peers>,
