@@ -95,3 +95,63 @@ pub fn add_weighted(
 pub fn is_seen(query: usize, key: usize, window: usize, start: usize) -> bool {
     key <= query && key + window > query && key >= start
 }
+
+/// Returns the number of blocks of `rows` rows from the position `from` to before the position `until`.
+#[cube]
+#[allow(clippy::manual_div_ceil, reason = "kernels have no such function for positions")]
+pub fn blocks_between(from: usize, until: usize, #[comptime] rows: usize) -> usize {
+    (until - from + rows - 1) / rows
+}
+
+/// Returns the position of the first block of `rows` keys of which a block of queries, whose first query is at the
+/// position `first`, sees a key within the sliding window.
+#[cube]
+pub fn first_seen_block(first: usize, window: usize, #[comptime] rows: usize) -> usize {
+    select(first + 1 > window, first + 1 - window, 0usize) / rows * rows
+}
+
+/// Sets the sums that a lane keeps for a row of a block to zero, one for each element of the lane.
+#[cube]
+pub fn clear(sums: &mut Array<f32>, #[comptime] size: usize) {
+    #[unroll]
+    for index in 0..comptime!(size.div_ceil(LANES)) {
+        sums[index] = f32::new(0.0);
+    }
+}
+
+/// Writes a lane's elements of a row of one head to a tensor, in which the head's row begins at the index `at`. The
+/// elements are the sums that the lane keeps, multiplied by `factor`.
+#[cube]
+pub fn write<E: Float>(
+    to: &mut Tensor<E>,
+    at: usize,
+    sums: &Array<f32>,
+    factor: f32,
+    lane: usize,
+    #[comptime] size: usize,
+) {
+    #[unroll]
+    for index in 0..comptime!(size.div_ceil(LANES)) {
+        let element = lane + index * LANES;
+        if element < size {
+            to[at + element] = E::cast_from(sums[index] * factor);
+        }
+    }
+}
+
+/// Loads rows of one head into a tile in shared memory as [`load`] does, once all units of the cube have finished their
+/// work with the tile, and waits until all units have loaded their part.
+#[cube]
+pub fn reload<E: Float>(
+    from: &Tensor<E>,
+    tile: &mut Shared<[f32]>,
+    sample: usize,
+    first: usize,
+    column: usize,
+    #[comptime] rows: usize,
+    #[comptime] size: usize,
+) {
+    sync_cube();
+    load::<E>(from, tile, sample, first, column, rows, size);
+    sync_cube();
+}

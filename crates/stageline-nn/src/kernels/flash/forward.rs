@@ -4,7 +4,9 @@
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 
-use super::block::{LANES, UNSEEN, add_weighted, is_seen, load, product};
+use super::block::{
+    LANES, UNSEEN, add_weighted, blocks_between, clear, first_seen_block, is_seen, load, product, reload, write,
+};
 
 /// Computes attention's outputs for a block of queries of one head on a GPU, and the logarithm of the sum of each
 /// query's exponentiated scores. There is one cube (thread block) for each block of queries, query head and sample.
@@ -40,55 +42,25 @@ pub fn forward<E: Float, I: Int>(
     let mut tile = Shared::<[f32]>::new_slice(comptime!(rows * (size + 1)));
     let mut weights = Shared::<[f32]>::new_slice(comptime!(rows * (rows + 1)));
     let mut of_lanes = Shared::<[f32]>::new_slice(comptime!(rows * LANES));
-    let own = comptime!(size.div_ceil(LANES));
-    let mut sums = Array::<f32>::new(own);
-    #[unroll]
-    for index in 0..own {
-        sums[index] = f32::new(0.0);
-    }
+    let mut sums = Array::<f32>::new(comptime!(size.div_ceil(LANES)));
+    clear(&mut sums, size);
     let mut largest = f32::new(UNSEEN);
     let mut total = f32::new(0.0);
     load::<E>(input, &mut queries, sample, first, head * size, rows, size);
 
-    let seen_first = select(first + 1 > window, first + 1 - window, 0usize);
-    let from = seen_first / rows * rows;
+    let from = first_seen_block(first, window, rows);
     let until = select(first + rows < length, first + rows, length);
-    let tiles = (until - from + rows - 1) / rows;
-    for index in 0..tiles {
+    for index in 0..blocks_between(from, until, rows) {
         let tile_first = from + index * rows;
-        sync_cube();
-        load::<E>(input, &mut tile, sample, tile_first, (query_heads + key_head) * size, rows, size);
-        sync_cube();
-        let mut most = f32::new(UNSEEN);
-        #[unroll]
-        for at in 0..comptime!(rows / LANES) {
-            let column = lane + at * LANES;
-            let score = product(&queries, row, &tile, column, size) * scale;
-            let seen = is_seen(known, tile_first + column, window, start);
-            let score = select(seen, score, f32::new(UNSEEN));
-            weights[row * comptime!(rows + 1) + column] = score;
-            most = max(most, score);
-        }
+        reload::<E>(input, &mut tile, sample, tile_first, (query_heads + key_head) * size, rows, size);
+        let most = score(&queries, &tile, &mut weights, known, tile_first, window, start, scale, rows, size);
         of_lanes[row * LANES + lane] = most;
         sync_cube();
-        let mut next = largest;
-        #[unroll]
-        for other in 0..LANES {
-            next = max(next, of_lanes[row * LANES + other]);
-        }
+        let next = largest_of(&of_lanes, row, largest);
         let shrink = (largest - next).exp();
-        total *= shrink;
+        total = total * shrink + weigh(&mut weights, row, lane, next, rows);
         #[unroll]
-        for at in 0..comptime!(rows / LANES) {
-            let at = row * comptime!(rows + 1) + lane + at * LANES;
-            let score = weights[at];
-            // Written so that a score that is not a number stays one.
-            let weight = select(score <= f32::new(UNSEEN), f32::new(0.0), (score - next).exp());
-            weights[at] = weight;
-            total += weight;
-        }
-        #[unroll]
-        for index in 0..own {
+        for index in 0..comptime!(size.div_ceil(LANES)) {
             sums[index] *= shrink;
         }
         largest = next;
@@ -106,16 +78,69 @@ pub fn forward<E: Float, I: Int>(
         total += of_lanes[row * LANES + other];
     }
     if query < length {
-        let to = (sample * length + query) * (query_heads * size) + head * size;
-        #[unroll]
-        for index in 0..own {
-            let element = lane + index * LANES;
-            if element < size {
-                output[to + element] = E::cast_from(sums[index] / total);
-            }
-        }
+        let to = ((sample * length + query) * query_heads + head) * size;
+        write::<E>(output, to, &sums, f32::new(1.0) / total, lane, size);
         if lane == 0 {
             logarithms[(sample * query_heads + head) * length + query] = largest + total.ln();
         }
     }
+}
+
+/// Computes a unit's scores of one query with the keys of a tile, writes them to `scores`, and returns the largest. A
+/// key that the query does not see gets the score [`UNSEEN`].
+#[cube]
+#[allow(clippy::too_many_arguments)]
+fn score(
+    queries: &Shared<[f32]>,
+    keys: &Shared<[f32]>,
+    scores: &mut Shared<[f32]>,
+    query: usize,
+    first_key: usize,
+    window: usize,
+    start: usize,
+    scale: f32,
+    #[comptime] rows: usize,
+    #[comptime] size: usize,
+) -> f32 {
+    let row = UNIT_POS as usize / LANES;
+    let lane = UNIT_POS as usize % LANES;
+    let mut most = f32::new(UNSEEN);
+    #[unroll]
+    for at in 0..comptime!(rows / LANES) {
+        let column = lane + at * LANES;
+        let score = product(queries, row, keys, column, size) * scale;
+        let seen = is_seen(query, first_key + column, window, start);
+        let score = select(seen, score, f32::new(UNSEEN));
+        scores[row * comptime!(rows + 1) + column] = score;
+        most = max(most, score);
+    }
+    most
+}
+
+/// Returns the largest of a number and of the numbers that the lanes of a row have written.
+#[cube]
+fn largest_of(of_lanes: &Shared<[f32]>, row: usize, before: f32) -> f32 {
+    let mut largest = before;
+    #[unroll]
+    for lane in 0..LANES {
+        largest = max(largest, of_lanes[row * LANES + lane]);
+    }
+    largest
+}
+
+/// Replaces a lane's scores of a row by their weights, the exponentials of their distances to the row's largest score,
+/// and returns the sum of the weights.
+#[cube]
+fn weigh(scores: &mut Shared<[f32]>, row: usize, lane: usize, largest: f32, #[comptime] rows: usize) -> f32 {
+    let mut sum = f32::new(0.0);
+    #[unroll]
+    for at in 0..comptime!(rows / LANES) {
+        let at = row * comptime!(rows + 1) + lane + at * LANES;
+        let score = scores[at];
+        // Written so that a score that is not a number stays one.
+        let weight = select(score <= f32::new(UNSEEN), f32::new(0.0), (score - largest).exp());
+        scores[at] = weight;
+        sum += weight;
+    }
+    sum
 }

@@ -3,7 +3,7 @@
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 
-use super::block::{LANES, add_weighted, is_seen, load, product};
+use super::block::{LANES, add_weighted, blocks_between, clear, is_seen, load, product, reload, write};
 
 /// Computes the gradients of a block of keys and values of one key-value head of attention into their columns in
 /// `to_input`. The gradients are added up over the query heads that share the head, and over queries, in ascending
@@ -39,15 +39,11 @@ pub fn to_key_value<E: Float, I: Int>(
     let mut values = Shared::<[f32]>::new_slice(comptime!(rows * (size + 1)));
     let mut tile = Shared::<[f32]>::new_slice(comptime!(rows * (size + 1)));
     let mut factors = Shared::<[f32]>::new_slice(comptime!(rows * (rows + 1)));
-    let own = comptime!(size.div_ceil(LANES));
     let own_columns = comptime!(rows / LANES);
-    let mut to_keys = Array::<f32>::new(own);
-    let mut to_values = Array::<f32>::new(own);
-    #[unroll]
-    for index in 0..own {
-        to_keys[index] = f32::new(0.0);
-        to_values[index] = f32::new(0.0);
-    }
+    let mut to_keys = Array::<f32>::new(comptime!(size.div_ceil(LANES)));
+    let mut to_values = Array::<f32>::new(comptime!(size.div_ceil(LANES)));
+    clear(&mut to_keys, size);
+    clear(&mut to_values, size);
     let mut weights = Array::<f32>::new(own_columns);
     load::<E>(input, &mut keys, sample, first, (query_heads + key_head) * size, rows, size);
     load::<E>(input, &mut values, sample, first, (query_heads + key_heads + key_head) * size, rows, size);
@@ -55,58 +51,54 @@ pub fn to_key_value<E: Float, I: Int>(
     // Queries from the block's first key on see it, up to the last query in whose window its last key is.
     let last = first + rows - 1 + window;
     let until = select(last < length, last, length);
-    let tiles = (until - first + rows - 1) / rows;
+    let tiles = blocks_between(first, until, rows);
     for member in 0..comptime!(query_heads / key_heads) {
         let head = key_head * comptime!(query_heads / key_heads) + member;
         for index in 0..tiles {
             let tile_first = first + index * rows;
-            sync_cube();
-            load::<E>(input, &mut tile, sample, tile_first, head * size, rows, size);
-            sync_cube();
+            reload::<E>(input, &mut tile, sample, tile_first, head * size, rows, size);
+            // The weights of the keys for the queries of the tile.
             #[unroll]
             for at in 0..own_columns {
-                let column = lane + at * LANES;
-                let query = tile_first + column;
+                let query = tile_first + lane + at * LANES;
                 let known = select(query < length, query, length - 1);
                 let start = u32::cast_from(starts[sample * length + known]) as usize;
                 let logarithm = logarithms[(sample * query_heads + head) * length + known];
-                let score = product(&keys, row, &tile, column, size) * scale;
+                let score = product(&keys, row, &tile, lane + at * LANES, size) * scale;
                 let seen = query < length && is_seen(query, key, window, start);
-                let weight = select(seen, (score - logarithm).exp(), f32::new(0.0));
-                weights[at] = weight;
-                factors[row * comptime!(rows + 1) + column] = weight;
+                weights[at] = select(seen, (score - logarithm).exp(), f32::new(0.0));
             }
-            sync_cube();
-            load::<E>(gradient, &mut tile, sample, tile_first, head * size, rows, size);
-            sync_cube();
+            write_own(&weights, &mut factors, row, lane, rows);
+            reload::<E>(gradient, &mut tile, sample, tile_first, head * size, rows, size);
             add_weighted(&mut to_values, &factors, &tile, row, lane, rows, size);
             sync_cube();
             #[unroll]
             for at in 0..own_columns {
-                let column = lane + at * LANES;
-                let query = tile_first + column;
+                let query = tile_first + lane + at * LANES;
                 let known = select(query < length, query, length - 1);
                 let along = along[(sample * query_heads + head) * length + known];
-                let to_weight = product(&values, row, &tile, column, size);
-                factors[row * comptime!(rows + 1) + column] = weights[at] * (to_weight - along) * scale;
+                let to_weight = product(&values, row, &tile, lane + at * LANES, size);
+                weights[at] = weights[at] * (to_weight - along) * scale;
             }
-            sync_cube();
-            load::<E>(input, &mut tile, sample, tile_first, head * size, rows, size);
-            sync_cube();
+            write_own(&weights, &mut factors, row, lane, rows);
+            reload::<E>(input, &mut tile, sample, tile_first, head * size, rows, size);
             add_weighted(&mut to_keys, &factors, &tile, row, lane, rows, size);
         }
     }
 
     if key < length {
-        let to = (sample * length + key) * comptime!((query_heads + 2 * key_heads) * size);
-        #[unroll]
-        for index in 0..own {
-            let element = lane + index * LANES;
-            if element < size {
-                let to_key = to + (query_heads + key_head) * size + element;
-                to_input[to_key] = E::cast_from(to_keys[index]);
-                to_input[to_key + key_heads * size] = E::cast_from(to_values[index]);
-            }
-        }
+        let columns = comptime!((query_heads + 2 * key_heads) * size);
+        let to = (sample * length + key) * columns + (query_heads + key_head) * size;
+        write::<E>(to_input, to, &to_keys, f32::new(1.0), lane, size);
+        write::<E>(to_input, to + key_heads * size, &to_values, f32::new(1.0), lane, size);
+    }
+}
+
+/// Writes a lane's numbers of a row, one for each of its columns, to a block `[rows, rows]` in shared memory.
+#[cube]
+fn write_own(numbers: &Array<f32>, to: &mut Shared<[f32]>, row: usize, lane: usize, #[comptime] rows: usize) {
+    #[unroll]
+    for at in 0..comptime!(rows / LANES) {
+        to[row * comptime!(rows + 1) + lane + at * LANES] = numbers[at];
     }
 }

@@ -3,7 +3,9 @@
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 
-use super::block::{LANES, add_weighted, is_seen, load, product};
+use super::block::{
+    LANES, add_weighted, blocks_between, clear, first_seen_block, is_seen, load, product, reload, write,
+};
 
 /// Computes the gradients of a block of queries of one attention head into the columns of these queries in `to_input`.
 /// There is one cube (thread block) for each block of queries, query head and sample.
@@ -42,33 +44,23 @@ pub fn to_query<E: Float, I: Int>(
     let mut upstream = Shared::<[f32]>::new_slice(comptime!(rows * (size + 1)));
     let mut tile = Shared::<[f32]>::new_slice(comptime!(rows * (size + 1)));
     let mut to_scores = Shared::<[f32]>::new_slice(comptime!(rows * (rows + 1)));
-    let own = comptime!(size.div_ceil(LANES));
     let own_columns = comptime!(rows / LANES);
-    let mut sums = Array::<f32>::new(own);
-    #[unroll]
-    for index in 0..own {
-        sums[index] = f32::new(0.0);
-    }
+    let mut sums = Array::<f32>::new(comptime!(size.div_ceil(LANES)));
+    clear(&mut sums, size);
     let mut to_weights = Array::<f32>::new(own_columns);
     load::<E>(input, &mut queries, sample, first, head * size, rows, size);
     load::<E>(gradient, &mut upstream, sample, first, head * size, rows, size);
 
-    let seen_first = select(first + 1 > window, first + 1 - window, 0usize);
-    let from = seen_first / rows * rows;
+    let from = first_seen_block(first, window, rows);
     let until = select(first + rows < length, first + rows, length);
-    let tiles = (until - from + rows - 1) / rows;
-    for index in 0..tiles {
+    for index in 0..blocks_between(from, until, rows) {
         let tile_first = from + index * rows;
-        sync_cube();
-        load::<E>(input, &mut tile, sample, tile_first, (query_heads + key_heads + key_head) * size, rows, size);
-        sync_cube();
+        reload::<E>(input, &mut tile, sample, tile_first, (query_heads + key_heads + key_head) * size, rows, size);
         #[unroll]
         for at in 0..own_columns {
             to_weights[at] = product(&upstream, row, &tile, lane + at * LANES, size);
         }
-        sync_cube();
-        load::<E>(input, &mut tile, sample, tile_first, (query_heads + key_head) * size, rows, size);
-        sync_cube();
+        reload::<E>(input, &mut tile, sample, tile_first, (query_heads + key_head) * size, rows, size);
         #[unroll]
         for at in 0..own_columns {
             let column = lane + at * LANES;
@@ -83,12 +75,6 @@ pub fn to_query<E: Float, I: Int>(
 
     if query < length {
         let to = (sample * length + query) * comptime!((query_heads + 2 * key_heads) * size) + head * size;
-        #[unroll]
-        for index in 0..own {
-            let element = lane + index * LANES;
-            if element < size {
-                to_input[to + element] = E::cast_from(sums[index]);
-            }
-        }
+        write::<E>(to_input, to, &sums, f32::new(1.0), lane, size);
     }
 }
