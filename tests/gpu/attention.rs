@@ -83,7 +83,7 @@ fn attention_within_documents_is_that_in_f64() {
 }
 
 #[test]
-fn a_nan_stays_a_nan_and_later_positions_are_not_seen() {
+fn a_nan_stays_a_nan_and_later_positions_have_no_weight() {
     let device = &open("gpu")[0];
     let attend = |last: f32| {
         let values = [1.0, 2.0, 3.0, last, last, last];

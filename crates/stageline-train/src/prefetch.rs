@@ -39,6 +39,8 @@ pub struct Batches<In, Target> {
     unread: Range<usize>,
     /// Whether a batch could not be read; no further batches are then returned.
     failed: bool,
+    /// Whether the reading has ended, so that the threads read none of the batches that they may still read.
+    ended: Arc<AtomicBool>,
     /// Whether a signal asks the training to stop, so that no step waits for its batch any longer.
     stop: Arc<AtomicBool>,
     /// The total time for which training steps were blocked because their batches had not been read yet.
@@ -64,10 +66,11 @@ impl<In: Send, Target: Send> Batches<In, Target> {
         // Neither channel is ever full, because at most this number of batches is allowed and not taken.
         let (allowed, to_read) = bounded::<usize>(AHEAD);
         let (done, read) = bounded(AHEAD);
+        let ended = Arc::new(AtomicBool::new(false));
         for _ in 0..AHEAD.min(steps.len()) {
-            let (to_read, done) = (to_read.clone(), done.clone());
+            let (to_read, done, ended) = (to_read.clone(), done.clone(), Arc::clone(&ended));
             scope.spawn(move || {
-                for step in to_read {
+                for step in to_read.into_iter().take_while(|_| !ended.load(Ordering::Acquire)) {
                     let batch = catch_unwind(AssertUnwindSafe(|| data.batch(step, samples)));
                     let panicked = |_| Err(anyhow!("the batch of step {step} cannot be made: `Data::batch` panicked"));
                     if done.send((step, batch.unwrap_or_else(panicked))).is_err() {
@@ -77,8 +80,17 @@ impl<In: Send, Target: Send> Batches<In, Target> {
             });
         }
         let (untaken, unread, early) = (steps.clone(), steps, BTreeMap::new());
-        let mut batches =
-            Self { allowed: Some(allowed), read, early, untaken, unread, failed: false, stop, waited: Duration::ZERO };
+        let mut batches = Self {
+            allowed: Some(allowed),
+            read,
+            early,
+            untaken,
+            unread,
+            failed: false,
+            ended,
+            stop,
+            waited: Duration::ZERO,
+        };
         (0..AHEAD).for_each(|_| batches.allow_next());
         batches
     }
@@ -127,20 +139,23 @@ impl<In: Send, Target: Send> Batches<In, Target> {
 
     /// Ends the reading of batches ahead, and waits until no thread is in `Data::batch`. Returns false if a thread is
     /// still there some time after the stop signal.
-    pub fn end(&mut self) -> bool {
+    /// Calls `is_waiting` once if a thread is there for longer than that, with or without a signal.
+    pub fn end(&mut self, is_waiting: impl FnOnce()) -> bool {
         self.allowed = None;
-        let mut signalled = None;
+        self.ended.store(true, Ordering::Release);
+        let (began, mut signalled, mut is_waiting) = (Instant::now(), None, Some(is_waiting));
         loop {
             match self.read.recv_timeout(LOOK) {
                 // Nobody needs a batch that is read after the end.
-                Ok(_) => {}
+                Ok(_) => continue,
                 Err(RecvTimeoutError::Disconnected) => return true,
-                Err(RecvTimeoutError::Timeout) if self.stop.load(Ordering::Acquire) => {
-                    if signalled.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
-                        return false;
-                    }
-                }
                 Err(RecvTimeoutError::Timeout) => {}
+            }
+            if began.elapsed() > PATIENCE {
+                is_waiting.take().into_iter().for_each(|is_waiting| is_waiting());
+            }
+            if self.stop.load(Ordering::Acquire) && signalled.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+                return false;
             }
         }
     }
@@ -245,7 +260,7 @@ mod tests {
                 assert_eq!(number(batches.next().unwrap().unwrap()), step as f32);
             }
             assert!(batches.next().unwrap().is_none());
-            assert!(batches.end());
+            assert!(batches.end(|| {}));
         });
         assert_eq!(data.too_early.into_inner(), 0);
     }
@@ -273,9 +288,9 @@ mod tests {
             let mut batches = Batches::start(scope, &data, 0..100, 1, Arc::clone(&stop));
             scope.spawn(|| stop.store(true, Ordering::SeqCst));
             assert!(batches.next().unwrap().is_none(), "a batch that hangs was read");
-            assert!(!batches.end(), "all threads have ended, although they hang");
+            assert!(!batches.end(|| {}), "all threads have ended, although they hang");
             data.0.store(true, Ordering::SeqCst);
-            assert!(batches.end());
+            assert!(batches.end(|| {}));
         });
     }
 }

@@ -81,7 +81,15 @@ impl Loop<'_> {
                     Err(error)
                 }
             };
-            if batches.end() { ended } else { self.leave(log, ended.map(drop)) }
+            let is_waiting = || {
+                // The wait may be long, so the error is told before it.
+                ended.iter().for_each(|_| eprintln!("waiting until `Data::batch` returns"));
+                let error = ended.as_ref().err();
+                error
+                    .iter()
+                    .for_each(|error| eprintln!("waiting until `Data::batch` returns, after an error: {error:#}"));
+            };
+            if batches.end(is_waiting) { ended } else { self.leave(log, ended.map(drop)) }
         })
     }
 
@@ -129,7 +137,8 @@ impl Loop<'_> {
             }
             read_error.map_or(Ok(()), Err)?;
             self.keeper.step(pipeline, done)?;
-            if validate_every > 0 && done.is_multiple_of(validate_every) && done < steps {
+            // Without a new step, because of a signal, there is nothing new to evaluate.
+            if done > first && validate_every > 0 && done.is_multiple_of(validate_every) && done < steps {
                 evaluate(pipeline, log, done)?;
             }
         }

@@ -1,5 +1,5 @@
-//! The kernels of GPUs (CUDA, ROCm, Vulkan, Metal and WebGPU), composed of burn's operations, which burn fuses on these
-//! devices.
+//! The kernels of GPUs (CUDA, ROCm, Vulkan, Metal and WebGPU): attention by kernels of our own, and all other operations
+//! composed of burn's, which burn fuses on these devices.
 
 use burn::backend::ops::{FloatTensorOps, IntTensorOps, ModuleOps};
 use burn::backend::tensor::{Device, FloatTensor, IntTensor};

@@ -22,7 +22,7 @@ use stageline::checkpoint::Printable;
 const ALIKE: f64 = 0.7;
 
 /// The maximum length of the value of a setting, in bytes.
-const LONGEST_VALUE: usize = 4_096;
+pub(super) const LONGEST_VALUE: usize = 4_096;
 
 /// The maximum length of the TOML file of `--config`, in bytes.
 const LONGEST: u64 = 1 << 20;

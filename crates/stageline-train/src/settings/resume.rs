@@ -9,7 +9,7 @@ use serde_json::Value;
 use stageline::checkpoint::{CheckpointError, Printable, Saved};
 
 use super::flags::TrainingFlags;
-use super::merge::{Merged, Settings, resolve};
+use super::merge::{LONGEST_VALUE, Merged, Settings, resolve};
 
 /// The flags and settings of a run, with the checkpoint that the run resumes, if any.
 pub struct CommandLine {
@@ -70,14 +70,14 @@ pub fn command_line(command: &Command, arguments: &[OsString], not_inherited: &[
     now.checkpoint = folder.or_else(|| saved.store().map(Path::to_owned));
     for (name, before) in &before.0 {
         if let Some(now) = settings.0.get(name).filter(|now| *now != before) {
-            println!("different from the checkpoint: {name} = {now}, was {}", shown(before));
+            println!("different from the checkpoint: {name} = {}, was {}", shown(now), shown(before));
         }
     }
     // Paths that only the checkpoint names are printed, so that it cannot make a run read a file unnoticed.
     for name in paths(command) {
         let is_path = |now: &&Value| name != "schedule" || now.as_str().is_some_and(|now| now.ends_with(".csv"));
         if let Some(now) = settings.0.get(&name).filter(|now| alone.0.get(&name) != Some(now)).filter(is_path) {
-            println!("as in the checkpoint: {name} = {now}");
+            println!("as in the checkpoint: {name} = {}", whole(now));
         }
     }
     Ok(CommandLine { matches, flags: now, settings, saved: Some(saved) })
@@ -94,6 +94,11 @@ fn paths(command: &Command) -> Vec<String> {
 /// Returns a value from a checkpoint's manifest as text that is safe to print: escaped and of bounded length.
 pub(crate) fn shown(value: &Value) -> Printable<'static> {
     Printable::new(value.to_string())
+}
+
+/// Returns a setting from a checkpoint as text that is safe to print, and of which only a hostile value is cut.
+fn whole(value: &Value) -> Printable<'static> {
+    shown(value).at_most(LONGEST_VALUE)
 }
 
 /// Returns the settings that `value`, the entry `settings` of a checkpoint's manifest, has; empty if the manifest lacks

@@ -84,7 +84,8 @@ fn element_type(dtype: DType) -> ElemType {
         DType::BF16 => ElemType::Float(FloatKind::BF16),
         DType::I64 => ElemType::Int(IntKind::I64),
         DType::I32 => ElemType::Int(IntKind::I32),
-        _ => ElemType::Float(FloatKind::F32),
+        DType::F32 => ElemType::Float(FloatKind::F32),
+        other => panic!("attention has no kernel for elements of the type {other:?}"),
     }
 }
 
