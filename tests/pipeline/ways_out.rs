@@ -295,7 +295,10 @@ mod files {
             return command;
         }
         let program = place.path("program");
-        fs::copy(command.get_program(), &program).unwrap();
+        // Copied by another process: a process that another test starts meanwhile would inherit the file, open for
+        // writing, and a program that is open for writing cannot be executed.
+        let copied = Command::new("cp").arg(command.get_program()).arg(&program).status().unwrap();
+        assert!(copied.success());
         fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o755)).unwrap();
         let mut other = Command::new("setpriv");
         other.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(program).args(command.get_args());
