@@ -87,8 +87,7 @@ pub fn to_key_value<E: Float, I: Int>(
     }
 
     if key < length {
-        let columns = comptime!((query_heads + 2 * key_heads) * size);
-        let to = (sample * length + key) * columns + (query_heads + key_head) * size;
+        let to = (sample * length + key) * input.shape(2) + (query_heads + key_head) * size;
         write::<E>(to_input, to, &to_keys, f32::new(1.0), lane, size);
         write::<E>(to_input, to + key_heads * size, &to_values, f32::new(1.0), lane, size);
     }
