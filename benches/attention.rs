@@ -33,8 +33,8 @@ struct Flags {
     /// Length of the sliding window: the number of keys that a query sees [default: all keys up to the query]
     #[arg(long)]
     window: Option<usize>,
-    /// Type of queries, keys and values: f32, bf16 or f16
-    #[arg(long, default_value = "f32")]
+    /// Type of queries, keys and values: full (f32), bf16 or f16
+    #[arg(long, default_value = "full")]
     precision: Precision,
     /// Number of timed runs of the attention, after one that is not timed
     #[arg(long, default_value_t = 5)]
