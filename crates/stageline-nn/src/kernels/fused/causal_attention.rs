@@ -224,16 +224,15 @@ pub(crate) fn to_input(
 #[cfg(test)]
 #[cfg(feature = "flex")]
 mod tests {
-    use super::super::checks::{derived, in_all, near, random};
+    use burn::tensor::{Distribution, FloatDType};
+
+    use super::super::checks::{derived, exactly, in_all, near, random};
     use super::*;
 
     /// Tests attention over long sequences in f16 against attention in f64. The inputs test the range of f16: values
     /// whose sum over the keys exceeds 65504, small gradients, and scores that are all equal or far apart.
     #[test]
     fn long_sequences_stay_in_the_range_of_f16() {
-        use burn::tensor::{Distribution, FloatDType};
-
-        use super::super::checks::exactly;
         const SIZE: usize = 8;
         let device = Device::flex();
         let uniform = |length: usize, bound: f64| {
@@ -289,8 +288,6 @@ mod tests {
     /// values in its mean.
     #[test]
     fn equal_scores_over_8192_positions_give_means_in_f16() {
-        use burn::tensor::FloatDType;
-
         const LENGTH: usize = 8192;
         const SIZE: usize = 8;
         let value = |at: usize| 17.0 + ((at * 7) % 16) as f32 / 16.0;
@@ -301,8 +298,7 @@ mod tests {
             // A head of one column would be multiplied as a vector, whose sums flex rounds to f16 after every addition.
             column.repeat_dim(2, SIZE).cast(FloatDType::F16)
         };
-        let zeros = column(&|_| 0.0);
-        let input = Tensor::cat(vec![zeros.clone(), zeros, column(&value)], 2);
+        let input = Tensor::cat(vec![column(&|_| 0.0), column(&|_| 0.0), column(&value)], 2);
         let (output, kept) = attended(input, 1.into(), None);
         let gradient = to_input(kept, 1.into(), column(&upstream));
         let numbers = |tensor: Tensor<3>| tensor.cast(FloatDType::F64).into_data().iter::<f64>().collect::<Vec<_>>();
@@ -318,8 +314,8 @@ mod tests {
             let last = LENGTH - 1 - at;
             rest += share(last);
             // A head's gradients share one scale, so the error is relative to the largest of them.
-            let off = (gradient[last] - rest).abs();
-            assert!(off < 2e-3 * largest, "the gradient of value {last} is {}, not {rest}", gradient[last]);
+            let found = gradient[last];
+            assert!((found - rest).abs() < 2e-3 * largest, "the gradient of value {last} is {found}, not {rest}");
         }
     }
 
