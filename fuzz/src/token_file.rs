@@ -82,7 +82,7 @@ fn width(vocabulary: u64) -> usize {
     if vocabulary <= 65_536 { 2 } else { 4 }
 }
 
-/// Returns the bytes of the token file that a fuzz input's description stands for.
+/// Builds a token file from a fuzz input, which describes the file's parts, and returns the file's bytes.
 fn described(description: &[u8]) -> Vec<u8> {
     let description = String::from_utf8_lossy(description);
     let mut parts = description.split(char::from(BORDER));

@@ -36,7 +36,7 @@ impl Subscriber for Warnings {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// The text of a logged event, as a visitor of the event's fields that keeps the field `message`.
+/// Reads the message of a logged event: it visits the fields of the event and keeps the field `message`.
 #[derive(Default)]
 struct Message(String);
 

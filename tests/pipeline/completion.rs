@@ -38,8 +38,8 @@ fn completes(mut pipeline: Pipeline<(), (), ()>, micro_batches: usize) {
     });
 }
 
-/// Returns the published schedule with the index `pick`; larger indices give schedules with `chunks` chunks (stages)
-/// per worker.
+/// Returns the schedule with the index `pick`. The first indices are the published schedules with one chunk (stage) per
+/// worker; the indices after them are the schedules with `chunks` chunks per worker.
 fn schedule(pick: usize, chunks: usize) -> Box<dyn Schedule> {
     match pick.checked_sub(SCHEDULES.len()) {
         Some(0) => Box::new(Interleaved { chunks }),

@@ -90,7 +90,7 @@ struct AdamWOnGpu {
 #[derive(Clone)]
 struct Moments<const D: usize> {
     inner: AdamWState<D>,
-    /// The test's replacement for a GPU on which the moments are; `None` for moments that were read from a checkpoint.
+    /// The test's substitute for the GPU that holds Adam's moments; `None` for moments that were read from a checkpoint.
     gpu: Option<Handle>,
 }
 

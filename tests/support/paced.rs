@@ -84,9 +84,9 @@ fn wait(until: Instant) {
     }
 }
 
-/// Returns the given tensor with a slow backward: its gradient arrives after the duration of the stage's input
-/// gradient. The duration of the weight gradient is deferred for the parameter `id` if backwards are split, and
-/// otherwise added to that of the input gradient.
+/// Returns the given tensor with a slow backward: its gradient arrives after the time that the pace sets for
+/// the stage's input gradient. If backwards are split, the time of the weight gradient is spent later, in the weight
+/// backward of the parameter `id`; otherwise it is added to the time of the input gradient.
 fn slow_backward(tensor: Tensor<2>, pace: Pace, id: ParamId) -> Tensor<2> {
     let tensor = tensor.try_into_primitive::<Autodiff<Flex>>().expect("a tensor in a graph on the CPU");
     let (value, node) = tensor.into_parts();

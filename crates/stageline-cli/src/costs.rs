@@ -133,9 +133,9 @@ impl MemoryFlags {
 }
 
 /// Returns the values of a cost flag for each of `workers` x `chunks` stages. The flag's `list` has one entry for all
-/// stages, one for each worker, or one for each stage. In the first two cases each entry is divided by `share`, which
-/// is the number of chunks if the cost is shared by the chunks of a stage, and otherwise 1. A list of another length is
-/// an error.
+/// stages, one for each worker, or one for each stage. In the first two cases each entry is divided by `share`: by the
+/// number of chunks if the entry is the cost of all of a worker's stages together, and by 1 if it is the cost of each.
+/// A list of another length is an error.
 fn spread(flag: &str, list: &[f64], workers: usize, chunks: usize, share: f64) -> anyhow::Result<Vec<f64>> {
     let stages = workers * chunks;
     let lengths = BTreeSet::from([1, workers, stages]);

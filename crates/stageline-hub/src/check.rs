@@ -86,7 +86,7 @@ fn or_here(folder: &Path) -> &Path {
 
 /// The folders that are created to check whether a model can be exported, and removed when this value is dropped.
 struct Trial {
-    /// The paths of the folders that were created for a check, the deepest first.
+    /// The paths of the folders that were created to check that files can be written there, the deepest first.
     created: Vec<PathBuf>,
 }
 

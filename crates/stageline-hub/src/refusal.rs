@@ -113,7 +113,7 @@ pub enum Refusal {
         Printable::new(tensor)
     )]
     Dtype {
-        /// The name of the tensor for which f32 values were returned, although they are not converted to its type.
+        /// The name of the tensor to write. Its values are f32, which are not converted to the type in the file.
         tensor: String,
         /// The type of the tensor's elements in the file, to which f32 values are not converted.
         dtype: Dtype,

@@ -120,8 +120,8 @@ fn shown(path: &Path) -> Printable<'_> {
 mod tests {
     use super::*;
 
-    /// Returns one error about a model of each kind that shows text from files, with `text` in every place. The tests
-    /// check that the messages are safe to print.
+    /// Returns one error of every kind whose message shows text from files. In each of them, that text is `text`. The
+    /// tests check that the messages are safe to print.
     fn with(text: &str) -> Vec<ModelError> {
         let (path, text) = (PathBuf::from(text), text.to_owned());
         vec![

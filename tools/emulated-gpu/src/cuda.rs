@@ -284,7 +284,7 @@ impl Rows {
         (pitch * self.height.saturating_sub(1) + self.width) as u64
     }
 
-    /// Returns the function that executes the copy of rows; `None` if device memory has no contents. As in CUDA, host
+    /// Returns the function that executes a strided copy; `None` if the emulator computes no values. As in CUDA, host
     /// memory that is not pinned is read during the call, and other memory when the copy is executed.
     fn effect(self, state: &State) -> Option<Effect> {
         if !driver().settings.computes {

@@ -43,7 +43,8 @@ pub struct State {
     /// The address and length of each block of pinned host memory, which devices may read after the call that queues a
     /// copy.
     pub pinned: Vec<(u64, u64)>,
-    /// The address at which the last allocation of emulated device memory ends, if device memory has no contents.
+    /// The address at which the last allocation of emulated device memory ends. It is only used if the emulator computes
+    /// no values: then addresses are counted and no memory is allocated.
     pub address: u64,
     /// The kernels that the program has loaded; kernel number n is at index n - 1.
     pub functions: Vec<Function>,

@@ -178,7 +178,8 @@ impl Machine {
         self.events.get(&event).is_none_or(|event| event.done == event.queued)
     }
 
-    /// Records that the host has seen a CUDA stream idle, so that the host knows of all operations on that stream.
+    /// Records that the host has seen a CUDA stream idle: all operations on that stream happened before what the host
+    /// does from now on.
     pub fn saw_idle(&mut self, stream: StreamId) {
         self.streams.get(&stream).iter().for_each(|stream| self.host.join(&stream.clock));
     }

@@ -10,8 +10,8 @@ pub enum WritePoint {
     /// The point of a checkpoint's save just before the save creates the subfolder for the optimizer state in its
     /// temporary folder.
     CreateSubfolder,
-    /// The point of a checkpoint's save just before the save creates a file, and writes the header of a tensor file or
-    /// the whole index.
+    /// The point just before a save creates one of the checkpoint's files. After this point the save writes the header
+    /// of a tensor file, or the whole index.
     WriteFile {
         /// The position of the file that the save creates next, in the order in which it writes the checkpoint's files,
         /// counted from 0.

@@ -117,8 +117,9 @@ impl RunLog {
     }
 
     /// Returns the median step time in seconds and the median bubble as a share of the total stage time (workers x step
-    /// time); `None` if no step updated parameters. Both are over the [warm steps](Self::warm_steps), which leave out
-    /// the first two, and without the time for which workers wait for their devices only for the measurement.
+    /// time); `None` if no step updated parameters. Both are medians over the [warm steps](Self::warm_steps), which
+    /// leave out the first two steps. The time that the measurement itself costs, in which workers wait for their
+    /// devices, is subtracted.
     pub fn typical(&self) -> Option<(f64, f64)> {
         let typical = |figure: fn(&Step) -> f64| median(self.warm_steps().map(figure));
         let bubble = |step: &Step| 1.0 - (1.0 - step.bubble) * step.step_seconds / step.seconds_without_asking();

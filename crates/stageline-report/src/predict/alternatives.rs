@@ -47,8 +47,8 @@ pub enum LeftOut {
         "the memory of larger micro-batches is not predicted, so whether they fit is not known; leave --memory out"
     )]
     UnknownMemory,
-    /// The batch of the fastest training without a changed setting cannot be split into fewer micro-batches of the
-    /// larger size, because its number of micro-batches is not a multiple of the factor.
+    /// A micro-batch cannot be `rows` times as large at the same batch, because the number of micro-batches in the
+    /// batch is not a multiple of `rows`.
     #[error("the fastest M = {micro_batches} is no multiple of {rows}")]
     Indivisible {
         /// The number of micro-batches in a step of the fastest training without a changed setting.

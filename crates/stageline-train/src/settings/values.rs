@@ -214,7 +214,7 @@ mod tests {
     use crate::settings::job::Job;
     use crate::settings::merge::Settings;
 
-    /// Returns the validated job of a training's command line in a test, or the message of the error.
+    /// Parses and validates a training's command line, and returns the settings or the message of the error.
     fn job(flags: &str) -> Result<Job, String> {
         let command = TrainingFlags::augment_args(Command::new("train"));
         let words = ["train"].into_iter().chain(flags.split_whitespace());

@@ -300,7 +300,7 @@ impl<M: LayeredModel> ModelRow<M> {
     }
 }
 
-/// Returns the whole model, assembled from the parts in the given first layer, blocks and last layer.
+/// Joins the first layer, the blocks and the last layer to the whole model.
 fn joined<M: LayeredModel>((first, blocks, last): (FirstLayer<M>, Vec<BlockLayer<M>>, LastLayer<M>)) -> M {
     M::join(first.part, blocks.into_iter().map(|block| block.part).collect(), last.part)
 }

@@ -106,8 +106,8 @@ impl TransferPaths {
     }
 }
 
-/// Returns the log message about a path of tensors between the devices that `pairs` names. `library` is the file name
-/// of NCCL's library, if it was found.
+/// Returns the log message that says how tensors go from device to device: by which path, and between which pairs of
+/// devices (`pairs` lists them). `library` is the file name of NCCL's library, if it was found.
 fn message(path: TransferPath, pairs: &str, library: Option<&str>) -> String {
     match path {
         TransferPath::Nccl => format!("tensors go from GPU to GPU by NCCL ({}): {pairs}", library.unwrap_or_default()),

@@ -42,8 +42,8 @@ impl KernelThreads {
 mod tests {
     use super::*;
 
-    /// Tests the size of one worker's buffers for several numbers of workers: it falls with that number if the workers
-    /// share the machine's cores, and is constant if every worker has a fixed number of cores.
+    /// Tests the size of one worker's buffers for several numbers of workers. The more workers share the machine's cores,
+    /// the smaller are the buffers of each; if every worker has a fixed number of cores, the size is constant.
     #[test]
     fn a_worker_has_one_buffer_per_core() {
         let shared = KernelThreads { cores: Cores::Shared(8), buffer: 100 };

@@ -120,9 +120,9 @@ impl GradientSum {
     }
 
     /// Takes the squared norms of the gradients of the step's micro-batches, added up over the micro-batches and the
-    /// parameters of the stage, as one tensor of shape `[1]` on the stage's device; no tensor if the stage has no
-    /// gradients, and `None` unless the step measures them. These norms contain the square of the loss scale, because
-    /// the gradients are not yet divided by it.
+    /// parameters of the stage, as one tensor of shape `[1]` on the stage's device. The list is empty if the stage has
+    /// no gradients, and `None` if the step does not measure norms. The norms contain the square of the loss scale,
+    /// because the gradients are not yet divided by it.
     pub(crate) fn take_squared_norm_of_each(&mut self) -> Option<Vec<Tensor<1>>> {
         self.group.squared_norms.take()
     }

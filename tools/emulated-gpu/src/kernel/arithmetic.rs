@@ -133,7 +133,7 @@ fn halves(of: Type, f: impl Fn(f64, f64, f64) -> f64 + Send + Sync + 'static) ->
 /// numbers are kept, even with `ftz`.
 const KNOWN: [&str; 9] = ["rn", "rm", "approx", "full", "ftz", "NaN", "lo", "hi", "wide"];
 
-/// Returns the function of a PTX instruction by its name; `None` if the instruction is not supported.
+/// Returns the Rust function that computes a PTX instruction, which is given by its name; `None` if the instruction is not supported.
 pub fn function(name: &str) -> Option<Function> {
     let parts: Vec<&str> = name.split('.').collect();
     let (&operation, modifiers) = parts.split_first()?;

@@ -96,15 +96,15 @@ pub fn is_seen(query: usize, key: usize, window: usize, start: usize) -> bool {
     key <= query && key + window > query && key >= start
 }
 
-/// Returns the number of blocks of `rows` rows from the position `from` to before the position `until`.
+/// Returns the number of blocks of `rows` positions each that cover the positions `from..until` of a sequence.
 #[cube]
 #[allow(clippy::manual_div_ceil, reason = "kernels have no such function for positions")]
 pub fn blocks_between(from: usize, until: usize, #[comptime] rows: usize) -> usize {
     (until - from + rows - 1) / rows
 }
 
-/// Returns the position of the first block of `rows` keys of which a block of queries, whose first query is at the
-/// position `first`, sees a key within the sliding window.
+/// Returns the position at which the first visible block of `rows` keys begins. A block of keys is visible if the
+/// query at the position `first` sees at least one of its keys within the sliding window.
 #[cube]
 pub fn first_seen_block(first: usize, window: usize, #[comptime] rows: usize) -> usize {
     select(first + 1 > window, first + 1 - window, 0usize) / rows * rows
