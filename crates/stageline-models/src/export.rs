@@ -3,20 +3,14 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::Tensor;
 use serde_json::Value;
 use stageline::Modules;
 use stageline_hub::{Dtype, Layout, TensorLayout, Values, check_export, check_file, copy_companions, write_config};
 
 use crate::error::ModelError;
 use crate::model::LanguageModel;
-use crate::names::{Naming, Place};
-use crate::parameters::{self, tensor_of, transposed};
-
-/// A function that copies the values of a parameter from its device to the host's memory, and returns them in the order
-/// in which the parameter's tensor is stored on the Hugging Face hub.
-type Read = Box<dyn Fn() -> Vec<f32>>;
+use crate::names::Place;
+use crate::parameters::{HubParameter, hub_parameters};
 
 impl LanguageModel {
     /// Checks, before a training, that the trained model can be exported to `folder`. The check creates `folder` if
@@ -61,26 +55,22 @@ impl LanguageModel {
     /// opened from this folder.
     pub fn export(&self, modules: Modules, folder: impl AsRef<Path>) -> Result<(), ModelError> {
         let (first, blocks, last) = self.row().join(modules)?;
-        let mut gather = Gather {
-            path: parameters::Path::default(),
-            place: Place::Embeddings,
-            naming: self.naming(),
-            found: Vec::new(),
-        };
-        first.visit(&mut gather);
+        let mut found = hub_parameters(&first, Place::Embeddings, self.naming());
         for (index, block) in blocks.iter().enumerate() {
-            gather.place = Place::Block(index);
-            block.visit(&mut gather);
+            found.extend(hub_parameters(block, Place::Block(index), self.naming()));
         }
-        gather.place = Place::Head;
-        last.visit(&mut gather);
-        let Gather { found, .. } = gather;
+        found.extend(hub_parameters(&last, Place::Head, self.naming()));
         let Some(source) = self.folder() else {
-            let mut tensors: Vec<TensorLayout> = found.iter().map(|(tensor, _)| tensor.clone()).collect();
+            let layout = |found: &HubParameter| TensorLayout {
+                name: found.name.clone(),
+                dtype: Dtype::F32,
+                shape: found.shape.clone(),
+            };
+            let mut tensors: Vec<TensorLayout> = found.iter().map(layout).collect();
             let mut seen = std::collections::HashSet::new();
             tensors.retain(|tensor| seen.insert(tensor.name.clone()));
             let values = by_name(found);
-            Layout::single(tensors)?.write(&folder, |name| Ok::<_, ModelError>(values[name]()))?;
+            Layout::single(tensors)?.write(&folder, |name| Ok::<_, ModelError>(values[name].read()))?;
             copy_companions(self.home(), &folder)?;
             return Ok(write_config(folder, &in_f32(self.config().clone()))?);
         };
@@ -89,7 +79,7 @@ impl LanguageModel {
         source.layout()?.write(&folder, |name| -> Result<Values, ModelError> {
             let name = if self.naming().is_copy_of_table(name) { &table } else { name };
             match values.get(name) {
-                Some(read) => Ok(read().into()),
+                Some(parameter) => Ok(parameter.read().into()),
                 // Buffers that no parameter needs are copied.
                 None => Ok(source.tensor(name)?.into()),
             }
@@ -106,44 +96,6 @@ fn in_f32(mut config: Value) -> Value {
     config
 }
 
-fn by_name(found: Vec<(TensorLayout, Read)>) -> HashMap<String, Read> {
-    found.into_iter().map(|(tensor, read)| (tensor.name, read)).collect()
-}
-
-/// A visitor that collects, for each parameter of a layer, its tensor on the Hugging Face hub and the function that
-/// reads its values.
-struct Gather<'a> {
-    path: parameters::Path,
-    place: Place,
-    naming: &'a Naming,
-    found: Vec<(TensorLayout, Read)>,
-}
-
-impl ModuleVisitor for Gather<'_> {
-    fn enter_module(&mut self, name: &str, container: &str) {
-        self.path.enter(name, container);
-    }
-
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.path.exit();
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let tensor = tensor_of(self.naming, self.place, &self.path.joined());
-        let value = param.val();
-        let mut shape = value.dims().to_vec();
-        let read: Read = match (tensor.transposed, shape.as_slice()) {
-            (true, &[rows, columns]) => {
-                shape.reverse();
-                Box::new(move || transposed(&numbers(&value), rows, columns))
-            }
-            _ => Box::new(move || numbers(&value)),
-        };
-        self.found.push((TensorLayout { name: tensor.name, dtype: Dtype::F32, shape }, read));
-    }
-}
-
-fn numbers<const D: usize>(tensor: &Tensor<D>) -> Vec<f32> {
-    let data = tensor.to_data();
-    data.as_slice::<f32>().map_or_else(|_| data.iter::<f32>().collect(), <[f32]>::to_vec)
+fn by_name(found: Vec<HubParameter>) -> HashMap<String, HubParameter> {
+    found.into_iter().map(|parameter| (parameter.name.clone(), parameter)).collect()
 }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use burn::module::{Module, ModuleMapper, Param, ParamId};
+use burn::module::{Module, ParamId};
 use burn::tensor::{Device, Int, Tensor};
 use serde_json::Value;
 use stageline::nn::{Embedding, RotaryAngles};
@@ -17,7 +17,7 @@ use crate::error::ModelError;
 use crate::family::{Block, Embeddings, Family, Head, KNOWN};
 use crate::limits::LARGEST_CONFIG;
 use crate::names::{Naming, Place, UNTIED};
-use crate::parameters::{self, Expected, expected, read_lazily, tensor_of, unexpected};
+use crate::parameters::{self, HubParameter, Preparation, hub_parameters, unexpected};
 
 /// The input or the targets of a language model: token ids, `[batch, length]`.
 pub type Tokens = Tensor<2, Int>;
@@ -166,7 +166,7 @@ impl LanguageModel {
     /// (not trained).
     pub fn tensors(&self) -> Vec<(String, bool)> {
         let mut seen = HashSet::new();
-        let names = self.0.expected().into_iter().map(|tensor| tensor.name).filter(|name| seen.insert(name.clone()));
+        let names = self.0.parameters().into_iter().map(|tensor| tensor.name).filter(|name| seen.insert(name.clone()));
         names.map(|name| (name.clone(), (self.0.frozen)(&name))).collect()
     }
 
@@ -190,9 +190,9 @@ impl LanguageModel {
     /// Returns an error if the model folder lacks a tensor that the configuration describes, has it in another shape,
     /// or has further tensors. Buffers and copies that no parameter needs are allowed.
     fn check(&self, folder: &ModelFolder) -> Result<(), ModelError> {
-        let expected = self.0.expected();
-        expected.iter().try_for_each(|tensor| tensor.check(folder))?;
-        let needed: HashSet<_> = expected.into_iter().map(|tensor| tensor.name).collect();
+        let parameters = self.0.parameters();
+        parameters.iter().try_for_each(|tensor| tensor.check(folder))?;
+        let needed: HashSet<_> = parameters.into_iter().map(|tensor| tensor.name).collect();
         match unexpected(folder, &needed, &self.0.naming).as_slice() {
             [] => Ok(()),
             [(name, info), rest @ ..] => Err(ModelError::UnexpectedTensor {
@@ -222,16 +222,16 @@ fn has_own_head(folder: &ModelFolder, naming: &Naming) -> bool {
 impl Inner {
     /// Returns the name and shape of the tensor of every parameter, from the first layer to the last, without reading
     /// or drawing a parameter. The embeddings' table of a model with a tied head is in the list twice.
-    fn expected(&self) -> Vec<Expected> {
+    fn parameters(&self) -> Vec<HubParameter> {
         let device = Device::default();
         let table = || parameters::table(self.family.table(), self.family.deviation(), &device);
         let embeddings = self.family.embeddings(table(), &self.cache, &device);
-        let mut found = expected(&embeddings, Place::Embeddings, &self.naming);
+        let mut found = hub_parameters(&embeddings, Place::Embeddings, &self.naming);
         for index in 0..self.family.blocks() {
             let block = self.family.block(index, &self.angles, &self.cache, &device);
-            found.extend(expected(&block, Place::Block(index), &self.naming));
+            found.extend(hub_parameters(&block, Place::Block(index), &self.naming));
         }
-        found.extend(expected(&self.family.head(table(), &device), Place::Head, &self.naming));
+        found.extend(hub_parameters(&self.family.head(table(), &device), Place::Head, &self.naming));
         found
     }
 
@@ -267,33 +267,8 @@ impl Inner {
     /// Returns a layer of the model with its frozen parameters excluded from training. If the model was opened from a
     /// folder, the layer's parameters are also changed so that they are read from the folder when they are first used.
     fn with_values<M: Module>(&self, layer: M, place: Place) -> M {
-        let layer = match &self.folder {
-            Some(folder) => read_lazily(layer, place, &self.naming, folder),
-            None => layer,
-        };
-        layer.map(&mut Freeze { path: parameters::Path::default(), place, model: self })
-    }
-}
-
-/// A mapper that freezes those parameters of a layer that the user has chosen to freeze.
-struct Freeze<'a> {
-    path: parameters::Path,
-    place: Place,
-    model: &'a Inner,
-}
-
-impl ModuleMapper for Freeze<'_> {
-    fn enter_module(&mut self, name: &str, container: &str) {
-        self.path.enter(name, container);
-    }
-
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.path.exit();
-    }
-
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let tensor = tensor_of(&self.model.naming, self.place, &self.path.joined());
-        if (self.model.frozen)(&tensor.name) { param.set_require_grad(false) } else { param }
+        let preparation = Preparation { folder: self.folder.as_ref(), frozen: &*self.frozen };
+        preparation.of_layer(layer, place, &self.naming)
     }
 }
 

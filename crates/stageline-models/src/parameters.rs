@@ -35,35 +35,55 @@ pub fn rows(input: Tensor<3>) -> Tensor<2> {
     input.flatten(0, 1)
 }
 
-/// The path of the visited parameter in its layer, such as `mlp.up.weight`. A layer is an enum with one variant for
-/// each model family, and the name of the variant is not part of the path.
-#[derive(Default)]
-pub struct Path(Vec<Option<String>>);
+/// The position of a visit in a layer: which parameter it is at, and which tensor on the Hugging Face hub has its
+/// values.
+struct Position<'a> {
+    /// The names of the fields on the path to the visited parameter. A layer is an enum with one variant for each model
+    /// family, and the name of the variant, which is `None` here, is not part of the path.
+    path: Vec<Option<String>>,
+    place: Place,
+    naming: &'a Naming,
+}
 
-impl Path {
-    pub fn enter(&mut self, name: &str, container: &str) {
-        self.0.push((!container.starts_with("Enum:")).then(|| name.to_owned()));
+impl<'a> Position<'a> {
+    fn new(place: Place, naming: &'a Naming) -> Self {
+        Self { path: Vec::new(), place, naming }
     }
 
-    pub fn exit(&mut self) {
-        self.0.pop();
+    fn enter(&mut self, name: &str, container: &str) {
+        self.path.push((!container.starts_with("Enum:")).then(|| name.to_owned()));
     }
 
-    pub fn joined(&self) -> String {
-        self.0.iter().flatten().map(String::as_str).collect::<Vec<_>>().join(".")
+    fn exit(&mut self) {
+        self.path.pop();
+    }
+
+    /// Returns the name of the visited parameter's tensor on the Hugging Face hub, and whether the tensor is stored
+    /// transposed. Panics if the model family does not name the tensor.
+    fn tensor(&self) -> HubTensor {
+        let path = self.path.iter().flatten().map(String::as_str).collect::<Vec<_>>().join(".");
+        let Self { place, naming, .. } = self;
+        naming.of(*place, &path).unwrap_or_else(|| panic!("the parameter `{path}` of {place:?} has no name on the hub"))
     }
 }
 
-/// The tensor that a model folder must have for one parameter: its name and its shape.
-pub struct Expected {
+/// A parameter of a layer as the Hugging Face hub has it: the name and the shape of its tensor, and its values.
+pub struct HubParameter {
     pub name: String,
-    /// The shape that a parameter's tensor must have on the Hugging Face hub.
+    /// The shape of a parameter's tensor on the Hugging Face hub.
     pub shape: Vec<usize>,
+    read: Box<dyn Fn() -> Vec<f32>>,
 }
 
-impl Expected {
-    /// Checks that a model folder has the expected tensor of a parameter, in the expected shape and with elements of a
-    /// type that can be read (F32, F16 or BF16).
+impl HubParameter {
+    /// Copies the values of the parameter from its device to the host's memory, and returns them in the order in which
+    /// its tensor is stored on the Hugging Face hub. Initialises a lazy parameter.
+    pub fn read(&self) -> Vec<f32> {
+        (self.read)()
+    }
+
+    /// Checks that a model folder has the tensor of the parameter, in the parameter's shape and with elements of a type
+    /// that can be read (F32, F16 or BF16).
     ///
     /// # Errors
     /// Returns an error if the tensor is missing, or has another shape or type.
@@ -78,80 +98,102 @@ impl Expected {
     }
 }
 
-/// Returns the tensors that a model folder must have for the parameters of a layer, without reading or drawing a
-/// parameter. `place` is the place of the layer in the model.
-pub fn expected<M: Module>(layer: &M, place: Place, naming: &Naming) -> Vec<Expected> {
-    let mut visit = ExpectedOf { path: Path::default(), place, naming, found: Vec::new() };
+/// Returns the parameters of a layer as the Hugging Face hub has them, without reading or drawing a parameter. `place`
+/// is the place of the layer in the model.
+pub fn hub_parameters<M: Module>(layer: &M, place: Place, naming: &Naming) -> Vec<HubParameter> {
+    let mut visit = HubParameters { position: Position::new(place, naming), found: Vec::new() };
     layer.visit(&mut visit);
     visit.found
 }
 
-struct ExpectedOf<'a> {
-    path: Path,
-    place: Place,
-    naming: &'a Naming,
-    found: Vec<Expected>,
+struct HubParameters<'a> {
+    position: Position<'a>,
+    found: Vec<HubParameter>,
 }
 
-impl ModuleVisitor for ExpectedOf<'_> {
+impl ModuleVisitor for HubParameters<'_> {
     fn enter_module(&mut self, name: &str, container: &str) {
-        self.path.enter(name, container);
+        self.position.enter(name, container);
     }
 
     fn exit_module(&mut self, _: &str, _: &str) {
-        self.path.exit();
+        self.position.exit();
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let HubTensor { name, transposed } = tensor_of(self.naming, self.place, &self.path.joined());
-        let mut shape = param.lazy_shape().to_vec();
-        if transposed {
+        let HubTensor { name, transposed: is_transposed } = self.position.tensor();
+        let (mut shape, param) = (param.lazy_shape().to_vec(), param.clone());
+        let read: Box<dyn Fn() -> Vec<f32>> = match (is_transposed, shape.as_slice()) {
+            (true, &[rows, columns]) => Box::new(move || transposed(&numbers(&param.val()), rows, columns)),
+            _ => Box::new(move || numbers(&param.val())),
+        };
+        if is_transposed {
             shape.reverse();
         }
-        self.found.push(Expected { name, shape });
+        self.found.push(HubParameter { name, shape, read });
     }
 }
 
-/// Returns the name of a parameter's tensor on the Hugging Face hub, and whether the tensor is stored transposed. The
-/// parameter has the path `path` in the layer at `place`.
-///
-/// # Panics
-/// Panics if the model family does not name the parameter's tensor.
-pub fn tensor_of(naming: &Naming, place: Place, path: &str) -> HubTensor {
-    naming.of(place, path).unwrap_or_else(|| panic!("the parameter `{path}` of {place:?} has no name on the hub"))
+fn numbers<const D: usize>(tensor: &Tensor<D>) -> Vec<f32> {
+    let data = tensor.to_data();
+    data.as_slice::<f32>().map_or_else(|_| data.iter::<f32>().collect(), <[f32]>::to_vec)
 }
 
-/// Returns a layer of the model, changed so that its parameters are read from the model folder when they are first
-/// used. The folder must have passed [`Expected::check`], or the first use may panic.
-pub fn read_lazily<M: Module>(layer: M, place: Place, naming: &Naming, folder: &Arc<ModelFolder>) -> M {
-    layer.map(&mut ReadLazily { path: Path::default(), place, naming, folder })
+/// The source and the training of a model's parameters.
+pub struct Preparation<'a> {
+    /// The folder from which parameters are read when they are first used; `None` if they are drawn at random. It must
+    /// have passed [`HubParameter::check`], or the first use may panic.
+    pub folder: Option<&'a Arc<ModelFolder>>,
+    /// The function that takes the name of a parameter's tensor on the Hugging Face hub, and returns true if the
+    /// parameter is frozen (not trained).
+    pub frozen: &'a dyn Fn(&str) -> bool,
 }
 
-struct ReadLazily<'a> {
-    path: Path,
-    place: Place,
-    naming: &'a Naming,
-    folder: &'a Arc<ModelFolder>,
+impl Preparation<'_> {
+    /// Returns the layer of the model at `place`, changed so that its parameters are read from the model folder when
+    /// they are first used, and so that frozen ones are not trained. No parameter is read or drawn yet.
+    pub fn of_layer<M: Module>(&self, layer: M, place: Place, naming: &Naming) -> M {
+        layer.map(&mut Prepare { position: Position::new(place, naming), preparation: self })
+    }
 }
 
-impl ModuleMapper for ReadLazily<'_> {
+struct Prepare<'a> {
+    position: Position<'a>,
+    preparation: &'a Preparation<'a>,
+}
+
+impl ModuleMapper for Prepare<'_> {
     fn enter_module(&mut self, name: &str, container: &str) {
-        self.path.enter(name, container);
+        self.position.enter(name, container);
     }
 
     fn exit_module(&mut self, _: &str, _: &str) {
-        self.path.exit();
+        self.position.exit();
     }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let (folder, tensor) = (Arc::clone(self.folder), tensor_of(self.naming, self.place, &self.path.joined()));
-        let shape = param.lazy_shape();
-        let init = move |device: &Device, is_trained: bool| {
-            let read = read(&folder, &tensor).expect("the folder was checked when it was opened");
-            Tensor::<D>::from_data(read, device).set_require_grad(is_trained)
+        let tensor = self.position.tensor();
+        let is_frozen = (self.preparation.frozen)(&tensor.name);
+        let param = match self.preparation.folder {
+            Some(folder) => read_lazily(&param, Arc::clone(folder), tensor),
+            None => param,
         };
-        Param::uninitialized(param.id, init, param.lazy_device(), true, shape)
+        if is_frozen { param.set_require_grad(false) } else { param }
     }
+}
+
+/// Returns a parameter with the id, the shape and the device of `param`, whose value is read from its tensor in the
+/// model folder when it is first used.
+fn read_lazily<const D: usize>(
+    param: &Param<Tensor<D>>,
+    folder: Arc<ModelFolder>,
+    tensor: HubTensor,
+) -> Param<Tensor<D>> {
+    let init = move |device: &Device, is_trained: bool| {
+        let read = read(&folder, &tensor).expect("the folder was checked when it was opened");
+        Tensor::<D>::from_data(read, device).set_require_grad(is_trained)
+    };
+    Param::uninitialized(param.id, init, param.lazy_device(), true, param.lazy_shape())
 }
 
 /// Reads the values of a parameter from its tensor in the model folder as f32, and transposes them if the tensor is

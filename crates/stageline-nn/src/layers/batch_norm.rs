@@ -13,7 +13,7 @@ use crate::forward::recomputation::is_recomputation;
 use crate::forward::samples::Samples;
 
 /// The name that burn's module visitor reports when it enters burn's `BatchNorm` layer.
-pub const BATCH_NORM: &str = "Struct:BatchNorm";
+const BATCH_NORM: &str = "Struct:BatchNorm";
 
 /// A [`BatchNorm`] of burn's whose running statistics are updated once a step, from all micro-batches of the step
 /// together.
@@ -169,13 +169,15 @@ fn values(tensor: Tensor<1>) -> Vec<f64> {
     tensor.into_data().iter::<f64>().collect()
 }
 
-/// A batch norm that was found in a module: its path, and whether it is burn's own layer.
+/// A batch norm that was found in a module: its path, whether it is burn's own layer, and its tensors.
 pub struct Found {
     /// The path of a batch norm in its module, such as `0.norm`.
     pub path: String,
     /// Whether the batch norm is burn's own, and is not wrapped in an [`AccumulatedBatchNorm`], which updates its
     /// statistics once a step.
     pub plain: bool,
+    /// The ids of a batch norm's float tensors: its scale, its shift and its running statistics.
+    pub tensors: Vec<ParamId>,
 }
 
 /// Returns all batch norms of a module, burn's own and wrapped ones, in the order of the module's fields.
@@ -203,7 +205,7 @@ impl ModuleVisitor for Search {
         // burn enters every field of a batch norm separately, so the same path may come several times.
         let path = self.path.join(".");
         if container == BATCH_NORM && self.found.last().is_none_or(|last| last.path != path) {
-            self.found.push(Found { path, plain: !ours });
+            self.found.push(Found { path, plain: !ours, tensors: Vec::new() });
         }
         self.path.push(name.to_owned());
         self.containers.push(container.to_owned());
@@ -214,14 +216,21 @@ impl ModuleVisitor for Search {
         self.containers.pop();
     }
 
-    fn visit_float<const D: usize>(&mut self, _param: &Param<Tensor<D>>) {}
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let inside = self.containers.iter().any(|container| container == BATCH_NORM);
+        if let Some(last) = self.found.last_mut().filter(|_| inside) {
+            last.tensors.push(param.id);
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use burn::nn::BatchNormConfig;
+    use burn::nn::{BatchNormConfig, LinearConfig};
     use burn::tensor::Device;
+
+    use crate::params::visit::describe;
 
     #[test]
     fn batch_norms_are_found_and_burns_own_are_plain() {
@@ -234,6 +243,15 @@ mod tests {
         assert_eq!(found(&vec![plain(), plain()]), [("0".to_owned(), true), ("1".to_owned(), true)]);
         assert_eq!(found(&ours()), [("norm".to_owned(), false)]);
         assert_eq!(found(&(ours(), vec![plain()])), [("0.norm".to_owned(), false), ("1.0".to_owned(), true)]);
+    }
+
+    #[test]
+    fn the_tensors_of_a_batch_norm_are_found_and_no_others() {
+        let (device, linear) = (Device::flex(), LinearConfig::new(3, 3));
+        let module = (linear.init(&device), BatchNormConfig::new(3).init(&device), linear.init(&device));
+        let inside = describe(&module).into_iter().filter(|found| found.path.starts_with("1."));
+        let inside: Vec<_> = inside.map(|found| found.id).collect();
+        assert_eq!((inside.len(), &batch_norms(&module)[0].tensors), (4, &inside));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! A float tensor whose rank is not part of its type, so that tensors of several ranks fit into one collection.
+//! A float tensor whose rank is not part of its type, so that tensors of several ranks fit into one collection and one
+//! closure ([`AnyTensor`]).
 
 use burn::tensor::Tensor;
 use burn::tensor::kind::BridgeTensor;
@@ -17,5 +18,63 @@ impl AnyTensor {
     /// wrapped.
     pub fn tensor<const D: usize>(self) -> Tensor<D> {
         Tensor::from_bridge(self.0)
+    }
+
+    /// Returns the wrapped tensor with rank 1 in the type, whatever its shape is, for an operation that treats all its
+    /// elements alike, such as a cast, a read, or a sum with a tensor of the same shape.
+    ///
+    /// burn passes the tensor and its real shape to the backend. It uses the rank in the type only where an operation
+    /// names a dimension, returns sizes as an array, or creates a tensor from data; such an operation panics here, or
+    /// fails on a part of the shape.
+    pub fn unranked(self) -> Tensor<1> {
+        Tensor::from_bridge(self.0)
+    }
+
+    /// Returns the result of an operation that treats all elements of the wrapped tensor alike (see
+    /// [`unranked`](Self::unranked)), and keeps its shape.
+    pub fn map(self, operation: impl FnOnce(Tensor<1>) -> Tensor<1>) -> Self {
+        Self::new(operation(self.unranked()))
+    }
+
+    /// Returns the wrapped tensor as a leaf of an autodiff graph of its own, which gets a gradient if `trained`.
+    pub fn leaf(self, trained: bool) -> Self {
+        let leaf = |tensor: Tensor<1>| tensor.inner().autodiff();
+        self.map(|tensor| if trained { leaf(tensor).require_grad() } else { leaf(tensor) })
+    }
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use burn::tensor::{Device, Distribution, FloatDType};
+
+    use super::*;
+
+    /// Compares the operations that this workspace runs on tensors of unknown rank with the same operations on tensors
+    /// of rank 3.
+    #[test]
+    fn operations_on_all_elements_do_not_need_the_rank() {
+        let random = || Tensor::<3>::random([2, 3, 4], Distribution::Default, &Device::flex());
+        let (one, other) = (random(), random());
+        let same = |got: AnyTensor, expected: Tensor<3>| {
+            assert_eq!(got.tensor::<3>().into_data(), expected.into_data());
+        };
+        let any = || AnyTensor::new(one.clone());
+        same(any().map(|tensor| tensor.mul_scalar(0.3)), one.clone().mul_scalar(0.3));
+        same(any().map(|tensor| tensor.clamp(-0.5, 0.5)), one.clone().clamp(-0.5, 0.5));
+        same(any().map(|tensor| tensor.cast(FloatDType::BF16)), one.clone().cast(FloatDType::BF16));
+        same(any().map(|tensor| tensor.zeros_like()), one.zeros_like());
+        same(any().map(|tensor| tensor + AnyTensor::new(other.clone()).unranked()), one.clone() + other);
+        assert_eq!(any().unranked().into_data(), one.into_data());
+    }
+
+    #[test]
+    fn a_leaf_gets_a_gradient_of_its_own_shape_if_it_is_trained() {
+        let device = Device::flex().autodiff();
+        let value = Tensor::<2>::ones([2, 3], &device).require_grad().mul_scalar(2.0);
+        assert!(!AnyTensor::new(value.clone()).leaf(false).tensor::<2>().is_tracked());
+        let leaf = AnyTensor::new(value).leaf(true).tensor::<2>();
+        let gradient = leaf.grad(&leaf.clone().sum().backward()).unwrap();
+        assert_eq!(gradient.into_data(), Tensor::<2>::ones([2, 3], &device).inner().into_data());
     }
 }

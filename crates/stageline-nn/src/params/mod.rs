@@ -4,7 +4,8 @@
 //! Input: burn modules. Output: values on the host, descriptions of parameters, or the module with other values. This
 //! folder must not train a module, and must not know the stage that a module belongs to.
 //!
-//! - `visit`: describes, reads and writes all tensors of a module (`describe`, `read`, `write`).
+//! - `visit`: describes, reads, writes and changes the tensors of a module (`describe`, `read`, `write`,
+//!   `visit_floats`, `map_floats`).
 //! - `named`: trained parameters and their gradients as numbers on the host, by path (`Named`).
 //! - `seed`: initialises a module from a seed, so that parameters do not depend on the partition (`seeded`).
 //! - `shared`: keeps a parameter that a module uses several times one tensor (`unify`).

@@ -2,12 +2,11 @@
 
 use std::collections::{HashMap, HashSet};
 
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::TensorData;
 
-use crate::params::shared::is_trained;
-use crate::params::visit::read;
+use crate::params::visit::{describe, read, visit_floats};
 
 /// A trained parameter of a module, described by id and path, with its gradient as numbers on the host.
 pub struct Named {
@@ -25,9 +24,19 @@ pub struct Named {
 /// Returns the trained parameters of a module with their gradients, in the order of the module's fields; a parameter
 /// that the module uses twice is in the list once.
 pub fn gradients<M: Module>(module: &M, gradients: &GradientsParams) -> Vec<Named> {
-    let mut read = ReadGradients { path: Vec::new(), seen: HashSet::new(), gradients, found: Vec::new() };
-    module.visit(&mut read);
-    read.found
+    let mut on_host = HashMap::new();
+    visit_floats(module, |param| {
+        if param.is_trained() && !on_host.contains_key(&param.id()) {
+            let gradient = param.gradient(gradients).map(|gradient| gradient.unranked().inner().into_data());
+            on_host.insert(param.id(), gradient.map(|data| numbers(&data)));
+        }
+    });
+    let trained = describe(module).into_iter().filter(|found| found.trained);
+    let named = trained.map(|found| {
+        let (elements, gradient) = (found.shape.iter().product(), on_host.remove(&found.id).flatten());
+        Named { id: found.id, path: found.path, elements, gradient }
+    });
+    named.collect()
 }
 
 /// Returns the values of all tensors of a module, trained or not, as f32 numbers by parameter id.
@@ -37,54 +46,13 @@ pub fn values<M: Module>(module: &M) -> HashMap<ParamId, Vec<f32>> {
 
 /// Returns gradients that are all zeros for the trained parameters of a module whose ids are in `ids`.
 pub fn zeros<M: Module>(module: &M, ids: &HashSet<ParamId>) -> GradientsParams {
-    let mut make = MakeZeros { ids, made: GradientsParams::new() };
-    module.visit(&mut make);
-    make.made
-}
-
-struct MakeZeros<'a> {
-    ids: &'a HashSet<ParamId>,
-    made: GradientsParams,
-}
-
-impl ModuleVisitor for MakeZeros<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if is_trained(param) && self.ids.contains(&param.id) {
-            self.made.register(param.id, param.val().inner().zeros_like());
+    let mut made = GradientsParams::new();
+    visit_floats(module, |param| {
+        if param.is_trained() && ids.contains(&param.id()) {
+            param.put_gradient(&mut made, param.value().map(|value| value.inner().zeros_like()));
         }
-    }
-}
-
-struct ReadGradients<'a> {
-    path: Vec<String>,
-    /// The ids of the parameters that a visitor of a module has already listed, so that a parameter that the module
-    /// uses twice is listed once.
-    seen: HashSet<ParamId>,
-    gradients: &'a GradientsParams,
-    found: Vec<Named>,
-}
-
-impl ModuleVisitor for ReadGradients<'_> {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let value = param.val();
-        if value.is_require_grad() && self.seen.insert(param.id) {
-            let gradient = self.gradients.get::<D>(param.id).map(on_host);
-            let (path, elements) = (self.path.join("."), value.shape().num_elements());
-            self.found.push(Named { id: param.id, path, elements, gradient });
-        }
-    }
-}
-
-fn on_host<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    numbers(&tensor.inner().into_data())
+    });
+    made
 }
 
 fn numbers(data: &TensorData) -> Vec<f32> {

@@ -3,11 +3,12 @@
 //! burn draws lazy parameters at their first use, which may be on any thread. So a seeded initialisation draws these
 //! parameters before it returns.
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
-use burn::tensor::{Bool, Device, Int, Tensor};
+use burn::module::{Module, ModuleMapper, Param};
+use burn::tensor::{Device, Tensor};
 use parking_lot::ReentrantMutex;
 
 use crate::params::fork::{fork, is_quantized};
+use crate::params::visit::describe;
 
 /// The number of bytes of parameters that may be sent to a device without waiting for their arrival, while a module is
 /// initialised and moved there one parameter after another.
@@ -62,21 +63,8 @@ pub fn unseeded<R>(run: impl FnOnce() -> R) -> R {
 
 /// Initialises the lazy parameters of a module now; burn would otherwise draw their random values at their first use.
 pub fn materialize<M: Module>(module: &M) {
-    module.visit(&mut Touch);
-}
-
-struct Touch;
-
-impl ModuleVisitor for Touch {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        param.val();
-    }
-    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-        param.val();
-    }
-    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-        param.val();
-    }
+    // A description needs the value of its tensor.
+    describe(module);
 }
 
 /// A mapper that initialises the float parameters of a module and moves each of them to a device before the next one is

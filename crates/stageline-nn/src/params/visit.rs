@@ -1,11 +1,19 @@
-//! Describes, reads and writes all tensors of a module: trained and frozen parameters, and running statistics.
+//! Visits the tensors of a module, trained or not: describes, reads, writes and changes them.
+//!
+//! [`visit_floats`] and [`map_floats`] call a closure with each float parameter, whatever its rank. A visitor or a
+//! mapper of its own is only needed where integers and booleans change too (`hollow`, and `hand_over` in `stageline`),
+//! where a function needs the rank in the type (`fork` of burn's `Param` in `seed`, [`Sum::add`] in `split_backward`,
+//! `copies` in `stageline`), for structs instead of tensors (`batch_norm`), and in crates that do not know this one.
+//!
+//! [`Sum::add`]: crate::Sum::add
 
 use std::collections::{HashMap, HashSet};
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId, ParameterValue};
+use burn::optim::GradientsParams;
 use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
 
-use crate::params::shared::{is_trained, with_value};
+use crate::params::any_tensor::AnyTensor;
 
 /// The description of one tensor of a module: its id, path, type and shape, and whether it is trained.
 #[derive(Clone, Debug)]
@@ -23,7 +31,7 @@ pub struct Description {
 }
 
 /// Returns the descriptions (id, path, type and shape) of all tensors of a module in the order of the module's fields;
-/// a tensor that the module uses twice is in the list once.
+/// a tensor that the module uses twice is in the list once. Lazy parameters are initialised.
 pub fn describe<M: Module>(module: &M) -> Vec<Description> {
     visit(module, |found, _| found)
 }
@@ -46,6 +54,80 @@ fn visit<M: Module, T>(module: &M, each: impl FnMut(Description, Read) -> T) -> 
 /// must have the tensor's shape. A tensor whose id is not in `values` keeps its own value.
 pub fn write<M: Module>(module: M, values: &HashMap<ParamId, TensorData>) -> M {
     module.map(&mut Write(values))
+}
+
+/// A float parameter of a module, or a running state, whose rank is not part of its type. A closure can so take
+/// parameters of all ranks.
+pub trait FloatParameter {
+    /// Returns the id by which burn identifies the parameter in its module.
+    fn id(&self) -> ParamId;
+    /// Whether the parameter is trained: it gets gradients and is not frozen. Initialises a lazy parameter.
+    fn is_trained(&self) -> bool;
+    /// Returns the size of each dimension of the parameter, without initialising it.
+    fn shape(&self) -> Vec<usize>;
+    /// Returns the value of the parameter. Initialises a lazy parameter.
+    fn value(&self) -> AnyTensor;
+    /// Returns the gradient of the parameter in `gradients`; `None` if it has none.
+    fn gradient(&self, gradients: &GradientsParams) -> Option<AnyTensor>;
+    /// Removes the gradient of the parameter from `gradients` and returns it; `None` if it has none.
+    fn take_gradient(&self, gradients: &mut GradientsParams) -> Option<AnyTensor>;
+    /// Stores the tensor `gradient`, which must have the parameter's rank, as the gradient of the parameter in
+    /// `gradients`.
+    fn put_gradient(&self, gradients: &mut GradientsParams, gradient: AnyTensor);
+}
+
+impl<const D: usize> FloatParameter for Param<Tensor<D>> {
+    fn id(&self) -> ParamId {
+        self.id
+    }
+
+    fn is_trained(&self) -> bool {
+        is_trained(self)
+    }
+
+    fn shape(&self) -> Vec<usize> {
+        self.lazy_shape().to_vec()
+    }
+
+    fn value(&self) -> AnyTensor {
+        AnyTensor::new(self.val())
+    }
+
+    fn gradient(&self, gradients: &GradientsParams) -> Option<AnyTensor> {
+        gradients.get::<D>(self.id).map(AnyTensor::new)
+    }
+
+    fn take_gradient(&self, gradients: &mut GradientsParams) -> Option<AnyTensor> {
+        gradients.remove::<D>(self.id).map(AnyTensor::new)
+    }
+
+    fn put_gradient(&self, gradients: &mut GradientsParams, gradient: AnyTensor) {
+        gradients.register(self.id, gradient.tensor::<D>());
+    }
+}
+
+/// Calls `each` for every float parameter and running state of a module, in the order of the module's fields. A
+/// parameter that the module uses twice is visited twice.
+pub fn visit_floats<M: Module>(module: &M, each: impl FnMut(&dyn FloatParameter)) {
+    module.visit(&mut VisitFloats(each));
+}
+
+/// Returns a module in which every float parameter and running state has the value that `change` returns for it. It
+/// stays as it is, lazy or not, if `change` returns `None`. A new value must have the rank of the old one.
+pub fn map_floats<M: Module>(module: M, change: impl FnMut(&dyn FloatParameter) -> Option<AnyTensor>) -> M {
+    module.map(&mut MapFloats(change))
+}
+
+/// Whether a parameter is trained: it gets gradients and is not frozen.
+pub fn is_trained<const D: usize>(param: &Param<Tensor<D>>) -> bool {
+    param.val().is_require_grad()
+}
+
+/// Returns the parameter `param` with `value` in place of its value. The id of the parameter stays the same, and so do
+/// the functions that burn applies to the value when the parameter is loaded or saved.
+pub fn with_value<T: ParameterValue>(param: Param<T>, value: T) -> Param<T> {
+    let (id, _, mapper) = param.consume();
+    Param::from_mapped_value(id, value, mapper)
 }
 
 /// A closure that reads the values of one tensor to the host. A caller that needs only the tensor's description does
@@ -124,5 +206,26 @@ impl ModuleMapper for Write<'_> {
         let Some(data) = self.0.get(&param.id) else { return param };
         let restored = Tensor::from_data(data.clone(), &param.val().device());
         with_value(param, restored)
+    }
+}
+
+/// A visitor that calls a closure with every float parameter of a module.
+struct VisitFloats<F>(F);
+
+impl<F: FnMut(&dyn FloatParameter)> ModuleVisitor for VisitFloats<F> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        (self.0)(param);
+    }
+}
+
+/// A mapper that gives every float parameter of a module the value that a closure returns for it, if it returns one.
+struct MapFloats<F>(F);
+
+impl<F: FnMut(&dyn FloatParameter) -> Option<AnyTensor>> ModuleMapper for MapFloats<F> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        match (self.0)(&param) {
+            Some(value) => with_value(param, value.tensor::<D>()),
+            None => param,
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use stageline_schedule::{balance, balance_with_speeds};
 
@@ -181,17 +181,7 @@ impl PayloadMapper for SumOfFloats {
 /// Returns the number of elements in a module's float parameters. Parameters that burn has not initialised yet are
 /// counted too, and stay uninitialised.
 pub(super) fn parameters<M: Module>(module: &M) -> u64 {
-    let mut elements = Elements(0);
-    module.visit(&mut elements);
-    elements.0
-}
-
-struct Elements(u64);
-
-impl ModuleVisitor for Elements {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.0 += param.lazy_shape().num_elements() as u64;
-    }
+    module.num_params() as u64
 }
 
 #[cfg(test)]

@@ -3,12 +3,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ParamId};
 use burn::optim::ModuleOptimizer;
-use burn::tensor::Tensor;
 
 use stageline_nn::layers::batch_norm::batch_norms;
-use stageline_nn::params::visit::{Description, describe};
+use stageline_nn::params::visit::{Description, FloatParameter, describe, visit_floats};
 
 /// The table of the stages that own the model's parameters. The owner of a parameter is the first stage that trains it;
 /// its optimizer steps the parameter, and other stages hold copies. The table also records tied parameters, batch norms
@@ -43,7 +42,7 @@ impl Owners {
     /// Adds the parameters of the model's next stage to the table of parameter owners (the stages whose optimizers step
     /// the parameters), and warns if the stage has one of burn's own batch norms.
     pub(crate) fn add<M: Module>(&mut self, stage: usize, module: &M, optimizer: &ModuleOptimizer) {
-        module.visit(&mut Claim { owners: self, stage });
+        visit_floats(module, |param| self.claim(stage, param));
         self.tensors.push(describe(module));
         if optimizer.has_gradient_clipping() {
             self.clipping.get_or_insert(stage);
@@ -61,6 +60,26 @@ impl Owners {
         }
     }
 
+    /// Enters a float parameter of a stage into the table of parameter owners. The stage becomes the owner of a
+    /// parameter that it trains, unless an earlier stage already owns it.
+    fn claim(&mut self, stage: usize, param: &dyn FloatParameter) {
+        if !param.is_trained() {
+            self.frozen.entry(param.id()).or_insert(stage);
+            return;
+        }
+        let (owner, shape) = self.trained.entry(param.id()).or_insert_with(|| (stage, param.shape()));
+        let owner = *owner;
+        if *shape != param.shape() {
+            self.misshapen.get_or_insert((owner, stage));
+        }
+        if owner != stage {
+            let ids = self.shared.entry((owner, stage)).or_default();
+            if !ids.contains(&param.id()) {
+                ids.push(param.id());
+            }
+        }
+    }
+
     /// Returns the ids of the parameters that a stage owns, which that stage's optimizer steps.
     pub(crate) fn of_stage(&self, stage: usize) -> Vec<ParamId> {
         self.trained.iter().filter(|(_, (owner, _))| *owner == stage).map(|(id, _)| *id).collect()
@@ -72,32 +91,5 @@ impl Owners {
     pub(crate) fn half_frozen(&self) -> Option<(usize, usize)> {
         let both = |(id, (trained, _)): (&ParamId, &(usize, Vec<usize>))| Some((*trained, *self.frozen.get(id)?));
         self.trained.iter().filter_map(both).min()
-    }
-}
-
-/// A module visitor that enters one stage's float parameters into the table of parameter owners. The stage becomes the
-/// owner of each parameter that it trains, unless an earlier stage already owns it.
-struct Claim<'a> {
-    owners: &'a mut Owners,
-    stage: usize,
-}
-
-impl ModuleVisitor for Claim<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let value = param.val();
-        if value.is_require_grad() {
-            let first = || (self.stage, value.dims().to_vec());
-            let (owner, shape) = self.owners.trained.entry(param.id).or_insert_with(first);
-            let owner = *owner;
-            if shape != value.dims().as_slice() {
-                self.owners.misshapen.get_or_insert((owner, self.stage));
-            }
-            let shared = (owner != self.stage).then(|| self.owners.shared.entry((owner, self.stage)).or_default());
-            if let Some(ids) = shared.filter(|ids| !ids.contains(&param.id)) {
-                ids.push(param.id);
-            }
-        } else {
-            self.owners.frozen.entry(param.id).or_insert(self.stage);
-        }
     }
 }

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor};
 
@@ -14,7 +14,8 @@ use crate::failure::stop::{Stopped, Waits};
 use crate::threads::{Receiver, Sender, bounded};
 use crate::transfer::hand_over::hand_tensor;
 use stageline_nn::params::any_tensor::AnyTensor;
-use stageline_nn::params::shared::{is_trained, unify, with_value};
+use stageline_nn::params::shared::unify;
+use stageline_nn::params::visit::{is_trained, map_floats, visit_floats};
 
 /// A map from parameter ids to tensors: the gradients or the new values of parameters that two stages or replicas
 /// share.
@@ -71,9 +72,7 @@ impl Owned {
     /// Sends the current values of shared parameters, which this stage's optimizer steps, to the stage that holds
     /// copies of these parameters.
     pub(crate) fn publish<M: Module>(&self, module: &M, waits: &Waits) -> Result<(), Stopped> {
-        let mut read = ReadValues { ids: &self.ids, holder: &self.holder, values: Tensors::new() };
-        module.visit(&mut read);
-        waits.send(&self.values, read.values)
+        waits.send(&self.values, collect(module, &self.ids, None, &self.holder))
     }
 }
 
@@ -87,9 +86,7 @@ impl Held {
         gradients: &mut GradientsParams,
         waits: &Waits,
     ) -> Result<(), Stopped> {
-        let mut take = TakeGradients { ids: &self.ids, gradients, owner: &self.owner, taken: Tensors::new() };
-        module.visit(&mut take);
-        let tensors = take.taken;
+        let tensors = collect(module, &self.ids, Some(gradients), &self.owner);
         waits.send(&self.gradients, Gradients { of, tensors })
     }
 
@@ -98,7 +95,10 @@ impl Held {
     /// stops during the wait.
     pub(crate) fn follow<M: Module>(&self, module: M, waits: &Waits) -> Result<M, (M, Stopped)> {
         match waits.receive(&self.values) {
-            Ok(values) => Ok(unify(module.map(&mut SetValues { values }))),
+            Ok(values) => Ok(unify(map_floats(module, |param| {
+                let value = values.get(&param.id()).filter(|_| param.is_trained());
+                value.map(|value| value.clone().leaf(true))
+            }))),
             Err(stopped) => Err((module, stopped)),
         }
     }
@@ -112,72 +112,49 @@ impl Held {
 
 /// Adds up the gradients that the owner of shared parameters (the stage whose optimizer steps them) received from all
 /// holders of copies, in the order of `received`, and adds the sum to the owner's own gradients.
-pub(crate) fn add<M: Module>(module: &M, gradients: &mut GradientsParams, received: Vec<Tensors>) {
-    if !received.is_empty() {
-        module.visit(&mut AddGradients { gradients, received });
+pub(crate) fn add<M: Module>(module: &M, gradients: &mut GradientsParams, mut received: Vec<Tensors>) {
+    if received.is_empty() {
+        return;
     }
-}
-
-struct TakeGradients<'a> {
-    ids: &'a [ParamId],
-    gradients: &'a mut GradientsParams,
-    owner: &'a Device,
-    taken: Tensors,
-}
-
-impl ModuleVisitor for TakeGradients<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if self.ids.contains(&param.id)
-            && let Some(gradient) = self.gradients.remove::<D>(param.id)
-        {
-            self.taken.insert(param.id, AnyTensor::new(hand_tensor(gradient, self.owner)));
-        }
-    }
-}
-
-struct AddGradients<'a> {
-    gradients: &'a mut GradientsParams,
-    /// The gradients of shared parameters from each stage that holds copies, in the order in which the owner (the stage
-    /// whose optimizer steps the parameters) adds these gradients.
-    received: Vec<Tensors>,
-}
-
-impl ModuleVisitor for AddGradients<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let received = self.received.iter_mut().filter_map(|tensors| tensors.remove(&param.id));
-        let Some(sum) = received.map(AnyTensor::tensor::<D>).reduce(Tensor::add) else { return };
-        let sum = match self.gradients.remove::<D>(param.id) {
+    visit_floats(module, |param| {
+        let received = received.iter_mut().filter_map(|tensors| tensors.remove(&param.id()));
+        let Some(sum) = received.map(AnyTensor::unranked).reduce(Tensor::add) else { return };
+        let sum = match param.take_gradient(gradients) {
             // The owner's gradient is the left operand, so the sum can reuse its memory.
-            Some(own) => own + sum,
+            Some(own) => own.unranked() + sum,
             None => sum,
         };
-        self.gradients.register(param.id, sum);
-    }
+        param.put_gradient(gradients, AnyTensor::new(sum));
+    });
 }
 
-struct ReadValues<'a> {
+/// Collects tensors of the parameters `ids` of a module for the stage on the device `to`, and moves them there: the
+/// gradients of the parameters, which are removed from `gradients`, or the values of those that are trained if
+/// `gradients` is `None`.
+fn collect<M: Module>(module: &M, ids: &[ParamId], gradients: Option<&mut GradientsParams>, to: &Device) -> Tensors {
+    let mut collect = Collect { ids, gradients, to, tensors: Tensors::new() };
+    module.visit(&mut collect);
+    collect.tensors
+}
+
+struct Collect<'a> {
     ids: &'a [ParamId],
-    holder: &'a Device,
-    values: Tensors,
+    gradients: Option<&'a mut GradientsParams>,
+    to: &'a Device,
+    tensors: Tensors,
 }
 
-impl ModuleVisitor for ReadValues<'_> {
+impl ModuleVisitor for Collect<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if self.ids.contains(&param.id) && is_trained(param) {
-            self.values.insert(param.id, AnyTensor::new(hand_tensor(param.val(), self.holder)));
+        if !self.ids.contains(&param.id) {
+            return;
         }
-    }
-}
-
-struct SetValues {
-    values: Tensors,
-}
-
-impl ModuleMapper for SetValues {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        match self.values.get(&param.id).filter(|_| is_trained(&param)) {
-            Some(value) => with_value(param, value.clone().tensor::<D>().autodiff().require_grad()),
-            None => param,
+        let tensor = match &mut self.gradients {
+            Some(gradients) => gradients.remove::<D>(param.id),
+            None => is_trained(param).then(|| param.val()),
+        };
+        if let Some(tensor) = tensor {
+            self.tensors.insert(param.id, AnyTensor::new(hand_tensor(tensor, self.to)));
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Gradient clipping: by the global norm (the norm of all gradients of all stages), or by value.
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::Module;
 use burn::optim::GradientsParams;
-use burn::tensor::Tensor;
+
+use stageline_nn::params::visit::visit_floats;
 
 /// The kind of gradient clipping, which is applied once a step to the gradients summed over all micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -49,32 +50,22 @@ pub(crate) enum Scaling {
 }
 
 impl Scaling {
-    pub(crate) fn apply<M: Module>(self, module: &M, gradients: GradientsParams) -> GradientsParams {
+    pub(crate) fn apply<M: Module>(self, module: &M, mut gradients: GradientsParams) -> GradientsParams {
         if self == Self::Keep {
             return gradients;
         }
-        let mut apply = Apply { scaling: self, gradients, scaled: GradientsParams::new() };
-        module.visit(&mut apply);
-        apply.scaled
-    }
-}
-
-struct Apply {
-    scaling: Scaling,
-    gradients: GradientsParams,
-    scaled: GradientsParams,
-}
-
-impl ModuleVisitor for Apply {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        // The gradient of a parameter that a module uses twice exists once, so the second visit finds nothing.
-        let Some(gradient) = self.gradients.remove::<D>(param.id) else { return };
-        let scaled = match self.scaling {
-            Scaling::Keep => gradient,
-            Scaling::By(factor) => gradient.mul_scalar(factor),
-            Scaling::Within(bound) => gradient.clamp(-bound, bound),
-        };
-        self.scaled.register(param.id, scaled);
+        let mut scaled = GradientsParams::new();
+        visit_floats(module, |param| {
+            // The gradient of a parameter that a module uses twice exists once, so the second visit finds nothing.
+            let Some(gradient) = param.take_gradient(&mut gradients) else { return };
+            let gradient = gradient.map(|gradient| match self {
+                Self::Keep => gradient,
+                Self::By(factor) => gradient.mul_scalar(factor),
+                Self::Within(bound) => gradient.clamp(-bound, bound),
+            });
+            param.put_gradient(&mut scaled, gradient);
+        });
+        scaled
     }
 }
 

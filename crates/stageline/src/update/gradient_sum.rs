@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{FloatDType, Tensor};
 
@@ -12,6 +12,7 @@ use crate::update::clip::Scaling;
 use crate::update::ledger::Ledger;
 use crate::update::norm::SquaredNorms;
 use stageline_nn::autograd::split_backward::{Deferred, Sum};
+use stageline_nn::params::visit::visit_floats;
 
 /// The running sum of a stage's gradients over the micro-batches of a step. Gradients are added in ascending
 /// micro-batch order, whatever the order in which they arrive, and group by group: each group is summed before it is
@@ -53,9 +54,13 @@ impl Half {
 
     /// Returns the ids of the parameters of `module` whose gradients for one micro-batch are already computed.
     pub(crate) fn computed<M: Module>(&self, module: &M) -> HashSet<ParamId> {
-        let mut known = Known { gradients: &self.gradients, ids: HashSet::new() };
-        module.visit(&mut known);
-        known.ids
+        let mut computed = HashSet::new();
+        visit_floats(module, |param| {
+            if param.gradient(&self.gradients).is_some() {
+                computed.insert(param.id());
+            }
+        });
+        computed
     }
 
     /// Whether a parameter of `module` has several gradients in this micro-batch, at least one of them deferred (not
@@ -149,9 +154,13 @@ impl GradientSum {
 
     /// Returns a copy of the stage's gradient sum, whose tensors share their memory with the sum.
     pub(crate) fn copy<M: Module>(&self, module: &M) -> GradientsParams {
-        let mut copy = Again { gradients: &self.total, again: GradientsParams::new() };
-        module.visit(&mut copy);
-        copy.again
+        let mut copy = GradientsParams::new();
+        visit_floats(module, |param| {
+            if let Some(gradient) = param.gradient(&self.total) {
+                param.put_gradient(&mut copy, gradient);
+            }
+        });
+        copy
     }
 
     /// Replaces the gradient sum by `gradients`, the complete sum of a step that was rolled back, so that its optimizer
@@ -168,19 +177,6 @@ impl GradientSum {
     }
 }
 
-struct Again<'a> {
-    gradients: &'a GradientsParams,
-    again: GradientsParams,
-}
-
-impl ModuleVisitor for Again<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if let Some(gradient) = self.gradients.get::<D>(param.id) {
-            self.again.register(param.id, gradient);
-        }
-    }
-}
-
 /// Adds the gradients `beside` to the gradients `gradients` of the same module, parameter by parameter, and returns the
 /// sum. `beside` has gradients that were computed outside the autodiff graph, or those of the next group of
 /// micro-batches.
@@ -191,20 +187,6 @@ pub(crate) fn joined<M: Module>(module: &M, gradients: GradientsParams, beside: 
     let mut sum = Sum::new(gradients, None);
     sum.add_all(module, beside);
     sum.gradients
-}
-
-/// A visitor of a module that collects the ids of the parameters that have a gradient in `gradients`.
-struct Known<'a> {
-    gradients: &'a GradientsParams,
-    ids: HashSet<ParamId>,
-}
-
-impl ModuleVisitor for Known<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if self.gradients.get::<D>(param.id).is_some() {
-            self.ids.insert(param.id);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -2,12 +2,13 @@
 
 use std::collections::HashSet;
 
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 
 use stageline_nn::kernels::sum_of_squares::sum_of_squares;
 use stageline_nn::params::read_many::read;
+use stageline_nn::params::visit::visit_floats;
 
 /// The squared norm of each gradient of a stage's parameters, in f64 on the stage's device, in the order of the
 /// module's parameters. Parameters without a gradient are left out.
@@ -19,9 +20,13 @@ pub(crate) struct SquaredNorms(Vec<(ParamId, Tensor<1>)>);
 
 impl SquaredNorms {
     pub(crate) fn of<M: Module>(module: &M, gradients: &GradientsParams) -> Self {
-        let mut squares = Squares { gradients, seen: HashSet::new(), sums: Vec::new() };
-        module.visit(&mut squares);
-        Self(squares.sums)
+        let (mut seen, mut squares) = (HashSet::new(), Vec::new());
+        visit_floats(module, |param| {
+            // The gradient of a parameter that a module uses twice is squared once.
+            let gradient = param.gradient(gradients).filter(|_| seen.insert(param.id()));
+            squares.extend(gradient.map(|gradient| (param.id(), sum_of_squares(gradient.unranked()))));
+        });
+        Self(squares)
     }
 
     /// Reads the squared norm of every gradient from the device, together with the values of the tensors `others` in
@@ -34,23 +39,5 @@ impl SquaredNorms {
 
     pub(crate) fn are_finite(&self) -> bool {
         self.read_with(&[]).0.into_iter().all(|(_, square)| square.is_finite())
-    }
-}
-
-struct Squares<'a> {
-    gradients: &'a GradientsParams,
-    /// The ids of the parameters visited so far, so that the gradient of a parameter that a module uses twice is
-    /// squared once.
-    seen: HashSet<ParamId>,
-    /// The sum of squares of the gradient of each parameter, on the stage's device.
-    sums: Vec<(ParamId, Tensor<1>)>,
-}
-
-impl ModuleVisitor for Squares<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if self.seen.insert(param.id) {
-            let sum = self.gradients.get::<D>(param.id).map(sum_of_squares);
-            self.sums.extend(sum.map(|sum| (param.id, sum)));
-        }
     }
 }

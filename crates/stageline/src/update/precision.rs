@@ -4,14 +4,15 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::str::FromStr;
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ParamId};
 use burn::tensor::{DType, FloatDType, Tensor};
 
 use crate::model::payload::{Payload, PayloadMapper, SharedInput};
-use stageline_nn::layers::batch_norm::BATCH_NORM;
+use stageline_nn::layers::batch_norm::batch_norms;
 use stageline_nn::params::any_tensor::AnyTensor;
 use stageline_nn::params::fork::is_quantized;
-use stageline_nn::params::shared::{unify, with_value};
+use stageline_nn::params::shared::unify;
+use stageline_nn::params::visit::{map_floats, visit_floats};
 
 /// The precision in which forwards and backwards compute (Micikevicius et al., 2018, *Mixed Precision Training*,
 /// [arXiv:1710.03740](https://arxiv.org/abs/1710.03740)).
@@ -89,105 +90,42 @@ pub(crate) struct Rounding {
 
 impl Rounding {
     pub(crate) fn copy_of<M: Module>(&self, module: &M) -> M {
-        unify(module.clone().map(&mut Round(self)))
-    }
-}
-
-struct Round<'a>(&'a Rounding);
-
-impl ModuleMapper for Round<'_> {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        if self.0.kept.contains(&param.id) {
-            return param;
-        }
-        let value = param.val();
-        if is_quantized(&value) {
-            return param;
-        }
-        let rounded = value.clone().inner().cast(self.0.dtype).autodiff();
-        with_value(param, if value.is_require_grad() { rounded.require_grad() } else { rounded })
+        unify(map_floats(module.clone(), |param| {
+            let value = param.value().unranked();
+            let is_kept = self.kept.contains(&param.id()) || is_quantized(&value);
+            (!is_kept).then(|| AnyTensor::new(value.inner().cast(self.dtype)).leaf(param.is_trained()))
+        }))
     }
 }
 
 /// Returns the ids of the parameters that are not rounded when a module is copied in a lower precision: those of batch
 /// norms, and running states.
 fn kept<M: Module>(module: &M) -> HashSet<ParamId> {
-    let mut batch_norms = BatchNorms { depth: Vec::new(), found: HashSet::new() };
-    module.visit(&mut batch_norms);
+    let mut kept: HashSet<_> = batch_norms(module).into_iter().flat_map(|norm| norm.tensors).collect();
     // A running state can only be recognised by its sharing: a write to a copy changes the original too. The old values
     // are written back afterwards.
-    let mut mark = Mark { values: HashMap::new(), back: false };
-    let copy = module.clone().map(&mut mark);
-    let mut shared = Marked(HashSet::new());
-    module.visit(&mut shared);
-    mark.back = true;
-    drop(copy.map(&mut mark));
-    batch_norms.found.extend(shared.0);
-    batch_norms.found
-}
-
-struct BatchNorms {
-    /// One flag for each nested module that the visit has entered and not left, the outermost first: true if that
-    /// module is a batch norm. A parameter belongs to a batch norm if one of the flags is true.
-    depth: Vec<bool>,
-    found: HashSet<ParamId>,
-}
-
-impl ModuleVisitor for BatchNorms {
-    fn enter_module(&mut self, _name: &str, container: &str) {
-        self.depth.push(container == BATCH_NORM);
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.depth.pop();
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if self.depth.contains(&true) {
-            self.found.insert(param.id);
+    let mut before: HashMap<ParamId, AnyTensor> = HashMap::new();
+    let copy = map_floats(module.clone(), |param| {
+        let value = param.value().unranked();
+        if param.is_trained() || is_quantized(&value) {
+            return None;
         }
-    }
-}
-
-/// A mapper that finds the running states of a module: it casts the untrained float tensors of a copy of the module to
-/// f64. A running state is shared by copy and module, so only running states become f64 in the module too. If `back` is
-/// true, the mapper restores the original tensors instead.
-struct Mark {
-    values: HashMap<ParamId, AnyTensor>,
-    back: bool,
-}
-
-impl ModuleMapper for Mark {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let value = param.val();
-        if value.is_require_grad() || is_quantized(&value) {
-            return param;
+        before.entry(param.id()).or_insert_with(|| AnyTensor::new(value.clone()));
+        Some(AnyTensor::new(value.cast(MARK)))
+    });
+    visit_floats(module, |param| {
+        if param.value().unranked().dtype() == DType::from(MARK) {
+            kept.insert(param.id());
         }
-        let other = match self.values.get(&param.id).filter(|_| self.back) {
-            Some(before) => before.clone().tensor(),
-            None => {
-                self.values.entry(param.id).or_insert_with(|| AnyTensor::new(value.clone()));
-                value.cast(MARK)
-            }
-        };
-        with_value(param, other)
-    }
+    });
+    drop(map_floats(copy, |param| before.get(&param.id()).cloned()));
+    kept
 }
 
 /// The float type f64, by which the running states of a module are recognised: if the untrained tensors of a copy of
 /// the module are cast to f64, the running states, which the copy shares, become f64 in the module too. No parameter is
 /// expected to be f64 before.
 const MARK: FloatDType = FloatDType::F64;
-
-struct Marked(HashSet<ParamId>);
-
-impl ModuleVisitor for Marked {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if param.val().dtype() == DType::from(MARK) {
-            self.0.insert(param.id);
-        }
-    }
-}
 
 struct RoundInput(FloatDType);
 
@@ -228,7 +166,7 @@ pub struct PrecisionError(String);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use burn::module::RunningState;
+    use burn::module::{Param, RunningState};
     use burn::nn::{BatchNormConfig, LinearConfig};
     use burn::tensor::{DType, Device};
 

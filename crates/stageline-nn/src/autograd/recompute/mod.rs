@@ -24,7 +24,7 @@ use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops};
 use burn::backend::tensor::FloatTensor;
-use burn::module::{Module, ModuleMapper, Param};
+use burn::module::Module;
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 use parking_lot::Mutex;
@@ -35,7 +35,8 @@ use crate::engine::{Engine, of_their_backend, recorded};
 use crate::forward::recomputation::as_recomputation;
 use crate::forward::samples::Samples;
 use crate::forward::thread_scope::collecting;
-use crate::params::shared::{is_trained, unify, with_value};
+use crate::params::shared::unify;
+use crate::params::visit::map_floats;
 pub use policy::{BlockOutOfRange, BlockSet, Parts, Recompute, SequenceParts};
 use policy::{Mark, note};
 pub use segments::sequence;
@@ -142,25 +143,11 @@ pub fn recomputed<M: Module + 'static, const D: usize, const E: usize>(
     })
 }
 
-/// A mapper that detaches all parameters of a module from their autodiff graph. If `tracked` is set, the trained
-/// parameters become leaves of a new graph, which gives them gradients; otherwise no graph tracks any of them.
-struct Leaves {
-    tracked: bool,
-}
-
-impl ModuleMapper for Leaves {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let value = param.val().inner().autodiff();
-        let tracked = self.tracked && is_trained(&param);
-        with_value(param, if tracked { value.require_grad() } else { value })
-    }
-}
-
-/// Returns a copy of a module for one forward of a recomputed part (such as a block), with its parameters detached by
-/// [`Leaves`]. If `tracked` is set, trained parameters are leaves of a separate graph; otherwise no graph tracks the
-/// parameters.
+/// Returns a copy of a module for one forward of a recomputed part (such as a block), with its parameters detached from
+/// their autodiff graph. If `tracked` is set, trained parameters are leaves of a separate graph, which gives them
+/// gradients; otherwise no graph tracks the parameters.
 fn leaves<M: Module>(module: &M, tracked: bool) -> M {
-    let module = module.clone().map(&mut Leaves { tracked });
+    let module = map_floats(module.clone(), |param| Some(param.value().leaf(tracked && param.is_trained())));
     if tracked { unify(module) } else { module }
 }
 
