@@ -14,7 +14,7 @@ use crate::model::replica::Replica;
 use crate::model::scoring::Scoring;
 use crate::pipeline::workers::BatchChannels;
 use crate::runner::Stages;
-use crate::runner::input::Source;
+use crate::runner::input::{AnySource, FromBatch};
 use crate::runner::output::CallerChannels;
 use crate::state::layout::Restored;
 use crate::state::optimizer_check::Unfit;
@@ -28,7 +28,7 @@ use stageline_nn::autograd::recompute::Recompute;
 /// The type of a function that assembles all stages of one data-parallel replica: it copies the modules to their
 /// devices and connects the stages. Its arguments are the assembly that collects the stages, the source of the first
 /// stage's input, and the last stage's channels for targets and outputs.
-pub(crate) type LastWire<In, Out, Target> = Box<dyn Fn(&mut Assembly, Source<In>, CallerChannels<Out, Target>)>;
+pub(crate) type LastWire<In, Out, Target> = Box<dyn Fn(&mut Assembly, AnySource<In>, CallerChannels<Out, Target>)>;
 
 /// A complete chain: all stages of a model in order, from which every data-parallel replica is assembled. The chain has
 /// the device of each stage, and the table that says which stage owns each parameter (`Owners`), which is the stage
@@ -106,7 +106,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Joined<In, Out, Target> {
                 let (inputs, input_feed) = bounded(1);
                 let ((targets, target_feed), (output_feed, outputs)) = (bounded(1), bounded(1));
                 let channels = CallerChannels { targets: target_feed, outputs: output_feed };
-                (self.wire)(&mut assembly, Source::batch(input_feed), channels);
+                (self.wire)(&mut assembly, Box::new(FromBatch::new(input_feed)), channels);
                 (restored, unfit) = (assembly.restored, assembly.unfit);
                 (BatchChannels { inputs, targets, outputs }, assembly.runners)
             });

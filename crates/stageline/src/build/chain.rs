@@ -16,7 +16,7 @@ use crate::model::payload::Payload;
 use crate::model::scoring::Scoring;
 use crate::model::stage::{LossStage, Stage};
 use crate::pipeline::Pipeline;
-use crate::runner::input::Source;
+use crate::runner::input::{AnySource, FromPrevious};
 use crate::runner::output::{CallerChannels, ToCaller, ToNext};
 use crate::runner::stage::StageRunner;
 use crate::transfer::link::link;
@@ -107,7 +107,7 @@ impl StageConfig {
 ///
 /// The pipeline's `build` calls this function, because only then are the capacity of the channels and the devices at
 /// both ends of each transfer known.
-type Wire<In, Out> = Box<dyn Fn(&mut Assembly, Source<In>) -> Source<Out>>;
+type Wire<In, Out> = Box<dyn Fn(&mut Assembly, AnySource<In>) -> AnySource<Out>>;
 
 /// A chain: the stages of a model in order, from the input of a batch (`In`) to the output of the last stage so far
 /// (`Out`).
@@ -181,14 +181,14 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
         let stage = self.devices.len();
         let unplaced = self.add(module, config);
         let before = self.wire;
-        let wire = move |assembly: &mut Assembly, source: Source<In>| {
+        let wire = move |assembly: &mut Assembly, source: AnySource<In>| -> AnySource<S::Output> {
             let source = before(assembly, source);
             let (slot, trained) = unplaced.place(assembly);
             let next = assembly.devices[stage + 1].clone();
             let (downstream, upstream) =
                 link(assembly.capacity, slot.device.clone(), next, assembly.routes[stage].clone());
             assembly.runners.push(Box::new(StageRunner::new(slot, trained, source, ToNext::new(downstream))));
-            Source::previous(upstream)
+            Box::new(FromPrevious::new(upstream))
         };
         let Self { devices, recompute, learning_rate, owners, .. } = self;
         Chain { devices, recompute, learning_rate, owners, wire: Box::new(wire) }
@@ -206,7 +206,7 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
         // `valid` makes running statistics of its own, which a clone would share with the module.
         let constants = hollow(unplaced.module.valid());
         type Channels<L> = CallerChannels<<L as Stage>::Output, <L as LossStage>::Target>;
-        let wire = move |assembly: &mut Assembly, source: Source<In>, channels: Channels<L>| {
+        let wire = move |assembly: &mut Assembly, source: AnySource<In>, channels: Channels<L>| {
             let source = before(assembly, source);
             let (slot, trained) = unplaced.place(assembly);
             let sink = ToCaller::new(channels, slot.device.clone());

@@ -48,7 +48,8 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         }
         self.tape.put(micro_batch, Taped { context, input, residual, weight });
         match given {
-            Some(Soundness::NaN) if self.source.is_batch() => self.add_culprit(micro_batch, Origin::Input),
+            // The input of stage 0 is the caller's batch.
+            Some(Soundness::NaN) if self.stage == 0 => self.add_culprit(micro_batch, Origin::Input),
             Some(given) if self.sink.output_soundness(micro_batch) > given => {
                 self.add_culprit(micro_batch, Origin::Forward)
             }

@@ -16,11 +16,30 @@ use crate::transfer::link::{Upstream, Weighted};
 use crate::transfer::order::Turns;
 use crate::update::precision::Precision;
 
-/// The source of a stage's input: the caller's batch, or the previous stage.
-pub(crate) enum Source<T> {
-    Batch(FromBatch<T>),
-    Previous(Box<FromPrevious<T>>),
+/// The input side of a stage whose module has inputs of the type `T`: it gives the module's inputs, adds them to the
+/// autodiff graph, and takes their gradients.
+pub(crate) trait Source<T>: Send {
+    /// Prepares the input side of a stage for a pass over a batch (a step, an evaluation, ...); the first stage receives
+    /// the inputs of its micro-batches from the caller.
+    fn begin(&mut self, pass: &Pass, waits: &Waits) -> Result<(), Stopped>;
+    /// Removes and returns the arrived input of one micro-batch, placed on the stage's device and rounded to the
+    /// stage's precision.
+    fn take(&mut self, micro_batch: usize, device: &Device, precision: Precision) -> Weighted<T>;
+    /// Adds a stage's input to the stage's autodiff graph. Returns the input, and its float tensors as leaves (inputs)
+    /// of the graph, whose gradients go to the previous stage. On the first stage there are no leaves.
+    fn track(&self, payload: T) -> (T, Leaves);
+    /// Keeps the gradients of a micro-batch's input until they are sent to the previous stage; the first stage keeps
+    /// none. Returns false if this pass searches for non-finite results (`inspects`) and one of these gradients is not
+    /// finite, else true.
+    fn keep(&mut self, micro_batch: usize, input: &Leaves, gradients: Option<&mut Gradients>, inspects: bool) -> bool;
+    /// Returns the stage's connection to the previous stage, for receiving activations and sending gradients; `None` on
+    /// the first stage.
+    fn neighbour(&mut self) -> Option<&mut dyn Neighbour>;
 }
+
+/// The input side of a stage with its type erased, because the function that assembles a stage takes that of the first
+/// stage and that of any other.
+pub(crate) type AnySource<T> = Box<dyn Source<T>>;
 
 /// The input side of the first stage, where inputs come from the caller's batch: in each pass, one message with the
 /// inputs of all micro-batches.
@@ -40,80 +59,71 @@ pub(crate) struct FromPrevious<T> {
     departing: Slots<LeafGradients>,
 }
 
-impl<T> Source<T> {
-    pub(crate) fn batch(feed: Receiver<Vec<T>>) -> Self {
-        Self::Batch(FromBatch { feed, arrived: Slots::new() })
-    }
-
-    pub(crate) fn previous(upstream: Upstream<T>) -> Self {
-        Self::Previous(Box::new(FromPrevious { upstream, arrived: Slots::new(), departing: Slots::new() }))
-    }
-
-    /// Whether this is the input side of the first stage, which reads the caller's batch and not the output of a
-    /// previous stage.
-    pub(super) fn is_batch(&self) -> bool {
-        matches!(self, Self::Batch(_))
+impl<T> FromBatch<T> {
+    pub(crate) fn new(feed: Receiver<Vec<T>>) -> Self {
+        Self { feed, arrived: Slots::new() }
     }
 }
 
-impl<T: Payload> Source<T> {
-    /// Prepares the input side of a stage for a pass: the first stage receives the inputs of its micro-batches from the
-    /// caller, and other stages do nothing.
-    pub(super) fn begin(&mut self, pass: &Pass, waits: &Waits) -> Result<(), Stopped> {
-        if let Self::Batch(FromBatch { feed, arrived }) = self {
-            let micro_batches = waits.receive(feed)?.into_iter().zip(pass.context().weights.each.iter().cloned());
-            *arrived = micro_batches.map(|(payload, weight)| Weighted { payload, weight }).collect();
-        }
+impl<T: Payload> Source<T> for FromBatch<T> {
+    fn begin(&mut self, pass: &Pass, waits: &Waits) -> Result<(), Stopped> {
+        let micro_batches = waits.receive(&self.feed)?.into_iter().zip(pass.context().weights.each.iter().cloned());
+        self.arrived = micro_batches.map(|(payload, weight)| Weighted { payload, weight }).collect();
         Ok(())
     }
 
-    /// Removes and returns the arrived input of one micro-batch, placed on the stage's device and rounded to the
-    /// stage's precision. An input from the previous stage has arrived on that device and in that precision already.
-    pub(super) fn take(&mut self, micro_batch: usize, device: &Device, precision: Precision) -> Weighted<T> {
-        match self {
-            Self::Batch(batch) => {
-                let Weighted { payload, weight } = batch.arrived.take(micro_batch);
-                Weighted { payload: precision.round_input(place(payload, device)), weight }
-            }
-            Self::Previous(previous) => previous.arrived.take(micro_batch),
-        }
+    fn take(&mut self, micro_batch: usize, device: &Device, precision: Precision) -> Weighted<T> {
+        let Weighted { payload, weight } = self.arrived.take(micro_batch);
+        Weighted { payload: precision.round_input(place(payload, device)), weight }
     }
 
-    /// Adds a stage's input to the stage's autodiff graph. Returns the input, and its float tensors as leaves (inputs)
-    /// of the graph, whose gradients go to the previous stage. On the first stage there are no leaves.
-    pub(super) fn track(&self, payload: T) -> (T, Leaves) {
-        match self {
-            Self::Batch(_) => (track(payload), Leaves::default()),
-            Self::Previous(_) => Leaves::of_input(payload),
-        }
+    fn track(&self, payload: T) -> (T, Leaves) {
+        (track(payload), Leaves::default())
     }
 
-    /// Keeps the gradients of a micro-batch's input until they are sent to the previous stage; the first stage keeps
-    /// none. Returns false if this pass searches for non-finite results (`inspects`) and one of these gradients is not
-    /// finite, else true.
-    pub(super) fn keep(
+    fn keep(
         &mut self,
-        micro_batch: usize,
-        input: &Leaves,
-        gradients: Option<&mut Gradients>,
-        inspects: bool,
+        _micro_batch: usize,
+        _input: &Leaves,
+        _gradients: Option<&mut Gradients>,
+        _inspects: bool,
     ) -> bool {
-        match self {
-            Self::Batch(_) => true,
-            Self::Previous(previous) => {
-                previous.departing.put(micro_batch, input.gradients(gradients));
-                !inspects || previous.departing.get(micro_batch).is_finite()
-            }
-        }
+        true
     }
 
-    /// Returns the stage's connection to the previous stage, for receiving activations and sending gradients; `None` on
-    /// the first stage.
-    pub(super) fn neighbour(&mut self) -> Option<&mut dyn Neighbour> {
-        match self {
-            Self::Batch(_) => None,
-            Self::Previous(previous) => Some(&mut **previous),
-        }
+    fn neighbour(&mut self) -> Option<&mut dyn Neighbour> {
+        None
+    }
+}
+
+impl<T> FromPrevious<T> {
+    pub(crate) fn new(upstream: Upstream<T>) -> Self {
+        Self { upstream, arrived: Slots::new(), departing: Slots::new() }
+    }
+}
+
+impl<T: Payload> Source<T> for FromPrevious<T> {
+    fn begin(&mut self, _pass: &Pass, _waits: &Waits) -> Result<(), Stopped> {
+        Ok(())
+    }
+
+    /// Removes and returns the arrived input of one micro-batch, which arrived on the stage's device and in its
+    /// precision already.
+    fn take(&mut self, micro_batch: usize, _device: &Device, _precision: Precision) -> Weighted<T> {
+        self.arrived.take(micro_batch)
+    }
+
+    fn track(&self, payload: T) -> (T, Leaves) {
+        Leaves::of_input(payload)
+    }
+
+    fn keep(&mut self, micro_batch: usize, input: &Leaves, gradients: Option<&mut Gradients>, inspects: bool) -> bool {
+        self.departing.put(micro_batch, input.gradients(gradients));
+        !inspects || self.departing.get(micro_batch).is_finite()
+    }
+
+    fn neighbour(&mut self) -> Option<&mut dyn Neighbour> {
+        Some(self)
     }
 }
 

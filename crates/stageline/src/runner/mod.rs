@@ -11,7 +11,8 @@
 //!   run of a non-finite step).
 //! - `exchange`: the neighbouring stages, and values of parameters that another stage or replica owns (steps).
 //! - `neighbour`: receives from and sends to the previous or the next stage (`Neighbour`).
-//! - `input`: the input side of a stage (`Source`): the caller's batch, or the previous stage.
+//! - `input`: the input side of a stage (`Source`): the caller's batch (`FromBatch`), or the previous stage
+//!   (`FromPrevious`).
 //! - `output`: the output side of a stage (`Sink`): the next stage (`ToNext`), or the loss, the metrics and the caller
 //!   (`ToCaller`).
 //! - `slots`: storage for tensors of single micro-batches that wait between two instructions (`Slots`).

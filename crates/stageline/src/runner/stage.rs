@@ -13,7 +13,7 @@ use stageline_schedule::{Action, Compute, Instruction, Transfer};
 use crate::failure::stop::{Stopped, Waits};
 use crate::model::loss_weight::Weight;
 use crate::model::replica::Replica;
-use crate::runner::input::Source;
+use crate::runner::input::AnySource;
 use crate::runner::output::{Results, Sink};
 use crate::runner::pass::{Context, Pass};
 use crate::runner::slots::Slots;
@@ -55,7 +55,7 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
     /// The stage's module with its optimizer and learning rate schedule.
     pub(super) trained: Trained<M>,
     /// The input side of the stage: the caller's batch on the first stage, or the connection to the previous stage.
-    pub(super) source: Source<K::Input>,
+    pub(super) source: AnySource<K::Input>,
     /// The output side of the stage: the connection to the next stage, or the loss on the last stage.
     pub(super) sink: K,
     pub(super) mode: Mode<M>,
@@ -129,7 +129,7 @@ pub(crate) struct StageSlot {
 }
 
 impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
-    pub(crate) fn new(slot: StageSlot, trained: Trained<M>, source: Source<K::Input>, sink: K) -> Self {
+    pub(crate) fn new(slot: StageSlot, trained: Trained<M>, source: AnySource<K::Input>, sink: K) -> Self {
         let StageSlot { replica, stage, device, ties, collective, per_group } = slot;
         let sums = trained.precision().of_sums();
         Self {
