@@ -20,6 +20,9 @@
 //! Inputs are burn modules and tensors; outputs are tensors and deferred gradients. This crate must not know stages,
 //! plans or channels.
 //!
+//! What models are built from is at the crate root. What a pipeline calls is in four modules: [`autograd`], [`params`],
+//! [`kernels`], and [`after_step`], the effects of a forward that wait for the optimizer step.
+//!
 //! - `layers`: the layers and the functions without parameters.
 //! - `autograd`: split backwards, recomputation, and the start of a backward from a given gradient.
 //! - `kernels`: the operations of these layers, computed in one piece on a backend.
@@ -28,19 +31,20 @@
 //! - `params`: the parameters of a module, found, read and replaced.
 
 pub mod autograd;
-pub mod engine;
-pub mod forward;
+mod engine;
+mod forward;
 pub mod kernels;
-pub mod layers;
+mod layers;
 pub mod params;
 
 pub use autograd::recompute::{BlockOutOfRange, BlockSet, Recompute, block, feed_forward, selective, sequence};
 pub use autograd::split_backward::{Deferred, Sum, put_off};
+pub use forward::after_step;
 pub use forward::flops::{counting_flops, report_flops};
 pub use forward::recomputation::is_recomputation;
 pub use forward::samples::Samples;
 pub use kernels::attention_blocks::AttentionHeads;
-pub use layers::batch_norm::AccumulatedBatchNorm;
+pub use layers::batch_norm::{AccumulatedBatchNorm, FoundBatchNorm, batch_norms};
 pub use layers::dropout::Dropout;
 pub use layers::{
     Embedding, LayerNorm, Linear, RmsNorm, RotaryAngles, causal_attention, causal_attention_within, cross_entropy,

@@ -126,10 +126,9 @@ pub mod nn {
     //! Layers whose backward splits into an input gradient and weight gradients, functions that mark blocks for
     //! recomputation, and facts about the running forward, from the crate `stageline-nn`.
 
-    pub use stageline_nn::forward::{after_step, samples};
     pub use stageline_nn::{
-        AttentionHeads, Deferred, Embedding, LayerNorm, Linear, RmsNorm, RotaryAngles, Sum, block, causal_attention,
-        causal_attention_within, counting_flops, cross_entropy, feed_forward, gelu, gelu_tanh, is_recomputation,
-        put_off, report_flops, rotated, selective, sequence, swiglu,
+        AttentionHeads, Deferred, Embedding, LayerNorm, Linear, RmsNorm, RotaryAngles, Sum, after_step, block,
+        causal_attention, causal_attention_within, counting_flops, cross_entropy, feed_forward, gelu, gelu_tanh,
+        is_recomputation, put_off, report_flops, rotated, selective, sequence, swiglu,
     };
 }

@@ -1,4 +1,5 @@
-//! Autodiff that a pipeline needs beyond burn's: split backwards and recomputation.
+//! Autodiff that a pipeline needs beyond burn's: split backwards and recomputation. The module is public because
+//! [`collect`], [`gather`] and [`root`] say what they act on only with its name.
 //!
 //! Inputs are modules, tensors and burn's graphs; outputs are tensors in these graphs and gradients. This folder must
 //! not know stages or plans.
@@ -9,6 +10,10 @@
 //!   `selective`, `sequence`).
 //! - `seed_gradient`: the start of a backward from a given gradient of the output (`root`).
 
-pub mod recompute;
-pub mod seed_gradient;
-pub mod split_backward;
+pub(crate) mod recompute;
+pub(crate) mod seed_gradient;
+pub(crate) mod split_backward;
+
+pub use recompute::{Parts, SequenceParts, gather, recomputed};
+pub use seed_gradient::root;
+pub use split_backward::collect;

@@ -14,7 +14,7 @@ use burn::tensor::{FloatDType, Tensor};
 
 use crate::engine::are_one_node;
 use crate::forward::thread_scope::collecting;
-use crate::kernels::sum_of_squares::sum_of_squares;
+use crate::kernels::sum_of_squares;
 
 /// A running sum of the gradients of a stage's parameters, kept separately for each parameter.
 pub struct Sum {

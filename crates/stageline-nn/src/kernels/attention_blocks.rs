@@ -1,6 +1,7 @@
 //! The heads of attention ([`AttentionHeads`]), the scale of attention scores, and the blocks of queries in which
 //! attention is computed.
 
+#[cfg(any(feature = "flex", feature = "remote"))]
 use std::ops::Range;
 
 /// The heads of causal attention, and the number of keys that a query sees.
@@ -41,7 +42,7 @@ impl AttentionHeads {
 
     /// Returns the position of the first key that a query of a causal attention sees, given the query's position; 0 if
     /// the attention has no sliding window.
-    #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
+    #[cfg(any(feature = "flex", feature = "remote"))]
     pub(crate) fn first_key(self, query: usize) -> usize {
         self.window.map_or(0, |window| (query + 1).saturating_sub(window))
     }
@@ -54,11 +55,11 @@ pub fn scale(size: usize) -> f64 {
 
 /// The number of consecutive queries that the CPU kernel of attention processes as one block. The kernel skips the keys
 /// that no query of a block sees: keys after the block's last query, and keys before the window of its first query.
-#[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "remote"))]
 pub const QUERIES: usize = 64;
 
 /// A block of queries of a sequence, and the keys that at least one of these queries sees.
-#[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "remote"))]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
     /// The positions, within the sequence, of the queries in one block of causal attention.
@@ -67,7 +68,7 @@ pub struct Block {
     pub keys: Range<usize>,
 }
 
-#[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
+#[cfg(feature = "flex")]
 impl Block {
     /// Returns the number of queries and the number of keys in one block of causal attention, which are the shape of
     /// the block's matrix of attention scores.
@@ -78,7 +79,7 @@ impl Block {
 
 /// Returns the blocks of up to [`QUERIES`] consecutive queries in a sequence of `length` positions, each with the keys
 /// that its queries see.
-#[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "remote"))]
 pub fn blocks(length: usize, heads: AttentionHeads) -> impl Iterator<Item = Block> {
     (0..length).step_by(QUERIES).map(move |start| {
         let end = (start + QUERIES).min(length);
@@ -88,7 +89,7 @@ pub fn blocks(length: usize, heads: AttentionHeads) -> impl Iterator<Item = Bloc
 
 /// Returns the number of attention weights that the CPU kernel keeps for the backward, for one query head of one sample
 /// of `length` positions.
-#[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "remote"))]
 pub fn weights_of_a_head(length: usize, heads: AttentionHeads) -> usize {
     blocks(length, heads).map(|block| block.queries.len() * block.keys.len()).sum()
 }

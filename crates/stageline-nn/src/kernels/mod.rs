@@ -1,4 +1,5 @@
-//! Kernels: operations of layers that a backend computes in one piece, with their gradients.
+//! Kernels: operations of layers that a backend computes in one piece, with their gradients. The module is public for
+//! the few that a pipeline calls itself, and for the kernels on devices of other hosts (`remote`).
 //!
 //! The operations are GELU, SwiGLU, layer and RMS normalisation, rotary embeddings, causal attention, cross-entropy,
 //! linear products and sums of squares. Inputs are primitive tensors of one backend, outside autodiff; outputs are new
@@ -18,10 +19,10 @@
 //! - `gpu`: the operations of `fused` as the kernels of GPUs (CUDA, ROCm, Vulkan, Metal and WebGPU).
 //! - `remote`: the kernels on devices of other hosts, requested over burn's remote protocol.
 
-pub mod attention_blocks;
-pub mod attention_mask;
+pub(crate) mod attention_blocks;
+pub(crate) mod attention_mask;
 #[cfg(feature = "flex")]
-pub mod cpu;
+mod cpu;
 #[cfg(feature = "gpu")]
 mod flash;
 #[cfg(any(feature = "gpu", all(test, feature = "flex")))]
@@ -30,17 +31,18 @@ mod fused;
 mod gpu;
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 mod interface;
-pub mod products;
+pub(crate) mod products;
 #[cfg(feature = "remote")]
 pub mod remote;
-pub mod rotation;
-pub mod sum_of_squares;
-pub mod variants;
+pub(crate) mod rotation;
+mod sum_of_squares;
+pub(crate) mod variants;
 
 #[cfg(feature = "flex")]
 pub use cpu::products::allocate_packing_buffer;
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
-pub use interface::*;
+pub(crate) use interface::*;
+pub use sum_of_squares::sum_of_squares;
 
 /// Does nothing, because a build without CPU kernels has no matrix products that need a packing buffer.
 #[cfg(not(feature = "flex"))]

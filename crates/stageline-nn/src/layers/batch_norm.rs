@@ -170,7 +170,7 @@ fn values(tensor: Tensor<1>) -> Vec<f64> {
 }
 
 /// A batch norm that was found in a module: its path, whether it is burn's own layer, and its tensors.
-pub struct Found {
+pub struct FoundBatchNorm {
     /// The path of a batch norm in its module, such as `0.norm`.
     pub path: String,
     /// Whether the batch norm is burn's own, and is not wrapped in an [`AccumulatedBatchNorm`], which updates its
@@ -181,7 +181,7 @@ pub struct Found {
 }
 
 /// Returns all batch norms of a module, burn's own and wrapped ones, in the order of the module's fields.
-pub fn batch_norms<M: Module>(module: &M) -> Vec<Found> {
+pub fn batch_norms<M: Module>(module: &M) -> Vec<FoundBatchNorm> {
     let mut search = Search::default();
     module.visit(&mut search);
     search.found
@@ -196,7 +196,7 @@ struct Search {
     /// The names of the structs that contain the current position of a visitor that looks for batch norms, from the
     /// module's root inwards.
     containers: Vec<String>,
-    found: Vec<Found>,
+    found: Vec<FoundBatchNorm>,
 }
 
 impl ModuleVisitor for Search {
@@ -205,7 +205,7 @@ impl ModuleVisitor for Search {
         // burn enters every field of a batch norm separately, so the same path may come several times.
         let path = self.path.join(".");
         if container == BATCH_NORM && self.found.last().is_none_or(|last| last.path != path) {
-            self.found.push(Found { path, plain: !ours, tensors: Vec::new() });
+            self.found.push(FoundBatchNorm { path, plain: !ours, tensors: Vec::new() });
         }
         self.path.push(name.to_owned());
         self.containers.push(container.to_owned());

@@ -1,5 +1,6 @@
 //! The parameters of a module: finds them by path, reads and writes their values, and keeps each tied parameter a
-//! single tensor.
+//! single tensor. The module is public because names such as [`read`], [`write`] and [`unify`] say what they act on only
+//! with its name.
 //!
 //! Input: burn modules. Output: values on the host, descriptions of parameters, or the module with other values. This
 //! folder must not train a module, and must not know the stage that a module belongs to.
@@ -14,11 +15,20 @@
 //! - `read_many`: reads several small tensors from a device at once.
 //! - `any_tensor`: a float tensor without its rank in the type (`AnyTensor`).
 
-pub mod any_tensor;
-pub mod fork;
-pub mod hollow;
-pub mod named;
-pub mod read_many;
-pub mod seed;
-pub mod shared;
-pub mod visit;
+pub(crate) mod any_tensor;
+pub(crate) mod fork;
+mod hollow;
+mod named;
+mod read_many;
+pub(crate) mod seed;
+pub(crate) mod shared;
+pub(crate) mod visit;
+
+pub use any_tensor::AnyTensor;
+pub use fork::{fork, is_quantized};
+pub use hollow::hollow;
+pub use named::{Named, named_gradients, values_by_id, zero_gradients};
+pub use read_many::read_many;
+pub use seed::{materialize, seeded_on, unseeded};
+pub use shared::unify;
+pub use visit::{Description, FloatParameter, describe, is_trained, map_floats, read, visit_floats, with_value, write};

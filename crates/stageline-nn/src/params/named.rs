@@ -23,7 +23,7 @@ pub struct Named {
 
 /// Returns the trained parameters of a module with their gradients, in the order of the module's fields; a parameter
 /// that the module uses twice is in the list once.
-pub fn gradients<M: Module>(module: &M, gradients: &GradientsParams) -> Vec<Named> {
+pub fn named_gradients<M: Module>(module: &M, gradients: &GradientsParams) -> Vec<Named> {
     let mut on_host = HashMap::new();
     visit_floats(module, |param| {
         if param.is_trained() && !on_host.contains_key(&param.id()) {
@@ -40,12 +40,12 @@ pub fn gradients<M: Module>(module: &M, gradients: &GradientsParams) -> Vec<Name
 }
 
 /// Returns the values of all tensors of a module, trained or not, as f32 numbers by parameter id.
-pub fn values<M: Module>(module: &M) -> HashMap<ParamId, Vec<f32>> {
+pub fn values_by_id<M: Module>(module: &M) -> HashMap<ParamId, Vec<f32>> {
     read(module).into_iter().map(|(id, data)| (id, numbers(&data))).collect()
 }
 
 /// Returns gradients that are all zeros for the trained parameters of a module whose ids are in `ids`.
-pub fn zeros<M: Module>(module: &M, ids: &HashSet<ParamId>) -> GradientsParams {
+pub fn zero_gradients<M: Module>(module: &M, ids: &HashSet<ParamId>) -> GradientsParams {
     let mut made = GradientsParams::new();
     visit_floats(module, |param| {
         if param.is_trained() && ids.contains(&param.id()) {

@@ -6,7 +6,7 @@ use burn::tensor::{FloatDType, Tensor};
 ///
 /// All tensors come in one read, because every read waits for the device and, on another host, for a round trip. The
 /// tensors must be on the same device.
-pub fn read<'a>(tensors: impl IntoIterator<Item = &'a Tensor<1>>) -> impl Iterator<Item = Vec<f64>> {
+pub fn read_many<'a>(tensors: impl IntoIterator<Item = &'a Tensor<1>>) -> impl Iterator<Item = Vec<f64>> {
     let tensors: Vec<_> = tensors.into_iter().map(|tensor| tensor.clone().cast(FloatDType::F64)).collect();
     let lengths: Vec<_> = tensors.iter().map(|tensor| tensor.dims()[0]).collect();
     let read: Vec<f64> =

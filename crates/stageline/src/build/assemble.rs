@@ -23,7 +23,7 @@ use crate::transfer::replicas::Collective;
 use crate::transfer::ties::{Ties, tie};
 use crate::update::optimizer_step::Rollback;
 use crate::update::precision::Precision;
-use stageline_nn::autograd::recompute::Recompute;
+use stageline_nn::Recompute;
 
 /// The type of a function that assembles all stages of one data-parallel replica: it copies the modules to their
 /// devices and connects the stages. Its arguments are the assembly that collects the stages, the source of the first

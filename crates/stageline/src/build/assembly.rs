@@ -16,9 +16,7 @@ use crate::transfer::replicas::Collective;
 use crate::transfer::ties::Ties;
 use crate::update::optimizer_step::{Rollback, Trained};
 use crate::update::precision::Precision;
-use stageline_nn::params::fork::fork;
-use stageline_nn::params::seed::{materialize, unseeded};
-use stageline_nn::params::shared::unify;
+use stageline_nn::params::{fork, materialize, unify, unseeded};
 
 /// A stage's module, optimizer and learning rate before they are copied to a device. Every data-parallel replica gets a
 /// copy of them.

@@ -20,8 +20,8 @@ use crate::runner::input::{AnySource, FromPrevious};
 use crate::runner::output::{CallerChannels, ToCaller, ToNext};
 use crate::runner::stage::StageRunner;
 use crate::transfer::link::link;
-use stageline_nn::autograd::recompute::Recompute;
-use stageline_nn::params::hollow::hollow;
+use stageline_nn::Recompute;
+use stageline_nn::params::hollow;
 
 /// The configuration of a stage: its device, its optimizer, its learning rate, and the choice of activations that it
 /// recomputes.

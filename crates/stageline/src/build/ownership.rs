@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, HashMap};
 use burn::module::{Module, ParamId};
 use burn::optim::ModuleOptimizer;
 
-use stageline_nn::layers::batch_norm::batch_norms;
-use stageline_nn::params::visit::{Description, FloatParameter, describe, visit_floats};
+use stageline_nn::batch_norms;
+use stageline_nn::params::{Description, FloatParameter, describe, visit_floats};
 
 /// The table of the stages that own the model's parameters. The owner of a parameter is the first stage that trains it;
 /// its optimizer steps the parameter, and other stages hold copies. The table also records tied parameters, batch norms

@@ -13,8 +13,7 @@ use crate::model::stage::{LossStage, Stage};
 use crate::pipeline::Pipeline;
 use crate::pipeline::modules::{ModuleError, Modules};
 use crate::state::names::Names;
-use stageline_nn::params::seed::{seeded_on, unseeded};
-use stageline_nn::params::visit::describe;
+use stageline_nn::params::{describe, seeded_on, unseeded};
 
 /// A model as a row of layers: a first layer, any number of blocks of one type, and a last layer with a loss.
 ///

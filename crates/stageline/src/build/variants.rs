@@ -3,7 +3,7 @@
 
 use std::thread::available_parallelism;
 
-use stageline_nn::autograd::recompute::Recompute;
+use stageline_nn::Recompute;
 use stageline_schedule::OneFOneB;
 
 use crate::build::builder::PipelineBuilder;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::memory::estimate::MemoryEstimate;
-use stageline_nn::autograd::recompute::Recompute;
+use stageline_nn::Recompute;
 
 /// One candidate level of recomputation (activation checkpointing) for the whole pipeline, with the memory estimate and
 /// the total backward time that were measured when all stages used this level.

@@ -18,7 +18,7 @@ use crate::recording::memory::sent;
 use crate::threads::cores::KernelThreads;
 use crate::update::optimizer_step::Rollback;
 use crate::update::precision::Precision;
-use stageline_nn::params::visit::Description;
+use stageline_nn::params::Description;
 
 /// The sizes of a stage's parameters and of their gradients in bytes, which are known before a step runs.
 #[derive(Clone, Debug)]

@@ -10,7 +10,7 @@ use crate::model::loss_weight::Weight;
 use crate::model::payload::{Payload, PayloadMapper};
 use crate::model::scoring::WeightOf;
 use crate::threads::failure::Failure;
-use stageline_nn::forward::samples::Samples;
+use stageline_nn::Samples;
 
 /// A validated batch: the input, the target and the loss weight of every micro-batch.
 #[derive(Clone)]

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use burn::module::Module;
 use burn::tensor::Tensor;
 use parking_lot::Mutex;
-use stageline_nn::autograd::recompute::{SequenceParts, recomputed};
-use stageline_nn::forward::recomputation::is_recomputation;
-use stageline_nn::params::any_tensor::AnyTensor;
+use stageline_nn::autograd::{SequenceParts, recomputed};
+use stageline_nn::is_recomputation;
+use stageline_nn::params::AnyTensor;
 
 use crate::model::payload::{Payload, PayloadMapper, SharedInput};
 

@@ -20,7 +20,7 @@ use crate::threads::cores::KernelThreads;
 use crate::transfer::order::Turns;
 use crate::update::flush::Verdict;
 use crate::worker::messages::Asked;
-use stageline_nn::autograd::recompute::Recompute;
+use stageline_nn::Recompute;
 
 /// The number of micro-batches that each replica runs in a rehearsal: a step that only measures memory and is rolled
 /// back.

@@ -61,7 +61,7 @@ use crate::transfer::order::Turns;
 use crate::update::flush::FlushConfig;
 use crate::update::loss_scale::Scaler;
 use crate::update::optimizer_step::Rollback;
-use stageline_nn::autograd::recompute::Recompute;
+use stageline_nn::Recompute;
 use stageline_schedule::{Checked, Plan};
 
 /// A model that is split into stages on their devices and worker threads, ready to train.

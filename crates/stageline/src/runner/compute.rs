@@ -15,9 +15,9 @@ use crate::transfer::link::Weighted;
 use crate::update::finite::{Culprit, Origin, Soundness, soundness};
 use crate::update::gradient_sum::{Half, joined};
 use crate::update::norm::SquaredNorms;
-use stageline_nn::autograd::recompute::{Recompute, gather};
-use stageline_nn::autograd::split_backward::collect;
-use stageline_nn::params::visit::describe;
+use stageline_nn::Recompute;
+use stageline_nn::autograd::{collect, gather};
+use stageline_nn::params::describe;
 
 impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     /// Runs the stage's forward on one micro-batch. In training the autodiff graph is kept for the backward. In an

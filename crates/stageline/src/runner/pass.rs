@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::model::loss_weight::Weight;
 use crate::model::micro_batches::Weights;
 use crate::transfer::order::Turns;
-use stageline_nn::autograd::recompute::Recompute;
+use stageline_nn::Recompute;
 
 /// The kind of a pass over a batch (a training step, an inspection that searches for non-finite results, an evaluation
 /// or an inference), with the step number, loss weights and loss scale of the pass.

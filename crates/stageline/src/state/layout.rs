@@ -14,7 +14,7 @@ use crate::state::mismatch::{Difference, Kind, Mismatch};
 use crate::state::names::{NameError, Names};
 use crate::state::optimizer_check::{Reason, Unfit};
 use crate::state::optimizer_state::{Field, STATELESS, Value};
-use stageline_nn::params::visit::Description;
+use stageline_nn::params::Description;
 
 /// The character that separates a parameter's name from the name of a field of the parameter's optimizer state.
 const SEPARATOR: char = '/';

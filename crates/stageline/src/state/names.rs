@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use burn::module::{Module, ParamId};
 
-use stageline_nn::params::visit::describe;
+use stageline_nn::params::describe;
 
 /// The names of a model's parameters: their paths in the whole model, before the model is split into stages.
 ///

@@ -13,9 +13,7 @@ use burn::tensor::{Device, Tensor};
 use crate::failure::stop::{Stopped, Waits};
 use crate::threads::{Receiver, Sender, bounded};
 use crate::transfer::hand_over::hand_tensor;
-use stageline_nn::params::any_tensor::AnyTensor;
-use stageline_nn::params::shared::unify;
-use stageline_nn::params::visit::{is_trained, map_floats, visit_floats};
+use stageline_nn::params::{AnyTensor, is_trained, map_floats, unify, visit_floats};
 
 /// A map from parameter ids to tensors: the gradients or the new values of parameters that two stages or replicas
 /// share.

@@ -11,8 +11,7 @@ use burn::tensor::{Bool, Device, Int, Tensor};
 use crate::device::location::{between_cuda, one_gpu};
 use crate::device::remote::{by_the_host, moved};
 use crate::model::payload::{Payload, PayloadMapper, SharedInput};
-use stageline_nn::params::fork::is_quantized;
-use stageline_nn::params::visit::with_value;
+use stageline_nn::params::{is_quantized, with_value};
 
 /// Moves all tensors of a payload (a value made of tensors, such as a batch's input) to a device, detached from any
 /// autodiff graph, for use by the calling thread.

@@ -15,7 +15,7 @@ use crate::device::remote::moved;
 use crate::model::payload::{Payload, PayloadMapper, SharedInput, bytes_of};
 use crate::transfer::in_flight::Sent;
 use crate::update::finite::tensor_is_finite;
-use stageline_nn::autograd::seed_gradient::root;
+use stageline_nn::autograd::root;
 
 /// The gradient of one float tensor of a stage's input or output. Its number of dimensions is not part of the Rust
 /// type, so the functions that move, send and check a tensor of that many dimensions are stored with it.

@@ -3,7 +3,7 @@
 use burn::module::Module;
 use burn::optim::GradientsParams;
 
-use stageline_nn::params::visit::visit_floats;
+use stageline_nn::params::visit_floats;
 
 /// The kind of gradient clipping, which is applied once a step to the gradients summed over all micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq)]

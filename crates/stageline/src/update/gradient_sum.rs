@@ -11,8 +11,8 @@ use crate::model::loss_weight::Weight;
 use crate::update::clip::Scaling;
 use crate::update::ledger::Ledger;
 use crate::update::norm::SquaredNorms;
-use stageline_nn::autograd::split_backward::{Deferred, Sum};
-use stageline_nn::params::visit::visit_floats;
+use stageline_nn::params::visit_floats;
+use stageline_nn::{Deferred, Sum};
 
 /// The running sum of a stage's gradients over the micro-batches of a step. Gradients are added in ascending
 /// micro-batch order, whatever the order in which they arrive, and group by group: each group is summed before it is

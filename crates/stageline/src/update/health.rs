@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use burn::module::{Module, ParamId};
 use burn::optim::GradientsParams;
 
-use stageline_nn::params::named::{self, Named};
+use stageline_nn::params::{Named, named_gradients, values_by_id};
 
 /// The health of one parameter in one step: the size of the update, and norm, zeros and histogram of the gradient.
 /// Norms are Euclidean, over all elements of the parameter.
@@ -80,7 +80,7 @@ pub(crate) struct Examination {
 impl Examination {
     /// Reads the values and gradients of a stage's parameters before its optimizer step.
     pub(crate) fn before<M: Module>(module: &M, gradients: &GradientsParams) -> Self {
-        Self { gradients: named::gradients(module, gradients), values: named::values(module) }
+        Self { gradients: named_gradients(module, gradients), values: values_by_id(module) }
     }
 
     /// Compares the values of a stage's parameters before and after its optimizer step, and returns the health (such as
@@ -92,7 +92,7 @@ impl Examination {
         module: &M,
         second_moments: &HashMap<ParamId, f64>,
     ) -> Vec<(ParamId, ParameterHealth)> {
-        let after = named::values(module);
+        let after = values_by_id(module);
         let health = |Named { id, gradient, .. }: Named| {
             let gradient = gradient?;
             let elements = || gradient.iter().copied().map(f64::from);

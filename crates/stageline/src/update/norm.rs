@@ -6,9 +6,8 @@ use burn::module::{Module, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 
-use stageline_nn::kernels::sum_of_squares::sum_of_squares;
-use stageline_nn::params::read_many::read;
-use stageline_nn::params::visit::visit_floats;
+use stageline_nn::kernels::sum_of_squares;
+use stageline_nn::params::{read_many, visit_floats};
 
 /// The squared norm of each gradient of a stage's parameters, in f64 on the stage's device, in the order of the
 /// module's parameters. Parameters without a gradient are left out.
@@ -32,7 +31,7 @@ impl SquaredNorms {
     /// Reads the squared norm of every gradient from the device, together with the values of the tensors `others` in
     /// the same transfer, and returns both.
     pub(crate) fn read_with(&self, others: &[Tensor<1>]) -> (Vec<(ParamId, f64)>, Vec<Vec<f64>>) {
-        let mut numbers = read(self.0.iter().map(|(_, sum)| sum).chain(others));
+        let mut numbers = read_many(self.0.iter().map(|(_, sum)| sum).chain(others));
         let squares = self.0.iter().zip(numbers.by_ref()).map(|((id, _), square)| (*id, square[0])).collect();
         (squares, numbers.collect())
     }

@@ -13,9 +13,7 @@ use crate::state::optimizer_state;
 use crate::update::moments::second_moments;
 use crate::update::precision::{Precision, Rounding};
 use crate::update::take_ownership::settle;
-use stageline_nn::params::named::zeros;
-use stageline_nn::params::shared::unify;
-use stageline_nn::params::visit;
+use stageline_nn::params::{self, unify, zero_gradients};
 
 /// The module, optimizer and learning rate of a stage before an optimizer step, to which a rollback returns.
 pub(super) struct Before<M> {
@@ -95,7 +93,7 @@ impl<M: Module> Trained<M> {
     /// itself does not change.
     fn stepped_once(&self, own: impl Iterator<Item = ParamId>) -> ModuleOptimizer {
         let (mut optimizer, mut learning_rate) = (self.optimizer.clone(), self.learning_rate.clone());
-        let gradients = zeros(self.module(), &own.collect());
+        let gradients = zero_gradients(self.module(), &own.collect());
         drop(optimizer.step(learning_rate.step(), self.module().clone(), gradients));
         optimizer
     }
@@ -163,7 +161,7 @@ impl<M: Module> Trained<M> {
 
     /// Returns the stage's state for a checkpoint: all tensors of the module, and the optimizer state.
     pub(crate) fn state(&self, stage: usize) -> StageState {
-        StageState { stage, tensors: visit::read(self.module()), optimizer: optimizer_state::read(&self.optimizer) }
+        StageState { stage, tensors: params::read(self.module()), optimizer: optimizer_state::read(&self.optimizer) }
     }
 
     /// Restores the stage's tensors, optimizer state and learning rate from a checkpoint.
@@ -195,7 +193,7 @@ impl<M: Module> Trained<M> {
     /// than replica 0, which has no optimizers.
     pub(crate) fn restore_tensors(&mut self, restored: &Restored) {
         let module = self.take();
-        self.put(unify(visit::write(module, &restored.tensors)));
+        self.put(unify(params::write(module, &restored.tensors)));
     }
 
     /// Passes the stage's module to the function `change`, and stores the module that `change` returns in its place. A

@@ -4,7 +4,7 @@ use burn::module::{Module, ParamId};
 use burn::optim::GradientsParams;
 
 use crate::update::clip::Scaling;
-use stageline_nn::params::named;
+use stageline_nn::params::named_gradients;
 
 /// The gradient of one parameter for one batch, before and after clipping, as numbers on the host.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,8 +39,8 @@ pub(crate) fn show<M: Module>(
     scaling: Scaling,
     is_held: impl Fn(&ParamId) -> bool,
 ) -> Vec<ParameterGradient> {
-    let summed = named::gradients(module, &gradients);
-    let applied = named::gradients(module, &scaling.apply(module, gradients));
+    let summed = named_gradients(module, &gradients);
+    let applied = named_gradients(module, &scaling.apply(module, gradients));
     let own = summed.into_iter().zip(applied).filter(|(summed, _)| !is_held(&summed.id));
     own.map(|(summed, applied)| {
         let zeros = || vec![0.0; summed.elements];

@@ -8,11 +8,8 @@ use burn::module::{Module, ParamId};
 use burn::tensor::{DType, FloatDType, Tensor};
 
 use crate::model::payload::{Payload, PayloadMapper, SharedInput};
-use stageline_nn::layers::batch_norm::batch_norms;
-use stageline_nn::params::any_tensor::AnyTensor;
-use stageline_nn::params::fork::is_quantized;
-use stageline_nn::params::shared::unify;
-use stageline_nn::params::visit::{map_floats, visit_floats};
+use stageline_nn::batch_norms;
+use stageline_nn::params::{AnyTensor, is_quantized, map_floats, unify, visit_floats};
 
 /// The precision in which forwards and backwards compute (Micikevicius et al., 2018, *Mixed Precision Training*,
 /// [arXiv:1710.03740](https://arxiv.org/abs/1710.03740)).

@@ -7,9 +7,7 @@
 use burn::module::Module;
 
 use crate::device::location::is_host;
-use stageline_nn::params::any_tensor::AnyTensor;
-use stageline_nn::params::shared::unify;
-use stageline_nn::params::visit::map_floats;
+use stageline_nn::params::{AnyTensor, map_floats, unify};
 
 /// Returns the module with copies in place of those trained parameters that are in the host's memory. The calling
 /// thread allocates the copies, so that they are near its cores and count as its memory.

@@ -14,7 +14,7 @@ use crate::failure::stop::Stopped;
 use crate::recording::events::Reading;
 use crate::update::flush::{Flush, Verdict};
 use crate::worker::messages::Stepped;
-use stageline_nn::forward::after_step;
+use stageline_nn::after_step;
 
 impl Worker {
     /// Ends a training step on this worker's stages with a verdict, which the caller decides for all stages: they step

@@ -43,7 +43,7 @@ use crate::threads::failure::Failure;
 use crate::threads::{JoinHandle, Sender, bounded, kernels, spawn};
 use crate::update::flush::Verdict;
 use crate::worker::messages::{Asked, Command, Recorded, ReplySenders, Run, WorkerChannels};
-use stageline_nn::forward::after_step;
+use stageline_nn::after_step;
 use stageline_nn::kernels::allocate_packing_buffer;
 
 /// A worker whose thread has started: the handle of the thread, and the size of its buffer for matrix products.

@@ -13,7 +13,7 @@ use crate::worker::Worker;
 use crate::failure::activity::During;
 use crate::failure::stop::Stopped;
 use crate::update::flush::Verdict;
-use stageline_nn::forward::after_step;
+use stageline_nn::after_step;
 
 impl Worker {
     /// Commits the worker's last training step, which all stages have made: drops the state from before the step, and
