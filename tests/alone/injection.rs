@@ -22,6 +22,7 @@ use stageline::{Activity, Batch, Clip, Failure, Pipeline, PipelineBuilder, Stage
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber, span};
 
+use crate::messages::Messages;
 use crate::mlp::{self, Mlp, Noisy, Target, device};
 use crate::ran_in_a_process_of_its_own;
 
@@ -129,9 +130,7 @@ impl Subscriber for Saboteur {
             WARNINGS.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        let mut message = Message::default();
-        event.record(&mut message);
-        COMPLAINTS.lock().unwrap().push(message.0);
+        COMPLAINTS.add(event);
     }
     fn record(&self, id: &span::Id, values: &span::Record) {
         let mut noted = NOTED.lock().unwrap();
@@ -169,19 +168,7 @@ impl Visit for Noted {
 }
 
 /// The messages that stages of the tested pipelines have logged as warnings so far.
-static COMPLAINTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
-
-/// The text of a logged event, as a visitor of the event's fields that keeps the field `message`.
-#[derive(Default)]
-struct Message(String);
-
-impl Visit for Message {
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        if field.name() == "message" {
-            self.0 = format!("{value:?}");
-        }
-    }
-}
+static COMPLAINTS: Messages = Messages::new();
 
 /// The fields of a tracing span that tell the place of a worker: replica, stage, action, and step or other pass.
 #[derive(Default, PartialEq)]
@@ -456,13 +443,13 @@ fn recomputation_and_split_backwards_that_do_nothing_are_reported() {
         let config = || mlp::config().recompute(recompute);
         let chain = Pipeline::builder().stage(layers.pop().unwrap(), config()).stage(odd, config());
         let mut pipeline = chain.loss(error, config()).schedule(schedule).micro_batches(3).build().unwrap();
-        COMPLAINTS.lock().unwrap().clear();
+        COMPLAINTS.take();
         for step in 0..2 {
             let (input, target) = Mlp::batch(6, WIDTH, false, step);
             pipeline.step(Batch::new(input, target)).unwrap();
         }
         drop(pipeline);
-        let mut complaints = std::mem::take(&mut *COMPLAINTS.lock().unwrap());
+        let mut complaints = COMPLAINTS.take();
         complaints.sort();
         complaints
     };

@@ -11,6 +11,7 @@ static ALLOCATOR: stageline::CountingAllocator = stageline::CountingAllocator::n
 mod injection;
 mod kills;
 mod memory;
+mod messages;
 mod resuming;
 mod soak;
 mod standing;

@@ -1,52 +1,20 @@
 //! Tests the warnings of a pipeline that resumes from a checkpoint with other settings, which change the trained
 //! values.
 
-use std::fmt::Debug;
-use std::sync::{Arc, Mutex};
-
 use burn::optim::AdamWConfig;
 use burn::tensor::Tensor;
 use stageline::{Batch, Pipeline, StageConfig};
-use tracing::field::{Field, Visit};
-use tracing::{Event, Level, Metadata, Subscriber, span};
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt;
 
+use crate::messages::Messages;
 use crate::mlp::{Mlp, Target, device};
 use crate::ran_in_a_process_of_its_own;
 
 const WIDTH: usize = 3;
 
-/// A tracing subscriber that keeps the messages of all warnings of a test.
-struct Warnings(Arc<Mutex<Vec<String>>>);
-
-impl Subscriber for Warnings {
-    fn enabled(&self, metadata: &Metadata) -> bool {
-        metadata.is_event() && *metadata.level() == Level::WARN
-    }
-    fn new_span(&self, _: &span::Attributes) -> span::Id {
-        span::Id::from_u64(1)
-    }
-    fn event(&self, event: &Event) {
-        let mut message = Message::default();
-        event.record(&mut message);
-        self.0.lock().unwrap().push(message.0);
-    }
-    fn record(&self, _: &span::Id, _: &span::Record) {}
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-    fn enter(&self, _: &span::Id) {}
-    fn exit(&self, _: &span::Id) {}
-}
-
-/// Reads the message of a logged event: it visits the fields of the event and keeps the field `message`.
-#[derive(Default)]
-struct Message(String);
-
-impl Visit for Message {
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        if field.name() == "message" {
-            self.0 = format!("{value:?}");
-        }
-    }
-}
+/// The warnings that the test has got since it last took them.
+static WARNINGS: Messages = Messages::new();
 
 /// The settings of a pipeline that the test changes when it resumes: number of replicas, micro-batches of each replica,
 /// number of gradient groups (micro-batches whose gradients are summed separately) and learning rate.
@@ -77,11 +45,10 @@ fn other_micro_batches_groups_and_learning_rates_are_reported_with_both_values()
     pipeline.step(Batch::new(input, target)).unwrap();
     let kept = pipeline.checkpoint().unwrap();
     let warnings = |settings: Settings| {
-        let found = Arc::new(Mutex::new(Vec::new()));
-        let subscriber = Warnings(Arc::clone(&found));
+        let subscriber = tracing_subscriber::registry().with(LevelFilter::WARN).with(&WARNINGS);
         let built = tracing::subscriber::with_default(subscriber, || builder(settings).restore(kept.clone()).build());
         drop(built.unwrap());
-        std::mem::take(&mut *found.lock().unwrap())
+        WARNINGS.take()
     };
     assert_eq!(warnings(same), [""; 0]);
     assert_eq!(warnings(Settings { replicas: 2, micro_batches: 2, ..same }), [""; 0], "the same sums on two replicas");

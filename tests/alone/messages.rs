@@ -1,0 +1,49 @@
+//! Records the messages of the events that the library logs, for tests that subscribe to them ([`Messages`]).
+
+use std::fmt::Debug;
+use std::sync::Mutex;
+
+use tracing::field::{Field, Visit};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::Context;
+
+/// The messages of logged events, in the order in which they were logged.
+pub struct Messages(Mutex<Vec<String>>);
+
+impl Messages {
+    pub const fn new() -> Self {
+        Self(Mutex::new(Vec::new()))
+    }
+
+    /// Adds the message of a logged event.
+    pub fn add(&self, event: &Event) {
+        let mut message = Message::default();
+        event.record(&mut message);
+        self.0.lock().unwrap().push(message.0);
+    }
+
+    /// Removes all messages that were added so far, and returns them.
+    pub fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.0.lock().unwrap())
+    }
+}
+
+/// A layer of a tracing subscriber that adds the message of every event.
+impl<S: Subscriber> Layer<S> for &'static Messages {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        self.add(event);
+    }
+}
+
+/// The text of a logged event, as a visitor of the event's fields that keeps the field `message`.
+#[derive(Default)]
+struct Message(String);
+
+impl Visit for Message {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        if field.name() == "message" {
+            self.0 = format!("{value:?}");
+        }
+    }
+}
