@@ -152,44 +152,32 @@ impl FlashAttention for CubeBackend {
         );
         let to_input = empty(&input, input.shape(), input.dtype);
         let wide = addresses(&[&input, &gradient, &logarithms, &products, &to_input, &starts]);
-        to_query::to_query::launch(
-            &client,
-            launch.cubes(heads.query),
-            launch.units(),
-            wide,
-            input.clone().into_tensor_arg(),
-            starts.clone().into_tensor_arg(),
-            gradient.clone().into_tensor_arg(),
-            logarithms.clone().into_tensor_arg(),
-            products.clone().into_tensor_arg(),
-            to_input.clone().into_tensor_arg(),
-            launch.window,
-            launch.scale,
-            launch.rows,
-            launch.size,
-            heads.query,
-            heads.key_value,
-            launch.types,
-        );
-        to_key_value::to_key_value::launch(
-            &client,
-            launch.cubes(heads.key_value),
-            launch.units(),
-            wide,
-            input.into_tensor_arg(),
-            starts.into_tensor_arg(),
-            gradient.into_tensor_arg(),
-            logarithms.into_tensor_arg(),
-            products.into_tensor_arg(),
-            to_input.clone().into_tensor_arg(),
-            launch.window,
-            launch.scale,
-            launch.rows,
-            launch.size,
-            heads.query,
-            heads.key_value,
-            launch.types,
-        );
+        // The kernels of both gradients take the same arguments.
+        macro_rules! compute {
+            ($kernel:path, $heads:expr) => {
+                $kernel(
+                    &client,
+                    launch.cubes($heads),
+                    launch.units(),
+                    wide,
+                    input.clone().into_tensor_arg(),
+                    starts.clone().into_tensor_arg(),
+                    gradient.clone().into_tensor_arg(),
+                    logarithms.clone().into_tensor_arg(),
+                    products.clone().into_tensor_arg(),
+                    to_input.clone().into_tensor_arg(),
+                    launch.window,
+                    launch.scale,
+                    launch.rows,
+                    launch.size,
+                    heads.query,
+                    heads.key_value,
+                    launch.types,
+                )
+            };
+        }
+        compute!(to_query::to_query::launch, heads.query);
+        compute!(to_key_value::to_key_value::launch, heads.key_value);
         to_input
     }
 }
