@@ -19,8 +19,8 @@ use crate::update::precision::Precision;
 /// The input side of a stage whose module has inputs of the type `T`: it gives the module's inputs, adds them to the
 /// autodiff graph, and takes their gradients.
 pub(crate) trait Source<T>: Send {
-    /// Prepares the input side of a stage for a pass over a batch (a step, an evaluation, ...); the first stage receives
-    /// the inputs of its micro-batches from the caller.
+    /// Prepares the input side of a stage for a pass over a batch (a step, an evaluation, ...); the first stage
+    /// receives the inputs of its micro-batches from the caller.
     fn begin(&mut self, pass: &Pass, waits: &Waits) -> Result<(), Stopped>;
     /// Removes and returns the arrived input of one micro-batch, placed on the stage's device and rounded to the
     /// stage's precision.
