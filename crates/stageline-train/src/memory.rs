@@ -2,7 +2,9 @@
 
 use anyhow::{Error, Result, anyhow, ensure};
 use burn::tensor::Device;
-use stageline::{DeviceMemory, DeviceName, DoesNotFit, Lever, MemoryEstimate, Payload, Pipeline, Recompute};
+use stageline::{
+    DeviceMemory, DeviceName, DoesNotFit, Lever, MemoryEstimate, OptimizerState, Payload, Pipeline, Recompute,
+};
 use sysinfo::System;
 
 use crate::data::Data;
@@ -26,8 +28,8 @@ fn least_flush_bytes(optimizer: OptimizerName, rollback: bool) -> u64 {
 }
 
 /// Refuses a model whose parameters and optimizer states alone are too large for the memory of all devices together,
-/// before any parameter is initialised. `parameters` is the number of elements of the parameters, and `smaller` is
-/// advice for the user on how to make the model smaller.
+/// and of the host if it keeps the states, before any parameter is initialised. `parameters` is the number of elements
+/// of the parameters, and `smaller` is advice for the user on how to make the model smaller.
 ///
 /// # Errors
 /// Returns an error that proposes other flags if the parameters are too large. A run with a stage on a device whose
@@ -35,19 +37,24 @@ fn least_flush_bytes(optimizer: OptimizerName, rollback: bool) -> u64 {
 pub fn refuse_too_many_parameters(job: &Job, parameters: u64, resumed: bool, smaller: &str) -> Result<()> {
     let bytes = least_flush_bytes(job.training.optimizer, job.running.rollback);
     let needs = parameters.saturating_mul(bytes);
-    let way_out = match (resumed, job.training.optimizer) {
-        (true, _) => "free memory, or resume on another host".to_owned(),
-        (false, OptimizerName::Adamw | OptimizerName::Lion | OptimizerName::Muon) => {
-            format!("{smaller}, or try --optimizer adafactor")
-        }
-        (false, OptimizerName::Adafactor | OptimizerName::Sgd) => smaller.to_owned(),
-    };
-    let Some(has) = memory_of_all(&job.running.devices, |device| memory_of(device, job, 0)) else { return Ok(()) };
+    let on_host = job.running.optimizer_state == OptimizerState::Host;
+    let host = if on_host { DeviceName::Cpu.open().ok() } else { None };
+    let devices: Vec<_> = job.running.devices.iter().cloned().chain(host).collect();
+    let Some(has) = memory_of_all(&devices, |device| memory_of(device, job, 0)) else { return Ok(()) };
+    let has_states = matches!(job.training.optimizer, OptimizerName::Adamw | OptimizerName::Lion | OptimizerName::Muon);
+    let mut ways_out = if resumed { vec!["free memory", "resume on another host"] } else { vec![smaller] };
+    if has_states && !devices.iter().any(is_host) {
+        ways_out.push("try --optimizer-state host");
+    }
+    if has_states && !resumed {
+        ways_out.push("try --optimizer adafactor");
+    }
     ensure!(
         needs <= has,
-        "{parameters} parameters and their optimizer states need at least {:.1} MB, and there are {:.1} MB: {way_out}",
+        "{parameters} parameters and their optimizer states need at least {:.1} MB, and there are {:.1} MB: {}",
         needs as f64 / 1e6,
-        has as f64 / 1e6
+        has as f64 / 1e6,
+        ways_out.join(", or ")
     );
     Ok(())
 }
@@ -187,6 +194,8 @@ pub struct Demand<'a> {
     pub most_stages: usize,
     pub step: usize,
     pub resumed: bool,
+    /// Whether the program has chosen the optimizer itself, so that no flag changes the optimizer or its state.
+    pub owns_optimizer: bool,
 }
 
 impl Demand<'_> {
@@ -197,8 +206,11 @@ impl Demand<'_> {
         let takes = |lever: &Lever| match lever {
             Lever::SmallerMicroBatches { micro_batches, .. } => *micro_batches <= LARGEST,
             Lever::MoreStages { workers } => workers * self.planned.stages / job.running.workers <= self.most_stages,
+            Lever::StatesOnHost => !self.owns_optimizer,
             // A resumed run cannot change its optimizer, because the checkpoint has the states of the former one.
-            Lever::LeanerOptimizer => !self.resumed && job.training.optimizer == OptimizerName::Adamw,
+            Lever::LeanerOptimizer => {
+                !self.owns_optimizer && !self.resumed && job.training.optimizer == OptimizerName::Adamw
+            }
             _ => true,
         };
         let room = Room::new(estimate, job);
@@ -210,14 +222,17 @@ impl Demand<'_> {
 struct Room<'a> {
     /// The memory estimate of a training job, including the copies that are made for checkpoints if the job writes any.
     needed: MemoryEstimate,
-    /// The number of bytes that the pipeline already has in use at the time of the estimate, summed over all workers.
+    /// The number of bytes that the pipeline already has in use on the host's CPU at the time of the estimate, summed
+    /// over the workers there.
     in_use: u64,
     job: &'a Job,
 }
 
 impl<'a> Room<'a> {
     fn new(estimate: &MemoryEstimate, job: &'a Job) -> Self {
-        let in_use = estimate.workers().iter().map(|worker| worker.other + worker.parameters).sum();
+        let workers = estimate.workers().into_iter();
+        let of_host = workers.filter(|worker| is_host(&estimate.stages()[worker.stages[0]].device));
+        let in_use = of_host.map(|worker| worker.other + worker.parameters).sum();
         let needed = match job.keeping.folder {
             Some(_) => estimate.with_checkpoints(),
             None => estimate.clone(),
@@ -247,6 +262,7 @@ fn explain(refused: &DoesNotFit) -> String {
         Lever::OneFOneB => "--schedule 1f1b".to_owned(),
         Lever::OneStage => "--stages 1".to_owned(),
         Lever::MoreStages { workers } => format!("--stages {workers} --device D (so many of them)"),
+        Lever::StatesOnHost => "--optimizer-state host".to_owned(),
         Lever::LeanerOptimizer => "--optimizer adafactor".to_owned(),
         other => other.to_string(),
     };

@@ -12,12 +12,15 @@ use serde_json::Value;
 use stageline::checkpoint::Checkpoint;
 use stageline::remote::{LinkSpeed, link_speeds};
 use stageline::schedule::Plan;
-use stageline::{Costs, DeviceMemory, DeviceName, MemoryEstimate, Pipeline, PipelineBuilder, StageConfig, Verify};
+use stageline::{
+    Costs, DeviceMemory, DeviceName, MemoryEstimate, OptimizerState, Pipeline, PipelineBuilder, StageConfig, Verify,
+};
 use stageline_report::record::{Link, Run as RunLine};
 
 use crate::adamw::AdamW;
 use crate::data::Data;
 use crate::kernels::gpus;
+use crate::memory::Demand;
 use crate::model::Model;
 use crate::outputs::record;
 use crate::plan::Planned;
@@ -33,6 +36,8 @@ pub struct Recipe<'a, M> {
     pub model: &'a M,
     pub planned: &'a Planned,
     pub optimizer: ModuleOptimizer,
+    /// Whether the program has chosen the optimizer itself, so that no flag changes it.
+    owns_optimizer: bool,
     /// The optimizer of the model's first and last layer; `None` if these two layers have the optimizer of all other
     /// layers.
     ends: Option<AdamW>,
@@ -49,10 +54,18 @@ impl<'a, M: Model> Recipe<'a, M> {
         optimizer: Option<ModuleOptimizer>,
         learning_rate: Option<ModuleLrScheduler>,
     ) -> Self {
-        let ends = if optimizer.is_none() { job.training.optimizer_of_ends() } else { None };
-        let optimizer = optimizer.unwrap_or_else(|| job.training.optimizer());
+        let owns_optimizer = optimizer.is_some();
+        let ends = if owns_optimizer { None } else { job.training.optimizer_of_ends() };
+        let optimizer = optimizer.unwrap_or_else(|| job.training.optimizer(job.running.optimizer_state));
         let learning_rate = learning_rate.unwrap_or_else(|| job.training.learning_rate.clone().into());
-        Self { job, model, planned, optimizer, ends, learning_rate }
+        Self { job, model, planned, optimizer, owns_optimizer, ends, learning_rate }
+    }
+
+    /// Returns the demand of this training for memory. `most_stages` is the largest number of stages into which the
+    /// model can be partitioned, `step` the number of the first step, and `resumed` whether the run resumes.
+    pub fn demand(&self, most_stages: usize, step: usize, resumed: bool) -> Demand<'a> {
+        let Self { job, planned, owns_optimizer, .. } = *self;
+        Demand { job, planned, most_stages, step, resumed, owns_optimizer }
     }
 
     /// Prints the names of the first and the last layer of every stage; prints nothing for a model that the user has
@@ -81,11 +94,17 @@ impl<'a, M: Model> Recipe<'a, M> {
         checkpoint: Option<Checkpoint>,
     ) -> Result<PipelineBuilder<M::Input, M::Output, M::Target>> {
         let Job { training, running, .. } = self.job;
+        let state = running.optimizer_state;
+        ensure!(
+            !self.owns_optimizer || state == OptimizerState::Device,
+            "--optimizer-state {state}: this program chooses its optimizer itself; leave the flag out, and give `Run::optimizer` \
+             an optimizer of `OptimizerState::Host.of`"
+        );
         let recompute = running.recompute.policy();
         let config = |device: &Device| {
             let config = StageConfig::new(device.clone(), self.optimizer.clone(), self.learning_rate.clone());
             let config = config.recompute(recompute);
-            let Some(adamw) = self.ends.clone() else { return config };
+            let Some(adamw) = self.ends.clone().map(|adamw| state.of(adamw)) else { return config };
             config.ends(move |optimizer, ends| optimizer.with_group(ends.exclude(without_decay()), adamw.clone(), None))
         };
         let configs = devices[0].iter().map(config).collect();

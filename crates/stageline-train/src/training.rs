@@ -12,7 +12,7 @@ use stageline::{EvalReport, Payload, Pipeline, StepReport};
 use crate::checkpoints::{self, Identity, Keeper};
 use crate::data::Data;
 use crate::evaluation::{evaluate, warn_of_mean};
-use crate::memory::{self, Demand};
+use crate::memory;
 use crate::model::Model;
 use crate::outputs::log::Log;
 use crate::outputs::progress::Progress;
@@ -82,7 +82,8 @@ impl<F> Run<F> {
         self.job.training.steps
     }
 
-    /// Replaces the optimizer that `--optimizer` names with one that the program chooses.
+    /// Replaces the optimizer that `--optimizer` names with one that the program chooses. If it shall keep its states on
+    /// the host, it is made by [`OptimizerState::of`](stageline::OptimizerState::of).
     #[must_use]
     pub fn optimizer(self, optimizer: impl Into<ModuleOptimizer>) -> Self {
         Self { optimizer: Some(optimizer.into()), ..self }
@@ -162,7 +163,7 @@ impl<F> Run<F> {
         let start = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.progress.steps as usize);
         let (mut pipeline, devices) = recipe.build(checkpoint)?;
         let most_stages = costs.as_ref().map_or(planned.stages, |costs| costs.layers().len());
-        let demand = Demand { job: &job, planned: &planned, most_stages, step: start, resumed: saved.is_some() };
+        let demand = recipe.demand(most_stages, start, saved.is_some());
         let estimate = memory::estimate(&mut pipeline, data, &demand)?;
         let keeper = Keeper::new(&job.keeping, place, identity, saved.as_ref())?;
         let tokens = (training.micro_batch_size * data.tokens_per_sample()) as f64;

@@ -70,6 +70,7 @@ pub fn estimate(estimate: &MemoryEstimate, workers: usize) -> Vec<EstimatedMemor
     let estimated = |worker: stageline::WorkerEstimate| EstimatedMemory {
         parameters: worker.parameters,
         optimizer: worker.optimizer,
+        optimizer_on_host: worker.optimizer_on_host,
         gradients: worker.gradients,
         activations: worker.activations,
         transfers: worker.transfers,

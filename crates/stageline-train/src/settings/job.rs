@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use burn::module::ParamGroup;
-use burn::optim::{AdafactorConfig, LionConfig, ModuleOptimizer, SgdConfig, decay::WeightDecayConfig};
+use burn::optim::{AdafactorConfig, LionConfig, ModuleOptimizer, Optimizer, SgdConfig, decay::WeightDecayConfig};
 use burn::tensor::Device;
 use stageline::remote::Token;
-use stageline::{Clip, DeviceName, LossScale, OnNonFinite, Precision, WarmupCosine, Watchdog, device_speeds};
+use stageline::{
+    Clip, DeviceName, LossScale, OnNonFinite, OptimizerState, Precision, WarmupCosine, Watchdog, device_speeds,
+};
 
 use super::flags::TrainingFlags;
 use super::merge::Settings;
@@ -98,6 +100,7 @@ pub struct Running {
     pub recompute: RecomputeBy,
     pub flush: FlushName,
     pub rollback: bool,
+    pub optimizer_state: OptimizerState,
     /// The memory that each device has, in bytes, as `--memory` gives it; `None` if the flag is unset.
     pub memory: Option<u64>,
     pub watchdog: Option<Watchdog>,
@@ -149,6 +152,7 @@ impl Job {
                 recompute: flags.recompute,
                 flush: flags.flush,
                 rollback: flags.rollback,
+                optimizer_state: flags.optimizer_state,
                 memory: flags.memory.map(|gigabytes| (gigabytes * 1e9) as u64),
                 watchdog: watchdog(flags.watchdog),
             },
@@ -173,28 +177,26 @@ impl Job {
 }
 
 impl Training {
-    /// Returns the optimizer that `--optimizer` names, with weight decay on all parameters except norms and biases.
-    pub fn optimizer(&self) -> ModuleOptimizer {
-        let group = without_decay();
+    /// Returns the optimizer that `--optimizer` names, with weight decay on all parameters except norms and biases. It
+    /// keeps its states in the memory `state`.
+    pub fn optimizer(&self, state: OptimizerState) -> ModuleOptimizer {
         let decay = self.weight_decay;
         match self.optimizer {
-            OptimizerName::Adamw => ModuleOptimizer::from(AdamW::new(decay)).with_group(group, AdamW::new(0.0), None),
+            OptimizerName::Adamw => with_and_without_decay(state, AdamW::new(decay), AdamW::new(0.0)),
             OptimizerName::Adafactor => {
                 // Adafactor's relative step and parameter scaling would change the configured learning rate.
                 let plain = AdafactorConfig::new().with_relative_step(false).with_scale_parameter(false);
-                let adafactor = |decay| plain.clone().with_weight_decay(decay);
-                adafactor(decay).init().with_group(group, adafactor(0.0).build(), None)
+                let adafactor = |decay| plain.clone().with_weight_decay(decay).build();
+                with_and_without_decay(state, adafactor(decay), adafactor(0.0))
             }
             OptimizerName::Lion => {
-                let lion = |decay| LionConfig::new().with_weight_decay(decay);
-                lion(decay).init().with_group(group, lion(0.0).build(), None)
+                let lion = |decay| LionConfig::new().with_weight_decay(decay).build();
+                with_and_without_decay(state, lion(decay), lion(0.0))
             }
-            OptimizerName::Muon => {
-                ModuleOptimizer::from(MuonAndAdamW::new(decay)).with_group(group, AdamW::new(0.0), None)
-            }
+            OptimizerName::Muon => with_and_without_decay(state, MuonAndAdamW::new(decay), AdamW::new(0.0)),
             OptimizerName::Sgd => {
-                let sgd = SgdConfig::new().with_weight_decay(Some(WeightDecayConfig::new(decay)));
-                sgd.init().with_group(group, SgdConfig::new().build(), None)
+                let decaying = SgdConfig::new().with_weight_decay(Some(WeightDecayConfig::new(decay)));
+                with_and_without_decay(state, decaying.build(), SgdConfig::new().build())
             }
         }
     }
@@ -205,6 +207,12 @@ impl Training {
     pub fn optimizer_of_ends(&self) -> Option<AdamW> {
         (self.optimizer == OptimizerName::Muon).then(|| AdamW::new(self.weight_decay))
     }
+}
+
+/// Returns an optimizer that steps norms and biases with `plain` and all other parameters with `decaying`, and keeps the
+/// states of both in the memory `state`.
+fn with_and_without_decay(state: OptimizerState, decaying: impl Optimizer, plain: impl Optimizer) -> ModuleOptimizer {
+    ModuleOptimizer::from(state.of(decaying)).with_group(without_decay(), state.of(plain), None)
 }
 
 /// Returns the group of the parameters that have no weight decay: norms and biases, which are recognised by their

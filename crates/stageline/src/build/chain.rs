@@ -41,7 +41,8 @@ type WithGroup = Arc<dyn Fn(ModuleOptimizer, ParamGroup) -> ModuleOptimizer + Se
 
 impl StageConfig {
     /// Creates the configuration of a stage that runs on `device` and steps its parameters with `optimizer`.
-    /// `learning_rate` is a number or a burn scheduler; a scheduler advances once per optimizer step.
+    /// `learning_rate` is a number or a burn scheduler; a scheduler advances once per optimizer step. The states of an
+    /// optimizer are on the device, or on the host if [`OptimizerState::of`](crate::OptimizerState::of) has made it.
     pub fn new(
         device: Device,
         optimizer: impl Into<ModuleOptimizer>,

@@ -14,6 +14,17 @@ pub(crate) fn is_host(_: &Device) -> bool {
     false
 }
 
+/// Returns the CPU of this host as a device; `None` in a build without the feature `flex`.
+#[cfg(feature = "flex")]
+pub(crate) fn host() -> Option<Device> {
+    Some(Device::flex())
+}
+
+#[cfg(not(feature = "flex"))]
+pub(crate) fn host() -> Option<Device> {
+    None
+}
+
 /// Whether a device belongs to another host, whose server (`stageline serve`) makes the device available.
 #[cfg(feature = "remote")]
 pub(crate) fn is_remote(device: &Device) -> bool {

@@ -11,6 +11,8 @@
 //! - the working memory of the current action;
 //! - tensors in flight: sent to another stage and not yet used up there;
 //! - from the optimizer step on, the parameters and optimizer states before that step, for a rollback.
+//!
+//! Optimizer states that are kept on the host count there, also those before the last step.
 
 use stageline_schedule::{Plan, StageMemory};
 
@@ -33,8 +35,11 @@ pub struct StageEstimate {
     pub parameters: u64,
     /// The bytes of a stage's gradients, which are summed over the micro-batches.
     pub gradients: u64,
-    /// The bytes of the state that a stage's optimizer keeps.
+    /// The bytes of the state that a stage's optimizer keeps on the stage's device.
     pub optimizer: u64,
+    /// The bytes of the state that a stage's optimizer keeps in this host's memory because of
+    /// [`OptimizerState::Host`](crate::OptimizerState); 0 if the stage's device is the host's CPU.
+    pub optimizer_on_host: u64,
     /// The bytes of the activations that a stage keeps for one micro-batch from its forward until its backward.
     pub activations: StageMemory,
     /// The working memory of one forward of the stage, in bytes: the peak during the forward, minus the memory in use
@@ -82,9 +87,14 @@ impl StageEstimate {
     /// result is at least the size of the largest parameter and its optimizer state, because both exist twice while the
     /// optimizer steps the parameter.
     pub(crate) fn flush_in_place(&self) -> u64 {
-        let state = self.optimizer as f64 / self.gradients.max(1) as f64;
         let [_, rest] = self.flush_parts();
-        rest.max((self.largest as f64 * (1.0 + state)) as u64)
+        rest.max(self.largest + self.largest_state())
+    }
+
+    /// Returns the bytes of the optimizer state of the largest parameter that the stage's own optimizer steps.
+    pub(crate) fn largest_state(&self) -> u64 {
+        let state = (self.optimizer + self.optimizer_on_host) as f64 / self.gradients.max(1) as f64;
+        (self.largest as f64 * state) as u64
     }
 
     /// Returns two parts of the working memory of the stage's optimizer step, in bytes: the new parameters and
@@ -172,6 +182,7 @@ impl MemoryEstimate {
             device: leaf.device.clone(),
             parameters: leaf.parameters,
             optimizer: 0,
+            optimizer_on_host: 0,
             flush: leaf.parameters,
             ..stage.clone()
         };
@@ -216,6 +227,7 @@ pub(crate) mod tests {
             parameters: 0,
             gradients: 0,
             optimizer: 0,
+            optimizer_on_host: 0,
             activations: StageMemory::whole(bytes),
             forward: 0,
             backward: 0,

@@ -4,10 +4,12 @@
 use std::fmt;
 
 use burn::tensor::Device;
-use stageline_schedule::{OneFOneB, Schedule};
+use stageline_schedule::Schedule;
 
-use crate::device::location::{is_host, share_memory};
+use crate::device::location::is_host;
+use crate::memory::change::Change;
 use crate::memory::estimate::MemoryEstimate;
+use crate::memory::lever::Lever;
 use crate::memory::worker_estimate::WorkerEstimate;
 
 /// The error for a training that needs more memory than a device has, with the changes of settings that would help.
@@ -22,7 +24,8 @@ pub struct DoesNotFit {
     pub needs: u64,
     /// The memory that the device with too little memory has, in bytes.
     pub has: u64,
-    /// The memory estimates of the workers on the device that has too little memory.
+    /// The memory estimates of the workers on the device that has too little memory. For the host's CPU these are also
+    /// workers of other devices that keep their optimizer states on the host.
     pub workers: Vec<WorkerEstimate>,
     /// The proposed changes of settings with which the device needs less memory: first each change of a single setting,
     /// in the order in which [`Lever`] lists the settings, and then, if no single setting is enough, one combination.
@@ -37,52 +40,6 @@ pub struct WayOut {
     pub levers: Vec<Lever>,
     /// The predicted bytes of memory that the device with too little memory needs after the settings are changed.
     pub needs: u64,
-}
-
-/// A setting of the training that can be changed to need less memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Lever {
-    /// A change of settings that saves memory: full recomputation, [`Recompute::Full`](crate::Recompute::Full), which
-    /// takes about a third more computation.
-    Recompute,
-    /// A change of settings that saves memory: more and smaller micro-batches of the same batch.
-    SmallerMicroBatches {
-        /// The number of rows (samples) of each proposed smaller micro-batch.
-        rows: usize,
-        /// The number of smaller micro-batches (M) of each replica in a step.
-        micro_batches: usize,
-    },
-    /// A change of settings that saves memory: the layers of every stage are divided into two stages, on twice as many
-    /// devices. It is proposed only if every stage has its own device and none of them is the CPU.
-    MoreStages {
-        /// The number of workers (P) after every stage was divided into two. In schedules with chunks, a worker has
-        /// several stages.
-        workers: usize,
-    },
-    /// A change of settings that saves memory: a single stage with all layers, proposed if the stages share a device.
-    /// Only one micro-batch is then live (between forward and backward) at a time.
-    OneStage,
-    /// A change of settings that saves memory: the 1F1B schedule, under which each stage keeps the activations of the
-    /// fewest micro-batches with which all stages stay at work.
-    OneFOneB,
-    /// A change of settings that saves memory: an optimizer with little or no state for each parameter.
-    LeanerOptimizer,
-}
-
-impl fmt::Display for Lever {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Recompute => write!(f, "full recomputation"),
-            Self::SmallerMicroBatches { rows, micro_batches } => {
-                write!(f, "{micro_batches} micro-batches of {rows} rows")
-            }
-            Self::OneFOneB => write!(f, "the 1f1b schedule"),
-            Self::MoreStages { workers } => write!(f, "stages on {workers} workers, each with a device of its own"),
-            Self::OneStage => write!(f, "one stage"),
-            Self::LeanerOptimizer => write!(f, "an optimizer without state, such as plain SGD"),
-        }
-    }
 }
 
 impl MemoryEstimate {
@@ -104,7 +61,7 @@ impl MemoryEstimate {
     ) -> Result<(), Box<DoesNotFit>> {
         let Some((device, needs, has)) = self.too_small(has) else { return Ok(()) };
         let ways_out = WayOut::all(self, schedule, rows, &Shortage { device: &device, needs, has }, takes);
-        let workers = self.workers_on(&device);
+        let workers = self.needs_on(&device).into_iter().map(|(_, worker)| worker).collect();
         Err(Box::new(DoesNotFit { device, needs, has, workers, ways_out }))
     }
 
@@ -114,11 +71,6 @@ impl MemoryEstimate {
         self.too_small(has).is_none()
     }
 
-    fn workers_on(&self, device: &Device) -> Vec<WorkerEstimate> {
-        let workers = self.placed_workers().into_iter().filter(|(other, _)| share_memory(other, device));
-        workers.map(|(_, worker)| worker).collect()
-    }
-
     /// Returns the first device with too little memory for its workers, with the bytes that it needs and the bytes that
     /// it has; `None` if all devices have enough. `has` returns a device's memory in bytes, if it is known.
     fn too_small(&self, has: impl Fn(&Device) -> Option<u64>) -> Option<(Device, u64, u64)> {
@@ -126,89 +78,6 @@ impl MemoryEstimate {
             let has = has(&device).filter(|has| needs > *has)?;
             Some((device, needs, has))
         })
-    }
-}
-
-/// The change of the number of stages in a proposal to save memory: no change, twice as many stages, or a single stage.
-#[derive(Clone, Copy, PartialEq)]
-enum Cut {
-    Same,
-    Twice,
-    One,
-}
-
-/// A combination of changed settings with which a training may need less memory: recomputation, micro-batch size,
-/// number of stages, schedule and optimizer.
-#[derive(Clone, Copy)]
-struct Change {
-    recompute: bool,
-    /// The number of smaller micro-batches into which the proposed change splits each micro-batch; 1 leaves the
-    /// micro-batches as they are.
-    times: usize,
-    cut: Cut,
-    one_f_one_b: bool,
-    lean: bool,
-}
-
-impl Change {
-    /// Returns all candidate changes of settings that may save memory, if a micro-batch has `rows` rows (samples), in
-    /// the order of preference. The first changes nothing, and those that change the optimizer are last.
-    fn all(rows: usize) -> Vec<Self> {
-        let sizes: Vec<_> = (1..=rows.max(1)).filter(|times| rows.is_multiple_of(*times)).collect();
-        let mut all = Vec::with_capacity(24 * sizes.len());
-        for lean in [false, true] {
-            for one_f_one_b in [false, true] {
-                for cut in [Cut::Same, Cut::Twice, Cut::One] {
-                    let with_and_without_recompute = |&times: &usize| {
-                        [false, true].map(|recompute| Self { recompute, times, cut, one_f_one_b, lean })
-                    };
-                    all.extend(sizes.iter().flat_map(with_and_without_recompute));
-                }
-            }
-        }
-        all
-    }
-
-    fn levers(self, estimate: &MemoryEstimate, rows: usize) -> Vec<Lever> {
-        let Self { recompute, times, cut, one_f_one_b, lean } = self;
-        let cut = match cut {
-            Cut::Same => None,
-            Cut::Twice => Some(Lever::MoreStages { workers: 2 * estimate.plan.workers() }),
-            Cut::One => Some(Lever::OneStage),
-        };
-        let micro_batches = estimate.plan.micro_batches() * times;
-        let size = (times > 1).then_some(Lever::SmallerMicroBatches { rows: rows / times, micro_batches });
-        let all = [recompute.then_some(Lever::Recompute), size, cut, one_f_one_b.then_some(Lever::OneFOneB)];
-        all.into_iter().chain([lean.then_some(Lever::LeanerOptimizer)]).flatten().collect()
-    }
-
-    /// Returns the memory estimate of the pipeline with this combination of changes applied; `None` if the pipeline
-    /// cannot be changed in this way.
-    fn of(self, estimate: &MemoryEstimate, schedule: &dyn Schedule) -> Option<MemoryEstimate> {
-        let estimate = if self.recompute { estimate.recomputed.as_deref()? } else { estimate };
-        let changed = match self.cut {
-            Cut::Same => estimate.clone(),
-            Cut::Twice => estimate.have_devices_to_themselves().then(|| estimate.cut_in_two())?,
-            Cut::One => estimate.in_one_stage()?,
-        };
-        let changed = if self.lean { changed.without_optimizer_states() } else { changed };
-        let (stages, micro_batches) = (changed.stages.len(), estimate.plan.micro_batches() * self.times);
-        if self.one_f_one_b && self.cut != Cut::One && estimate.plan.workers() != estimate.stages.len() {
-            return None;
-        }
-        let schedule = if self.one_f_one_b { &OneFOneB } else { schedule };
-        let plan = schedule.plan(stages, micro_batches).ok()?;
-        Some(changed.with_rows_times(1.0 / self.times as f64).under(plan))
-    }
-
-    /// Returns the bytes of memory that a device needs with this combination of changes applied; `None` if the pipeline
-    /// cannot be changed in this way. If the device's stage is cut in two, each half gets a device of its own, and the
-    /// result is the need of the larger half.
-    fn needs(self, estimate: &MemoryEstimate, schedule: &dyn Schedule, device: &Device) -> Option<u64> {
-        let changed = self.of(estimate, schedule)?;
-        let workers = changed.workers_on(device);
-        let peaks = workers.iter().map(WorkerEstimate::peak);
-        Some(if self.cut == Cut::Twice { peaks.max().unwrap_or(0) } else { peaks.sum() })
     }
 }
 
@@ -269,18 +138,33 @@ impl DoesNotFit {
         let mut text = format!("about {needs} of memory are needed on {place}, which has {has}");
         for worker in &self.workers {
             let WorkerEstimate {
-                replica, stages, parameters, optimizer, gradients, activations, transfers, kept, ..
+                replica,
+                stages,
+                parameters,
+                optimizer,
+                optimizer_on_host,
+                gradients,
+                activations,
+                transfers,
+                kept,
+                ..
             } = worker;
             let stages: Vec<_> = stages.iter().map(usize::to_string).collect();
             let stages = replica.name(format!("stage {}", stages.join(", ")));
             let (parameters, optimizer) = (Bytes(*parameters), Bytes(*optimizer));
             let (gradients, activations, transfers) = (Bytes(*gradients), Bytes(*activations), Bytes(*transfers));
-            let kept = if *kept > 0 { format!(", the previous step {}", Bytes(*kept)) } else { String::new() };
+            let beside = |what: &str, bytes: u64| match bytes {
+                0 => String::new(),
+                bytes => format!(", {what} {}", Bytes(bytes)),
+            };
+            let kept = beside("the previous step", *kept);
+            let on_host = beside("optimizer states on the host", *optimizer_on_host);
             let (compute, flush) = (Bytes(worker.compute_peak), Bytes(worker.flush_peak));
             let _ = write!(
                 text,
                 "\n  {stages}: parameters {parameters}, optimizer {optimizer}, gradients {gradients}, activations \
-                 {activations}, transfers {transfers}{kept}; at most {compute} while it computes, {flush} in the flush",
+                 {activations}, transfers {transfers}{kept}{on_host}; at most {compute} while it computes, {flush} in \
+                 the flush",
             );
         }
         for (index, way_out) in self.ways_out.iter().enumerate() {
@@ -313,23 +197,5 @@ impl fmt::Display for Bytes {
             _ => (bytes / 1e9, "GB"),
         };
         write!(f, "{size:.1} {unit}")
-    }
-}
-
-#[cfg(test)]
-#[cfg(feature = "flex")]
-mod tests {
-    use stageline_schedule::Interleaved;
-
-    use super::*;
-    use crate::memory::estimate::tests::of_activations;
-
-    #[test]
-    fn more_stages_are_counted_in_workers() {
-        let twice = Change { recompute: false, times: 1, cut: Cut::Twice, one_f_one_b: false, lean: false };
-        let estimate = of_activations(&[1.0; 4], 4);
-        assert_eq!(twice.levers(&estimate, 1), [Lever::MoreStages { workers: 8 }]);
-        let two_chunks = estimate.under(Interleaved { chunks: 2 }.plan(4, 4).unwrap());
-        assert_eq!(twice.levers(&two_chunks, 1), [Lever::MoreStages { workers: 4 }]);
     }
 }

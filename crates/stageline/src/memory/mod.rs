@@ -15,12 +15,16 @@
 //! - `worker_peaks`: the peak memory of each worker, by walks over the plan's actions and simulated spans that add up
 //!   the held activations and the tensors in flight of its stages (`in_flight`, `Row`).
 //! - `what_if`: the estimate under other settings, such as another plan, micro-batch size or number of stages.
-//! - `fit`: the check against the devices' memory (`DoesNotFit`), and the changes that would help (`WayOut`, `Lever`).
+//! - `fit`: the check against the devices' memory (`DoesNotFit`), and the changes that would help (`WayOut`).
+//! - `change`, `lever`: combinations of changed settings (`Change`), and the single settings of which they consist
+//!   (`Lever`).
 //! - `choose_recompute`: the least recomputation of each stage with which a pipeline fits its memory (`Level`).
 
+mod change;
 pub(crate) mod choose_recompute;
 pub(crate) mod estimate;
 pub(crate) mod fit;
+pub(crate) mod lever;
 pub(crate) mod rehearsal;
 pub(crate) mod what_if;
 pub(crate) mod whatever_rows;

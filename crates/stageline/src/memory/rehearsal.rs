@@ -96,6 +96,9 @@ pub(crate) struct Rehearsal<'a> {
     /// Whether the optimizers had stepped before the rehearsal (a step that only measures memory), so that their states
     /// existed already.
     pub(crate) stepped: bool,
+    /// The bytes of optimizer states that each stage moved from its device to the host in the rehearsal, which is a step
+    /// that only measures memory.
+    pub(crate) states_on_host: Vec<u64>,
     /// The events that each worker of replica 0 recorded in the rehearsal (a step that only measures memory).
     pub(crate) rows: Vec<Vec<Event>>,
 }
@@ -165,6 +168,7 @@ impl Rehearsal<'_> {
             gradients: parameters.gradients,
             // A step allocates new parameters and optimizer states, and the rollback frees both.
             optimizer: u64::try_from(-undone.kept).unwrap_or(0).saturating_sub(parameters.gradients),
+            optimizer_on_host: self.states_on_host[stage],
             activations: StageMemory {
                 forward: (forward.kept.max(0) as u64 + input) as f64,
                 input_gradient: input_gradient.max(0) as f64,

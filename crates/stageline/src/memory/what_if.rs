@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use stageline_schedule::{OneFOneB, Plan, Schedule, StageMemory};
 
-use crate::device::location::share_memory;
+use crate::device::location::{host, is_host, share_memory};
 use crate::memory::estimate::{Copies, Leaf, MemoryEstimate, StageEstimate, Steps};
 use crate::memory::whatever_rows::WhateverRows;
 
@@ -125,6 +125,7 @@ impl MemoryEstimate {
                 input_gradient: one.activations.input_gradient.max(other.activations.input_gradient),
             },
             optimizer: one.optimizer.max(other.optimizer),
+            optimizer_on_host: one.optimizer_on_host.max(other.optimizer_on_host),
             forward: one.forward.max(other.forward),
             backward: one.backward.max(other.backward),
             flush: one.flush.max(other.flush),
@@ -142,11 +143,34 @@ impl MemoryEstimate {
     pub fn without_optimizer_states(&self) -> Self {
         let without = |stage: &StageEstimate| StageEstimate {
             optimizer: 0,
+            optimizer_on_host: 0,
             flush: stage.flush.saturating_sub(stage.optimizer),
             ..stage.clone()
         };
         let recomputed = self.recomputed.as_ref().map(|recomputed| Box::new(recomputed.without_optimizer_states()));
         Self { stages: self.stages.iter().map(without).collect(), recomputed, ..self.clone() }
+    }
+
+    /// Returns the memory estimate of the same training with optimizer states on the host
+    /// ([`OptimizerState::Host`](crate::OptimizerState)); `None` if all stages are on the host's CPU or keep no states
+    /// on their devices.
+    pub(crate) fn with_states_on_host(&self) -> Option<Self> {
+        let can_move = |stage: &StageEstimate| !is_host(&stage.device) && stage.optimizer > 0;
+        if host().is_none() || !self.stages.iter().any(can_move) {
+            return None;
+        }
+        let moved = |stage: &StageEstimate| match can_move(stage) {
+            // While a parameter is stepped, its old and its new state are on the device.
+            true => StageEstimate {
+                optimizer: 0,
+                optimizer_on_host: stage.optimizer + stage.optimizer_on_host,
+                flush: stage.flush.saturating_sub(stage.optimizer) + 2 * stage.largest_state(),
+                ..stage.clone()
+            },
+            false => stage.clone(),
+        };
+        let recomputed = self.recomputed.as_ref().and_then(|recomputed| recomputed.with_states_on_host()).map(Box::new);
+        Some(Self { stages: self.stages.iter().map(moved).collect(), recomputed, ..self.clone() })
     }
 
     /// Returns the memory estimate of the same training with every stage cut in two equal parts. The plan stays that of
@@ -158,6 +182,7 @@ impl MemoryEstimate {
                 parameters: stage.parameters / 2,
                 gradients: stage.gradients / 2,
                 optimizer: stage.optimizer / 2,
+                optimizer_on_host: stage.optimizer_on_host / 2,
                 activations: StageMemory {
                     forward: stage.activations.forward / 2.0,
                     input_gradient: stage.activations.input_gradient / 2.0,
@@ -198,6 +223,7 @@ impl MemoryEstimate {
             joined.parameters += stage.parameters;
             joined.gradients += stage.gradients;
             joined.optimizer += stage.optimizer;
+            joined.optimizer_on_host += stage.optimizer_on_host;
             joined.largest = joined.largest.max(stage.largest);
             joined.forward = joined.forward.max(stage.forward);
             // A micro-batch has the gradients of all parameters at once, but needs working memory for one layer at a
@@ -225,5 +251,47 @@ impl MemoryEstimate {
             self.leaves.iter().map(|leaves| Leaf::joined(leaves).map(|leaf| vec![leaf])).collect::<Option<_>>()?;
         let one = || Self { plan, stages: vec![joined], other, leaves, recomputed: None, ..self.clone() };
         (self.stages.len() > 1).then(one)
+    }
+}
+
+#[cfg(test)]
+#[cfg(all(feature = "flex", feature = "wgpu"))]
+mod tests {
+    use burn::tensor::Device;
+
+    use super::*;
+    use crate::memory::estimate::tests::of_activations;
+    use crate::{DeviceName, Lever};
+
+    /// Tests the predicted memory of two stages whose optimizer states, twice as large as their parameters, move from a
+    /// device to the host.
+    #[test]
+    fn states_move_from_a_device_to_the_host() {
+        let gpu = DeviceName::parse_list("wgpu:0").unwrap().remove(0).open().unwrap();
+        let mut estimate = of_activations(&[0.0, 0.0], 4);
+        for stage in &mut estimate.stages {
+            (stage.parameters, stage.gradients, stage.optimizer) = (1000, 1000, 2000);
+            (stage.flush, stage.largest) = (3000, 100);
+        }
+        assert_eq!(estimate.with_states_on_host(), None, "on CPUs both memories are the same");
+        estimate.stages.iter_mut().for_each(|stage| stage.device = gpu.clone());
+        let moved = estimate.with_states_on_host().unwrap();
+        assert_eq!(estimate.devices(), [(gpu.clone(), 2 * (1000 + 2000 + 1000 + 3000))]);
+        // In the flush the device has the new parameters and two states of the largest one, and the host all states
+        // twice.
+        let on_device = 2 * (1000 + 1000 + 1000 + 2 * 200);
+        assert_eq!(moved.devices(), [(gpu.clone(), on_device), (Device::flex(), 2 * 2 * 2000)]);
+        assert_eq!(moved.with_checkpoints().devices()[1], (Device::flex(), 2 * 3 * 2000));
+
+        let short = estimate.check(|_| Some(8_000), &OneFOneB, 1, |_| true).unwrap_err();
+        let moves = |levers: &[Lever]| levers == [Lever::StatesOnHost];
+        let way_out = short.ways_out.iter().find(|way_out| moves(&way_out.levers)).unwrap();
+        assert_eq!((&short.device, way_out.needs), (&gpu, on_device));
+        let has = |device: &Device| (*device == Device::flex()).then_some(7_000);
+        let short = moved.check(has, &OneFOneB, 1, |_| true).unwrap_err();
+        assert_eq!((&short.device, short.needs, short.workers.len()), (&Device::flex(), 8_000, 2));
+        assert!(short.to_string().contains("optimizer states on the host 4.0 kB"), "{short}");
+        assert_eq!(short.ways_out.len(), 1, "{short}");
+        assert_eq!((&short.ways_out[0].levers[..], short.ways_out[0].needs), (&[Lever::LeanerOptimizer][..], 0));
     }
 }

@@ -18,8 +18,12 @@ pub struct WorkerEstimate {
     pub other: u64,
     /// The bytes of the parameters of the worker's stages, with their copies in a lower precision, if there are any.
     pub parameters: u64,
-    /// The bytes of the optimizer states of the worker's stages.
+    /// The bytes of the optimizer states that the worker's stages keep on its device.
     pub optimizer: u64,
+    /// The peak, in bytes, of the optimizer states that the worker's stages keep in this host's memory because of
+    /// [`OptimizerState::Host`](crate::OptimizerState), with their copies for a rollback and for a checkpoint. It is no
+    /// part of the worker's other peaks, and 0 for a worker on the CPU.
+    pub optimizer_on_host: u64,
     /// The bytes of the gradient sums of the worker's stages; doubled when the gradients of a batch are summed in
     /// several groups of micro-batches.
     pub gradients: u64,

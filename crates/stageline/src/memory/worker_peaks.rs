@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use burn::tensor::Device;
 use stageline_schedule::{Action, Compute, Costs, Span, Timeline, check, simulate};
 
-use crate::device::location::{is_host, share_memory};
+use crate::device::location::{host, is_host, share_memory};
 use crate::memory::estimate::{Copies, MemoryEstimate, StageEstimate, Steps};
 use crate::memory::worker_estimate::WorkerEstimate;
 use crate::model::replica::Replica;
@@ -53,16 +53,37 @@ impl MemoryEstimate {
         rows.filter_map(worker).collect()
     }
 
-    /// Returns for each device the sum of the peak memory of its workers, in bytes; all CPUs count as one device.
+    /// Returns for each device the sum of the peak memory of its workers, in bytes; all CPUs count as one device, which
+    /// also has the optimizer states that workers of other devices keep on the host.
     pub fn devices(&self) -> Vec<(Device, u64)> {
         let mut devices: Vec<(Device, u64)> = Vec::new();
+        let mut add =
+            |device: Device, more: u64| match devices.iter_mut().find(|(other, _)| share_memory(other, &device)) {
+                Some((_, bytes)) => *bytes += more,
+                None => devices.push((device, more)),
+            };
         for (device, worker) in self.placed_workers() {
-            match devices.iter_mut().find(|(other, _)| share_memory(other, &device)) {
-                Some((_, bytes)) => *bytes += worker.peak(),
-                None => devices.push((device, worker.peak())),
+            add(device, worker.peak());
+            if let Some(host) = host().filter(|_| worker.optimizer_on_host > 0) {
+                add(host, worker.optimizer_on_host);
             }
         }
         devices
+    }
+
+    /// Returns the bytes of memory that each worker needs on a device: the peak of a worker of the device, and on the
+    /// host's CPU also the optimizer states that a worker of another device keeps there. Workers that need nothing on
+    /// the device are left out.
+    pub(crate) fn needs_on(&self, device: &Device) -> Vec<(u64, WorkerEstimate)> {
+        let needs = |(own, worker): (Device, WorkerEstimate)| {
+            let bytes = match share_memory(&own, device) {
+                true => worker.peak(),
+                false if is_host(device) => worker.optimizer_on_host,
+                false => 0,
+            };
+            (bytes > 0).then_some((bytes, worker))
+        };
+        self.placed_workers().into_iter().filter_map(needs).collect()
     }
 }
 
@@ -188,8 +209,9 @@ impl Row<'_> {
             |of: fn(&StageEstimate) -> u64| stages.iter().map(|&stage| of(&self.estimate.stages[stage])).sum::<u64>();
         let (parameters, optimizer) = (sum(|stage| stage.parameters), sum(|stage| stage.optimizer));
         let gradients = sum(|stage| stage.gradients);
-        let copies = if self.estimate.copies == Copies::ForACheckpoint { parameters + optimizer } else { 0 };
-        let other = other + copies;
+        let checkpoints = u64::from(self.estimate.copies == Copies::ForACheckpoint);
+        let rollbacks = u64::from(self.estimate.rollback == Rollback::Kept);
+        let other = other + checkpoints * (parameters + optimizer);
         let resident = other + parameters + optimizer;
         // With overlapping steps: the optimizer states before the previous step, the parameters before it (as large as
         // the gradients), and its sums. When the verdict arrives depends on the operating system; a worker waits for it
@@ -201,6 +223,7 @@ impl Row<'_> {
             other,
             parameters,
             optimizer,
+            optimizer_on_host: (1 + rollbacks + checkpoints) * sum(|stage| stage.optimizer_on_host),
             gradients: if self.estimate.groups > 1 { 2 * gradients } else { gradients },
             activations,
             transfers: self.transfers,

@@ -157,15 +157,18 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         let asked = self.asked(&contexts, Pass::Train).into_iter();
         let synchronised = |asked| Asked { plan: Arc::clone(&plan), clock: Clock::Synchronised, ..asked };
         self.workers.run(&batch, asked.map(synchronised).collect())?;
-        self.workers.conclude(Verdict::Rehearse { examine: self.stepping.flush.health_every > 0 })?;
+        let examine = self.stepping.flush.health_every > 0;
+        let concluded = self.workers.conclude(Verdict::Rehearse { examine })?.into_iter();
+        let states_on_host =
+            concluded.take(self.plan().stages()).map(|stage| stage.conclusion.states_on_host).collect();
         let mut rows = self.workers.recorded()?;
         rows.truncate(self.plan().workers());
         let (stepped, groups) = (self.done.optimizer_steps > 0, self.sizes.groups);
         let buffer = self.workers.packing_buffer();
         let (threads, rollback) = (KernelThreads { cores: self.sizes.cores, buffer }, self.stepping.rollback);
         let (stages, elsewhere) = (&self.sizes.stages[0], &self.sizes.stages[1..]);
-        let rehearsal =
-            Rehearsal { plan: self.plan().clone(), stages, elsewhere, groups, threads, rollback, stepped, rows };
+        let plan = self.plan().clone();
+        let rehearsal = Rehearsal { plan, stages, elsewhere, groups, threads, rollback, stepped, states_on_host, rows };
         let backwards = rehearsal.backwards();
         Ok(rehearsal.estimate().map(|estimate| (estimate, backwards)))
     }

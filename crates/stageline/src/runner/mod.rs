@@ -72,6 +72,9 @@ pub(crate) struct Conclusion {
     /// The gradient of each trained parameter of the stage; empty unless the step returns its gradients to the caller
     /// instead of stepping the optimizer.
     pub(crate) gradients: Vec<ParameterGradient>,
+    /// The bytes of optimizer states that the optimizer step moved from the stage's device to the host; 0 if states stay
+    /// on the device.
+    pub(crate) states_on_host: u64,
 }
 
 /// A pipeline stage whose module, input and output types are erased. In a training step a worker calls `begin`, `run`

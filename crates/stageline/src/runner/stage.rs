@@ -29,7 +29,7 @@ use crate::update::finite::Culprit;
 use crate::update::flush::{Outcome, Verdict};
 use crate::update::gradient_sum::{GradientSum, Half};
 use crate::update::health::Examination;
-use crate::update::optimizer_step::Trained;
+use crate::update::optimizer_step::{Made, Trained};
 use crate::update::parameter_gradient::show;
 
 /// The kind of the pass that a stage is running, with the data that the stage needs in this pass.
@@ -292,13 +292,14 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
         };
         let examination = examine.then(|| Examination::before(module, &gradients));
         let gradients = scaling.apply(module, gradients);
-        let learning_rate = Some(self.trained.step(gradients, !verdict.counts()));
+        let Made { learning_rate, states_on_host } = self.trained.step(gradients, !verdict.counts());
         let module = self.trained.module();
         let health = examination.map(|before| before.after(self.stage, module, &self.trained.second_moments()));
         if verdict.counts() {
             self.publish(waits)?;
         }
-        Ok(Conclusion { learning_rate, health: health.unwrap_or_default(), gradients: Vec::new() })
+        let (learning_rate, health) = (Some(learning_rate), health.unwrap_or_default());
+        Ok(Conclusion { learning_rate, health, states_on_host, gradients: Vec::new() })
     }
 
     fn follow(&mut self, verdict: Verdict, waits: &Waits) -> Result<(), Stopped> {

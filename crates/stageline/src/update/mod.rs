@@ -11,6 +11,7 @@
 //! - `flush`: the report of a stage at the end of a pass (`Outcome`), the totals of all stages (`Sums`), and the common
 //!   verdict on the step (`Verdict`).
 //! - `optimizer_step`: a stage's module with its optimizer (`Trained`), whose step is committed or rolled back.
+//! - `state_memory`: the memory of optimizer states between steps, the device or the host (`OptimizerState`).
 //! - `norm`, `clip`: the gradients' global norm, and clipping by that norm or by value (`Clip`, `Scaling`).
 //! - `noise`: the gradient noise scale, from the gradients of micro-batches (`GradientNoise`, `NoiseAverage`).
 //! - `loss_scale`: a fixed or dynamic scale of the loss for f16 (`LossScale`, `Scaler`).
@@ -34,5 +35,6 @@ pub(crate) mod norm;
 pub(crate) mod optimizer_step;
 pub(crate) mod parameter_gradient;
 pub(crate) mod precision;
+pub(crate) mod state_memory;
 pub(crate) mod take_ownership;
 pub(crate) mod warmup_cosine;

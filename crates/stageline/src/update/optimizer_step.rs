@@ -12,6 +12,7 @@ use crate::state::optimizer_check::{Given, Unfit, unfit};
 use crate::state::optimizer_state;
 use crate::update::moments::second_moments;
 use crate::update::precision::{Precision, Rounding};
+use crate::update::state_memory::counting_moved;
 use crate::update::take_ownership::settle;
 use stageline_nn::params::{self, unify, zero_gradients};
 
@@ -57,6 +58,14 @@ pub(crate) enum Rollback {
     Kept,
     /// No stage keeps its state from before the step, so that an error during the flush ends the training.
     Off,
+}
+
+/// The figures of an optimizer step that a stage has made.
+pub(crate) struct Made {
+    /// The base learning rate of the step, which holds for all parameters that have no learning rate of their own.
+    pub(crate) learning_rate: f64,
+    /// The bytes of optimizer states that the step moved from the stage's device to the host.
+    pub(crate) states_on_host: u64,
 }
 
 impl<M: Module> Trained<M> {
@@ -108,10 +117,9 @@ impl<M: Module> Trained<M> {
         self.precision
     }
 
-    /// Makes one optimizer step of the stage and returns the step's base learning rate, which holds for all parameters
-    /// that have no learning rate of their own. The step is final only after [`commit`](Self::commit). A rehearsal (a
-    /// step that only measures memory) can be rolled back even if the setting `rollback` is off.
-    pub(crate) fn step(&mut self, gradients: GradientsParams, is_rehearsal: bool) -> f64 {
+    /// Makes one optimizer step of the stage. The step is final only after [`commit`](Self::commit). A rehearsal (a step
+    /// that only measures memory) can be rolled back even if the setting `rollback` is off.
+    pub(crate) fn step(&mut self, gradients: GradientsParams, is_rehearsal: bool) -> Made {
         if is_rehearsal || self.rollback == Rollback::Kept {
             let (module, optimizer) = (self.module().clone(), self.optimizer.clone());
             self.before = Some(Before { module, optimizer, learning_rate: self.learning_rate.clone() });
@@ -121,9 +129,10 @@ impl<M: Module> Trained<M> {
         let learning_rate = self.learning_rate.step();
         let base = learning_rate.base();
         let module = self.take();
-        let stepped = self.optimizer.step(learning_rate, module, gradients);
+        let optimizer = &mut self.optimizer;
+        let (stepped, states_on_host) = counting_moved(|| optimizer.step(learning_rate, module, gradients));
         self.put(unify(stepped));
-        base
+        Made { learning_rate: base, states_on_host }
     }
 
     /// Makes the stage's last optimizer step final, because all stages have stepped; the state before it is dropped.

@@ -75,8 +75,12 @@ impl Link {
 pub struct EstimatedMemory {
     /// The bytes of the parameters of the stages of one worker.
     pub parameters: u64,
-    /// The estimated bytes of the optimizer states of one worker's parameters.
+    /// The estimated bytes of the optimizer states of one worker's parameters on its device.
     pub optimizer: u64,
+    /// The estimated peak of the optimizer states that one worker keeps in the host's memory (`--optimizer-state
+    /// host`), in bytes. It is no part of `peak`.
+    #[serde(default)]
+    pub optimizer_on_host: u64,
     /// The estimated bytes of the gradients of one worker's parameters, which are summed over the micro-batches of a
     /// step.
     pub gradients: u64,

@@ -1,0 +1,122 @@
+//! The combinations of changed settings that a memory check tries ([`Change`]), with the memory that a training would
+//! need with each.
+
+use burn::tensor::Device;
+use stageline_schedule::{OneFOneB, Schedule};
+
+use crate::device::location::is_host;
+use crate::memory::estimate::MemoryEstimate;
+use crate::memory::lever::Lever;
+
+/// The change of the number of stages in a proposal to save memory: no change, twice as many stages, or a single stage.
+#[derive(Clone, Copy, PartialEq)]
+enum Cut {
+    Same,
+    Twice,
+    One,
+}
+
+/// A combination of changed settings with which a training may need less memory: recomputation, micro-batch size,
+/// number of stages, schedule, memory of optimizer states, and optimizer.
+#[derive(Clone, Copy)]
+pub(crate) struct Change {
+    recompute: bool,
+    /// The number of smaller micro-batches into which the proposed change splits each micro-batch; 1 leaves the
+    /// micro-batches as they are.
+    times: usize,
+    cut: Cut,
+    one_f_one_b: bool,
+    states_on_host: bool,
+    lean: bool,
+}
+
+impl Change {
+    /// Returns all candidate changes of settings that may save memory, if a micro-batch has `rows` rows (samples), in
+    /// the order of preference. The first changes nothing, and those that change the optimizer are last. A leaner
+    /// optimizer is not combined with states on the host, because it has few.
+    pub(crate) fn all(rows: usize) -> Vec<Self> {
+        let sizes: Vec<_> = (1..=rows.max(1)).filter(|times| rows.is_multiple_of(*times)).collect();
+        let mut all = Vec::with_capacity(36 * sizes.len());
+        for (states_on_host, lean) in [(false, false), (true, false), (false, true)] {
+            for one_f_one_b in [false, true] {
+                for cut in [Cut::Same, Cut::Twice, Cut::One] {
+                    let with_and_without_recompute = |&times: &usize| {
+                        let change = Self { recompute: false, times, cut, one_f_one_b, states_on_host, lean };
+                        [change, Self { recompute: true, ..change }]
+                    };
+                    all.extend(sizes.iter().flat_map(with_and_without_recompute));
+                }
+            }
+        }
+        all
+    }
+
+    pub(crate) fn levers(self, estimate: &MemoryEstimate, rows: usize) -> Vec<Lever> {
+        let Self { recompute, times, cut, one_f_one_b, states_on_host, lean } = self;
+        let cut = match cut {
+            Cut::Same => None,
+            Cut::Twice => Some(Lever::MoreStages { workers: 2 * estimate.plan.workers() }),
+            Cut::One => Some(Lever::OneStage),
+        };
+        let micro_batches = estimate.plan.micro_batches() * times;
+        let size = (times > 1).then_some(Lever::SmallerMicroBatches { rows: rows / times, micro_batches });
+        let all = [recompute.then_some(Lever::Recompute), size, cut, one_f_one_b.then_some(Lever::OneFOneB)];
+        let of_states = [states_on_host.then_some(Lever::StatesOnHost), lean.then_some(Lever::LeanerOptimizer)];
+        all.into_iter().chain(of_states).flatten().collect()
+    }
+
+    /// Returns the memory estimate of the pipeline with this combination of changes applied; `None` if the pipeline
+    /// cannot be changed in this way.
+    fn of(self, estimate: &MemoryEstimate, schedule: &dyn Schedule) -> Option<MemoryEstimate> {
+        let estimate = if self.recompute { estimate.recomputed.as_deref()? } else { estimate };
+        let moved = if self.states_on_host { Some(estimate.with_states_on_host()?) } else { None };
+        let estimate = moved.as_ref().unwrap_or(estimate);
+        let changed = match self.cut {
+            Cut::Same => estimate.clone(),
+            Cut::Twice => estimate.have_devices_to_themselves().then(|| estimate.cut_in_two())?,
+            Cut::One => estimate.in_one_stage()?,
+        };
+        let changed = if self.lean { changed.without_optimizer_states() } else { changed };
+        let (stages, micro_batches) = (changed.stages.len(), estimate.plan.micro_batches() * self.times);
+        if self.one_f_one_b && self.cut != Cut::One && estimate.plan.workers() != estimate.stages.len() {
+            return None;
+        }
+        let schedule = if self.one_f_one_b { &OneFOneB } else { schedule };
+        let plan = schedule.plan(stages, micro_batches).ok()?;
+        Some(changed.with_rows_times(1.0 / self.times as f64).under(plan))
+    }
+
+    /// Returns the bytes of memory that a device needs with this combination of changes applied; `None` if the pipeline
+    /// cannot be changed in this way. If the device's stage is cut in two, each half gets a device of its own, and the
+    /// result is the need of the larger half.
+    pub(crate) fn needs(self, estimate: &MemoryEstimate, schedule: &dyn Schedule, device: &Device) -> Option<u64> {
+        let changed = self.of(estimate, schedule)?;
+        let needs = changed.needs_on(device).into_iter().map(|(bytes, _)| bytes);
+        Some(if self.cut == Cut::Twice && !is_host(device) { needs.max().unwrap_or(0) } else { needs.sum() })
+    }
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use stageline_schedule::Interleaved;
+
+    use super::*;
+    use crate::memory::estimate::tests::of_activations;
+
+    #[test]
+    fn more_stages_are_counted_in_workers() {
+        let twice = Change {
+            recompute: false,
+            times: 1,
+            cut: Cut::Twice,
+            one_f_one_b: false,
+            states_on_host: false,
+            lean: false,
+        };
+        let estimate = of_activations(&[1.0; 4], 4);
+        assert_eq!(twice.levers(&estimate, 1), [Lever::MoreStages { workers: 8 }]);
+        let two_chunks = estimate.under(Interleaved { chunks: 2 }.plan(4, 4).unwrap());
+        assert_eq!(twice.levers(&two_chunks, 1), [Lever::MoreStages { workers: 4 }]);
+    }
+}

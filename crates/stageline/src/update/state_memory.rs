@@ -1,0 +1,314 @@
+//! The memory in which a stage keeps the state of its optimizer between steps: that of its device, or that of this host
+//! ([`OptimizerState`]).
+//!
+//! An optimizer steps one parameter after the other. A state on the host is copied to the device when its parameter is
+//! stepped, and copied back and freed there before the next parameter is stepped. The values are the same bits in both
+//! memories.
+
+use std::cell::Cell;
+use std::fmt;
+use std::str::FromStr;
+
+use burn::optim::{Optimizer, RecordState, StateSink, StateSource};
+use burn::tensor::{DType, Device, Tensor, TensorData};
+use burn_pack::Scalar;
+
+use crate::device::location::{host, is_host};
+
+/// The memory in which a stage keeps the state of its optimizer, such as Adam's moments, between steps.
+///
+/// [`of`](Self::of) gives an optimizer this setting:
+///
+/// ```
+/// use burn::optim::AdamWConfig;
+/// # use burn::tensor::Device;
+/// use stageline::{OptimizerState, StageConfig};
+///
+/// let optimizer = OptimizerState::Host.of(AdamWConfig::new().build());
+/// let config = StageConfig::new(Device::flex(), optimizer, 1e-3);
+/// ```
+///
+/// The setting changes no bits, and checkpoints do not depend on it: a training may resume with the other value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OptimizerState {
+    /// Optimizer states stay on the device of their stage.
+    #[default]
+    Device,
+    /// Optimizer states are in the memory of this host between steps, and on the device of their stage only while their
+    /// parameter is stepped. With AdamW in f32, the device needs 8 bytes less for each parameter, and in the flush 16
+    /// less with [`rollback`](crate::PipelineBuilder::rollback). Every step copies 8 bytes for each parameter to the
+    /// device and back. On a CPU both memories are the same, so nothing changes.
+    ///
+    /// The parameters must have the default float type of their device, which is f32 unless the program sets another
+    /// one. With others, the first step ends with an error.
+    Host,
+}
+
+impl OptimizerState {
+    /// Returns an optimizer that keeps its state in this memory. It takes the place of `optimizer` in a
+    /// [`StageConfig`](crate::StageConfig) and in burn's `ModuleOptimizer::with_group`.
+    ///
+    /// `optimizer` is one for single parameters, as burn's configurations of optimizers build it. A `ModuleOptimizer`
+    /// cannot be given, because burn does not say where it shall keep its states.
+    pub fn of<O: Optimizer>(self, optimizer: O) -> PlacedState<O> {
+        PlacedState { optimizer, memory: self }
+    }
+}
+
+impl fmt::Display for OptimizerState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Device => "device",
+            Self::Host => "host",
+        })
+    }
+}
+
+impl FromStr for OptimizerState {
+    type Err = OptimizerStateError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let named = [Self::Device, Self::Host].into_iter().find(|memory| memory.to_string() == text);
+        named.ok_or_else(|| OptimizerStateError(text.to_owned()))
+    }
+}
+
+/// The error that a text does not name the memory of optimizer states, which is `device` or `host`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no memory of optimizer states; write `device` or `host`")]
+pub struct OptimizerStateError(String);
+
+/// An optimizer that keeps its state in a given memory between steps, as [`OptimizerState::of`] makes it.
+#[derive(Clone)]
+pub struct PlacedState<O> {
+    optimizer: O,
+    memory: OptimizerState,
+}
+
+impl<O: Optimizer> Optimizer for PlacedState<O> {
+    type State<const D: usize> = KeptState<O::State<D>>;
+
+    fn step<const D: usize>(
+        &self,
+        lr: f64,
+        tensor: Tensor<D>,
+        grad: Tensor<D>,
+        state: Option<KeptState<O::State<D>>>,
+    ) -> (Tensor<D>, Option<KeptState<O::State<D>>>) {
+        let device = tensor.device();
+        let stays = self.memory == OptimizerState::Device || is_host(&device);
+        let state = state.map(|state| state.on(&device));
+        let (tensor, state) = self.optimizer.step(lr, tensor, grad, state);
+        let kept = |state: O::State<D>| match stays {
+            true => KeptState(Form::Tensors(state)),
+            false => KeptState::on_host(&state, &device),
+        };
+        (tensor, state.map(kept))
+    }
+
+    fn to_device<const D: usize>(state: KeptState<O::State<D>>, device: &Device) -> KeptState<O::State<D>> {
+        KeptState(match state.0 {
+            Form::Tensors(state) => Form::Tensors(O::to_device::<D>(state, device)),
+            // The bytes stay on the host until the parameter is stepped.
+            Form::Bytes(bytes) => Form::Bytes(bytes),
+        })
+    }
+}
+
+/// The state of an optimizer for one parameter, as tensors on a device or as bytes on the host. `S` is the type of the
+/// state as tensors.
+#[derive(Clone)]
+pub struct KeptState<S>(Form<S>);
+
+#[derive(Clone)]
+enum Form<S> {
+    Tensors(S),
+    Bytes(HostState),
+}
+
+/// The fields of the state that an optimizer keeps for one parameter, by their names in the state, in the host's
+/// memory.
+#[derive(Clone)]
+struct HostState {
+    tensors: Vec<(String, TensorData)>,
+    scalars: Vec<(String, Scalar)>,
+}
+
+impl<S: RecordState> KeptState<S> {
+    /// Copies a state from the device `from` to the host.
+    fn on_host(state: &S, from: &Device) -> Self {
+        let mut sink = StateSink::default();
+        state.state_flatten("", &mut sink);
+        let StateSink { tensors, scalars } = sink;
+        let default = DType::from(from.settings().float_dtype);
+        // burn reads lazily, and what it has read keeps the tensor's memory on the device. So the bytes are copied.
+        let copied = |(name, data): (String, TensorData)| {
+            let (shape, dtype) = (data.shape().clone(), data.dtype());
+            assert!(
+                !dtype.is_float() || dtype == default,
+                "the optimizer's `{name}` is in {dtype:?}, and burn would restore it in {default:?}, the default of the device; \
+                 keep the states of optimizers on their devices"
+            );
+            (name, TensorData::from_bytes_vec(data.as_bytes().to_vec(), shape, dtype))
+        };
+        let tensors: Vec<_> = tensors.into_iter().map(copied).collect();
+        let bytes = tensors.iter().map(|(_, data)| data.as_bytes().len() as u64).sum::<u64>();
+        MOVED.set(MOVED.get() + bytes);
+        Self(Form::Bytes(HostState { tensors, scalars }))
+    }
+
+    /// Returns the state as tensors on `device`.
+    fn on(self, device: &Device) -> S {
+        match self.0 {
+            Form::Tensors(state) => state,
+            Form::Bytes(HostState { tensors, scalars }) => {
+                let mut source = StateSource::new(scalars.into_iter().collect());
+                tensors.into_iter().for_each(|(name, data)| source.insert_tensor(name, data));
+                S::state_unflatten("", &mut source, device).expect("a state has the fields that were read from it")
+            }
+        }
+    }
+}
+
+impl<S: RecordState> RecordState for KeptState<S> {
+    fn state_flatten(&self, prefix: &str, out: &mut StateSink) {
+        match &self.0 {
+            Form::Tensors(state) => state.state_flatten(prefix, out),
+            Form::Bytes(HostState { tensors, scalars }) => {
+                tensors.iter().for_each(|(name, data)| out.push_tensor(prefix, name, data.clone()));
+                scalars.iter().for_each(|(name, value)| out.push_scalar(prefix, name, *value));
+            }
+        }
+    }
+
+    fn state_unflatten(prefix: &str, src: &mut StateSource, device: &Device) -> Option<Self> {
+        // burn names its default device, which need not be that of the stage. The first step moves the state there.
+        match host() {
+            Some(host) => Some(Self(Form::Tensors(S::state_unflatten(prefix, src, &host)?))),
+            None => Some(Self::on_host(&S::state_unflatten(prefix, src, device)?, device)),
+        }
+    }
+}
+
+thread_local! {
+    /// The number of bytes of optimizer states that the thread has moved from a device to the host.
+    static MOVED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Runs an optimizer step, and returns its result and the number of bytes of optimizer states that it moved from the
+/// device to the host. If all parameters are stepped, this is the size of the states that are kept on the host.
+pub(super) fn counting_moved<R>(step: impl FnOnce() -> R) -> (R, u64) {
+    let before = MOVED.get();
+    let result = step();
+    (result, MOVED.get() - before)
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use burn::optim::momentum::MomentumConfig;
+    use burn::optim::{
+        AdaGradConfig, AdafactorConfig, AdamConfig, AdamWConfig, AdanConfig, LambConfig, LionConfig, MuonConfig,
+        RmsPropConfig, SgdConfig,
+    };
+
+    use super::*;
+
+    const ROWS: usize = 3;
+    const COLUMNS: usize = 4;
+
+    /// Steps a matrix five times, with another gradient in each step. If `moves` is true, every state becomes bytes on
+    /// the host after its step, as it does for a GPU. Returns the bits of the matrix after each step and of the last
+    /// state.
+    fn trained<O: Optimizer>(optimizer: &O, moves: bool) -> Vec<u32> {
+        let device = Device::flex();
+        let matrix = |step: usize| {
+            let values: Vec<f32> =
+                (0..ROWS * COLUMNS).map(|at| ((at * 7 + step * 5) % 11) as f32 * 0.3 - 1.4).collect();
+            Tensor::<2>::from_data(TensorData::new(values, [ROWS, COLUMNS]), &device)
+        };
+        let bits = |data: &TensorData| data.iter::<f32>().map(f32::to_bits).collect::<Vec<_>>();
+        let (mut tensor, mut state, mut all) = (matrix(0), None, Vec::new());
+        for step in 1..6 {
+            let before = state.map(|state: KeptState<O::State<2>>| state.on(&device));
+            let (stepped, after) = optimizer.step(0.01, tensor, matrix(step), before);
+            tensor = stepped;
+            all.extend(bits(&tensor.to_data()));
+            let kept = |state: O::State<2>| match moves {
+                true => KeptState::on_host(&state, &device),
+                false => KeptState(Form::Tensors(state)),
+            };
+            state = after.map(kept);
+        }
+        let mut sink = StateSink::default();
+        state.expect("every optimizer of burn returns a state").state_flatten("7", &mut sink);
+        for (name, data) in &sink.tensors {
+            assert!(name.starts_with("7."), "{name}");
+            all.extend(bits(data));
+        }
+        all.extend(sink.scalars.iter().flat_map(|(name, value)| {
+            let bits = match *value {
+                Scalar::Float(value) => value.to_bits(),
+                Scalar::Int(value) => value as u64,
+                Scalar::UInt(value) => value,
+                Scalar::Bool(value) => value.into(),
+            };
+            assert!(name.starts_with("7."), "{name}");
+            [bits as u32, (bits >> 32) as u32]
+        }));
+        all
+    }
+
+    fn assert_same(name: &str, optimizer: &impl Optimizer) {
+        assert!(trained(optimizer, true) == trained(optimizer, false), "{name}");
+    }
+
+    #[test]
+    fn states_that_go_to_the_host_and_back_change_no_bits_of_any_optimizer() {
+        assert_same("AdamW", &AdamWConfig::new().build());
+        assert_same("AMSGrad", &AdamWConfig::new().with_amsgrad(true).build());
+        assert_same("Adam", &AdamConfig::new().build());
+        assert_same("Adan", &AdanConfig::new().build());
+        assert_same("Lamb", &LambConfig::new().build());
+        assert_same("Lion", &LionConfig::new().build());
+        assert_same("Muon", &MuonConfig::new().build());
+        assert_same("Adafactor", &AdafactorConfig::new().build());
+        assert_same("AdaGrad", &AdaGradConfig::new().build());
+        assert_same("RMSProp", &RmsPropConfig::new().build());
+        let centered = RmsPropConfig::new().with_centered(true).with_momentum(0.9);
+        assert_same("centered RMSProp", &centered.build());
+        assert_same("SGD", &SgdConfig::new().build());
+        assert_same("SGD with momentum", &SgdConfig::new().with_momentum(Some(MomentumConfig::new())).build());
+    }
+
+    #[test]
+    fn bytes_that_go_to_the_host_are_counted() {
+        let device = Device::flex();
+        let ones = || Tensor::<2>::ones([ROWS, COLUMNS], &device);
+        let (_, state) = AdamWConfig::new().build().step(0.1, ones(), ones(), None);
+        let (kept, moved) = counting_moved(|| KeptState::on_host(&state.unwrap(), &device));
+        assert_eq!(moved, 2 * (ROWS * COLUMNS * size_of::<f32>()) as u64);
+        let (_, moved) = counting_moved(|| kept.on(&device));
+        assert_eq!(moved, 0);
+    }
+
+    #[test]
+    fn a_state_that_burn_would_restore_in_another_type_is_an_error() {
+        let double = || Tensor::<1>::ones([2], (&Device::flex(), DType::F64));
+        let (_, state) = AdamWConfig::new().build().step(0.1, double(), double(), None);
+        let moved = catch_unwind(AssertUnwindSafe(|| KeptState::on_host(&state.unwrap(), &Device::flex())));
+        let message = moved.err().and_then(|panic| panic.downcast::<String>().ok()).expect("it cannot be moved");
+        assert!(message.contains("is in F64, and burn would restore it in F32"), "{message}");
+    }
+
+    #[test]
+    fn every_memory_parses_from_its_name() {
+        for memory in [OptimizerState::Device, OptimizerState::Host] {
+            assert_eq!(memory.to_string().parse(), Ok(memory));
+        }
+        let error = "gpu".parse::<OptimizerState>().unwrap_err().to_string();
+        assert_eq!(error, "`gpu` is no memory of optimizer states; write `device` or `host`");
+    }
+}
