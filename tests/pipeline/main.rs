@@ -28,6 +28,7 @@ mod lost_device;
 mod memory;
 mod noise;
 mod normalisation;
+mod optimizer_state;
 mod optimizers;
 mod parity;
 mod precision;

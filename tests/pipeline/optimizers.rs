@@ -1,11 +1,13 @@
-//! Tests of `--optimizer muon` on a model with a first layer, blocks and a last layer: Muon steps the matrices of the
-//! blocks, AdamW everything else. A resumed training has the bits of an undisturbed one.
+//! Tests of `--optimizer` and `--optimizer-state` on a model with a first layer, blocks and a last layer. Muon steps the
+//! matrices of the blocks, and AdamW everything else. A resumed training has the bits of an undisturbed one, and so has
+//! one with its optimizer states on the host.
 
 use std::path::Path;
 
+use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use stageline::Batch;
 use stageline::checkpoint::Saved;
+use stageline::{Batch, OptimizerState};
 use stageline_train::{Data, NoFlags, Program};
 
 use crate::model::{Bytes, Shape, gpt};
@@ -72,4 +74,35 @@ fn a_training_with_muon_resumes_bit_for_bit_on_another_cut() {
     let whole = trained(&[("stages", "2")]).unwrap();
     assert_eq!(trained(&[("stages", "2"), ("checkpoint", place), ("stop_after", "2")]), None);
     assert_eq!(trained(&[("resume", place), ("stages", "4")]), Some(whole));
+}
+
+#[test]
+fn states_on_the_host_give_the_same_bits_and_resume_in_the_other_memory() {
+    for optimizer in ["adamw", "adafactor", "lion", "muon", "sgd"] {
+        let with = |settings: &[(&str, &str)]| {
+            trained(&[("optimizer", optimizer)].iter().chain(settings).copied().collect::<Vec<_>>())
+        };
+        let whole = with(&[("stages", "2")]);
+        for (before, after) in [("host", "device"), ("device", "host")] {
+            let folder = tempfile::tempdir().unwrap();
+            let place = folder.path().to_str().unwrap();
+            assert_eq!(with(&[("optimizer_state", before), ("checkpoint", place), ("stop_after", "2")]), None);
+            let resumed = with(&[("optimizer_state", after), ("resume", place), ("stages", "3")]);
+            assert_eq!(resumed, whole, "{optimizer}, states on the {before} and then on the {after}");
+        }
+        assert!(whole.is_some());
+    }
+}
+
+#[test]
+fn a_programs_own_optimizer_decides_about_its_states() {
+    let own = |state: &str| {
+        let settings = [("micro_batches", "2"), ("micro_batch_size", "1"), ("steps", "1"), ("optimizer_state", state)];
+        let run = Program::<NoFlags>::new().configured(settings).unwrap();
+        let run = run.optimizer(OptimizerState::Host.of(AdamWConfig::new().build()));
+        run.train(&gpt(SHAPE, 1), &Texts).map(|trained| assert!(trained.is_some()))
+    };
+    own("device").unwrap();
+    let error = own("host").unwrap_err().to_string();
+    assert!(error.starts_with("--optimizer-state host: this program chooses its optimizer itself"), "{error}");
 }
