@@ -1,13 +1,16 @@
-//! Tests of attention on an asynchronous device: its outputs and gradients are those of attention in f64, and no tensor
-//! with a score for each pair of a query and a key is allocated.
+//! Tests of attention on an asynchronous device: its outputs and gradients are those of attention in f64, in f32 and in
+//! half precision, and no tensor with a score for each pair of a query and a key is allocated.
+
+use std::io::Write;
 
 use burn::tensor::{Device, Distribution, FloatDType, Int, Tensor};
 use stageline::nn::{AttentionHeads, causal_attention, causal_attention_within};
 
-use crate::open;
+use crate::{gpu_name, open};
 
 /// Returns the output of attention and the gradient of its input as f64 numbers, computed on the input's device and in
-/// the input's type. `starts` are the positions at which each position's document begins.
+/// the input's type. `starts` are the positions at which each position's document begins, and `upstream` is the
+/// gradient of the output, whose numbers the input's type has too.
 fn both(
     input: &Tensor<3>,
     heads: AttentionHeads,
@@ -19,34 +22,75 @@ fn both(
         Some(starts) => causal_attention_within(leaf.clone(), heads, starts),
         None => causal_attention(leaf.clone(), heads),
     };
-    let gradients = (output.clone() * upstream.clone().autodiff()).sum().backward();
+    let gradients = (output.clone().cast(upstream.dtype()) * upstream.clone().autodiff()).sum().backward();
     [output.inner(), leaf.grad(&gradients).unwrap()].map(|tensor| {
         let data = tensor.to_device(&Device::flex()).cast(FloatDType::F64).into_data();
         data.iter::<f64>().collect()
     })
 }
 
+/// Returns random queries, keys and values of `samples` samples and a random gradient of attention's output, in f32 on
+/// the host.
+fn random(heads: AttentionHeads, [samples, length, size]: [usize; 3]) -> [Tensor<3>; 2] {
+    [heads.query + 2 * heads.key_value, heads.query].map(|columns| {
+        let shape = [samples, length, columns * size];
+        Tensor::random(shape, Distribution::Uniform(-1.5, 1.5), &Device::flex())
+    })
+}
+
+fn exactly(tensor: &Tensor<3>) -> Tensor<3> {
+    tensor.clone().cast(FloatDType::F64)
+}
+
+/// Returns the largest magnitude of some numbers, but at least 1.
+fn largest(numbers: &[f64]) -> f64 {
+    numbers.iter().copied().map(f64::abs).fold(1.0, f64::max)
+}
+
 /// Asserts that attention on the device gives the output and gradient of attention in f64 on the host, within the
-/// rounding errors of f32 in the exponents of the weights and in each of up to `length` terms of a sum.
-fn check(device: &Device, heads: AttentionHeads, length: usize, size: usize, starts: Option<Vec<i64>>) {
-    let host = Device::flex();
-    let random =
-        |columns: usize| Tensor::<3>::random([2, length, columns * size], Distribution::Uniform(-1.5, 1.5), &host);
-    let (input, upstream) = (random(heads.query + 2 * heads.key_value), random(heads.query));
+/// rounding errors of f32 in the exponents of the weights and in each of up to `length` terms of a sum. `shape` has the
+/// number of samples, the length of a sample, and the size of a head.
+fn check(device: &Device, heads: AttentionHeads, shape: [usize; 3], starts: Option<Vec<i64>>) {
+    let [samples, length, _] = shape;
+    let [input, upstream] = random(heads, shape);
     let starts = |device: &Device| {
         let starts = starts.as_ref().map(|starts| Tensor::<1, Int>::from_data(starts.as_slice(), device));
-        starts.map(|starts| starts.reshape([1, length]).repeat_dim(0, 2))
+        starts.map(|starts| starts.reshape([1, length]).repeat_dim(0, samples))
     };
-    let exactly = |tensor: &Tensor<3>| tensor.clone().cast(FloatDType::F64);
-    let exact = both(&exactly(&input), heads, starts(&host), &exactly(&upstream));
+    let exact = both(&exactly(&input), heads, starts(&Device::flex()), &exactly(&upstream));
     let [on_device, upstream] = [input, upstream].map(|tensor| tensor.to_device(device));
     let found = both(&on_device, heads, starts(device), &upstream);
     for (found, exact) in found.iter().zip(&exact) {
         assert_eq!(found.len(), exact.len());
-        let largest = exact.iter().copied().map(f64::abs).fold(1.0, f64::max);
+        let largest = largest(exact);
         let apart = found.iter().zip(exact).map(|(found, exact)| (found - exact).abs()).fold(0.0, f64::max);
-        println!("{heads:?}, length {length}, size {size}: {:.1e} of {largest:.1}", apart / largest);
-        assert!(apart < 2e-5 * largest, "{heads:?}, length {length}, size {size}: {apart} of {largest}");
+        println!("{heads:?}, {shape:?}: {:.1e} of {largest:.1}", apart / largest);
+        assert!(apart < WITHIN * largest, "{heads:?}, {shape:?}: {apart} of {largest}");
+    }
+}
+
+/// The largest error of attention in f32, as a share of the largest number.
+const WITHIN: f64 = 2e-5;
+
+/// Asserts that attention on the device in half precision gives the output and gradient of attention in f64 on the host
+/// for the same rounded input. `spacing` is the distance from 1 to the next number of the type.
+///
+/// Kernels compute in f32 and round each result once. WGSL leaves open to which of the two neighbours, so the error of
+/// an output is at most the spacing of the numbers around it, beside that of f32. A gradient is also computed from the
+/// rounded output, whose error is of the same size.
+fn check_in_half_precision(device: &Device, dtype: FloatDType, spacing: f64, heads: AttentionHeads, shape: [usize; 3]) {
+    let [input, upstream] = random(heads, shape).map(|tensor| tensor.cast(dtype).cast(FloatDType::F32));
+    let exact = both(&exactly(&input), heads, None, &exactly(&upstream));
+    let (on_device, upstream) = (input.cast(dtype).to_device(device), upstream.to_device(device));
+    let found = both(&on_device, heads, None, &upstream);
+    for (kind, (found, exact)) in ["output", "gradient"].into_iter().zip(found.iter().zip(&exact)) {
+        assert_eq!(found.len(), exact.len());
+        let largest = largest(exact);
+        for (found, exact) in found.iter().zip(exact) {
+            let rounding = if kind == "output" { exact.abs() } else { 2.0 * largest };
+            let (apart, most) = ((found - exact).abs(), spacing * rounding + WITHIN * largest);
+            assert!(apart <= most, "{kind} in {dtype:?}, {heads:?}, {shape:?}: {found} instead of {exact}");
+        }
     }
 }
 
@@ -61,25 +105,43 @@ fn attention_is_that_in_f64_at_every_length() {
         for heads in
             [heads(3, 3, None), heads(4, 2, None), heads(3, 1, Some(20)), heads(2, 2, Some(1)), heads(2, 1, Some(500))]
         {
-            check(device, heads, length, 5, None);
+            check(device, heads, [2, length, 5], None);
         }
     }
-    check(device, heads(2, 1, None), 513, 64, None);
-    check(device, heads(2, 1, Some(130)), 513, 64, None);
-    check(device, heads(1, 1, None), 2048, 16, None);
-    check(device, heads(1, 1, Some(1000)), 2048, 16, None);
+    check(device, heads(2, 1, None), [2, 513, 64], None);
+    check(device, heads(2, 1, Some(130)), [1, 513, 64], None);
+    check(device, heads(1, 1, None), [1, 2048, 8], None);
+    check(device, heads(1, 1, Some(1000)), [1, 2048, 8], None);
     // A head so large that blocks have fewer rows, and one that is beyond the kernels without stored scores.
-    check(device, heads(2, 2, None), 70, 200, None);
-    check(device, heads(1, 1, None), 40, 300, None);
+    check(device, heads(2, 2, None), [2, 70, 200], None);
+    check(device, heads(1, 1, None), [2, 40, 300], None);
+}
+
+#[test]
+fn attention_in_half_precision_is_that_in_f64_rounded() {
+    let device = &open("gpu")[0];
+    for (dtype, spacing) in [(FloatDType::F16, 2.0_f64.powi(-10)), (FloatDType::BF16, 2.0_f64.powi(-7))] {
+        if !device.supports_dtype(dtype) {
+            // Written to the standard error stream itself, which the test harness does not hide.
+            let _ = writeln!(std::io::stderr(), "not tested: {} does not compute in {dtype:?}", gpu_name());
+            continue;
+        }
+        for length in [1, 33, 100] {
+            for heads in [heads(4, 2, None), heads(3, 1, Some(20))] {
+                check_in_half_precision(device, dtype, spacing, heads, [2, length, 5]);
+            }
+        }
+        check_in_half_precision(device, dtype, spacing, heads(1, 1, None), [1, 600, 16]);
+    }
 }
 
 #[test]
 fn attention_within_documents_is_that_in_f64() {
     let device = &open("gpu")[0];
     let documents = |length: usize, of: usize| (0..length).map(|at| (at / of * of) as i64).collect::<Vec<_>>();
-    check(device, heads(4, 2, None), 100, 8, Some(documents(100, 37)));
-    check(device, heads(4, 2, Some(5)), 100, 8, Some(documents(100, 3)));
-    check(device, heads(1, 1, Some(700)), 2048, 16, Some(documents(2048, 600)));
+    check(device, heads(4, 2, None), [2, 100, 8], Some(documents(100, 37)));
+    check(device, heads(4, 2, Some(5)), [2, 100, 8], Some(documents(100, 3)));
+    check(device, heads(1, 1, Some(700)), [1, 2048, 8], Some(documents(2048, 600)));
 }
 
 #[test]
@@ -99,7 +161,7 @@ fn a_nan_stays_a_nan_and_later_positions_have_no_weight() {
 #[test]
 fn no_score_is_stored() {
     let device = &open("gpu")[0];
-    let (length, heads, size) = (2048, 8, 16);
+    let (length, heads, size) = (2048, 8, 4);
     let scores = (heads * length * length * size_of::<f32>()) as u64;
     let reserved = || device.memory_pool_usage().expect("a GPU counts its memory").bytes_reserved;
     let before = reserved();
