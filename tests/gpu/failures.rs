@@ -18,7 +18,7 @@ use stageline::schedule::{OneFOneB, Schedule, ZbH1};
 use stageline::{Batch, Pipeline, Stage, StageConfig, StepError};
 use stageline_workspace::mlp::{Error, Layer, Mlp, Target, bits};
 
-use crate::{MICRO_BATCHES, SHAPE, open};
+use crate::{SHAPE, open};
 
 const WIDTH: usize = 6;
 const PER_STEP: usize = 4;
@@ -145,7 +145,7 @@ fn a_learning_rate_without_bound_ends_with_an_error_that_names_the_culprit() {
     let devices = open("gpu");
     let config = |_| StageConfig::new(devices[0].clone(), AdamWConfig::new().init(), 1e30);
     let cut = costs(SHAPE).cut(2).unwrap();
-    let builder = gpt(SHAPE, 7).pipeline(&cut, (0..2).map(config)).unwrap().micro_batches(MICRO_BATCHES);
+    let builder = gpt(SHAPE, 7).pipeline(&cut, (0..2).map(config)).unwrap().micro_batches(4);
     let mut pipeline = builder.build().unwrap();
     let error = (0..5).find_map(|step| pipeline.step(crate::batch(step)).err()).expect("the parameters must overflow");
     assert!(matches!(error, StepError::NonFinite { .. }), "{error}");

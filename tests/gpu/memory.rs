@@ -1,10 +1,14 @@
 //! Tests of memory over many training steps: the bytes in use and reserved on a GPU, and the memory of the process.
 
-use stageline::schedule::OneFOneB;
-use stageline::{DeviceMemory, Recompute};
+use burn::optim::AdamWConfig;
+use example_gpt::model::{costs, gpt};
+use stageline::{DeviceMemory, StageConfig};
 use stageline_workspace::own_process::ran_in_a_process_of_its_own;
 
-use crate::{batch, builder, open};
+use crate::{SMALL, batch_of, open};
+
+/// The number of micro-batches in a step, of two samples each. The first of two stages has both of them live at a time.
+const MICRO_BATCHES: usize = 2;
 
 /// The number of bytes by which the memory of a process may grow although nothing leaks, because allocators keep freed
 /// memory.
@@ -40,9 +44,12 @@ fn memory_does_not_grow() {
         return;
     }
     let device = open("gpu").remove(0);
-    let mut pipeline = builder("gpu", 2, OneFOneB, Recompute::Nothing).synchronise_every(1).build().unwrap();
+    let config = |_| StageConfig::new(device.clone(), AdamWConfig::new().init(), 1e-3);
+    let builder = gpt(SMALL, 7).pipeline(&costs(SMALL).cut(2).unwrap(), (0..2).map(config)).unwrap();
+    let builder = builder.micro_batches(MICRO_BATCHES).cores_per_stage(1).synchronise_every(1);
+    let mut pipeline = builder.build().unwrap();
     let mut after = |steps: std::ops::Range<usize>| {
-        let reports = steps.map(|step| pipeline.step(batch(step)).unwrap());
+        let reports = steps.map(|step| pipeline.step(batch_of(2 * MICRO_BATCHES, step)).unwrap());
         let memory = reports.last().unwrap().recording.memory().expect("a GPU's memory is measured in these steps");
         device.sync().unwrap();
         let DeviceMemory { reserved, in_use, .. } = DeviceMemory::of(&device).expect("a GPU's memory is known");

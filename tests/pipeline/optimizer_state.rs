@@ -1,8 +1,8 @@
 //! Tests of the memory of optimizer states: states on the host change no bits and no checkpoint, for every optimizer,
 //! and a training resumes with its states in the other memory.
 //!
-//! On the CPU both memories are the same, so these tests show that the setting itself changes nothing. The unit tests of
-//! `OptimizerState` and those on a GPU move states.
+//! On the CPU both memories are the same, so these tests show that the setting itself changes nothing. States are moved
+//! by the unit tests of `OptimizerState` and by the tests on a GPU.
 
 use burn::module::ParamGroup;
 use burn::optim::momentum::MomentumConfig;

@@ -82,8 +82,8 @@ impl<F> Run<F> {
         self.job.training.steps
     }
 
-    /// Replaces the optimizer that `--optimizer` names with one that the program chooses. If it shall keep its states on
-    /// the host, it is made by [`OptimizerState::of`](stageline::OptimizerState::of).
+    /// Replaces the optimizer that `--optimizer` names with one that the program chooses. An optimizer that keeps its
+    /// states on the host is made by [`OptimizerState::of`](stageline::OptimizerState::of).
     #[must_use]
     pub fn optimizer(self, optimizer: impl Into<ModuleOptimizer>) -> Self {
         Self { optimizer: Some(optimizer.into()), ..self }

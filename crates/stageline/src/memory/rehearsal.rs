@@ -96,8 +96,8 @@ pub(crate) struct Rehearsal<'a> {
     /// Whether the optimizers had stepped before the rehearsal (a step that only measures memory), so that their states
     /// existed already.
     pub(crate) stepped: bool,
-    /// The bytes of optimizer states that each stage moved from its device to the host in the rehearsal, which is a step
-    /// that only measures memory.
+    /// The bytes of optimizer states that each stage moved from its device to the host in the rehearsal (a step that
+    /// only measures memory).
     pub(crate) states_on_host: Vec<u64>,
     /// The events that each worker of replica 0 recorded in the rehearsal (a step that only measures memory).
     pub(crate) rows: Vec<Vec<Event>>,
