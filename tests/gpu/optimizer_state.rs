@@ -38,8 +38,8 @@ struct Found {
     middle: Checkpoint,
 }
 
-/// Returns a checkpoint whose tensors are copied. burn reads tensors lazily, and what it has read keeps the memory of the
-/// tensor on the device.
+/// Returns a checkpoint whose tensors are copied. burn reads tensors lazily, and what it has read keeps the memory of
+/// the tensor on the device.
 fn copied(mut checkpoint: Checkpoint) -> Checkpoint {
     let Checkpoint { parameters, optimizer, .. } = &mut checkpoint;
     for tensor in parameters.values_mut().chain(optimizer.values_mut()) {

@@ -209,8 +209,8 @@ impl Training {
     }
 }
 
-/// Returns an optimizer that steps norms and biases with `plain` and all other parameters with `decaying`. The states of
-/// both are kept in the memory `state`.
+/// Returns an optimizer that steps norms and biases with `plain` and all other parameters with `decaying`. The states
+/// of both are kept in the memory `state`.
 fn with_and_without_decay(state: OptimizerState, decaying: impl Optimizer, plain: impl Optimizer) -> ModuleOptimizer {
     ModuleOptimizer::from(state.of(decaying)).with_group(without_decay(), state.of(plain), None)
 }
