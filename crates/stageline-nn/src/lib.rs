@@ -14,6 +14,8 @@
 //! - **Backends**: split backwards, [`block`], [`selective`] and the operations that replace several of burn's run on
 //!   CPUs and on GPUs, if the crate is built with the backend. The GPU code has run on a Vulkan device in software and on
 //!   an emulated NVIDIA GPU only. There, causal attention stores no scores, so [`selective`] saves little memory.
+//! - **Fallbacks**: burn's own operations compute what a device has no kernel for, such as bf16 on a CPU.
+//!   [`finding_fallbacks`](forward::fallback::finding_fallbacks) names these operations and the reasons.
 //! - **Custom layers**: the `Backward` of a burn operation (burn's feature `extension`) passes its weight gradients to
 //!   [`put_off`] as a [`Deferred`].
 //!

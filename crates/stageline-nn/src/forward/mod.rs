@@ -7,13 +7,17 @@
 //!
 //! - `samples`: the step and the samples of the micro-batch that is computed (`Samples`), for dropout and other random
 //!   layers.
+//! - `fallback`: the operations of a forward that its device has no kernel for (`finding_fallbacks`).
+//! - `layer_path`: the place of the running layer in its stage (`in_layers`).
 //! - `flops`: the floating-point operations of a forward, which layers report (`counting_flops`).
 //! - `after_step`: effects of a forward that run after the optimizer step, such as updates of running statistics.
 //! - `recomputation`: whether the forward is a recomputation in the backward (`is_recomputation`).
 //! - `thread_scope`: thread-local values that hold for the time of a call.
 
 pub mod after_step;
+pub mod fallback;
 pub mod flops;
+pub mod layer_path;
 pub mod recomputation;
 pub mod samples;
 pub mod thread_scope;

@@ -7,6 +7,7 @@ use burn::backend::{Cube, TensorMetadata};
 use burn::tensor::{DType, Int, IntDType, Shape, Tensor};
 
 use crate::engine::Engine;
+use crate::forward::fallback::{Reason, report_fallback};
 use crate::kernels::Kernels;
 use crate::kernels::attention_blocks::AttentionHeads;
 use crate::kernels::flash::{self, FlashAttention};
@@ -38,7 +39,7 @@ fn rows(tensor: &Float) -> Tensor<2> {
 
 /// Returns the GPU backend's primitive tensor inside a burn tensor, which must have been computed from tensors of this
 /// backend.
-fn primitive<const D: usize>(tensor: Tensor<D>) -> Float {
+pub(super) fn primitive<const D: usize>(tensor: Tensor<D>) -> Float {
     Cube::plain(tensor).expect("a result of this backend's tensors is of this backend")
 }
 
@@ -48,7 +49,7 @@ fn like<const D: usize>(tensor: Tensor<D>, other: &Float) -> Float {
 }
 
 /// Returns a primitive tensor of the GPU backend as a burn tensor of rank `D`, without reshaping it.
-fn of<const D: usize>(tensor: &Float) -> Tensor<D> {
+pub(super) fn of<const D: usize>(tensor: &Float) -> Tensor<D> {
     Cube::of_plain(tensor.clone())
 }
 
@@ -82,7 +83,7 @@ pub enum Kept {
 
 /// Returns the position of the first key in each query's document, for samples that consist of one document each: all
 /// zeros, `[batch, length]`.
-fn first_positions(batch: usize, length: usize, device: &Device<Cube>) -> IntTensor<Cube> {
+pub(super) fn first_positions(batch: usize, length: usize, device: &Device<Cube>) -> IntTensor<Cube> {
     Cube::int_zeros(Shape::new([batch, length]), device, IntDType::I32)
 }
 
@@ -129,12 +130,8 @@ impl Kernels for Cube {
     type Moments = Moments<Float>;
     type Attended = Kept;
 
-    fn are_there(_: &Device<Cube>) -> bool {
-        true
-    }
-
-    fn take(dtype: DType) -> bool {
-        matches!(dtype, DType::F32 | DType::BF16 | DType::F16)
+    fn obstacle(_: &Device<Cube>, dtype: DType) -> Option<Reason> {
+        (!matches!(dtype, DType::F32 | DType::BF16 | DType::F16)).then_some(Reason::Type(dtype))
     }
 
     fn gelu_of(input: &Float, form: GeluForm) -> Float {
@@ -182,6 +179,10 @@ impl Kernels for Cube {
             let (output, logarithms) = Self::flash_attention(input.clone(), starts.clone(), heads);
             return (output.clone(), Kept::Logarithms { input: input.clone(), starts, output, logarithms });
         }
+        report_fallback("causal attention", || Reason::LargeHead {
+            size: columns / heads.columns(),
+            largest: flash::largest_head(&input.device()),
+        });
         let starts = starts.map(|starts| Tensor::from_primitive::<Cube>(starts.clone()));
         let (values, Attended { parts, weights, shares, output }) =
             causal_attention::attended(of(input), heads, starts);

@@ -9,6 +9,7 @@ use burn::backend::tensor::{Device, FloatTensor, IntTensor};
 use burn::tensor::{DType, Tensor};
 
 use crate::engine::recorded;
+use crate::forward::fallback::{Reason, report_fallback};
 use crate::kernels::attention_blocks::AttentionHeads;
 use crate::kernels::products::Products;
 use crate::kernels::variants::{GeluForm, Norm, Normalisation};
@@ -22,21 +23,8 @@ pub trait Kernels: Products {
     /// The values that the forward of causal attention keeps for its backward.
     type Attended: Clone + Debug + Send + 'static;
 
-    /// Whether the device `device` has this crate's kernels for layers; the server of a device on another host may lack
-    /// them.
-    fn are_there(device: &Device<Self>) -> bool;
-
-    /// Whether the backend's kernels accept tensors with elements of the type `dtype`. The default implementation
-    /// accepts f32 only.
-    fn take(dtype: DType) -> bool {
-        dtype == DType::F32
-    }
-
-    /// Whether the backend's kernels accept a tensor: it must have an element type that [`take`](Self::take) accepts,
-    /// and at least one element.
-    fn takes<const D: usize>(tensor: &Tensor<D>) -> bool {
-        Self::take(tensor.dtype()) && !is_empty(tensor)
-    }
+    /// Returns why a device's kernels cannot compute with elements of the type `dtype`; `None` if they can.
+    fn obstacle(device: &Device<Self>, dtype: DType) -> Option<Reason>;
 
     /// Returns the activation function GELU of every element of the tensor `input`: exact, or approximated by a
     /// hyperbolic tangent, as `form` says.
@@ -122,6 +110,16 @@ pub trait Kernels: Products {
     fn sum_of_squares(tensor: &FloatTensor<Self>) -> FloatTensor<Self>;
 }
 
+/// Whether the kernels of a device compute an operation on tensors with elements of the types `types`. If they do not,
+/// the running forward notes the reason.
+pub(crate) fn computes<B: Kernels>(operation: &'static str, device: &Device<B>, types: &[DType]) -> bool {
+    let differ = types.iter().any(|dtype| *dtype != types[0]);
+    let obstacle = if differ { Some(Reason::Types(types.to_vec())) } else { B::obstacle(device, types[0]) };
+    let Some(reason) = obstacle else { return true };
+    report_fallback(operation, || reason);
+    false
+}
+
 /// Whether a tensor has no elements, which burn's kernels for GPUs reject.
 pub(crate) fn is_empty<const D: usize>(tensor: &Tensor<D>) -> bool {
     tensor.shape().num_elements() == 0
@@ -129,24 +127,27 @@ pub(crate) fn is_empty<const D: usize>(tensor: &Tensor<D>) -> bool {
 
 /// Runs an operation that has one input by a kernel of the backend `B` and returns its output. If the input is on an
 /// autodiff device, the operation is recorded in the autodiff graph with the backward `backward`. The closure `forward`
-/// calls the kernel, and returns the output and the state that the backward needs.
+/// calls the kernel, and returns the output and the state that the backward needs. `name` is the operation's name for
+/// messages.
 ///
 /// Returns `None` if the input is empty or of another backend, if the backend has no kernel for the input's type or
 /// device, or if burn's own gradient checkpointing is on.
 pub fn operation<B: Kernels, O: Backward<B, 1>, const D: usize, const E: usize>(
+    name: &'static str,
     backward: O,
     input: &Tensor<D>,
     forward: impl FnOnce(FloatTensor<B>) -> (FloatTensor<B>, O::State),
 ) -> Option<Tensor<E>> {
-    if !B::takes(input) {
+    if is_empty(input) {
         return None;
     }
+    let types = [input.dtype()];
     if !input.device().is_autodiff() {
-        let input = B::plain(input.clone()).filter(|input| B::are_there(&input.device()))?;
+        let input = B::plain(input.clone()).filter(|input| computes::<B>(name, &input.device(), &types))?;
         return Some(B::of_plain(forward(input).0));
     }
     let (input, node) = B::tracked(input.clone())?.into_parts();
-    if !B::are_there(&input.device()) {
+    if !computes::<B>(name, &input.device(), &types) {
         return None;
     }
     let (output, state) = forward(input);

@@ -13,19 +13,16 @@ pub fn sum_of_squares<const D: usize>(tensor: Tensor<D>) -> Tensor<1> {
 }
 
 /// Returns the sum of squares of a tensor's elements as a kernel of the tensor's backend computes it. Returns `None` if
-/// the tensor is empty or recorded by autodiff, or if its device has no kernels.
+/// the tensor is empty or recorded by autodiff.
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 fn by_kernel<const D: usize>(tensor: &Tensor<D>) -> Option<Tensor<1>> {
     use std::marker::PhantomData;
-
-    use burn::backend::TensorMetadata;
 
     use crate::engine::of_their_backend;
     use crate::kernels::interface::{Kernels, is_empty};
 
     fn on_backend<B: Kernels, const D: usize>(_: PhantomData<B>, tensor: &Tensor<D>) -> Option<Tensor<1>> {
-        let tensor = B::plain(tensor.clone()).filter(|tensor| B::are_there(&tensor.device()))?;
-        Some(B::of_plain(B::sum_of_squares(&tensor)))
+        Some(B::of_plain(B::sum_of_squares(&B::plain(tensor.clone())?)))
     }
     if is_empty(tensor) {
         return None;

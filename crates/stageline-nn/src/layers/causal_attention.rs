@@ -140,7 +140,7 @@ mod one {
             Some(starts) => Some(B::indices(starts.clone())?),
             None => None,
         };
-        operation::<B, _, 3, 3>(CausalAttention, input, |input| {
+        operation::<B, _, 3, 3>("causal attention", CausalAttention, input, |input| {
             let (output, attended) = B::causal_attention(&input, heads, starts.as_ref());
             (output, State { attended, heads })
         })

@@ -77,7 +77,7 @@ mod one {
         targets: &Tensor<1, Int>,
     ) -> Option<Tensor<1>> {
         let targets = B::indices(targets.clone())?;
-        operation::<B, _, 2, 1>(CrossEntropy, logits, |logits| {
+        operation::<B, _, 2, 1>("cross-entropy", CrossEntropy, logits, |logits| {
             let [sum, kept] = B::cross_entropy(&logits, &targets);
             (sum, State { logits, targets, kept })
         })

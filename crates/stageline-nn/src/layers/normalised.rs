@@ -12,8 +12,8 @@ use burn::tensor::Tensor;
 
 use crate::autograd::split_backward::{Sum, may_put_off, put_off_any};
 use crate::engine::recorded;
-use crate::kernels::Kernels;
 use crate::kernels::variants::{Norm, Normalisation};
+use crate::kernels::{Kernels, computes, is_empty};
 
 /// The operation that represents a whole normalisation in burn's autodiff graph.
 #[derive(Debug)]
@@ -83,12 +83,16 @@ pub fn normalised<B: Kernels, const D: usize>(
     let (gamma, beta) = (scale.val(), shift.map(Param::val));
     let beta_id = shift.zip(beta.as_ref()).and_then(|(shift, beta)| may_put_off(shift, beta));
     let put_off = [may_put_off(scale, &gamma), beta_id];
-    let mut of_parameters = [gamma.dtype()].into_iter().chain(beta.as_ref().map(Tensor::dtype));
-    if !B::takes(input) || of_parameters.any(|dtype| dtype != input.dtype()) {
+    if is_empty(input) {
         return None;
     }
+    let types: Vec<_> = [input.dtype(), gamma.dtype()].into_iter().chain(beta.as_ref().map(Tensor::dtype)).collect();
+    let name = match norm.kind {
+        Norm::Layer => "layer normalisation",
+        Norm::RootMeanSquare => "RMS normalisation",
+    };
     if !input.device().is_autodiff() {
-        let input = B::plain(input.clone()).filter(|input| B::are_there(&input.device()))?;
+        let input = B::plain(input.clone()).filter(|input| computes::<B>(name, &input.device(), &types))?;
         let (gamma, beta) = (B::plain(gamma)?, beta.map(B::plain));
         let beta = match &beta {
             Some(beta) => Some(beta.as_ref()?),
@@ -99,7 +103,7 @@ pub fn normalised<B: Kernels, const D: usize>(
     }
     let (input, input_node) = B::tracked(input.clone())?.into_parts();
     let (gamma, gamma_node) = B::tracked(gamma)?.into_parts();
-    if !B::are_there(&input.device()) {
+    if !computes::<B>(name, &input.device(), &types) {
         return None;
     }
     Some(match beta {

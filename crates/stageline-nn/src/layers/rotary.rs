@@ -150,7 +150,9 @@ mod one {
         sines: &Tensor<2>,
     ) -> Option<Tensor<3>> {
         let angles = [B::plain(cosines.clone())?, B::plain(sines.clone())?];
-        operation::<B, _, 3, 3>(Rotation, input, |input| (B::rotated(&input, &angles[0], &angles[1]), angles))
+        operation::<B, _, 3, 3>("rotary embedding", Rotation, input, |input| {
+            (B::rotated(&input, &angles[0], &angles[1]), angles)
+        })
     }
 }
 

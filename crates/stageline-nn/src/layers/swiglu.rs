@@ -30,11 +30,11 @@ mod one {
     use burn::backend::autodiff::checkpoint::base::Checkpointer;
     use burn::backend::autodiff::grads::Gradients;
     use burn::backend::autodiff::ops::{Backward, Ops};
-    use burn::backend::tensor::FloatTensor;
+    use burn::backend::tensor::{Device, FloatTensor};
     use burn::tensor::Tensor;
 
     use crate::engine::recorded;
-    use crate::kernels::Kernels;
+    use crate::kernels::{Kernels, computes, is_empty};
 
     /// The operation that represents the activation function SwiGLU in burn's autodiff graph.
     #[derive(Debug)]
@@ -61,16 +61,17 @@ mod one {
         gate: &Tensor<D>,
         up: &Tensor<D>,
     ) -> Option<Tensor<D>> {
-        if !B::takes(gate) || gate.dtype() != up.dtype() {
+        if is_empty(gate) {
             return None;
         }
+        let is_taken = |device: &Device<B>| computes::<B>("SwiGLU", device, &[gate.dtype(), up.dtype()]);
         if !gate.device().is_autodiff() {
-            let gate = B::plain(gate.clone()).filter(|gate| B::are_there(&gate.device()))?;
+            let gate = B::plain(gate.clone()).filter(|gate| is_taken(&gate.device()))?;
             return Some(B::of_plain(B::swiglu(&gate, &B::plain(up.clone())?)));
         }
         let (gate, gate_node) = B::tracked(gate.clone())?.into_parts();
         let (up, up_node) = B::tracked(up.clone())?.into_parts();
-        if !B::are_there(&gate.device()) {
+        if !is_taken(&gate.device()) {
             return None;
         }
         let output = B::swiglu(&gate, &up);

@@ -29,6 +29,7 @@ use burn::backend::tensor::{Device, FloatTensor, IntTensor};
 use burn::tensor::{DType, FloatDType, TensorData};
 
 use self::numbers::numbers;
+use crate::forward::fallback::Reason;
 use crate::kernels::Kernels;
 use crate::kernels::attention_blocks::AttentionHeads;
 use crate::kernels::variants::{GeluForm, Norm, Normalisation};
@@ -42,8 +43,8 @@ impl Kernels for Flex {
     /// after the other.
     type Attended = (FloatTensor<Flex>, Arc<Vec<Vec<f32>>>);
 
-    fn are_there(_: &Device<Flex>) -> bool {
-        true
+    fn obstacle(_: &Device<Flex>, dtype: DType) -> Option<Reason> {
+        (dtype != DType::F32).then_some(Reason::Type(dtype))
     }
 
     fn gelu_of(input: &FloatTensor<Flex>, form: GeluForm) -> FloatTensor<Flex> {

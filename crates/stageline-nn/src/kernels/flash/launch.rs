@@ -34,6 +34,12 @@ fn rows(device: &CubeDevice, size: usize) -> Option<usize> {
     ROWS.into_iter().find(fits).filter(|_| size <= LARGEST_HEAD)
 }
 
+/// Returns the size, in elements, of the largest head for which a GPU can run the attention kernels; 0 if it can run
+/// them for none.
+pub fn largest_head(device: &CubeDevice) -> usize {
+    (1..=LARGEST_HEAD).rev().find(|size| fits(device, *size)).unwrap_or(0)
+}
+
 /// Whether a GPU can run the attention kernels for heads of `size` elements.
 pub fn fits(device: &CubeDevice, size: usize) -> bool {
     rows(device, size).is_some()

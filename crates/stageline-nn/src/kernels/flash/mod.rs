@@ -31,7 +31,7 @@ use burn::tensor::Shape;
 
 use crate::kernels::attention_blocks::AttentionHeads;
 
-pub use launch::fits;
+pub use launch::{fits, largest_head};
 
 /// A backend with attention kernels that store no attention scores. In their arguments, `input` is `[batch, length,
 /// (query heads + 2 x key-value heads) x size]`, and `starts`, `[batch, length]`, has the position of the first key in

@@ -1,47 +1,74 @@
-//! Executes the kernels of layers on a server of CPU devices, as clients on other hosts request them.
+//! Executes the kernels of layers on a server of CPUs or GPUs, as clients on other hosts request them ([`Served`]).
 
-use burn::backend::tensor::{FloatTensor, IntTensor};
-use burn::backend::{Flex, TensorMetadata};
+use burn::backend::tensor::{Device, FloatTensor, IntTensor};
 use burn::server::CustomOpRegistry;
-use burn::tensor::TensorData;
 use burn_ir::{BackendIr, CustomOpIr, HandleContainer};
 
-use super::name;
+use super::{ServedKernels, name};
 use crate::kernels::Kernels;
-use crate::kernels::attention_blocks::{AttentionHeads, weights_of_a_head};
-use crate::kernels::cpu::causal_attention;
-use crate::kernels::cpu::numbers::numbers;
-use crate::kernels::products::Products;
+use crate::kernels::attention_blocks::AttentionHeads;
 use crate::kernels::variants::{GeluForm, Norm, Normalisation};
 
-type Float = FloatTensor<Flex>;
+/// A backend whose kernels a server executes for clients. What a forward keeps for its backward stays on the server, as
+/// tensors that the client holds; the methods convert it to these tensors and back.
+pub trait Served: Kernels + BackendIr {
+    /// Returns the kernels of a device of this backend.
+    fn kernels(device: &Device<Self>) -> ServedKernels;
 
-/// An operation that a client on another host requested from this server of CPU devices, and all tensors that the
-/// server stores, among them the operation's inputs.
-struct Call<'a> {
-    tensors: &'a mut HandleContainer<<Flex as BackendIr>::Handle>,
+    /// Converts the moments of a normalisation's input rows to one tensor `[rows, 2]` in f32: each row's mean, which is 0
+    /// for RMS normalisation, and the reciprocal of its standard deviation or root mean square.
+    fn sent_moments(moments: Self::Moments) -> FloatTensor<Self>;
+
+    /// Converts the tensor `[rows, 2]` that [`sent_moments`](Self::sent_moments) returned to the moments of a
+    /// normalisation of the kind `norm`.
+    fn received_moments(moments: FloatTensor<Self>, norm: Norm) -> Self::Moments;
+
+    /// Returns the outputs of causal attention for a client, given what [`Kernels::causal_attention`] returned: first the
+    /// attention itself, and then the tensors that the backward needs, except attention's input.
+    fn sent_attention(output: FloatTensor<Self>, attended: Self::Attended) -> Vec<FloatTensor<Self>>;
+
+    /// Returns the gradient of causal attention's input, given the tensors that the client held for the backward
+    /// (`kept`), the positions of the first key in each query's document, if the backward needs them, and the gradient of
+    /// the output.
+    fn received_attention(
+        kept: Vec<FloatTensor<Self>>,
+        starts: Option<IntTensor<Self>>,
+        heads: AttentionHeads,
+        gradient: FloatTensor<Self>,
+    ) -> FloatTensor<Self>;
+}
+
+/// An operation that a client on another host requested from this server, and all tensors that the server stores, among
+/// them the operation's inputs.
+struct Call<'a, B: BackendIr> {
+    tensors: &'a mut HandleContainer<B::Handle>,
     asked: &'a CustomOpIr,
 }
 
 /// Gives access to the inputs and scalar arguments of the operation that a client on another host requested from this
 /// server. An input must be taken at most once, because the server may drop a tensor when it is taken.
-impl Call<'_> {
+impl<B: BackendIr> Call<'_, B> {
     /// Takes the float tensor that is input number `index` (from 0) of the operation that a client requested from this
     /// server, and returns it.
-    fn float(&mut self, index: usize) -> Float {
-        self.tensors.get_float_tensor::<Flex>(&self.asked.inputs[index])
+    fn float(&mut self, index: usize) -> FloatTensor<B> {
+        self.tensors.get_float_tensor::<B>(&self.asked.inputs[index])
     }
 
     /// Takes the float tensor that is input number `index` (from 0) of the operation that a client requested from this
     /// server, and returns it; `None` if the request lacks this optional input, such as a bias.
-    fn optional(&mut self, index: usize) -> Option<Float> {
+    fn optional(&mut self, index: usize) -> Option<FloatTensor<B>> {
         (index < self.asked.inputs.len()).then(|| self.float(index))
     }
 
     /// Takes the integer tensor that is input number `index` (from 0) of the operation that a client requested from
     /// this server, and returns it.
-    fn int(&mut self, index: usize) -> IntTensor<Flex> {
-        self.tensors.get_int_tensor::<Flex>(&self.asked.inputs[index])
+    fn int(&mut self, index: usize) -> IntTensor<B> {
+        self.tensors.get_int_tensor::<B>(&self.asked.inputs[index])
+    }
+
+    /// Returns the number of the operation's inputs that are float tensors. Such inputs come before integer tensors.
+    fn floats(&self) -> usize {
+        self.asked.inputs.iter().filter(|input| input.dtype.is_float()).count()
     }
 
     /// Returns the scalar argument with the number `index` (from 0) of the operation that a client requested from this
@@ -70,60 +97,92 @@ impl Call<'_> {
     }
 }
 
-/// Adds all kernels of this crate to the operations that a server of CPU devices executes for its clients, and returns
-/// the extended registry.
-pub fn operations(mut registry: CustomOpRegistry<Flex>) -> CustomOpRegistry<Flex> {
-    let mut add = |name: &str, operation: fn(&mut Call) -> Vec<Float>| {
+/// The function by which a server computes one operation: it takes the inputs from the call, and returns the outputs.
+type Operation<B> = fn(&mut Call<B>) -> Vec<FloatTensor<B>>;
+
+/// Adds all kernels of this crate to the operations that a server of the backend `B` executes for its clients, and
+/// returns the extended registry.
+pub fn operations<B: Served>(mut registry: CustomOpRegistry<B>) -> CustomOpRegistry<B> {
+    let layers = elementwise::<B>().into_iter().chain(normalisations::<B>()).chain(attention_and_loss::<B>());
+    for (name, operation) in layers.chain(sums::<B>()) {
         registry.register(name, move |tensors, asked, _| {
-            let outputs = operation(&mut Call { tensors, asked });
+            let outputs = operation(&mut Call::<B> { tensors, asked });
             for (asked, output) in asked.outputs.iter().zip(outputs) {
-                tensors.register_float_tensor::<Flex>(&asked.id, output);
+                tensors.register_float_tensor::<B>(&asked.id, output);
             }
         });
-    };
-    add(name::GELU, |call| vec![Flex::gelu_of(&call.float(0), call.form())]);
-    add(name::GELU_TO_INPUT, |call| vec![Flex::gelu_to_input(&call.float(0), &call.float(1), call.form())]);
-    add(name::SWIGLU, |call| vec![Flex::swiglu(&call.float(0), &call.float(1))]);
-    add(name::SWIGLU_TO_INPUTS, |call| Flex::swiglu_to_inputs(&call.float(0), &call.float(1), &call.float(2)).into());
-    add(name::ROTATED, |call| vec![Flex::rotated(&call.float(0), &call.float(1), &call.float(2))]);
-    add(name::LAYER_NORM, |call| {
-        let norm = Normalisation { kind: call.norm(), epsilon: call.number(1) as f32 };
-        let beta = call.optional(2);
-        let (output, moments) = Flex::normalised(&call.float(0), &call.float(1), beta.as_ref(), norm);
-        vec![output, moments]
-    });
-    add(name::LAYER_NORM_TO_INPUT, |call| {
-        let norm = call.norm();
-        vec![Flex::normalised_to_input(&call.float(0), &call.float(1), &call.float(2), &call.float(3), norm)]
-    });
-    add(name::LAYER_NORM_TO_PARAMETERS, |call| {
-        Flex::normalised_to_parameters(&call.float(0), &call.float(1), &call.float(2)).into()
-    });
-    add(name::CAUSAL_ATTENTION, |call| {
-        let starts = (call.asked.inputs.len() > 1).then(|| call.int(1));
-        let (output, (_, weights)) = Flex::causal_attention(&call.float(0), call.heads(), starts.as_ref());
-        let weights = weights.concat();
-        let size = weights.len();
-        vec![output, Float::from_data(TensorData::new(weights, [size]))]
-    });
-    add(name::CAUSAL_ATTENTION_TO_INPUT, |call| {
-        let (input, weights, gradient) = (call.float(0).to_contiguous(), call.float(1), call.float(2));
-        let weights_per_head = weights_of_a_head(input.shape()[1], call.heads());
-        let weights: Vec<_> = numbers(&weights).chunks_exact(weights_per_head.max(1)).collect();
-        vec![causal_attention::to_input(&input, call.heads(), &weights, &gradient.to_contiguous())]
-    });
-    add(name::CROSS_ENTROPY, |call| Flex::cross_entropy(&call.float(0), &call.int(1)).into());
-    add(name::CROSS_ENTROPY_TO_LOGITS, |call| {
-        let targets = call.int(1);
-        vec![Flex::cross_entropy_to_logits(&call.float(0), &targets, &call.float(2), &call.float(3))]
-    });
-    add(name::SUM_OF_SQUARES, |call| vec![Flex::sum_of_squares(&call.float(0))]);
-    add(name::PRODUCT, |call| {
-        let bias = call.optional(2);
-        vec![Flex::product(call.float(0), call.float(1), bias)]
-    });
-    add(name::TO_INPUT, |call| vec![Flex::to_input(call.float(0), call.float(1))]);
-    add(name::TO_WEIGHT, |call| vec![Flex::to_weight(call.float(0), call.float(1))]);
-    add(name::TO_BIAS, |call| vec![Flex::to_bias(call.float(0))]);
+    }
     registry
+}
+
+/// Returns the activation functions and the rotary embedding, by the names of the requests.
+fn elementwise<B: Served>() -> [(&'static str, Operation<B>); 5] {
+    [
+        (name::GELU, |call| vec![B::gelu_of(&call.float(0), call.form())]),
+        (name::GELU_TO_INPUT, |call| vec![B::gelu_to_input(&call.float(0), &call.float(1), call.form())]),
+        (name::SWIGLU, |call| vec![B::swiglu(&call.float(0), &call.float(1))]),
+        (name::SWIGLU_TO_INPUTS, |call| B::swiglu_to_inputs(&call.float(0), &call.float(1), &call.float(2)).into()),
+        (name::ROTATED, |call| vec![B::rotated(&call.float(0), &call.float(1), &call.float(2))]),
+    ]
+}
+
+/// Returns the normalisations of rows and their gradients, by the names of the requests.
+fn normalisations<B: Served>() -> [(&'static str, Operation<B>); 3] {
+    [
+        (name::LAYER_NORM, |call| {
+            let norm = Normalisation { kind: call.norm(), epsilon: call.number(1) as f32 };
+            let beta = call.optional(2);
+            let (output, moments) = B::normalised(&call.float(0), &call.float(1), beta.as_ref(), norm);
+            vec![output, B::sent_moments(moments)]
+        }),
+        (name::LAYER_NORM_TO_INPUT, |call| {
+            let (norm, moments) = (call.norm(), call.float(2));
+            let moments = B::received_moments(moments, norm);
+            vec![B::normalised_to_input(&call.float(0), &call.float(1), &moments, &call.float(3), norm)]
+        }),
+        (name::LAYER_NORM_TO_PARAMETERS, |call| {
+            // The mean that an RMS normalisation sends is 0, so both kinds have the same gradients of parameters.
+            let moments = B::received_moments(call.float(1), Norm::Layer);
+            B::normalised_to_parameters(&call.float(0), &moments, &call.float(2)).into()
+        }),
+    ]
+}
+
+/// Returns causal attention, the cross-entropy and their gradients, by the names of the requests.
+fn attention_and_loss<B: Served>() -> [(&'static str, Operation<B>); 4] {
+    [
+        (name::CAUSAL_ATTENTION, |call| {
+            let starts = (call.asked.inputs.len() > 1).then(|| call.int(1));
+            let (output, attended) = B::causal_attention(&call.float(0), call.heads(), starts.as_ref());
+            B::sent_attention(output, attended)
+        }),
+        (name::CAUSAL_ATTENTION_TO_INPUT, |call| {
+            let last = call.floats() - 1;
+            let kept = (0..last).map(|index| call.float(index)).collect();
+            let gradient = call.float(last);
+            let starts = (call.asked.inputs.len() > last + 1).then(|| call.int(last + 1));
+            vec![B::received_attention(kept, starts, call.heads(), gradient)]
+        }),
+        (name::CROSS_ENTROPY, |call| B::cross_entropy(&call.float(0), &call.int(1)).into()),
+        (name::CROSS_ENTROPY_TO_LOGITS, |call| {
+            let targets = call.int(1);
+            vec![B::cross_entropy_to_logits(&call.float(0), &targets, &call.float(2), &call.float(3))]
+        }),
+    ]
+}
+
+/// Returns the products of linear layers and their gradients, the gradient of an embedding's table and the sum of
+/// squares, by the names of the requests.
+fn sums<B: Served>() -> [(&'static str, Operation<B>); 6] {
+    [
+        (name::SUM_OF_SQUARES, |call| vec![B::sum_of_squares(&call.float(0))]),
+        (name::PRODUCT, |call| {
+            let bias = call.optional(2);
+            vec![B::product(call.float(0), call.float(1), bias)]
+        }),
+        (name::TO_INPUT, |call| vec![B::to_input(call.float(0), call.float(1))]),
+        (name::TO_WEIGHT, |call| vec![B::to_weight(call.float(0), call.float(1))]),
+        (name::TO_BIAS, |call| vec![B::to_bias(call.float(0))]),
+        (name::TO_TABLE, |call| vec![B::to_table(call.float(0), call.float(1), call.int(2))]),
+    ]
 }

@@ -2,31 +2,42 @@
 //!
 //! Input: handles of tensors that are on the server. Output: handles of the results, which stay on the server. Each
 //! kernel is one custom operation of burn's remote protocol, so a stage computes the same bits on another host as on
-//! this one. If a server does not have these kernels, or its devices have none, burn's own operations are used. This
-//! folder must not read tensors back to this host, and must not open connections: that is the task of `stageline`.
+//! this one. The client must know the server's kernels ([`ServedKernels`]), because they decide what a forward keeps for
+//! its backward; burn's own operations are used on a device whose kernels it does not know, and the forward notes that.
+//! This folder must not read tensors back to this host, and must not open connections: that is the task of `stageline`.
 //!
-//! - `done`: the execution of the kernels on a server of CPU devices.
+//! - `served_kernels`: the kernels of the connected devices of other hosts.
+//! - `done`: the execution of the kernels on a server (`Served`).
+//! - `cpu`, `gpu`: what the kernels of CPUs and of GPUs keep for their backwards, as tensors that a client holds.
 
 #[cfg(all(feature = "serve", feature = "flex"))]
+mod cpu;
+#[cfg(feature = "serve")]
 pub mod done;
+#[cfg(all(feature = "serve", feature = "gpu"))]
+mod gpu;
+mod served_kernels;
 
-use burn::backend::ops::ModuleOps;
+pub use served_kernels::{ServedKernels, set_kernels};
+
+use burn::backend::ops::{FloatTensorOps, ModuleOps};
 use burn::backend::tensor::{Device, FloatTensor, IntTensor};
 use burn::backend::{Remote, TensorMetadata};
 use burn::remote::CustomOpClient;
-use burn::tensor::{DType, Shape};
+use burn::tensor::{DType, FloatDType, Shape};
 use burn_ir::{CustomOpIr, ScalarIr, TensorIr};
-use parking_lot::RwLock;
 
+use crate::forward::fallback::{Reason, report_fallback};
 use crate::kernels::Kernels;
 use crate::kernels::attention_blocks::{AttentionHeads, weights_of_a_head};
-use crate::kernels::products::Products;
+use crate::kernels::products::{Products, added_up};
 use crate::kernels::variants::{GeluForm, Norm, Normalisation};
+use served_kernels::kernels_of;
 
 /// The names by which a client requests this crate's operations from a server on another host.
 pub mod name {
-    /// The name of the operation that asks a server on another host for its greeting: its version, and whether it has
-    /// this crate's kernels.
+    /// The name of the operation that asks a server on another host for its greeting: its version, and the kernels of
+    /// the asked device.
     pub const HELLO: &str = "stageline/hello";
     /// The name of the operation that asks a server on another host for the random numbers that identify its process.
     pub const PROCESS: &str = "stageline/process";
@@ -50,23 +61,11 @@ pub mod name {
     pub(crate) const TO_INPUT: &str = "stageline/to_input";
     pub(crate) const TO_WEIGHT: &str = "stageline/to_weight";
     pub(crate) const TO_BIAS: &str = "stageline/to_bias";
+    pub(crate) const TO_TABLE: &str = "stageline/to_table";
 }
 
 /// The number of 64-bit words in which the id of a server, which has 32 bytes, is sent to other hosts.
 pub const ID_WORDS: usize = 4;
-
-/// The connected devices of other hosts whose servers have this crate's kernels.
-static WITH_KERNELS: RwLock<Vec<Device<Remote>>> = RwLock::new(Vec::new());
-
-/// Records whether the server of a device on another host has this crate's kernels. If it lacks them, layers use burn's
-/// own operations on that device.
-pub fn set_has_kernels(device: &Device<Remote>, has_kernels: bool) {
-    let mut devices = WITH_KERNELS.write();
-    devices.retain(|other| other != device);
-    if has_kernels {
-        devices.push(device.clone());
-    }
-}
 
 type Float = FloatTensor<Remote>;
 
@@ -115,6 +114,13 @@ fn weights(shape: &Shape, heads: AttentionHeads) -> (Shape, DType) {
     (Shape::new([samples * heads.query * weights_of_a_head(length, heads)]), DType::F32)
 }
 
+/// Returns the shape and type of causal attention's input, given the gradient of its output, `[batch, length, query
+/// heads x size]`.
+fn input_of(gradient: &Float, heads: AttentionHeads) -> (Shape, DType) {
+    let shape = gradient.shape();
+    (Shape::new([shape[0], shape[1], shape[2] / heads.query * heads.columns()]), gradient.dtype())
+}
+
 /// Returns the scalar arguments that describe heads of attention in a request to a server: the numbers of query heads,
 /// of key-value heads and of keys in the window. A window of 0 stands for no window, because a window has at least one
 /// key.
@@ -126,7 +132,7 @@ fn scalars(heads: AttentionHeads) -> Vec<ScalarIr> {
 impl Products for Remote {
     fn product(input: Float, weight: Float, bias: Option<Float>) -> Float {
         let device = input.device();
-        if !Self::are_there(&device) {
+        if kernels_of(&device).is_none() {
             return Self::linear(input, weight, bias);
         }
         let shape = Shape::new([input.shape()[0], weight.shape()[1]]);
@@ -138,7 +144,7 @@ impl Products for Remote {
 
     fn to_input(weight: Float, gradient: Float) -> Float {
         let device = gradient.device();
-        if !Self::are_there(&device) {
+        if kernels_of(&device).is_none() {
             return Self::linear_x_backward(weight, gradient);
         }
         let output = (Shape::new([gradient.shape()[0], weight.shape()[0]]), gradient.dtype());
@@ -148,7 +154,7 @@ impl Products for Remote {
 
     fn to_weight(input: Float, gradient: Float) -> Float {
         let device = gradient.device();
-        if !Self::are_there(&device) {
+        if kernels_of(&device).is_none() {
             return Self::linear_weight_backward(input, gradient);
         }
         let output = (Shape::new([input.shape()[1], gradient.shape()[1]]), gradient.dtype());
@@ -158,23 +164,63 @@ impl Products for Remote {
 
     fn to_bias(gradient: Float) -> Float {
         let device = gradient.device();
-        if !Self::are_there(&device) {
+        if kernels_of(&device).is_none() {
             return Self::linear_bias_backward(gradient);
         }
         let output = (Shape::new([gradient.shape()[1]]), gradient.dtype());
         let [output] = ask(&device, name::TO_BIAS, vec![gradient.into_ir()], Vec::new(), [output]);
         output
     }
+
+    fn to_table(table: Float, gradient: Float, indices: IntTensor<Self>) -> Float {
+        let device = gradient.device();
+        if kernels_of(&device).is_none() {
+            return added_up::<Self>(table, gradient, indices);
+        }
+        let output = (table.shape(), gradient.dtype());
+        let inputs = vec![table.into_ir(), gradient.into_ir(), indices.into_ir()];
+        let [output] = ask(&device, name::TO_TABLE, inputs, Vec::new(), [output]);
+        output
+    }
+}
+
+/// The tensors on a server that the backward of causal attention needs; they depend on the server's kernels.
+#[derive(Clone, Debug)]
+pub struct Attended {
+    /// The float tensors that the backward of causal attention needs. On a CPU these are its input and the attention
+    /// weights of all query heads of all samples in one vector. On a GPU they are the input, the output and the
+    /// logarithms of the sums of exponentiated scores, or for large heads the output and the tensors from which the
+    /// scores are known.
+    kept: Vec<Float>,
+    /// The positions of the first key in each query's document; `None` for samples of one document, and if the backward
+    /// does not need them.
+    starts: Option<IntTensor<Remote>>,
+}
+
+/// Returns the shapes and types of the tensors that causal attention with stored scores keeps on a GPU besides its
+/// output: all queries, keys and values, the attention weights, and the reciprocals of their sums.
+fn stored(input: &Float, heads: AttentionHeads) -> [(Shape, DType); 3] {
+    let (shape, dtype) = like(input);
+    let (batch, length, size) = (shape[0], shape[1], shape[2] / heads.columns());
+    let (grouped, queries) = (batch * heads.key_value, heads.group() * length);
+    [
+        (Shape::new([batch * heads.columns(), length, size]), dtype),
+        (Shape::new([grouped, queries, length]), dtype),
+        (Shape::new([grouped, queries, 1]), DType::F32),
+    ]
 }
 
 impl Kernels for Remote {
     type Moments = Float;
-    /// The values that the backward of causal attention needs: its input, and the attention weights of all query heads
-    /// of all samples in one vector.
-    type Attended = (Float, Float);
+    type Attended = Attended;
 
-    fn are_there(device: &Device<Remote>) -> bool {
-        WITH_KERNELS.read().contains(device)
+    fn obstacle(device: &Device<Remote>, dtype: DType) -> Option<Reason> {
+        let is_taken = match kernels_of(device) {
+            None => return Some(Reason::UnknownServer),
+            Some(ServedKernels::Cpu) => dtype == DType::F32,
+            Some(ServedKernels::Gpu { .. }) => matches!(dtype, DType::F32 | DType::BF16 | DType::F16),
+        };
+        (!is_taken).then_some(Reason::Type(dtype))
     }
 
     fn gelu_of(input: &Float, form: GeluForm) -> Float {
@@ -220,35 +266,57 @@ impl Kernels for Remote {
 
     fn normalised_to_parameters(input: &Float, moments: &Float, gradient: &Float) -> [Float; 2] {
         let shape = input.shape();
-        let output = || (Shape::new([shape[shape.num_dims() - 1]]), DType::F32);
+        let output = || (Shape::new([shape[shape.num_dims() - 1]]), gradient.dtype());
         let inputs = [input, moments, gradient].map(ir).to_vec();
         ask(&input.device(), name::LAYER_NORM_TO_PARAMETERS, inputs, Vec::new(), [output(), output()])
     }
 
-    fn causal_attention(
-        input: &Float,
-        heads: AttentionHeads,
-        starts: Option<&IntTensor<Remote>>,
-    ) -> (Float, Self::Attended) {
-        let shape = input.shape();
-        let output = Shape::new([shape[0], shape[1], shape[2] / heads.columns() * heads.query]);
-        let outputs = [(output, DType::F32), weights(&shape, heads)];
+    fn causal_attention(input: &Float, heads: AttentionHeads, starts: Option<&IntTensor<Remote>>) -> (Float, Attended) {
+        let (device, shape, size) = (input.device(), input.shape(), input.shape()[2] / heads.columns());
+        let output = (Shape::new([shape[0], shape[1], size * heads.query]), input.dtype());
         let inputs = [ir(input)].into_iter().chain(starts.map(|starts| starts.clone().into_ir())).collect();
-        let [output, weights] = ask(&input.device(), name::CAUSAL_ATTENTION, inputs, scalars(heads), outputs);
-        (output, (input.clone(), weights))
+        match kernels_of(&device) {
+            Some(ServedKernels::Gpu { largest_head }) if size <= largest_head => {
+                let logarithms = (Shape::new([shape[0], heads.query, shape[1]]), DType::F32);
+                let outputs = [output, logarithms];
+                let [output, logarithms] = ask(&device, name::CAUSAL_ATTENTION, inputs, scalars(heads), outputs);
+                let kept = vec![input.clone(), output.clone(), logarithms];
+                (output, Attended { kept, starts: starts.cloned() })
+            }
+            Some(ServedKernels::Gpu { largest_head: largest }) => {
+                report_fallback("causal attention", || Reason::LargeHead { size, largest });
+                let [parts, weights, shares] = stored(input, heads);
+                let outputs = [output, parts, weights, shares];
+                let kept = ask(&device, name::CAUSAL_ATTENTION, inputs, scalars(heads), outputs);
+                (kept[0].clone(), Attended { kept: kept.to_vec(), starts: None })
+            }
+            // Only devices with kernels are asked for attention.
+            Some(ServedKernels::Cpu) | None => {
+                let outputs = [output, weights(&shape, heads)];
+                let [output, weights] = ask(&device, name::CAUSAL_ATTENTION, inputs, scalars(heads), outputs);
+                (output, Attended { kept: vec![input.clone(), weights], starts: None })
+            }
+        }
     }
 
-    fn causal_attention_to_input((input, weights): &Self::Attended, heads: AttentionHeads, gradient: &Float) -> Float {
-        let inputs = [input, weights, gradient].map(ir).to_vec();
-        let output = [like(input)];
-        let [output] = ask(&input.device(), name::CAUSAL_ATTENTION_TO_INPUT, inputs, scalars(heads), output);
+    fn causal_attention_to_input(attended: &Attended, heads: AttentionHeads, gradient: &Float) -> Float {
+        let Attended { kept, starts } = attended;
+        let starts = starts.iter().map(|starts| starts.clone().into_ir());
+        let inputs = kept.iter().chain([gradient]).map(ir).chain(starts).collect();
+        let (device, input) = (gradient.device(), input_of(gradient, heads));
+        let [output] = ask(&device, name::CAUSAL_ATTENTION_TO_INPUT, inputs, scalars(heads), [input]);
         output
     }
 
     fn cross_entropy(logits: &Float, targets: &IntTensor<Remote>) -> [Float; 2] {
         let inputs = vec![ir(logits), targets.clone().into_ir()];
         let sum = (Shape::new([1]), DType::F32);
-        ask(&logits.device(), name::CROSS_ENTROPY, inputs, Vec::new(), [sum, pairs(logits)])
+        let kept = match kernels_of(&logits.device()) {
+            // A GPU keeps the log-likelihood of every class.
+            Some(ServedKernels::Gpu { .. }) => (logits.shape(), DType::F32),
+            Some(ServedKernels::Cpu) | None => pairs(logits),
+        };
+        ask(&logits.device(), name::CROSS_ENTROPY, inputs, Vec::new(), [sum, kept])
     }
 
     fn cross_entropy_to_logits(logits: &Float, targets: &IntTensor<Remote>, scales: &Float, gradient: &Float) -> Float {
@@ -258,6 +326,10 @@ impl Kernels for Remote {
     }
 
     fn sum_of_squares(tensor: &Float) -> Float {
+        if kernels_of(&tensor.device()).is_none() {
+            let wide = Self::float_cast(tensor.clone(), FloatDType::F64);
+            return Self::float_sum(Self::float_mul(wide.clone(), wide));
+        }
         let sum = (Shape::new([1]), DType::F64);
         let [sum] = ask(&tensor.device(), name::SUM_OF_SQUARES, vec![ir(tensor)], Vec::new(), [sum]);
         sum

@@ -15,7 +15,7 @@ use burn::tensor::Device;
 
 use super::connected::{self, Connected, Lane};
 use super::error::RemoteError;
-use super::greeting::{self, Greeting};
+use super::greeting::{self, Version};
 use super::name::{HostName, Reach, RemoteName};
 use super::pending::Pending;
 use super::token::Token;
@@ -59,28 +59,24 @@ impl<T: Send + 'static> Opening<T> {
 }
 
 /// Connects a device of another host: opens a session (a connection with a queue of requests to the device's server),
-/// checks that the device's server has this program's version, and registers the device.
+/// checks that the device's server has this program's version, logs the kernels by which the server computes, and
+/// registers the device.
 fn connect(name: &RemoteName, token: Option<Token>) -> Result<Device, RemoteError> {
     let device = open(name, token.as_ref(), "")?;
     let no_stageline = |cause| RemoteError::NoStageline { device: name.clone(), cause };
     let greeting = greeting::request(&device).map_err(no_stageline)?;
-    if greeting.version != Greeting::OURS.version {
-        let [theirs, ours] = [greeting, Greeting::OURS].map(|greeting| greeting.to_string());
+    if greeting.version != Version::OURS {
+        let [theirs, ours] = [greeting.version, Version::OURS].map(|version| version.to_string());
         return Err(RemoteError::OtherVersion { device: name.clone(), theirs, ours });
     }
+    let unknown = || broken(name, "its server has kernels that this program does not know".to_owned());
+    let kernels = greeting.kernels.ok_or_else(unknown)?;
     let process = greeting::process(&device).map_err(no_stageline)?;
     let remote = connected::remote(&device).expect("a connected device belongs to another host");
-    let (has_kernels, liveness, transfers) = (greeting.has_kernels, Default::default(), Default::default());
-    stageline_nn::kernels::remote::set_has_kernels(&remote, has_kernels);
-    connected::remember(Connected {
-        device: remote,
-        name: name.clone(),
-        token,
-        has_kernels,
-        process,
-        liveness,
-        transfers,
-    });
+    let (liveness, transfers) = (Default::default(), Default::default());
+    stageline_nn::kernels::remote::set_kernels(&remote, kernels);
+    tracing::info!("`{name}` computes by {kernels}");
+    connected::remember(Connected { device: remote, name: name.clone(), token, kernels, process, liveness, transfers });
     introduce(name, &device)?;
     Ok(device)
 }

@@ -10,6 +10,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::name::RemoteName;
 use super::token::Token;
+use stageline_nn::kernels::remote::ServedKernels;
 
 /// Random numbers that identify a server's process. They show whether a server was restarted and so lost its tensors.
 pub(super) type Process = [f32; 4];
@@ -20,7 +21,7 @@ pub(super) struct Connected {
     pub(super) device: DeviceOf<Remote>,
     pub(super) name: RemoteName,
     pub(super) token: Option<Token>,
-    pub(super) has_kernels: bool,
+    pub(super) kernels: ServedKernels,
     /// The numbers that identified the server's process when the device was connected; the server was restarted if it
     /// has other numbers later.
     pub(super) process: Process,

@@ -1,5 +1,5 @@
-//! The greeting of a server on another host ([`Greeting`]) answers a new client: it has the server's version, and
-//! whether its devices have Stageline's own kernels. Other requests of a client ask for the numbers that identify the
+//! The greeting of a server on another host ([`Greeting`]) answers a new client: it has the server's version and the
+//! kernels of the device that the client connects. Other requests of a client ask for the numbers that identify the
 //! server's process, and introduce other servers to it.
 //!
 //! A greeting is an operation that only a server of this crate has. burn itself compares only the versions of its
@@ -12,59 +12,61 @@ use burn::tensor::{DType, Device, Shape, Tensor};
 use burn_ir::ScalarIr;
 
 use super::connected::{self, Process};
-use stageline_nn::kernels::remote::{ask, name};
+use stageline_nn::kernels::remote::{ServedKernels, ask, name};
 
-/// The greeting with which a server answers a client that connects: the version of the server's program, and whether
-/// its devices have Stageline's own kernels.
-///
-/// The field `version` has four numbers: the major, minor and patch number of the program, and [`OPERATIONS`], the
-/// version of its operations.
+/// The greeting with which a server answers a client that connects a device: the version of the server's program, and
+/// the kernels of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Greeting {
-    pub(super) version: [u16; 4],
-    pub(super) has_kernels: bool,
+    pub(super) version: Version,
+    /// The kernels by which the server computes on the device; `None` if this program does not know such kernels.
+    pub(super) kernels: Option<ServedKernels>,
 }
 
-/// The number of values in a server's greeting (its answer to a new client): four version numbers and one flag. All
-/// versions of the program must have the same number of values, so that each can read the greeting of any other.
-pub(super) const NUMBERS: usize = 5;
+/// The version of a program: its major, minor and patch number, and [`OPERATIONS`], the version of its operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Version([u16; 4]);
+
+/// The number of values in a server's greeting (its answer to a new client): four version numbers and the number of the
+/// device's kernels. All versions of the program must have the same number of values, so that each can read the greeting
+/// of any other.
+const NUMBERS: usize = 5;
 
 /// The version number of the operations and kernels that a server runs for its clients. The number is raised whenever
 /// one of them takes other inputs or returns other bits.
-const OPERATIONS: u16 = 3;
+const OPERATIONS: u16 = 4;
+
+impl Version {
+    /// The version of this program. A server sends it to a client, and a client compares a server's version with it.
+    pub(super) const OURS: Self = Self([
+        number(env!("CARGO_PKG_VERSION_MAJOR")),
+        number(env!("CARGO_PKG_VERSION_MINOR")),
+        number(env!("CARGO_PKG_VERSION_PATCH")),
+        OPERATIONS,
+    ]);
+}
 
 impl Greeting {
-    /// The greeting of this program (its version, and whether its devices have Stageline's own kernels). A server sends
-    /// it to a client, and a client compares a server's greeting with it.
-    pub(super) const OURS: Self = Self {
-        version: [
-            number(env!("CARGO_PKG_VERSION_MAJOR")),
-            number(env!("CARGO_PKG_VERSION_MINOR")),
-            number(env!("CARGO_PKG_VERSION_PATCH")),
-            OPERATIONS,
-        ],
-        has_kernels: cfg!(feature = "flex"),
-    };
-
-    /// Returns a server's greeting (its version, and whether its devices have Stageline's own kernels) as a list of
-    /// numbers, the form in which the server sends it to a client.
+    /// Returns the greeting of this program's server for a device with the given kernels as a list of numbers, the form
+    /// in which the server sends it to a client.
     #[cfg(feature = "serve")]
-    pub(super) fn numbers(self) -> [f32; NUMBERS] {
-        let [major, minor, patch, operations] = self.version.map(f32::from);
-        [major, minor, patch, operations, f32::from(u8::from(self.has_kernels))]
+    pub(super) fn numbers(kernels: ServedKernels) -> [f32; NUMBERS] {
+        let [major, minor, patch, operations] = Version::OURS.0.map(f32::from);
+        [major, minor, patch, operations, kernels.number()]
     }
 
-    /// Converts the numbers that a server sent into its greeting: the version of the server's program, and whether its
-    /// devices have Stageline's own kernels.
+    /// Converts the numbers that a server sent into its greeting: the version of the server's program, and the kernels of
+    /// the device that is connected.
     fn from_numbers(numbers: [f32; NUMBERS]) -> Self {
-        let [version @ .., has_kernels] = numbers;
-        Self { version: version.map(|number| number as u16), has_kernels: has_kernels != 0.0 }
+        let [version @ .., kernels] = numbers;
+        let version = Version(version.map(|number| number as u16));
+        Self { version, kernels: ServedKernels::from_number(kernels) }
     }
 }
 
-impl fmt::Display for Greeting {
+impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [major, minor, patch, operations] = self.version;
+        let [major, minor, patch, operations] = self.0;
         write!(f, "stageline {major}.{minor}.{patch} with operations {operations}")
     }
 }
@@ -86,8 +88,8 @@ pub(super) fn this_process() -> Process {
     std::array::from_fn(|part| f32::from(u16::from_le_bytes([random[2 * part], random[2 * part + 1]])))
 }
 
-/// Asks the server of a device for its greeting: the version of its program, and whether its devices have Stageline's
-/// own kernels. The error is burn's message, or the text of an unexpected answer.
+/// Asks the server of a device for its greeting: the version of its program, and the kernels of the device. The error is
+/// burn's message, or the text of an unexpected answer.
 pub(super) fn request(device: &Device) -> Result<Greeting, String> {
     numbers::<NUMBERS>(device, name::HELLO).map(Greeting::from_numbers)
 }

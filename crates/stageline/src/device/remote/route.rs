@@ -101,6 +101,8 @@ pub(crate) fn goes_through_this_host(from: &Device, to: &Device) -> bool {
     }
     #[cfg(feature = "remote")]
     {
+        use stageline_nn::kernels::remote::ServedKernels;
+
         use super::connected::find;
         use super::name::HostName;
 
@@ -108,7 +110,7 @@ pub(crate) fn goes_through_this_host(from: &Device, to: &Device) -> bool {
         find(from).zip(find(to)).is_some_and(|(from, to)| {
             let hosts = [&from.name.host, &to.name.host];
             match hosts[0] == hosts[1] {
-                true => from.name.index != to.name.index && !(from.has_kernels && to.has_kernels),
+                true => from.name.index != to.name.index && [from.kernels, to.kernels] != [ServedKernels::Cpu; 2],
                 false => hosts.into_iter().any(is_web_socket),
             }
         })

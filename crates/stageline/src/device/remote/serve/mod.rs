@@ -30,7 +30,7 @@ use burn::server::{
     WebSocketTransport,
 };
 use burn::tensor::{Device, TensorData};
-use burn_ir::{BackendIr, ScalarIr};
+use burn_ir::ScalarIr;
 use iroh::endpoint::{QuicTransportConfig, presets};
 use iroh::{Endpoint, EndpointId, RelayMode, protocol::Router};
 
@@ -39,6 +39,7 @@ use self::peers::{Guarded, Peers};
 use self::signals::EndSignals;
 use super::greeting::{Greeting, this_process};
 use super::token::Token;
+use stageline_nn::kernels::remote::done::{Served, operations};
 use stageline_nn::kernels::remote::{ID_WORDS, name};
 
 /// The clients that a server admits to its devices.
@@ -242,33 +243,33 @@ async fn endpoint(key: &IrohIdentity, relays: &IrohRelays, address: SocketAddr) 
 }
 
 /// Creates burn's server for the devices `devices`, and adds operations to it: answers to clients' questions about the
-/// server and, if the devices are CPUs, Stageline's own kernels.
+/// server, and Stageline's own kernels for CPUs or for GPUs.
 fn hosting(devices: Vec<Device>, peers: &Arc<Peers>) -> RemoteServer {
     #[cfg(feature = "flex")]
     if devices.iter().all(crate::device::location::is_host) {
-        use burn::backend::Flex;
-        let operations = stageline_nn::kernels::remote::done::operations(greeting::<Flex>(true, peers));
-        return RemoteServer::new(devices).with_custom_ops::<Flex>(operations);
+        return RemoteServer::new(devices).with_custom_ops(all_operations::<burn::backend::Flex>(peers));
     }
     #[cfg(feature = "gpu")]
     if !devices.iter().any(crate::device::location::is_host) {
-        return RemoteServer::new(devices).with_custom_ops::<burn::backend::Cube>(greeting(false, peers));
+        return RemoteServer::new(devices).with_custom_ops(all_operations::<burn::backend::Cube>(peers));
     }
     // burn's server reports why it cannot serve these devices.
     RemoteServer::new(devices)
 }
 
-/// Returns the operations with which a server answers three requests of clients: the question for its version and
-/// kernels, the question for the random numbers that identify its process, and the request to accept tensors from the
-/// other servers of a training.
-fn greeting<B: BackendIr>(has_kernels: bool, peers: &Arc<Peers>) -> CustomOpRegistry<B> {
-    let mut operations = CustomOpRegistry::new();
-    let greeting = TensorData::from(Greeting { has_kernels, ..Greeting::OURS }.numbers());
-    for (question, answer) in [(name::HELLO, greeting), (name::PROCESS, TensorData::from(this_process()))] {
-        operations.register(question, move |tensors, asked, device| {
-            tensors.register_float_tensor::<B>(&asked.outputs[0].id, B::float_from_data(answer.clone(), device));
-        });
-    }
+/// Returns the operations of a server with devices of the backend `B`: Stageline's own kernels, and the answers to three
+/// requests of clients. These are the question for its version and for the kernels of a device, the question for the
+/// random numbers that identify its process, and the request to accept tensors from the other servers of a training.
+fn all_operations<B: Served>(peers: &Arc<Peers>) -> CustomOpRegistry<B> {
+    let mut operations = operations(CustomOpRegistry::new());
+    operations.register(name::HELLO, |tensors, asked, device| {
+        let greeting = TensorData::from(Greeting::numbers(B::kernels(device)));
+        tensors.register_float_tensor::<B>(&asked.outputs[0].id, B::float_from_data(greeting, device));
+    });
+    let process = TensorData::from(this_process());
+    operations.register(name::PROCESS, move |tensors, asked, device| {
+        tensors.register_float_tensor::<B>(&asked.outputs[0].id, B::float_from_data(process.clone(), device));
+    });
     let peers = Arc::clone(peers);
     operations.register(name::PEERS, move |tensors, asked, device| {
         let named = introduced(&asked.scalars);

@@ -1,0 +1,102 @@
+//! Finds the operations of a forward for which the device has no kernel, and which are computed in another way.
+
+use std::cell::RefCell;
+use std::fmt;
+
+use burn::tensor::DType;
+
+use crate::forward::layer_path::layer_path;
+use crate::forward::thread_scope::collecting;
+
+/// An operation of a layer that is not computed by the kernels that this crate has for it, and the reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fallback {
+    /// The name of the operation that falls back, such as `causal attention`.
+    pub operation: &'static str,
+    /// The path of the layer in its stage, such as `1.3`, as burn names it in the paths of parameters. The path is empty
+    /// for a stage that is not a sequence of layers.
+    pub layer: String,
+    /// The reason why the operation falls back.
+    pub reason: Reason,
+}
+
+/// The reason why an operation of a layer is not computed by the kernels that this crate has for it. The message says
+/// what happens instead, and how to avoid it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// The kernels of the device do not take tensors with elements of this type.
+    Type(DType),
+    /// The tensors of the operation have elements of these different types.
+    Types(Vec<DType>),
+    /// The device belongs to another host and was opened without its name, so the kernels of its server are not known.
+    UnknownServer,
+    /// The heads of attention have more elements than the kernels without stored scores support on the device.
+    LargeHead {
+        /// The number of elements of a head of the attention.
+        size: usize,
+        /// The largest number of elements of a head for which the device computes attention without stored scores.
+        largest: usize,
+    },
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const BURNS: &str = "is computed by burn's own operations, which are slower";
+        match self {
+            Self::Type(dtype) => {
+                write!(f, "{BURNS}: the kernels of this device take no elements of the type {dtype:?}; use f32")
+            }
+            Self::Types(types) => write!(f, "{BURNS}: its tensors have the types {types:?}; cast them to one type"),
+            Self::UnknownServer => write!(
+                f,
+                "{BURNS}: the kernels of the device's server are not known; open the device by `DeviceName::open_all`"
+            ),
+            Self::LargeHead { size, largest } => write!(
+                f,
+                "stores its scores, whose memory grows with the square of the length: heads of {size} elements are larger \
+                 than {largest}, the most for which this device stores none; use smaller heads to save this memory"
+            ),
+        }
+    }
+}
+
+thread_local! {
+    /// The operations that fell back so far in the running forward; `None` if no [`finding_fallbacks`] runs on the
+    /// thread.
+    static FOUND: RefCell<Option<Vec<Fallback>>> = const { RefCell::new(None) };
+}
+
+/// Notes that an operation of the running forward falls back, if a call of [`finding_fallbacks`] on this thread looks
+/// for such operations. An operation that runs several times in one layer is noted once.
+pub fn report_fallback(operation: &'static str, reason: impl FnOnce() -> Reason) {
+    FOUND.with_borrow_mut(|found| {
+        let Some(found) = found else { return };
+        let fallback = Fallback { operation, layer: layer_path(), reason: reason() };
+        if !found.contains(&fallback) {
+            found.push(fallback);
+        }
+    });
+}
+
+/// Calls `forward` on this thread, and returns its result and the operations that fell back in it.
+pub fn finding_fallbacks<R>(forward: impl FnOnce() -> R) -> (R, Vec<Fallback>) {
+    collecting(&FOUND, Vec::new(), forward)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operation_is_noted_once_and_only_while_somebody_looks() {
+        let fall_back = || report_fallback("gelu", || Reason::Type(DType::F64));
+        fall_back();
+        let ((), found) = finding_fallbacks(|| {
+            fall_back();
+            fall_back();
+        });
+        let expected = Fallback { operation: "gelu", layer: String::new(), reason: Reason::Type(DType::F64) };
+        assert_eq!(found, [expected]);
+    }
+}

@@ -1,0 +1,66 @@
+//! What the kernels of GPUs keep for their backwards, as tensors that a client holds.
+
+use burn::backend::tensor::{Device, FloatTensor, IntTensor};
+use burn::backend::{Cube, TensorMetadata};
+use burn::tensor::Tensor;
+
+use super::ServedKernels;
+use super::done::Served;
+use crate::kernels::Kernels;
+use crate::kernels::attention_blocks::AttentionHeads;
+use crate::kernels::flash;
+use crate::kernels::fused::causal_attention::Attended;
+use crate::kernels::fused::layer_norm::Moments;
+use crate::kernels::gpu::{Kept, first_positions, of, primitive};
+use crate::kernels::variants::Norm;
+
+type Float = FloatTensor<Cube>;
+
+impl Served for Cube {
+    fn kernels(device: &Device<Self>) -> ServedKernels {
+        ServedKernels::Gpu { largest_head: flash::largest_head(device) }
+    }
+
+    fn sent_moments(Moments { mean, over_deviation }: Moments<Float>) -> Float {
+        let over_deviation = of::<2>(&over_deviation);
+        let mean = mean.map_or_else(|| over_deviation.zeros_like(), |mean| of(&mean));
+        primitive(Tensor::cat(vec![mean, over_deviation], 1))
+    }
+
+    fn received_moments(moments: Float, norm: Norm) -> Moments<Float> {
+        let column = |index: usize| primitive(of::<2>(&moments).slice_dim(1, index..index + 1));
+        Moments { mean: (norm == Norm::Layer).then(|| column(0)), over_deviation: column(1) }
+    }
+
+    /// Returns attention and, if the kernels stored no scores, the logarithms of the sums of exponentiated scores. Else
+    /// it returns attention, all queries, keys and values, the attention weights, and the reciprocals of their sums.
+    fn sent_attention(output: Float, kept: Kept) -> Vec<Float> {
+        match kept {
+            Kept::Logarithms { logarithms, .. } => vec![output, logarithms],
+            Kept::Weights(Attended { parts, weights, shares, .. }) => vec![output, parts, weights, shares],
+        }
+    }
+
+    /// Returns the gradient of attention's input. `kept` is the input, the output and the logarithms of the kernels that
+    /// store no scores, or else the output and the three tensors from which the scores are known.
+    fn received_attention(
+        kept: Vec<Float>,
+        starts: Option<IntTensor<Self>>,
+        heads: AttentionHeads,
+        gradient: Float,
+    ) -> Float {
+        let kept = match <[Float; 3]>::try_from(kept) {
+            Ok([input, output, logarithms]) => {
+                let shape = input.shape();
+                let starts = starts.unwrap_or_else(|| first_positions(shape[0], shape[1], &input.device()));
+                Kept::Logarithms { input, starts, output, logarithms }
+            }
+            Err(kept) => {
+                let [output, parts, weights, shares] =
+                    <[Float; 4]>::try_from(kept).expect("a client holds what the forward of attention kept");
+                Kept::Weights(Attended { parts, weights, shares, output })
+            }
+        };
+        Self::causal_attention_to_input(&kept, heads, &gradient)
+    }
+}

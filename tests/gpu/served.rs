@@ -1,0 +1,69 @@
+//! Tests a GPU that a server lends to a training (`stageline serve`): it computes by the same kernels as a GPU of this
+//! host.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
+
+use serde_json::Value;
+use stageline_workspace::programs::program;
+use stageline_workspace::runs::Place;
+
+use crate::{assert_near, gpu_name};
+
+/// A running process of `stageline serve` that lends the tests' GPU. Dropping this value kills the process.
+struct Server {
+    process: Child,
+    /// The name of the GPU as the flag `--device` takes it.
+    device: String,
+}
+
+impl Server {
+    /// Starts a server process, and waits until it has printed the name of its GPU.
+    fn start() -> Self {
+        let flags = "serve --transport websocket --allow-anyone --port 0 --device";
+        let mut command = program("stageline");
+        command.args(flags.split(' ')).arg(gpu_name());
+        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let named = lines.map(|line| line.unwrap()).find_map(|line| Some(line.strip_prefix("--device ")?.to_owned()));
+        Self { process, device: named.unwrap() }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Trains the GPT example for a few steps with the given flags. Returns the losses, and what the program printed on
+/// stderr.
+fn trained(flags: &str) -> (Vec<f64>, String) {
+    let place = Place::new();
+    let output = place.run(&format!("--steps 4 --log @log {flags}"));
+    let said = place.shown(&output);
+    assert!(output.status.success(), "{flags}: {said}");
+    let log = std::fs::read_to_string(place.path("log")).unwrap();
+    let lines = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    (lines.filter(|line| line["step"].is_u64()).map(|line| line["loss"].as_f64().unwrap()).collect(), said)
+}
+
+/// Tests trainings whose stages are on a lent GPU: they have the losses of the same GPU here, with whole and split
+/// backwards, with recomputation, and with heads for which attention stores scores. The start names the kernels, and no
+/// layer falls back to burn's operations or to whole backwards.
+#[test]
+fn a_lent_gpu_trains_by_the_kernels_of_a_gpu() {
+    let server = Server::start();
+    for flags in ["", "--schedule zb-h1", "--recompute full", "--width 257"] {
+        let (expected, _) = trained(&format!("--device {} {flags}", gpu_name()));
+        let (found, said) = trained(&format!("--device {} {flags}", server.device));
+        assert_near(&found, &expected, flags);
+        let kernels = format!("`{}` computes by Stageline's kernels for GPUs, in f32, bf16 and f16", server.device);
+        assert!(said.contains(&kernels), "{said}");
+        for fallback in ["burn's own operations", "is not split"] {
+            assert!(!said.contains(fallback), "{flags}: {said}");
+        }
+        assert_eq!(said.contains("stores its scores"), flags.contains("--width"), "{flags}: {said}");
+    }
+}
