@@ -117,12 +117,17 @@ impl io::Write for ToWarnings {
 }
 
 /// Begins to keep the warnings of all threads of this test process.
-fn keep_warnings() {
+pub fn keep_warnings() {
     static FIRST: Once = Once::new();
     FIRST.call_once(|| {
         let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(|| ToWarnings);
         tracing::subscriber::set_global_default(subscriber.finish()).unwrap();
     });
+}
+
+/// Returns the text of all warnings that this test process has logged so far.
+pub fn warnings() -> String {
+    String::from_utf8(WARNINGS.lock().unwrap().clone()).unwrap()
 }
 
 /// Tests that the first halves of split backwards leave out the gradients of a layer's weights, and that the second
@@ -150,7 +155,7 @@ fn weight_gradients_are_computed_in_the_second_halves_of_backwards() {
     let halves = [Compute::InputGradient, Compute::WeightGradient, Compute::Backward].map(count);
     assert_eq!(halves, [3 * MICRO_BATCHES, 3 * MICRO_BATCHES, 0]);
 
-    let warnings = String::from_utf8(WARNINGS.lock().unwrap().clone()).unwrap();
+    let warnings = warnings();
     assert!(warnings.contains("the backward of `whole_on_the_device.weight` in stage 1"), "{warnings}");
     assert!(!warnings.contains("split_on_the_device"), "{warnings}");
     let after = bits(&pipeline.into_modules().take::<Splits>(0).unwrap());

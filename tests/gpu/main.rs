@@ -10,6 +10,8 @@
 //! - `memory`: the memory in use, the reserved memory and the process do not grow over many steps.
 //! - `optimizer_state`: optimizer states on the host are not in the device's memory, and change no bits.
 //! - `attention`: attention without stored scores, against f64.
+//! - `fallbacks`: operations that the device's kernels do not compute are named.
+//! - `served`: a device that a server lends trains as the same device here.
 //! - `devices`: `stageline devices`, missing and broken drivers, and what the start of a run says about devices.
 
 use std::sync::LazyLock;
@@ -24,9 +26,12 @@ mod attention;
 mod counters;
 mod devices;
 mod failures;
+mod fallbacks;
 mod killed;
 mod memory;
 mod optimizer_state;
+#[cfg(all(unix, feature = "serve"))]
+mod served;
 
 /// The shape of a GPT with as many layers as the pipeline with the most stages has stages.
 const SHAPE: Shape = Shape { layers: 4, width: 64, context: 16 };

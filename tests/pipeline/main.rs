@@ -16,6 +16,7 @@ mod completion;
 mod evaluation;
 mod experts;
 mod failure;
+mod fallbacks;
 mod flush;
 #[cfg(target_os = "linux")]
 mod frozen;

@@ -8,6 +8,7 @@ use crate::model::loss_weight::Weight;
 use crate::model::payload::Payload;
 use crate::model::segments::{in_segments, parts};
 use crate::threads::failure::BoxError;
+use stageline_nn::{in_layer, in_layers};
 
 // The example that must not compile stands beside the same example with matching types, because a stable compiler does
 // not compare error codes. A separate harness for such examples would build burn again.
@@ -180,19 +181,24 @@ where
     type Output = S::Output;
 
     fn forward(&self, input: Self::Input) -> Self::Output {
-        match parts(self.len(), &input) {
-            Some(parts) => in_segments(parts, self, input, S::forward),
-            None => self.iter().fold(input, |value, stage| stage.forward(value)),
-        }
+        in_layers(|| match parts(self.len(), &input) {
+            Some(parts) => in_segments(parts, self, input, one::<S>),
+            None => self.iter().fold(input, |value, stage| one(stage, value)),
+        })
     }
 
     fn try_forward(&self, input: Self::Input) -> Result<Self::Output, BoxError> {
-        match parts(self.len(), &input) {
+        in_layers(|| match parts(self.len(), &input) {
             // A recomputed part cannot return an error, so a stage in it ends with a panic instead.
-            Some(parts) => Ok(in_segments(parts, self, input, S::forward)),
-            None => self.iter().try_fold(input, |value, stage| stage.try_forward(value)),
-        }
+            Some(parts) => Ok(in_segments(parts, self, input, one::<S>)),
+            None => self.iter().try_fold(input, |value, stage| in_layer(|| stage.try_forward(value))),
+        })
     }
+}
+
+/// Runs the forward of one stage in a sequence of stages.
+fn one<S: Stage>(stage: &S, input: S::Input) -> S::Output {
+    in_layer(|| stage.forward(input))
 }
 
 /// Implements [`Stage`] for a tuple of stages. The macro's arguments are the type parameters of the stages in order,
@@ -207,17 +213,21 @@ macro_rules! tuple_stage {
             #[allow(non_snake_case)]
             fn forward(&self, input: Self::Input) -> Self::Output {
                 let ($first, $($next),*) = self;
-                let value = $first.forward(input);
-                $(let value = $next.forward(value);)*
-                value
+                in_layers(|| {
+                    let value = one($first, input);
+                    $(let value = one($next, value);)*
+                    value
+                })
             }
 
             #[allow(non_snake_case)]
             fn try_forward(&self, input: Self::Input) -> Result<Self::Output, BoxError> {
                 let ($first, $($next),*) = self;
-                let value = $first.try_forward(input)?;
-                $(let value = $next.try_forward(value)?;)*
-                Ok(value)
+                in_layers(|| {
+                    let value = in_layer(|| $first.try_forward(input))?;
+                    $(let value = in_layer(|| $next.try_forward(value))?;)*
+                    Ok::<_, BoxError>(value)
+                })
             }
         }
     };

@@ -15,14 +15,44 @@ use crate::transfer::link::Weighted;
 use crate::update::finite::{Culprit, Origin, Soundness, soundness};
 use crate::update::gradient_sum::{Half, joined};
 use crate::update::norm::SquaredNorms;
-use stageline_nn::Recompute;
 use stageline_nn::autograd::{collect, gather};
+use stageline_nn::{Fallback, Recompute, finding_fallbacks};
+
 use stageline_nn::params::describe;
 
+/// Warns of the operations that fell back in a forward of a stage: one message for each operation and reason, with the
+/// first layer in which it fell back and the number of further ones.
+fn warn_of_fallbacks(found: &[Fallback], stage: usize, replica: usize) {
+    let is_same = |one: &Fallback, other: &Fallback| (one.operation, &one.reason) == (other.operation, &other.reason);
+    for (index, first) in found.iter().enumerate() {
+        if found[..index].iter().any(|earlier| is_same(earlier, first)) {
+            continue;
+        }
+        let Fallback { operation, layer, reason } = first;
+        let place = match found.iter().filter(|other| is_same(other, first)).count() - 1 {
+            _ if layer.is_empty() => format!("stage {stage}"),
+            0 => format!("layer `{layer}` of stage {stage}"),
+            more => format!("layer `{layer}` and {more} more of stage {stage}"),
+        };
+        tracing::warn!(stage, replica, "{operation} in {place} {reason}");
+    }
+}
+
 impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
+    /// Runs the stage's forward on one micro-batch, and warns in the first one of operations that the kernels for the
+    /// stage's device do not compute.
+    pub(super) fn forward(&mut self, micro_batch: usize) -> Result<(), BoxError> {
+        if std::mem::replace(&mut self.warned.fallbacks, true) {
+            return self.run_forward(micro_batch);
+        }
+        let (ran, found) = finding_fallbacks(|| self.run_forward(micro_batch));
+        warn_of_fallbacks(&found, self.stage, self.replica.index);
+        ran
+    }
+
     /// Runs the stage's forward on one micro-batch. In training the autodiff graph is kept for the backward. In an
     /// inspection (a second run of a non-finite step), the input and the result are also checked for non-finite values.
-    pub(super) fn forward(&mut self, micro_batch: usize) -> Result<(), BoxError> {
+    fn run_forward(&mut self, micro_batch: usize) -> Result<(), BoxError> {
         let arrived = self.source.take(micro_batch, &self.device, self.trained.precision());
         let Mode::Training { context, .. } = &self.mode else { return self.evaluate(arrived, micro_batch) };
         let context = Arc::clone(context);

@@ -95,6 +95,9 @@ pub(super) struct Warned {
     /// Whether the stage has already checked that its layers can split their backwards (compute weight gradients later
     /// than input gradients); the check logs a warning if some layers cannot.
     pub(super) split: bool,
+    /// Whether the stage has already checked that the kernels for its device compute all operations of its forward; the
+    /// check logs a warning for those that they do not compute.
+    pub(super) fallbacks: bool,
 }
 
 /// A live micro-batch on a stage, between its forward and its backward: the input end and the output end of its
