@@ -121,3 +121,16 @@ fn the_start_of_a_run_tells_what_it_does_with_the_device() {
     let path = format!("tensors are copied between the host's memory and a GPU: cpu and {device}");
     assert!(logged.contains(&path), "{logged}");
 }
+
+/// Tests that the start of a run with two replicas of one stage, on the CPU and on a GPU, names the path of their gradient
+/// sums and no other path.
+#[test]
+fn the_start_of_a_run_with_replicas_names_the_path_of_gradient_sums() {
+    let device = gpu_name();
+    let place = Place::new();
+    let output = place.run(&format!("--device cpu,{device} --stages 1 --replicas 2 --steps 1"));
+    let said = place.shown(&output);
+    assert!(output.status.success(), "{said}");
+    let path = format!("gradient sums of replicas are copied between the host's memory and a GPU: cpu and {device}");
+    assert!(said.contains(&path) && !said.contains("tensors are copied"), "{said}");
+}

@@ -138,6 +138,32 @@ fn several_stages_and_replicas_on_a_host_match_a_local_run() {
     }
 }
 
+/// Tests what the start of a training says about the devices of other hosts: the kernels by which their servers compute,
+/// the paths of tensors and of the gradient sums of replicas, and operations that these kernels do not compute. A lent CPU
+/// computes by the same kernels as a CPU here, so nothing falls back in f32.
+#[test]
+fn the_start_names_the_kernels_and_the_paths_of_other_hosts() {
+    let place = place();
+    let (way, token) = WAYS[3];
+    let server = Server::start(&format!("--port 0 --key @key {way}"), &place);
+    let lent = format!("{}/0", server.host);
+    let said = |flags: &str| {
+        let output = place.run(&format!("--steps 1 {token} --device cpu,{lent} {flags}"));
+        let said = place.shown(&output);
+        assert!(output.status.success(), "{flags}: {said}");
+        assert!(said.contains(&format!("`{lent}` computes by Stageline's kernels for CPUs, in f32")), "{said}");
+        said
+    };
+    let fell_back = "of stage 1 is computed by burn's own operations";
+    let stages = said("--stages 2");
+    assert!(stages.contains(&format!("tensors go over the network without a detour: cpu and {lent}")), "{stages}");
+    assert!(!stages.contains("gradient sums") && !stages.contains(fell_back), "{stages}");
+    let replicas = said("--stages 1 --replicas 2");
+    let path = format!("gradient sums of replicas go over the network without a detour: cpu and {lent}");
+    assert!(replicas.contains(&path) && !replicas.contains("tensors go"), "{replicas}");
+    assert!(said("--stages 2 --precision bf16").contains(fell_back));
+}
+
 /// Tests that a training's log (its JSON-lines file) has the speed of each network link, and that steps 0 and 20 are
 /// synchronised (workers wait for their device after every action) by default. Without synchronised steps, measured
 /// times are only those of sending requests to hosts, and `stageline predict` warns of that.

@@ -42,7 +42,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         let machine = || Cores::Shared(available_parallelism().map_or(1, NonZero::get));
         let cores = self.cores_per_stage.map_or_else(machine, Cores::Each);
         let streams = self.streams(&plan, &devices);
-        let paths = TransferPaths::of(&devices);
+        let tied: Vec<_> = self.stages.owners.shared.keys().copied().collect();
+        let paths = TransferPaths::of(&devices, &tied);
         let parameters: Vec<_> = Parameters::by_replica(&self.stages.owners.tensors, &devices, self.precision);
         let layout = Layout::new(std::mem::take(&mut self.stages.owners.tensors), self.names.as_ref())?;
         self.restore.as_ref().map_or(Ok(()), |checkpoint| validate_progress(checkpoint.progress, loss_scale))?;

@@ -1,5 +1,5 @@
-//! The path of tensors between the devices of neighbouring stages ([`TransferPath`]), which the start of a pipeline
-//! logs.
+//! The path of tensors between the devices of neighbouring stages, of replicas and of stages with tied parameters
+//! ([`TransferPath`]), which the start of a pipeline logs.
 
 use burn::tensor::Device;
 
@@ -16,7 +16,7 @@ pub(crate) enum TransferPath {
     /// not found.
     WithoutNccl,
     /// A path of tensors between stages: from one GPU to another through the host's memory, because at least one of
-    /// them is not a CUDA device.
+    /// them is not a CUDA device, or because the tensors are gradients to add up, which never go by NCCL.
     BetweenGpus,
     /// A path of tensors between stages: a copy between the host's memory and the memory of a GPU.
     HostAndGpu,
@@ -25,6 +25,40 @@ pub(crate) enum TransferPath {
     /// A path of tensors between stages: over the network from one server to this host, and from here to another
     /// server.
     NetworkByThisHost,
+}
+
+/// The tensors that move between two devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moved {
+    /// The activations and gradients of micro-batches, between neighbouring stages.
+    MicroBatches,
+    /// The gradient sums that a replica sends to the first replica at the end of a step, and the new parameters that it
+    /// receives.
+    SumsOfReplicas,
+    /// The gradients of tied parameters that a stage sends to the owner of the parameters, and the new parameters that
+    /// it receives.
+    TiedParameters,
+}
+
+impl Moved {
+    /// Returns the moved tensors as the subject of a log message.
+    fn subject(self) -> &'static str {
+        match self {
+            Self::MicroBatches => "tensors",
+            Self::SumsOfReplicas => "gradient sums of replicas",
+            Self::TiedParameters => "gradients of tied parameters",
+        }
+    }
+
+    /// Returns the path of these tensors between two devices, given the path that tensors of micro-batches take.
+    fn by(self, path: TransferPath) -> TransferPath {
+        match (self, path) {
+            (Self::SumsOfReplicas | Self::TiedParameters, TransferPath::Nccl | TransferPath::WithoutNccl) => {
+                TransferPath::BetweenGpus
+            }
+            _ => path,
+        }
+    }
 }
 
 /// The location of a device (this host's CPU, one of its GPUs, or another host), which decides the path that tensors
@@ -66,21 +100,29 @@ fn way(from: Site, to: Site, has_nccl: bool, meets_here: bool) -> TransferPath {
     }
 }
 
-/// The paths of tensors between the devices of neighbouring stages: for each path, the pairs of devices that use it, as
-/// text.
-pub(crate) struct TransferPaths(Vec<(TransferPath, Vec<String>)>);
+/// The paths of tensors between the devices of a pipeline: for each kind of tensors and each path, the pairs of devices
+/// that use it, as text.
+pub(crate) struct TransferPaths(Vec<((Moved, TransferPath), Vec<String>)>);
 
 impl TransferPaths {
-    /// Returns the paths of tensors between the devices of neighbouring stages, given the device of each stage in every
-    /// replica. Devices that share a memory have no path, because nothing is moved between them.
-    pub(crate) fn of(replicas: &[Vec<Device>]) -> Self {
-        let mut paths: Vec<(TransferPath, Vec<String>)> = Vec::new();
-        for pair in replicas.iter().flat_map(|devices| devices.windows(2)) {
-            let (from, to) = (&pair[0], &pair[1]);
+    /// Returns the paths of tensors between the devices of neighbouring stages, of replicas and of tied parameters, given
+    /// the device of each stage in every replica. `tied` has the pairs of stages that share parameters. Devices that
+    /// share a memory have no path, because nothing is moved between them.
+    pub(crate) fn of(replicas: &[Vec<Device>], tied: &[(usize, usize)]) -> Self {
+        let neighbours = replicas.iter().flat_map(|devices| devices.windows(2));
+        let neighbours = neighbours.map(|pair| (Moved::MicroBatches, &pair[0], &pair[1]));
+        let leaves = replicas.iter().skip(1).flat_map(|leaf| leaf.iter().zip(&replicas[0]));
+        let leaves = leaves.map(|(leaf, root)| (Moved::SumsOfReplicas, leaf, root));
+        let ties = replicas.iter().flat_map(|devices| {
+            tied.iter().map(move |&(owner, holder)| (Moved::TiedParameters, &devices[holder], &devices[owner]))
+        });
+        let mut paths: Vec<((Moved, TransferPath), Vec<String>)> = Vec::new();
+        for (moved, from, to) in neighbours.chain(leaves).chain(ties) {
             if share_memory(from, to) {
                 continue;
             }
             let path = way(Site::of(from), Site::of(to), nccl().is_some(), goes_through_this_host(from, to));
+            let path = (moved, moved.by(path));
             let mut names = [shown(from), shown(to)];
             names.sort();
             let names = names.join(" and ");
@@ -93,11 +135,11 @@ impl TransferPaths {
         Self(paths)
     }
 
-    /// Logs one message for each path of tensors between the devices of neighbouring stages. A path that is slower than
-    /// it could be is a warning with the remedy.
+    /// Logs one message for each kind of tensors and each path between the devices of a pipeline. A path that is slower
+    /// than it could be is a warning with the remedy.
     pub(crate) fn log(&self) {
-        for (path, pairs) in &self.0 {
-            let message = message(*path, &pairs.join(", "), nccl());
+        for ((moved, path), pairs) in &self.0 {
+            let message = message(*moved, *path, &pairs.join(", "), nccl());
             match path {
                 TransferPath::WithoutNccl => tracing::warn!("{message}"),
                 _ => tracing::info!("{message}"),
@@ -106,19 +148,22 @@ impl TransferPaths {
     }
 }
 
-/// Returns the log message that says how tensors go from device to device: by which path, and between which pairs of
-/// devices (`pairs` lists them). `library` is the file name of NCCL's library, if it was found.
-fn message(path: TransferPath, pairs: &str, library: Option<&str>) -> String {
+/// Returns the log message that says how tensors go from device to device: which tensors, by which path, and between
+/// which pairs of devices (`pairs` lists them). `library` is the file name of NCCL's library, if it was found.
+fn message(moved: Moved, path: TransferPath, pairs: &str, library: Option<&str>) -> String {
+    let subject = moved.subject();
     match path {
-        TransferPath::Nccl => format!("tensors go from GPU to GPU by NCCL ({}): {pairs}", library.unwrap_or_default()),
+        TransferPath::Nccl => {
+            format!("{subject} go from GPU to GPU by NCCL ({}): {pairs}", library.unwrap_or_default())
+        }
         TransferPath::WithoutNccl => format!(
-            "NCCL was not found, so tensors go from GPU to GPU through the host's memory, which is slower: {pairs}; install \
-             `libnccl2`, or pip's `nvidia-nccl-cu12` with its folder in LD_LIBRARY_PATH"
+            "NCCL was not found, so {subject} go from GPU to GPU through the host's memory, which is slower: {pairs}; \
+             install `libnccl2`, or pip's `nvidia-nccl-cu12` with its folder in LD_LIBRARY_PATH"
         ),
-        TransferPath::BetweenGpus => format!("tensors go from GPU to GPU through the host's memory: {pairs}"),
-        TransferPath::HostAndGpu => format!("tensors are copied between the host's memory and a GPU: {pairs}"),
-        TransferPath::Network => format!("tensors go over the network without a detour: {pairs}"),
-        TransferPath::NetworkByThisHost => format!("tensors go over the network through this host: {pairs}"),
+        TransferPath::BetweenGpus => format!("{subject} go from GPU to GPU through the host's memory: {pairs}"),
+        TransferPath::HostAndGpu => format!("{subject} are copied between the host's memory and a GPU: {pairs}"),
+        TransferPath::Network => format!("{subject} go over the network without a detour: {pairs}"),
+        TransferPath::NetworkByThisHost => format!("{subject} go over the network through this host: {pairs}"),
     }
 }
 
@@ -139,11 +184,22 @@ mod tests {
     fn two_cuda_devices_use_nccl_if_it_is_installed() {
         assert_eq!(way(Site::Cuda, Site::Cuda, true, false), TransferPath::Nccl);
         assert_eq!(way(Site::Cuda, Site::Cuda, false, false), TransferPath::WithoutNccl);
-        assert!(
-            message(TransferPath::Nccl, "cuda:0 and cuda:1", Some("libnccl.so.2"))
-                .ends_with("(libnccl.so.2): cuda:0 and cuda:1")
+        let message = |path, library| message(Moved::MicroBatches, path, "cuda:0 and cuda:1", library);
+        assert!(message(TransferPath::Nccl, Some("libnccl.so.2")).ends_with("(libnccl.so.2): cuda:0 and cuda:1"));
+        assert!(message(TransferPath::WithoutNccl, None).contains("install `libnccl2`"));
+    }
+
+    #[test]
+    fn gradients_to_add_up_never_go_by_nccl() {
+        for moved in [Moved::SumsOfReplicas, Moved::TiedParameters] {
+            let by_nccl = [TransferPath::Nccl, TransferPath::WithoutNccl].map(|path| moved.by(path));
+            assert_eq!(by_nccl, [TransferPath::BetweenGpus; 2]);
+            assert_eq!(moved.by(TransferPath::Network), TransferPath::Network);
+        }
+        assert_eq!(
+            message(Moved::SumsOfReplicas, TransferPath::BetweenGpus, "cuda:0 and cuda:2", Some("libnccl.so.2")),
+            "gradient sums of replicas go from GPU to GPU through the host's memory: cuda:0 and cuda:2"
         );
-        assert!(message(TransferPath::WithoutNccl, "cuda:0 and cuda:1", None).contains("install `libnccl2`"));
     }
 
     #[test]
@@ -170,7 +226,8 @@ mod tests {
     #[test]
     #[cfg(feature = "flex")]
     fn stages_that_share_a_memory_have_no_path() {
-        assert!(TransferPaths::of(&[vec![Device::flex(), Device::flex().autodiff(), Device::flex()]]).0.is_empty());
+        let stages = vec![Device::flex(), Device::flex().autodiff(), Device::flex()];
+        assert!(TransferPaths::of(&[stages.clone(), stages], &[(0, 2)]).0.is_empty());
     }
 
     /// Tests that a pair of devices between which tensors move is listed once for its path, whichever device has the
@@ -180,7 +237,22 @@ mod tests {
     fn a_pair_of_devices_is_listed_once() {
         let gpu = crate::DeviceName::parse_list("wgpu:0").unwrap().remove(0).open().unwrap();
         let stages = vec![Device::flex(), gpu.clone(), gpu, Device::flex()];
-        let TransferPaths(paths) = TransferPaths::of(&[stages.clone(), stages]);
-        assert_eq!(paths, [(TransferPath::HostAndGpu, vec!["cpu and wgpu:0".to_owned()])]);
+        let TransferPaths(paths) = TransferPaths::of(&[stages.clone(), stages], &[]);
+        assert_eq!(paths, [((Moved::MicroBatches, TransferPath::HostAndGpu), vec!["cpu and wgpu:0".to_owned()])]);
+    }
+
+    #[test]
+    #[cfg(all(feature = "flex", feature = "wgpu"))]
+    fn replicas_and_tied_parameters_have_paths_of_their_own() {
+        let gpu = crate::DeviceName::parse_list("wgpu:0").unwrap().remove(0).open().unwrap();
+        let of = |replicas: [Vec<Device>; 2]| {
+            let TransferPaths(paths) = TransferPaths::of(&replicas, &[(0, 1)]);
+            paths.into_iter().map(|((moved, _), _)| moved).collect::<Vec<_>>()
+        };
+        let (cpu, gpus) = (vec![Device::flex(); 2], vec![gpu.clone(); 2]);
+        assert_eq!(of([cpu.clone(), gpus]), [Moved::SumsOfReplicas]);
+        let mixed = vec![Device::flex(), gpu];
+        assert_eq!(of([mixed.clone(), mixed.clone()]), [Moved::MicroBatches, Moved::TiedParameters]);
+        assert_eq!(of([mixed, cpu]), [Moved::MicroBatches, Moved::SumsOfReplicas, Moved::TiedParameters]);
     }
 }
