@@ -159,8 +159,8 @@ where
 }
 
 /// The part of an error message that says why a job has no memory estimate: its memory in use cannot be measured.
-const UNKNOWN: &str = "memory in use is not known: the program does not count it with `CountingAllocator`, or stages are on GPUs or on \
-                       other hosts";
+const UNKNOWN: &str = "memory in use is not known: the program does not count it with `CountingAllocator`, or stages are on other \
+                       hosts";
 
 /// Estimates the memory of a job by calling `estimate`, and returns the estimate if the job fits into the memory of its
 /// devices, as `fits` decides. Returns `None` if the memory cannot be estimated.

@@ -48,7 +48,8 @@ pub(crate) fn is_cuda(_: &Device) -> bool {
     false
 }
 
-fn is_gpu(device: &Device) -> bool {
+/// Whether a device is a GPU of this host.
+pub(crate) fn is_gpu(device: &Device) -> bool {
     !is_host(device) && !is_remote(device)
 }
 

@@ -6,7 +6,8 @@ use std::fmt;
 use burn::tensor::Device;
 use stageline_schedule::Schedule;
 
-use crate::device::location::is_host;
+use crate::device::location::{is_host, share_memory};
+use crate::device::opened::shown;
 use crate::memory::change::Change;
 use crate::memory::estimate::MemoryEstimate;
 use crate::memory::lever::Lever;
@@ -134,7 +135,7 @@ impl DoesNotFit {
     pub fn explain(&self, lever: impl Fn(&Lever) -> String, between: &str) -> String {
         use fmt::Write;
         let (needs, has) = (Bytes(self.needs), Bytes(self.has));
-        let place = if is_host(&self.device) { "the host".to_owned() } else { format!("{:?}", self.device) };
+        let place = if is_host(&self.device) { "the host".to_owned() } else { shown(&self.device) };
         let mut text = format!("about {needs} of memory are needed on {place}, which has {has}");
         for worker in &self.workers {
             let WorkerEstimate {

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::device::location::is_gpu;
 use crate::failure::activity::During;
 use crate::failure::step_error::StepError;
 use crate::memory::choose_recompute::{Level, in_order, least};
@@ -47,7 +48,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// The estimate is for steps that follow one another. [`MemoryEstimate::of_overlapping_steps`] converts the
     /// estimate to overlapping steps, and [`MemoryEstimate::with_checkpoints`] adds the copy of the state while a
     /// checkpoint is written. The result is `None` if the memory in use is unknown: on CPUs the program must install
-    /// the [`CountingAllocator`](crate::CountingAllocator).
+    /// the [`CountingAllocator`](crate::CountingAllocator), and devices of other hosts do not report it. On a GPU the
+    /// estimate has the bytes that the GPU's memory pools have in use between two actions, without the peaks within an
+    /// action and without memory that is only reserved.
     ///
     /// # Errors
     /// Returns the same errors as [`step`](Self::step).
@@ -157,10 +160,15 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         let asked = self.asked(&contexts, Pass::Train).into_iter();
         let synchronised = |asked| Asked { plan: Arc::clone(&plan), clock: Clock::Synchronised, ..asked };
         self.workers.run(&batch, asked.map(synchronised).collect())?;
-        let examine = self.stepping.flush.health_every > 0;
-        let concluded = self.workers.conclude(Verdict::Rehearse { examine })?.into_iter();
+        let verdict = Verdict::Rehearse { examine: self.stepping.flush.health_every > 0 };
+        let concluded = if self.sizes.stages.iter().flatten().any(|(device, _)| is_gpu(device)) {
+            let stages: Vec<_> = plan.placement().stages_of().iter().map(Vec::len).collect();
+            self.workers.conclude_in_turn(verdict, &stages)?
+        } else {
+            self.workers.conclude(verdict)?
+        };
         let states_on_host =
-            concluded.take(self.plan().stages()).map(|stage| stage.conclusion.states_on_host).collect();
+            concluded.into_iter().take(self.plan().stages()).map(|stage| stage.conclusion.states_on_host).collect();
         let mut rows = self.workers.recorded()?;
         rows.truncate(self.plan().workers());
         let (stepped, groups) = (self.done.optimizer_steps > 0, self.sizes.groups);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use burn::tensor::Device;
 use stageline_schedule::Held;
 
-use crate::device::location::is_host;
+use crate::device::location::{is_gpu, is_host};
 use crate::recording::Clock;
 use crate::recording::allocator::Meter;
 use crate::recording::events::Reading;
@@ -46,6 +46,12 @@ impl Gauges {
         wait_for(device);
         let asked = self.asking.iter().find(|(asked, _)| asked == device).map_or(Duration::ZERO, |(_, takes)| *takes);
         Reading { held: self.held(device), asked }
+    }
+
+    /// Returns the measurements of [`read`](Self::read) for a GPU of this host, and none for other devices. Stages that
+    /// share a GPU change its memory while a worker waits, so the memory is read again after the wait.
+    pub(crate) fn read_gpu(&self, device: &Device) -> Reading {
+        if is_gpu(device) { self.read(device) } else { Reading::default() }
     }
 
     fn held(&self, device: &Device) -> Option<Held> {

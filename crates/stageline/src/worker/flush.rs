@@ -11,7 +11,6 @@ use crate::worker::spans::note_wait;
 use crate::worker::spans::span;
 
 use crate::failure::stop::Stopped;
-use crate::recording::events::Reading;
 use crate::update::flush::{Flush, Verdict};
 use crate::worker::messages::Stepped;
 use stageline_nn::after_step;
@@ -88,7 +87,8 @@ impl Worker {
         let verdict = self.waits.receive(&self.channels.verdicts)?;
         let waited = self.waits.take();
         note_wait(&span, Activity::Verdict, waited);
-        self.diary.leave(waited, Reading::default());
+        let read = self.runners.first().map(|runner| self.gauges.read_gpu(runner.device()));
+        self.diary.leave(waited, read.unwrap_or_default());
         Ok(verdict)
     }
 

@@ -77,6 +77,19 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         self.concluded_stages(verdict)
     }
 
+    /// Sends the verdict on a rehearsal (a step that only measures memory) to one worker after another, each when the
+    /// stages of the worker before have acted on it, and returns the reports as [`conclude`](Self::conclude) does. So
+    /// the memory that a stage's optimizer step takes is measured alone, also if stages share a GPU. `stages` has the
+    /// number of stages of each worker of a replica.
+    pub(crate) fn conclude_in_turn(&self, verdict: Verdict, stages: &[usize]) -> Result<Vec<Stepped>, Ended> {
+        let mut stepped = Vec::new();
+        for (worker, stages) in self.handles.iter().zip(stages.iter().cycle()) {
+            self.send(&worker.verdicts, verdict)?;
+            stepped.extend(self.stepped(verdict, *stages)?);
+        }
+        Ok(in_order(stepped))
+    }
+
     /// Sends the verdict on a step (to step the optimizers, to skip the step, ...) to all workers.
     pub(crate) fn tell(&self, verdict: Verdict) -> Result<(), Ended> {
         for worker in &self.handles {
@@ -142,15 +155,24 @@ impl<In, Out, Target> Workers<In, Out, Target> {
     /// ...), and returns the stages' reports in the order of replicas and stages. Reports of stages that acted on an
     /// assumed verdict, which turned out to be another one, are discarded.
     pub(crate) fn concluded_stages(&self, verdict: Verdict) -> Result<Vec<Stepped>, Ended> {
-        let stages = self.replicas() * self.stages;
+        self.stepped(verdict, self.replicas() * self.stages).map(in_order)
+    }
+
+    /// Waits until `stages` further stages have acted on `verdict`, and returns their reports as they arrive.
+    fn stepped(&self, verdict: Verdict, stages: usize) -> Result<Vec<Stepped>, Ended> {
         let mut stepped = Vec::with_capacity(stages);
         while stepped.len() < stages {
             let reported = self.receive(&self.replies.stepped)?;
             stepped.extend(Some(reported).filter(|stage: &Stepped| stage.verdict == verdict));
         }
-        stepped.sort_by_key(|stage| (stage.replica.index, stage.stage));
         Ok(stepped)
     }
+}
+
+/// Returns the reports in the order of replicas and stages.
+fn in_order(mut stepped: Vec<Stepped>) -> Vec<Stepped> {
+    stepped.sort_by_key(|stage| (stage.replica.index, stage.stage));
+    stepped
 }
 
 /// The outcomes of all stages at the end of a pass (a training step, an evaluation, ...): losses, metrics, gradient
