@@ -1,11 +1,16 @@
 //! Tests of memory over many training steps: the bytes in use and reserved on a GPU, and the memory of the process.
 
+use std::fs;
+
 use burn::optim::AdamWConfig;
 use example_gpt::model::{costs, gpt};
-use stageline::{DeviceMemory, StageConfig};
+use serde_json::Value;
+use stageline::schedule::OneFOneB;
+use stageline::{DeviceMemory, Recompute, StageConfig};
 use stageline_workspace::own_process::ran_in_a_process_of_its_own;
+use stageline_workspace::runs::Place;
 
-use crate::{SMALL, batch_of, open};
+use crate::{SMALL, batch, batch_of, builder, gpu_name, open};
 
 /// The number of micro-batches in a step, of two samples each. The first of two stages has both of them live at a time.
 const MICRO_BATCHES: usize = 2;
@@ -34,6 +39,68 @@ fn of_process() -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kilobytes = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
     1024 * kilobytes.unwrap_or(0)
+}
+
+/// Tests that the log has the memory of the GPU after every synchronised step, also if steps overlap, and that the page
+/// draws it. The memory in use is at least that of the parameters and of AdamW's two moments, at most the
+/// reserved memory, and that at most the size of the GPU's memory, if that is known.
+#[test]
+fn the_log_and_the_page_have_the_memory_of_the_gpu() {
+    let (place, device) = (Place::new(), gpu_name());
+    for (flags, expected) in
+        [("--synchronise-every 2", vec![0, 2]), ("--synchronise-every 2 --flush ahead", vec![0, 2]), ("", vec![0])]
+    {
+        place.said(&format!("--device {device} --steps 4 --log @log --report @page {flags}"));
+        let log = fs::read_to_string(place.path("log")).unwrap();
+        let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let total = lines[0]["machine"][format!("memory of {device} in bytes")].as_u64();
+        let parameters = lines.last().unwrap()["parameters"].as_u64().unwrap();
+        let mut read = Vec::new();
+        for line in lines.iter().filter(|line| line["step"].is_u64()) {
+            let Some(memory) = line["device_memory"].as_array() else { continue };
+            read.push(line["step"].as_u64().unwrap());
+            // Both stages are on one GPU, which is listed once.
+            assert_eq!((memory.len(), &memory[0]["device"]), (1, &Value::from(device.as_str())), "{line}");
+            let [in_use, reserved] = ["in_use", "reserved"].map(|field| memory[0][field].as_u64().unwrap());
+            assert!(in_use >= 3 * 4 * parameters && in_use <= reserved, "{line}");
+            assert!(total.is_none_or(|total| reserved <= total), "{line}, of {total:?}");
+        }
+        assert_eq!(read, expected, "{flags}");
+        let page = fs::read_to_string(place.path("page")).unwrap();
+        assert!(page.contains("aria-label='Device memory: in use / reserved'"), "{flags}");
+        fs::remove_file(place.path("log")).unwrap();
+    }
+}
+
+/// Tests the memory estimate on a GPU, which two stages share, against what steps then use. AdamW's state is two numbers
+/// for each trained one. The test has a process of its own, because tests that run beside it would use the same GPU.
+#[test]
+fn the_estimate_on_a_gpu_is_near_what_steps_use() {
+    if ran_in_a_process_of_its_own() {
+        return;
+    }
+    for stages in [1, 2] {
+        let mut pipeline = builder("gpu", stages, OneFOneB, Recompute::Nothing).synchronise_every(1).build().unwrap();
+        let estimate = pipeline.estimate_memory(batch(0)).unwrap().expect("a GPU's memory is measured");
+        for stage in estimate.stages() {
+            let ratio = stage.optimizer as f64 / (2 * stage.gradients) as f64;
+            assert!((0.9..1.25).contains(&ratio), "{stages} stages: {stage:?}");
+        }
+        let estimated: u64 = estimate.devices().iter().map(|(_, bytes)| bytes).sum();
+        let peaks = (0..4).flat_map(|step| pipeline.step(batch(step)).unwrap().recording.memory().unwrap());
+        let measured = peaks.map(|worker| worker.peak).max().unwrap();
+        let ratio = estimated as f64 / measured as f64;
+        println!("{stages} stages: {estimated} bytes estimated, {measured} measured");
+        assert!((0.7..2.0).contains(&ratio), "{stages} stages: {estimated} and {measured}");
+    }
+}
+
+#[test]
+fn a_training_that_does_not_fit_on_the_gpu_is_refused_by_the_name_of_the_gpu() {
+    let device = gpu_name();
+    let said =
+        Place::new().refused(&format!("--device {device} --width 64 --micro-batch-size 32 --memory 0.004 --steps 1"));
+    assert!(said.contains(&format!("of memory are needed on {device}, which has 4.0 MB")), "{said}");
 }
 
 /// Tests that the memory of a training does not grow: after 300 steps it is what it was after 50. The test has a

@@ -2,7 +2,7 @@
 
 mod synthetic;
 
-use stageline_report::record::{Health, Noise, SignalAndNoise};
+use stageline_report::record::{DeviceMemory, Health, Line, Noise, SignalAndNoise};
 use stageline_report::{RunLog, run_page};
 
 use synthetic::log;
@@ -127,4 +127,30 @@ fn a_run_without_steps_has_a_page() {
     assert!(run_page(&empty).contains("Loss: nothing was measured"));
     let page = run_page(&log(&[1.0; 2], 2, 2, 0.0));
     assert!(page.contains("layer 0") && page.contains("made up") && !page.contains("NaN"));
+}
+
+#[test]
+fn the_memory_of_every_gpu_is_in_the_log_and_on_the_page() {
+    const TITLE: &str = "Device memory: in use / reserved";
+    let mut log = log(&[1.0; 2], 2, 4, 0.0);
+    assert!(chart(&run_page(&log), TITLE).is_none());
+    let memory = |device: &str, in_use: u64, reserved: u64| DeviceMemory {
+        device: device.to_owned(),
+        in_use: in_use * 1_000_000,
+        reserved: reserved * 1_000_000,
+    };
+    // The memory is read in every second step, and a resumed run has another GPU.
+    log.steps[0].device_memory = vec![memory("cuda:0", 10, 40), memory("cuda:1", 5, 20)];
+    log.steps[2].device_memory = vec![memory("cuda:0", 12, 40), memory("cuda:2", 6, 20)];
+    let page = run_page(&log);
+    let found = chart(&page, TITLE).unwrap();
+    let expected =
+        ["cuda:0 in use: 10 at 0", "cuda:0 in use: 12 at 2", "cuda:1 in use: 5 at 0", "cuda:2 in use: 6 at 2"];
+    assert_eq!(points(found), expected);
+    let reserved: Vec<_> = heights(found, 40.0).into_iter().skip(1).step_by(2).collect();
+    assert_eq!(reserved, [vec![40.0, 40.0], vec![20.0], vec![20.0]]);
+
+    let line = serde_json::to_string(&Line::Step(Box::new(log.steps[2].clone()))).unwrap();
+    assert!(line.contains(r#""device_memory":[{"device":"cuda:0","in_use":12000000,"reserved":40000000}"#), "{line}");
+    assert_eq!(Line::read(&line).unwrap(), Line::Step(Box::new(log.steps[2].clone())));
 }

@@ -12,6 +12,7 @@ use stageline::{EvalReport, Payload, Pipeline, StepReport};
 use crate::checkpoints::{self, Identity, Keeper};
 use crate::data::Data;
 use crate::evaluation::{evaluate, warn_of_mean};
+use crate::kernels::gpus;
 use crate::memory;
 use crate::model::Model;
 use crate::outputs::log::Log;
@@ -168,7 +169,8 @@ impl<F> Run<F> {
         let keeper = Keeper::new(&job.keeping, place, identity, saved.as_ref())?;
         let tokens = (training.micro_batch_size * data.tokens_per_sample()) as f64;
         let run = recipe.run_line(pipeline.plan(), costs.as_ref(), estimate.as_ref(), links(&devices)?, tokens)?;
-        let mut log = Log::create(outputs, run, start..training.steps, pipeline.synchronise_every())?;
+        let (steps, gpus) = (start..training.steps, gpus(&job.running.devices));
+        let mut log = Log::create(outputs, run, steps, pipeline.synchronise_every(), gpus)?;
         warn_of_mean(&mut pipeline, data)?;
         let validation = data.validation(training.batch_size)?;
         let validate = |pipeline: &mut Pipeline<_, _, _>, log: &mut Log, steps: usize| {

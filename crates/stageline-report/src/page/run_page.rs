@@ -9,7 +9,7 @@ use super::gradients;
 use super::html::Page;
 use super::over_steps::{Figure, over_steps, thinned};
 use super::timeline::timeline;
-use crate::log::record::{Account, Event, Step};
+use crate::log::record::{Account, DeviceMemory, Event, Step};
 use crate::log::{RunLog, median};
 
 /// Returns the text of the HTML page that shows a run, from the run's log.
@@ -197,9 +197,9 @@ fn memory(page: &mut Page, log: &RunLog) {
         "Stages and memory",
         "Parameters, the most live micro-batches, and memory where it was counted (medians of the steps).",
     );
-    if log.steps.iter().any(|step| !step.memory.is_empty()) {
-        page.pictures([peaks(log)].into_iter().chain(memory_over_step(log)));
-    }
+    let is_counted = log.steps.iter().any(|step| !step.memory.is_empty());
+    let of_workers = is_counted.then(|| [peaks(log)].into_iter().chain(memory_over_step(log)));
+    page.pictures(of_workers.into_iter().flatten().chain(device_memory(log)));
     let live = log.plan.peak_live();
     let typical = |figure: &dyn Fn(&Step) -> Option<f64>| {
         median(log.warm_steps().filter_map(figure)).map_or_else(String::new, number)
@@ -259,6 +259,32 @@ fn memory_over_step(log: &RunLog) -> Option<String> {
         line_per_worker(log, |worker| step.timeline.get(worker).into_iter().flatten().filter_map(point).collect());
     let title = format!("Memory in use during step {}", step.step);
     Some(LineChart { title: &title, x: "ms", y: "MB of a worker", scale: Scale::Linear, series }.svg())
+}
+
+/// Returns a line chart (SVG) of the memory of each GPU after the training steps: the memory in use, and the reserved
+/// memory; `None` if no step has them.
+fn device_memory(log: &RunLog) -> Option<String> {
+    let steps: Vec<_> = log.steps.iter().filter(|step| !step.device_memory.is_empty()).collect();
+    let mut devices: Vec<&str> = Vec::new();
+    for memory in steps.iter().flat_map(|step| &step.device_memory) {
+        if !devices.contains(&memory.device.as_str()) {
+            devices.push(&memory.device);
+        }
+    }
+    let points = |device: &str, bytes: fn(&DeviceMemory) -> u64| {
+        let of_step = |step: &Step| step.device_memory.iter().find(|memory| memory.device == device).map(bytes);
+        let point = |step: &Step| Some((step.step as f64, megabytes(of_step(step)?)));
+        thinned(&steps).filter_map(point).collect::<Vec<_>>()
+    };
+    let mut series = Vec::new();
+    for (colour, device) in devices.into_iter().enumerate() {
+        let (in_use, reserved) = (points(device, |memory| memory.in_use), points(device, |memory| memory.reserved));
+        let (used, kept) = (format!("{device} in use"), format!("{device} reserved"));
+        series.push(Series { name: used, points: in_use, line: Line::Solid, colour });
+        series.push(Series { name: kept, points: reserved, line: Line::Dashed, colour });
+    }
+    let title = "Device memory: in use / reserved";
+    LineChart { title, x: "step", y: "MB of a device", scale: Scale::Linear, series }.svg_if_measured()
 }
 
 fn megabytes(bytes: u64) -> f64 {

@@ -75,14 +75,14 @@ pub fn log(layers: &[f64], stages: usize, micro_batches: usize, other: f64) -> R
         workers: vec![Account { imbalance: 0.1, other, ..Account::default() }; stages],
         stages: (0..stages).map(stage_costs).collect(),
         memory: (0..stages).map(memory).collect(),
+        device_memory: Vec::new(),
         health: Vec::new(),
         noise: None,
         timeline: Vec::new(),
     };
-    let lines = (0..5).map(|number| Line::Step(Box::new(step(number))));
     let text: String = [Line::Run(Box::new(run))]
         .into_iter()
-        .chain(lines)
+        .chain((0..5).map(|number| Line::Step(Box::new(step(number)))))
         .map(|line| serde_json::to_string(&line).unwrap() + "\n")
         .collect();
     RunLog::read(text.as_bytes()).unwrap()

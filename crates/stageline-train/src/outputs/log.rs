@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
+use burn::tensor::Device;
 use serde_json::Value;
 use stageline::{NoiseAverage, StepReport};
-use stageline_report::record::{Line, Run, Validation};
+use stageline_report::record::{Line, Run, Step, Validation};
 use stageline_report::{RunLog, StageNoise, TensorBoard, Trace, run_page};
 
 use crate::outputs::record;
@@ -52,16 +53,25 @@ pub struct Log {
     noise: NoiseAverage,
     /// The latest estimates of the gradient noise of each stage, from which scalars for TensorBoard are made.
     stage_noise: StageNoise,
+    /// The GPUs of this host on which stages of the run are, each once. The log has their memory.
+    gpus: Vec<Device>,
 }
 
 impl Log {
     /// Creates the output files of a run, and begins the log with a description of the run.
     ///
-    /// `steps` is the range of steps to train. A resumed run, whose range does not start at 0, appends to its log.
+    /// `steps` is the range of steps to train. A resumed run, whose range does not start at 0, appends to its log. `gpus`
+    /// has the GPUs whose memory the log has.
     ///
     /// # Errors
     /// Returns an error if an output file cannot be written.
-    pub fn create(outputs: Outputs, run: Run, steps: Range<usize>, synchronise_every: usize) -> Result<Self> {
+    pub fn create(
+        outputs: Outputs,
+        run: Run,
+        steps: Range<usize>,
+        synchronise_every: usize,
+        gpus: Vec<Device>,
+    ) -> Result<Self> {
         let Range { start, end } = steps;
         let create = |path: &Path| File::create(path).map(BufWriter::new).with_context(|| unwritable(path));
         let (file, before) = match outputs.log.as_deref() {
@@ -83,7 +93,8 @@ impl Log {
         };
         let (trace, noise) = (Trace::new(), NoiseAverage::over(AVERAGED));
         let stage_noise = StageNoise::new();
-        let mut log = Self { outputs, file, text: before, trace, board, drawn, synchronise_every, noise, stage_noise };
+        let text = before;
+        let mut log = Self { outputs, file, text, trace, board, drawn, synchronise_every, noise, stage_noise, gpus };
         log.write(&Line::Run(Box::new(run)))?;
         Ok(log)
     }
@@ -112,42 +123,55 @@ impl Log {
         }
         let mut step = record::step(report, report.step == self.drawn);
         step.model_flop_utilisation = utilisation;
+        if step.synchronised {
+            // In other steps, a reading would wait until all work for the GPU is issued.
+            step.device_memory = record::device_memory(&self.gpus);
+        }
         if let (Some(noise), Some(estimated)) = (&mut step.noise, &report.noise) {
             noise.smoothed_scale = self.noise.add(estimated.total).scale();
         }
         // JSON has no NaN and no infinity.
         metrics.retain(|_, value| value.is_finite());
         step.metrics = metrics;
-        if let Some(board) = &mut self.board {
-            // On a GPU only synchronised steps have the device's bubbles, and only the other steps its full throughput.
-            let (timed, free) = match self.synchronise_every {
-                0 | 1 => (true, true),
-                _ => (step.synchronised, !step.synchronised),
-            };
-            let [measured, simulated] =
-                ["measured", "simulated"].map(|bubble| format!("bubble/{bubble}, {}", step.clock()));
-            let figures = [
-                ("loss", step.loss),
-                ("learning rate", step.learning_rate),
-                ("gradient norm", step.gradient_norm),
-                ("noise scale/of the step", step.noise.as_ref().and_then(|noise| noise.scale)),
-                ("noise scale/smoothed", step.noise.as_ref().and_then(|noise| noise.smoothed_scale)),
-                ("tokens a second", free.then_some(step.tokens_per_s)),
-                ("model FLOP utilisation", step.model_flop_utilisation),
-                (&measured, timed.then_some(step.bubble)),
-                (&simulated, timed.then_some(step.bubble_simulated)),
-                ("bubble/in theory", Some(step.bubble_ideal)),
-            ];
-            let peak = step.memory.iter().map(|memory| memory.peak).max();
-            let figures = figures.into_iter().chain([("memory/peak bytes of a worker", peak.map(|peak| peak as f64))]);
-            let noise = step.noise.as_ref().map_or_else(Vec::new, |noise| self.stage_noise.add(noise));
-            let metrics = step.metrics.iter().map(|(name, value)| (format!("metric/{name}"), *value));
-            let more: Vec<_> = metrics.chain(noise).collect();
-            let figures = figures.filter_map(|(tag, figure)| Some((tag, figure?)));
-            let figures: Vec<_> = figures.chain(more.iter().map(|(tag, value)| (tag.as_str(), *value))).collect();
-            board.scalars(now(), step.step, &figures)?;
-        }
+        self.scalars(&step)?;
         self.write(&Line::Step(Box::new(step)))
+    }
+
+    /// Writes the scalars of a training step for TensorBoard, if the run writes files for it.
+    fn scalars(&mut self, step: &Step) -> Result<()> {
+        let Some(board) = &mut self.board else { return Ok(()) };
+        // On a GPU only synchronised steps have the device's bubbles, and only the other steps its full throughput.
+        let (timed, free) = match self.synchronise_every {
+            0 | 1 => (true, true),
+            _ => (step.synchronised, !step.synchronised),
+        };
+        let [measured, simulated] =
+            ["measured", "simulated"].map(|bubble| format!("bubble/{bubble}, {}", step.clock()));
+        let figures = [
+            ("loss", step.loss),
+            ("learning rate", step.learning_rate),
+            ("gradient norm", step.gradient_norm),
+            ("noise scale/of the step", step.noise.as_ref().and_then(|noise| noise.scale)),
+            ("noise scale/smoothed", step.noise.as_ref().and_then(|noise| noise.smoothed_scale)),
+            ("tokens a second", free.then_some(step.tokens_per_s)),
+            ("model FLOP utilisation", step.model_flop_utilisation),
+            (&measured, timed.then_some(step.bubble)),
+            (&simulated, timed.then_some(step.bubble_simulated)),
+            ("bubble/in theory", Some(step.bubble_ideal)),
+        ];
+        let peak = step.memory.iter().map(|memory| memory.peak).max();
+        let figures = figures.into_iter().chain([("memory/peak bytes of a worker", peak.map(|peak| peak as f64))]);
+        let noise = step.noise.as_ref().map_or_else(Vec::new, |noise| self.stage_noise.add(noise));
+        let metrics = step.metrics.iter().map(|(name, value)| (format!("metric/{name}"), *value));
+        let of_devices = step.device_memory.iter().flat_map(|memory| {
+            let tag = |kind: &str| format!("memory/bytes {kind} on {}", memory.device);
+            [(tag("in use"), memory.in_use as f64), (tag("reserved"), memory.reserved as f64)]
+        });
+        let more: Vec<_> = metrics.chain(noise).chain(of_devices).collect();
+        let figures = figures.filter_map(|(tag, figure)| Some((tag, figure?)));
+        let figures: Vec<_> = figures.chain(more.iter().map(|(tag, value)| (tag.as_str(), *value))).collect();
+        board.scalars(now(), step.step, &figures)?;
+        Ok(())
     }
 
     /// Writes the loss and the metrics on held-out samples to the log and to TensorBoard.

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use burn::tensor::Device;
 use stageline::{
-    Clock, Costs, Cut, CutError, GradientNoise, LayerCost, MemoryEstimate, Metric, NoiseReport, ParameterHealth,
-    StepReport, Update,
+    Clock, Costs, Cut, CutError, DeviceMemory, DeviceName, GradientNoise, LayerCost, MemoryEstimate, Metric,
+    NoiseReport, ParameterHealth, StepReport, Update,
 };
-use stageline_report::record::{EstimatedMemory, Health, Layer, Noise, SignalAndNoise, StageCosts, Step};
+use stageline_report::record::{self, EstimatedMemory, Health, Layer, Noise, SignalAndNoise, StageCosts, Step};
 
 /// Returns the log record of a training step, with the events of the step if `timeline` is true. The recorded workers
-/// and stages are those of the first replica.
+/// and stages are those of the first replica. The memory of GPUs is not in the report of a step, so it is left out.
 pub fn step(report: &StepReport, timeline: bool) -> Step {
     let (gradient_norm, clipped) = match report.update {
         Update::Stepped { gradient_norm, clipped } => (Some(gradient_norm), Some(clipped)),
@@ -36,6 +37,7 @@ pub fn step(report: &StepReport, timeline: bool) -> Step {
         workers: first.accounts(),
         stages: stages(report),
         memory: first.memory().unwrap_or_default(),
+        device_memory: Vec::new(),
         health: report.health.iter().map(health).collect(),
         noise: report.noise.as_ref().map(noise),
         timeline: if timeline { first.events().to_vec() } else { Vec::new() },
@@ -79,6 +81,15 @@ pub fn estimate(estimate: &MemoryEstimate, workers: usize) -> Vec<EstimatedMemor
         peak: worker.peak(),
     };
     estimate.workers().into_iter().take(workers).map(estimated).collect()
+}
+
+/// Returns the log record of the memory of each GPU of `gpus`, as it is now.
+pub fn device_memory(gpus: &[Device]) -> Vec<record::DeviceMemory> {
+    let read = |gpu: &Device| {
+        let DeviceMemory { in_use, reserved, .. } = DeviceMemory::of(gpu)?;
+        Some(record::DeviceMemory { device: DeviceName::shown(gpu), in_use, reserved })
+    };
+    gpus.iter().filter_map(read).collect()
 }
 
 /// Returns the costs of each stage in a training step: the times of its actions (means over the micro-batches) and of

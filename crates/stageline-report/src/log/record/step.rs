@@ -62,6 +62,10 @@ pub struct Step {
     /// The device memory that each worker used in the step; empty if memory was not counted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory: Vec<WorkerMemory>,
+    /// The memory of each GPU of this host after a synchronised step (in which workers waited for their devices); empty
+    /// after other steps, and if the run has no GPU of this host.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub device_memory: Vec<DeviceMemory>,
     /// The health of each parameter (norms, update ratio, zeros); empty in steps that do not examine it
     /// (`--health-every`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -134,6 +138,17 @@ pub struct StageCosts {
     /// were not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_bytes: Option<f64>,
+}
+
+/// The memory of a GPU after a training step, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceMemory {
+    /// The name under which the GPU was opened, such as `cuda:0`.
+    pub device: String,
+    /// The bytes on the GPU that tensors and kernels of the training use between two steps.
+    pub in_use: u64,
+    /// The bytes that the training has reserved on the GPU: those in use, and those that are kept for later tensors.
+    pub reserved: u64,
 }
 
 /// The estimates of a step of the squared norm of the gradient and of its noise, from the gradients of the
