@@ -6,7 +6,7 @@ use std::fmt;
 use burn::tensor::Device;
 use stageline_schedule::Schedule;
 
-use crate::device::location::{is_host, share_memory};
+use crate::device::location::is_host;
 use crate::device::opened::shown;
 use crate::memory::change::Change;
 use crate::memory::estimate::MemoryEstimate;
