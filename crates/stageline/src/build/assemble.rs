@@ -1,7 +1,6 @@
 //! Assembles a complete chain (all stages of a model in order, [`Joined`]) into data-parallel replicas ([`Assembled`]):
 //! copies the stages' modules to their devices, and joins the stages by channels.
 
-use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::tensor::Device;
 use stageline_schedule::Checked;
 
@@ -39,8 +38,6 @@ pub(crate) struct Joined<In, Out, Target> {
     /// The part of its forward that each stage recomputes in its backward (activation checkpointing), in the order of
     /// the stages.
     pub(crate) recompute: Vec<Recompute>,
-    /// The learning rate of the model's first stage at the beginning of the training.
-    pub(crate) learning_rate: Option<ModuleLrScheduler>,
     pub(crate) owners: Owners,
     /// The function that assembles all stages of one data-parallel replica: it copies the modules to their devices and
     /// connects the stages.
@@ -56,6 +53,9 @@ pub(crate) struct Assembled<In, Out, Target> {
     /// The fields of a checkpoint's optimizer states that do not match the stages' optimizers: fields that an optimizer
     /// rejects, and fields that it requires but the checkpoint lacks.
     pub(crate) unfit: Vec<Unfit>,
+    /// The learning rate that the first stage's schedule has at the last optimizer step of the checkpoint from which
+    /// training resumes; `None` if there is no such step.
+    pub(crate) learning_rate: Option<f64>,
 }
 
 impl<In: Payload, Out: Payload, Target: Payload> Joined<In, Out, Target> {
@@ -75,7 +75,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Joined<In, Out, Target> {
         rollback: Rollback,
         mut restored: Vec<Restored>,
     ) -> Result<Assembled<In, Out, Target>, BuildError> {
-        let (micro_batches, mut unfit) = (plan.plan().micro_batches(), Vec::new());
+        let (micro_batches, mut unfit, mut learning_rate) = (plan.plan().micro_batches(), Vec::new(), None);
         let roles = |stage: usize| {
             let everywhere: Vec<_> = devices.iter().map(|devices| &devices[stage]).collect();
             Collective::of_stage(&self.owners.of_stage(stage), &everywhere).into_iter()
@@ -101,16 +101,17 @@ impl<In: Payload, Out: Payload, Target: Payload> Joined<In, Out, Target> {
                     collectives: collectives.iter_mut().filter_map(Iterator::next).collect(),
                     restored: std::mem::take(&mut restored),
                     unfit: std::mem::take(&mut unfit),
+                    learning_rate,
                     runners: Vec::new(),
                 };
                 let (inputs, input_feed) = bounded(1);
                 let ((targets, target_feed), (output_feed, outputs)) = (bounded(1), bounded(1));
                 let channels = CallerChannels { targets: target_feed, outputs: output_feed };
                 (self.wire)(&mut assembly, Box::new(FromBatch::new(input_feed)), channels);
-                (restored, unfit) = (assembly.restored, assembly.unfit);
+                (restored, unfit, learning_rate) = (assembly.restored, assembly.unfit, assembly.learning_rate);
                 (BatchChannels { inputs, targets, outputs }, assembly.runners)
             });
         let replicas = assemble.collect();
-        Ok(Assembled { replicas, unfit })
+        Ok(Assembled { replicas, unfit, learning_rate })
     }
 }

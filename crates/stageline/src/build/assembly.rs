@@ -53,9 +53,11 @@ impl<M: Module> Unplaced<M> {
             assembly.rollback,
         );
         match assembly.restored.get_mut(self.stage) {
-            Some(restored) if slot.collective.is_root() => {
-                assembly.unfit.extend(trained.restore(restored).err().unwrap_or_default());
-            }
+            Some(restored) if slot.collective.is_root() => match trained.restore(restored) {
+                // The rate of the first stage stands for that of the model.
+                Ok(rate) => assembly.learning_rate = assembly.learning_rate.or(rate),
+                Err(unfit) => assembly.unfit.extend(unfit),
+            },
             Some(restored) => trained.restore_tensors(restored),
             None => {}
         }
@@ -91,6 +93,9 @@ pub(crate) struct Assembly {
     /// The fields of a checkpoint's optimizer states that do not match the stages' optimizers: fields that an optimizer
     /// rejects, and fields that it requires but the checkpoint lacks.
     pub(crate) unfit: Vec<Unfit>,
+    /// The learning rate that the first stage's schedule has at the last optimizer step of the checkpoint from which
+    /// training resumes; `None` if there is no such step.
+    pub(crate) learning_rate: Option<f64>,
     /// The stages of a data-parallel replica that have been assembled (copied to their devices and connected) so far.
     pub(crate) runners: Stages,
 }

@@ -136,9 +136,6 @@ type Wire<In, Out> = Box<dyn Fn(&mut Assembly, AnySource<In>) -> AnySource<Out>>
 pub struct Chain<In: Payload, Out: Payload> {
     devices: Vec<Device>,
     recompute: Vec<Recompute>,
-    /// The learning rate of the first stage in the chain (the stages of a model in order); `None` while the chain is
-    /// empty.
-    learning_rate: Option<ModuleLrScheduler>,
     owners: Owners,
     wire: Wire<In, Out>,
 }
@@ -158,7 +155,7 @@ impl Pipeline<(), (), ()> {
     /// stage, and [`loss`](Chain::loss) appends the last one.
     pub fn builder<In: Payload>() -> Chain<In, In> {
         let wire: Wire<In, In> = Box::new(|_, source| source);
-        Chain { devices: Vec::new(), recompute: Vec::new(), learning_rate: None, owners: Owners::default(), wire }
+        Chain { devices: Vec::new(), recompute: Vec::new(), owners: Owners::default(), wire }
     }
 }
 
@@ -170,7 +167,6 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
         let stage = self.devices.len();
         self.devices.push(device.inner());
         self.recompute.push(recompute);
-        self.learning_rate.get_or_insert_with(|| learning_rate.clone());
         let unplaced = Unplaced::new(stage, module, optimizer, learning_rate);
         self.owners.add(stage, &unplaced.module, &unplaced.optimizer);
         unplaced
@@ -191,8 +187,8 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
             assembly.runners.push(Box::new(StageRunner::new(slot, trained, source, ToNext::new(downstream))));
             Box::new(FromPrevious::new(upstream))
         };
-        let Self { devices, recompute, learning_rate, owners, .. } = self;
-        Chain { devices, recompute, learning_rate, owners, wire: Box::new(wire) }
+        let Self { devices, recompute, owners, .. } = self;
+        Chain { devices, recompute, owners, wire: Box::new(wire) }
     }
 
     /// Ends the chain (the stages of a model in order) with the last stage, which computes the loss, and returns the
@@ -216,7 +212,6 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
         PipelineBuilder::new(Joined {
             devices: self.devices,
             recompute: self.recompute,
-            learning_rate: self.learning_rate,
             owners: self.owners,
             wire: Box::new(wire),
             scoring: Scoring { weight: Box::new(move |target| constants.weight(target)), metrics: L::METRICS },

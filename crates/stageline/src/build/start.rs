@@ -51,10 +51,10 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         let restored = restored.map_err(BuildError::Checkpoint)?.unwrap_or_default();
         let all_on_host = self.stages.devices.iter().chain(self.replica_devices.iter().flatten()).all(is_host);
         let synchronise_every = self.synchronise_every.unwrap_or(if all_on_host { 0 } else { SYNCHRONISE_EVERY });
-        let Assembled { replicas, unfit } =
+        let Assembled { replicas, unfit, learning_rate } =
             self.stages.assemble(&plan, &devices, groups, self.precision, self.rollback, restored)?;
         Mismatch::unless_empty(layout.unfit(unfit)).map_err(BuildError::Checkpoint)?;
-        self.warn_of_changes(groups);
+        self.warn_of_changes(groups, learning_rate);
         let known = streams.into_iter().zip(devices).zip(parameters);
         let prepared = replicas.into_iter().zip(known);
         let prepared = prepared.map(|((channels, runners), ((streams, devices), parameters))| Prepared {
@@ -92,19 +92,13 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     }
 
     /// Warns if training resumes with another number of micro-batches, of gradient groups, or with another learning
-    /// rate than the checkpoint records. `groups` is the number of gradient groups of this pipeline.
-    fn warn_of_changes(&self, groups: usize) {
+    /// rate than the checkpoint records. `groups` is the number of gradient groups of this pipeline, and `learning_rate`
+    /// the rate that its schedule has at the checkpoint's last optimizer step.
+    fn warn_of_changes(&self, groups: usize, learning_rate: Option<f64>) {
         let Some(checkpoint) = &self.restore else { return };
         let Some(before) = RunSettings::read(&checkpoint.run) else { return };
-        let settings = RunSettings {
-            micro_batches: self.replicas() * self.micro_batches,
-            gradient_groups: groups,
-            learning_rate: self.stages.learning_rate.as_ref().and_then(|schedule| {
-                // burn's schedules can only be stepped. The number of steps was validated before.
-                let mut schedule = schedule.clone();
-                (0..checkpoint.progress.optimizer_steps).fold(None, |_, _| Some(schedule.step().base()))
-            }),
-        };
+        let settings =
+            RunSettings { micro_batches: self.replicas() * self.micro_batches, gradient_groups: groups, learning_rate };
         settings.changes(before).into_iter().for_each(|change| tracing::warn!("{change}"));
     }
 

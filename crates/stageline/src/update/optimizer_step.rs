@@ -173,11 +173,12 @@ impl<M: Module> Trained<M> {
         StageState { stage, tensors: params::read(self.module()), optimizer: optimizer_state::read(&self.optimizer) }
     }
 
-    /// Restores the stage's tensors, optimizer state and learning rate from a checkpoint.
+    /// Restores the stage's tensors, optimizer state and learning rate from a checkpoint. Returns the base learning rate
+    /// that the stage's schedule has at the checkpoint's last optimizer step; `None` before the first one.
     ///
     /// # Errors
     /// Returns the parts of the checkpoint's optimizer state that the stage's optimizer cannot use, if there are any.
-    pub(crate) fn restore(&mut self, restored: &mut Restored) -> Result<(), Vec<Unfit>> {
+    pub(crate) fn restore(&mut self, restored: &mut Restored) -> Result<Option<f64>, Vec<Unfit>> {
         self.restore_tensors(restored);
         let Restored { optimizer, stateless, own, optimizer_steps: steps, .. } = restored;
         let optimizer = std::mem::take(optimizer);
@@ -189,13 +190,11 @@ impl<M: Module> Trained<M> {
         }
         // burn's schedulers can only be stepped, not set. The number of steps was validated before, so this loop is
         // bounded.
-        for _ in 0..*steps {
-            self.learning_rate.step();
-        }
+        let last = (0..*steps).fold(None, |_, _| Some(self.learning_rate.step().base()));
         let restored = optimizer_state::write(self.optimizer.clone(), optimizer, own());
         self.optimizer =
             restored.map_err(|fields| fields.into_iter().map(Unfit::other_optimizer).collect::<Vec<_>>())?;
-        Ok(())
+        Ok(last)
     }
 
     /// Restores only the tensors of the stage's module from a checkpoint, not the optimizer state: for a replica other
