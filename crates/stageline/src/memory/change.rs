@@ -92,7 +92,9 @@ impl Change {
     pub(crate) fn needs(self, estimate: &MemoryEstimate, schedule: &dyn Schedule, device: &Device) -> Option<u64> {
         let changed = self.of(estimate, schedule)?;
         let needs = changed.needs_on(device).into_iter().map(|(bytes, _)| bytes);
-        Some(if self.cut == Cut::Twice && !is_host(device) { needs.max().unwrap_or(0) } else { needs.sum() })
+        let of_workers =
+            if self.cut == Cut::Twice && !is_host(device) { needs.max().unwrap_or(0) } else { needs.sum() };
+        Some(of_workers + changed.beside_workers_on(device))
     }
 }
 

@@ -154,6 +154,9 @@ pub struct MemoryEstimate {
     /// The bytes that each worker has in use between steps besides parameters, optimizer states and the buffers of its
     /// kernel threads.
     pub(crate) other: Vec<u64>,
+    /// The bytes of host memory that the program needs besides its workers, such as batches that it reads ahead of the
+    /// steps.
+    pub(crate) beside_workers: u64,
     pub(crate) threads: KernelThreads,
     pub(crate) rollback: Rollback,
     /// The memory estimate of the same training with full recomputation; `None` if it was not measured.
@@ -216,6 +219,7 @@ pub(crate) mod tests {
     use stageline_schedule::{OneFOneB, Schedule};
 
     use super::*;
+    use crate::memory::fit::Lever;
     use crate::memory::worker_estimate::WorkerEstimate;
     use crate::threads::cores::Cores;
 
@@ -243,6 +247,7 @@ pub(crate) mod tests {
             plan: Arc::new(plan),
             stages: activations.iter().map(stage).collect(),
             other: vec![0; activations.len()],
+            beside_workers: 0,
             threads: KernelThreads { cores: Cores::Each(1), buffer: 0 },
             rollback: Rollback::Kept,
             recomputed: None,
@@ -278,6 +283,22 @@ pub(crate) mod tests {
         let groups = MemoryEstimate { groups: 2, ..estimate };
         assert_eq!(figures(&groups), [(1000, 2000, 2000, 7000); 2]);
         assert_eq!(groups.workers()[0].compute_peak, twice.workers()[0].compute_peak + 1000);
+    }
+
+    /// Tests that memory of the program besides its workers counts for the host, and that no change of settings makes it
+    /// less.
+    #[test]
+    fn memory_besides_the_workers_counts_for_the_host() {
+        let estimate = of_activations(&[100.0, 100.0], 8);
+        let batches = estimate.with_host_memory(40);
+        let [alone, all] = [&estimate, &batches].map(|estimate| estimate.devices()[0].1);
+        assert_eq!((alone, all), (300, 340));
+        assert!(batches.fits(|_| Some(340)));
+        let refused = batches.check(|_| Some(339), &OneFOneB, 1, |_| true).unwrap_err();
+        assert_eq!((refused.needs, refused.beside_workers), (340, 40));
+        let one_stage = refused.ways_out.iter().find(|way_out| way_out.levers == [Lever::OneStage]).unwrap();
+        assert_eq!(one_stage.needs, 200 + 40);
+        assert!(refused.to_string().contains("batches and other memory of the program 0.0 kB"), "{refused}");
     }
 
     /// Tests the memory estimate for a plan with twice as many stages of half the size. Under 1F1B, the first worker

@@ -21,13 +21,15 @@ pub struct DoesNotFit {
     /// The device that has too little memory for the training.
     pub device: Device,
     /// The memory that the training needs on the device, in bytes: the sum of the predicted peaks of the device's
-    /// workers.
+    /// workers, and on the host the memory of the program besides its workers.
     pub needs: u64,
     /// The memory that the device with too little memory has, in bytes.
     pub has: u64,
     /// The memory estimates of the workers on the device that has too little memory. For the host's CPU these are also
     /// workers of other devices that keep their optimizer states on the host.
     pub workers: Vec<WorkerEstimate>,
+    /// The bytes of `needs` that the program needs besides its workers, such as batches that it reads ahead.
+    pub beside_workers: u64,
     /// The proposed changes of settings with which the device needs less memory: first each change of a single setting,
     /// in the order in which [`Lever`] lists the settings, and then, if no single setting is enough, one combination.
     pub ways_out: Vec<WayOut>,
@@ -63,7 +65,8 @@ impl MemoryEstimate {
         let Some((device, needs, has)) = self.too_small(has) else { return Ok(()) };
         let ways_out = WayOut::all(self, schedule, rows, &Shortage { device: &device, needs, has }, takes);
         let workers = self.needs_on(&device).into_iter().map(|(_, worker)| worker).collect();
-        Err(Box::new(DoesNotFit { device, needs, has, workers, ways_out }))
+        let beside_workers = self.beside_workers_on(&device);
+        Err(Box::new(DoesNotFit { device, needs, has, workers, beside_workers, ways_out }))
     }
 
     /// Whether every device has enough memory for its workers; `has` returns a device's memory in bytes, or `None` if
@@ -167,6 +170,9 @@ impl DoesNotFit {
                  {activations}, transfers {transfers}{kept}{on_host}; at most {compute} while it computes, {flush} in \
                  the flush",
             );
+        }
+        if self.beside_workers > 0 {
+            let _ = write!(text, "\n  batches and other memory of the program {}", Bytes(self.beside_workers));
         }
         for (index, way_out) in self.ways_out.iter().enumerate() {
             let WayOut { levers, needs } = way_out;

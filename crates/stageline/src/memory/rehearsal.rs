@@ -127,7 +127,19 @@ impl Rehearsal<'_> {
             |(device, parameters): &(Device, Parameters)| Leaf { device: device.clone(), parameters: parameters.bytes };
         let leaves = self.elsewhere.iter().map(|stages| stages.iter().map(leaf).collect()).collect();
         let plan = Arc::new(self.plan);
-        Some(MemoryEstimate { plan, stages, other, threads, rollback, leaves, groups, recomputed: None, steps, copies })
+        Some(MemoryEstimate {
+            plan,
+            stages,
+            other,
+            beside_workers: 0,
+            threads,
+            rollback,
+            leaves,
+            groups,
+            recomputed: None,
+            steps,
+            copies,
+        })
     }
 
     /// Returns the bytes that a worker has in use at the end of the rehearsal (a step that only measures memory), after

@@ -75,6 +75,14 @@ impl MemoryEstimate {
         Self { copies: Copies::ForACheckpoint, recomputed, ..self.clone() }
     }
 
+    /// Returns the memory estimate of a program that needs `bytes` of host memory besides its workers, such as batches
+    /// that it reads ahead of the steps.
+    #[must_use]
+    pub fn with_host_memory(&self, bytes: u64) -> Self {
+        let recomputed = self.recomputed.as_ref().map(|recomputed| Box::new(recomputed.with_host_memory(bytes)));
+        Self { beside_workers: bytes, recomputed, ..self.clone() }
+    }
+
     /// Returns the memory estimate for micro-batches with `share` times the rows (samples) of the present ones.
     ///
     /// The parts of the memory that do not depend on the rows are known only after a second rehearsal (a step that only

@@ -54,7 +54,8 @@ impl MemoryEstimate {
     }
 
     /// Returns for each device the sum of the peak memory of its workers, in bytes; all CPUs count as one device, which
-    /// also has the optimizer states that workers of other devices keep on the host.
+    /// also has the optimizer states that workers of other devices keep on the host, and the memory that the program
+    /// needs besides its workers.
     pub fn devices(&self) -> Vec<(Device, u64)> {
         let mut devices: Vec<(Device, u64)> = Vec::new();
         let mut add =
@@ -67,6 +68,9 @@ impl MemoryEstimate {
             if let Some(host) = host().filter(|_| worker.optimizer_on_host > 0) {
                 add(host, worker.optimizer_on_host);
             }
+        }
+        if let Some(host) = host().filter(|_| self.beside_workers > 0) {
+            add(host, self.beside_workers);
         }
         devices
     }
@@ -84,6 +88,12 @@ impl MemoryEstimate {
             (bytes > 0).then_some((bytes, worker))
         };
         self.placed_workers().into_iter().filter_map(needs).collect()
+    }
+
+    /// Returns the bytes of a device's memory that the program needs besides its workers; 0 for any device but the
+    /// host's CPU.
+    pub(crate) fn beside_workers_on(&self, device: &Device) -> u64 {
+        if is_host(device) { self.beside_workers } else { 0 }
     }
 }
 

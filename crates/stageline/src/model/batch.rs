@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use burn::tensor::{Bool, Int, Tensor};
 
-use crate::model::payload::{Payload, PayloadMapper, SharedInput};
+use crate::model::payload::{Payload, PayloadMapper, SharedInput, bytes_of};
 use crate::model::scoring::WeightOf;
 
 /// A batch: the input and the targets of one training step or evaluation, as whole tensors or as micro-batches.
@@ -42,6 +42,20 @@ impl<I: Payload, T: Payload> Batch<I, T> {
     /// dimension 0 of a micro-batch's first tensor as its number of samples.
     pub fn from_micro_batches(micro_batches: Vec<(I, T)>) -> Self {
         Self(Content::Cut(micro_batches))
+    }
+
+    /// Returns the number of bytes of the batch's tensors. A part that several stages read ([`SharedInput`]) counts
+    /// once.
+    pub fn bytes(&self) -> u64 {
+        let mut count = CountBytes(0);
+        let pieces = match self.0.clone() {
+            Content::Whole(input, target) => vec![(input, target)],
+            Content::Cut(pieces) => pieces,
+        };
+        for (input, target) in pieces {
+            drop((input.map(&mut count), target.map(&mut count)));
+        }
+        count.0
     }
 
     /// Splits the batch into exactly `micro_batches` pairs of input and target, as a pipeline's step does.
@@ -143,6 +157,24 @@ impl PayloadMapper for SliceRows {
     }
 }
 
+/// The mapper that adds up the bytes of a batch's tensors, and leaves the tensors as they are.
+struct CountBytes(u64);
+
+impl PayloadMapper for CountBytes {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        self.0 += bytes_of(&tensor);
+        tensor
+    }
+    fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
+        self.0 += bytes_of(&tensor);
+        tensor
+    }
+    fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
+        self.0 += bytes_of(&tensor);
+        tensor
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use stageline_nn::Samples;
@@ -207,6 +239,16 @@ mod tests {
         assert_eq!(largest(&[[4, 3], [5, 3], [5, 3], [2, 3]]), [([5, 3], 2)]);
         // The first two have equally many elements, and neither contains the other; the second one contains the third.
         assert_eq!(largest(&[[64, 64], [1, 4096], [1, 64]]), [([64, 64], 2), ([1, 4096], 2)]);
+    }
+
+    #[cfg(feature = "flex")]
+    #[test]
+    fn the_bytes_of_a_batch_are_those_of_its_elements() {
+        let zeros = |columns| Tensor::<2>::zeros([4, columns], &burn::tensor::Device::flex());
+        let batch = Batch::new((zeros(3), SharedInput::new(zeros(2))), zeros(1));
+        assert_eq!(batch.bytes(), 4 * 4 * (3 + 2 + 1));
+        let cut = Batch::from_micro_batches(batch.clone().into_micro_batches(2).unwrap());
+        assert_eq!(cut.bytes(), batch.bytes());
     }
 
     #[test]
