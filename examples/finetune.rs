@@ -49,16 +49,16 @@ struct Flags {
     #[arg(long, value_name = "REGEX")]
     freeze: Option<String>,
     /// Folder to which the trained model is written, in the format that transformers' from_pretrained reads
-    #[arg(long, value_name = "DIR")]
+    #[arg(help_heading = "Outputs", long, value_name = "DIR")]
     export: Option<PathBuf>,
     /// JSON file with an array of equally long arrays of tokens, for which logits are computed and written to --out
-    #[arg(long, value_name = "TOKENS.json", requires = "out")]
+    #[arg(help_heading = "Outputs", long, value_name = "TOKENS.json", requires = "out")]
     logits: Option<PathBuf>,
     /// File for the logits of --logits: the tensor `logits` [rows, length, vocabulary] in f32
-    #[arg(long, value_name = "FILE.safetensors")]
+    #[arg(help_heading = "Outputs", long, value_name = "FILE.safetensors")]
     out: Option<PathBuf>,
     /// Text that the model continues after the training
-    #[arg(long, value_name = "TEXT")]
+    #[arg(help_heading = "Outputs", long, value_name = "TEXT")]
     prompt: Option<String>,
     /// Number of tokens with which the model continues --prompt
     #[arg(long, value_name = "TOKENS", default_value_t = 100)]
@@ -76,8 +76,7 @@ struct Flags {
 }
 
 fn main() -> ExitCode {
-    let program = Program::<Flags>::new().default_value("learning_rate", "2e-5").default_value("steps", "100");
-    program.not_inherited(&["export", "logits", "out", "prompt"]).main(finetune)
+    Program::<Flags>::new().default_value("learning_rate", "2e-5").default_value("steps", "100").main(finetune)
 }
 
 fn finetune(run: Run<Flags>) -> Result<()> {

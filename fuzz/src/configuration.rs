@@ -75,15 +75,15 @@ struct RunFlags {
     precision: Precision,
     #[arg(long, default_value = "1f1b", value_parser = schedule)]
     schedule: &'static str,
-    #[arg(long, default_value = "cpu")]
+    #[arg(long, default_value = "cpu", help_heading = "Devices")]
     device: String,
-    #[arg(long, num_args = 0..=1, default_missing_value = "100")]
+    #[arg(long, num_args = 0..=1, default_missing_value = "100", help_heading = "Measurement")]
     verify: Option<usize>,
-    #[arg(long)]
+    #[arg(long, help_heading = "Outputs")]
     log: Option<PathBuf>,
 }
 
-/// The names of the settings that a resumed training does not take from its checkpoint.
+/// The names of the settings that a resumed training does not take from its checkpoint, which their headings say.
 const NOT_INHERITED: [&str; 3] = ["verify", "log", "device"];
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

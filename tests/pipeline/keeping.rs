@@ -236,8 +236,8 @@ fn a_resume_that_cannot_work_is_refused_with_its_cause_and_a_fix() {
     assert!(cause(place.refused("--checkpoint @file")).contains("@file"));
 }
 
-/// Tests that a resumed run takes its devices and its token file (the secret for devices of other hosts) from the
-/// command line only. The path of the text may come from the checkpoint, and is then printed.
+/// Tests that a resumed run takes its devices, its token file (the secret for devices of other hosts) and its plan from
+/// the command line only. The path of the text may come from the checkpoint, and is then printed.
 #[test]
 fn a_manipulated_checkpoint_chooses_no_device_and_no_token_file() {
     let place = Place::new();
@@ -249,6 +249,7 @@ fn a_manipulated_checkpoint_chooses_no_device_and_no_token_file() {
     let set = |name: &str, value: Value| reseal(&newest, |manifest| manifest["run"]["settings"][name] = value);
     set("device", "ws://127.0.0.1:9/0".into());
     set("token_file", place.path("text").display().to_string().into());
+    set("schedule", place.path("no-plan.csv").display().to_string().into());
     assert_eq!(hash(&place.said(&resume)), hash(&whole));
     // Without `--data` the path of the text comes from the checkpoint and is printed.
     let mut command = example("gpt");
@@ -261,8 +262,8 @@ fn a_manipulated_checkpoint_chooses_no_device_and_no_token_file() {
         ("data", Value::from("/tmp/\u{1b}[2J\nfine")),
         ("data", Value::from("x".repeat(1 << 20))),
         ("width", Value::from("\u{9b}31m".repeat(100_000))),
-        ("schedule", Value::from("\u{202e}b1f1")),
-        ("schedule", Value::from("a".repeat(4000))),
+        ("optimizer", Value::from("\u{202e}wmada")),
+        ("optimizer", Value::from("a".repeat(4000))),
     ] {
         let before = fs::read(newest.join("manifest.json")).unwrap();
         set(name, value);

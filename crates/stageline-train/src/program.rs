@@ -31,16 +31,18 @@ pub struct NoFlags {}
 /// every training has are added to them.
 ///
 /// The description of the program in `--help` is the doc comment of `F`, or its `#[command(about = "...")]`.
+///
+/// A resumed run takes flags of `F` from its checkpoint, unless they are given again. A flag for an output file should
+/// have `#[arg(help_heading = "Outputs")]`: a resumed run does not inherit it, so that a checkpoint from elsewhere
+/// cannot choose which files are written.
 pub struct Program<F> {
     defaults: Vec<(&'static str, &'static str)>,
-    /// The names of a program's flags that a resumed run does not take from its checkpoint.
-    not_inherited: Vec<&'static str>,
     flags: PhantomData<F>,
 }
 
 impl<F: Parser> Default for Program<F> {
     fn default() -> Self {
-        Self { defaults: Vec::new(), not_inherited: Vec::new(), flags: PhantomData }
+        Self { defaults: Vec::new(), flags: PhantomData }
     }
 }
 
@@ -55,14 +57,6 @@ impl<F: Parser> Program<F> {
     #[must_use]
     pub fn default_value(mut self, flag: &'static str, value: &'static str) -> Self {
         self.defaults.push((flag, value));
-        self
-    }
-
-    /// Adds flags that a resumed run does not take from its checkpoint. Flags for output files should be among them, so
-    /// that a checkpoint from elsewhere cannot choose which files are written.
-    #[must_use]
-    pub fn not_inherited(mut self, flags: &[&'static str]) -> Self {
-        self.not_inherited.extend(flags);
         self
     }
 
@@ -157,7 +151,7 @@ impl<F: Parser> Program<F> {
         for (flag, value) in self.defaults {
             command = command.mut_arg(flag, |argument| argument.default_value(value));
         }
-        command_line(&command, arguments, &self.not_inherited)
+        command_line(&command, arguments)
     }
 }
 

@@ -1,4 +1,7 @@
 //! The command-line flags that every training has: the doc comment of each field is its help text.
+//!
+//! The heading of a flag in `--help` says what the flag concerns. `Training` has the settings that decide the trained
+//! bits (on CPUs), which a resumed run takes from its checkpoint. The other headings are those of `merge::OF_THE_RUN`.
 
 use std::num::NonZero;
 use std::path::PathBuf;
@@ -35,19 +38,19 @@ pub struct TrainingFlags {
     pub speeds: Option<SpeedsBy>,
     /// Number of micro-batches (M) into which each replica splits its share of a batch, and over which gradients are
     /// accumulated
-    #[arg(help_heading = "Pipeline", long, default_value_t = 8)]
+    #[arg(help_heading = "Training", long, default_value_t = 8)]
     pub micro_batches: usize,
     /// Number of data-parallel copies of the pipeline (R). Each trains on M micro-batches of every batch, and their
     /// gradients are added once a step
-    #[arg(help_heading = "Pipeline", long, default_value_t = 1)]
+    #[arg(help_heading = "Training", long, default_value_t = 1)]
     pub replicas: usize,
     /// Number of groups of micro-batches whose gradients are summed before the sums of the groups are added. One
     /// replica with R times the micro-batches in R groups gives the same bits as R replicas [default: the number of
     /// replicas]
-    #[arg(help_heading = "Pipeline", long, value_name = "GROUPS")]
+    #[arg(help_heading = "Training", long, value_name = "GROUPS")]
     pub gradient_groups: Option<usize>,
     /// Number of samples in a micro-batch
-    #[arg(help_heading = "Pipeline", long, default_value_t = 4)]
+    #[arg(help_heading = "Training", long, default_value_t = 4)]
     pub micro_batch_size: usize,
     /// Schedule, which is the order of forwards and backwards: gpipe, 1f1b or eager-1f1b; zb-h1 or zb-h2, which split
     /// each backward in two; interleaved or looped-breadth-first, with 2 stages a worker; zb-v, v-half, v-min or
@@ -94,14 +97,14 @@ pub struct TrainingFlags {
     #[arg(help_heading = "Training", long, default_value = "stop")]
     pub on_non_finite: NonFiniteName,
     /// Interval between evaluations of held-out samples, in steps; 0 evaluates only before and after the training
-    #[arg(help_heading = "Training", long, default_value_t = 0)]
+    #[arg(help_heading = "Measurement", long, default_value_t = 0)]
     pub validate_every: usize,
     /// Interval, in steps, at which the log records the gradient and update norms of each parameter; 0 never does
-    #[arg(help_heading = "Training", long, default_value_t = 0)]
+    #[arg(help_heading = "Measurement", long, default_value_t = 0)]
     pub health_every: usize,
     /// Interval, in steps, at which the gradient noise is measured: from the gradients of the micro-batches, how large
     /// a batch is worth its tokens (`stageline advise` uses it); 0 never does
-    #[arg(help_heading = "Training", long, default_value_t = 10)]
+    #[arg(help_heading = "Measurement", long, default_value_t = 10)]
     pub noise_every: usize,
     /// Optimizer; the state of `adafactor` for a parameter matrix is little more than one row and one column, so it
     /// needs the least memory of the adaptive ones. `muon` steps the matrices of blocks with Muon, and all other
@@ -143,6 +146,10 @@ pub struct TrainingFlags {
     /// that reports it]
     #[arg(help_heading = "Memory", long, value_name = "GB")]
     pub memory: Option<f64>,
+    /// Number of batches that are read ahead of the steps, by as many threads. Reading a batch may take as long as this
+    /// number of steps before a step has to wait
+    #[arg(help_heading = "Memory", long, default_value_t = 16, value_name = "BATCHES")]
+    pub read_ahead: usize,
     /// Seed of the initial parameters, the order of samples, and the choice of held-out text
     #[arg(help_heading = "Training", long, default_value_t = 0)]
     pub seed: u64,
@@ -171,7 +178,7 @@ pub struct TrainingFlags {
     pub cores_per_stage: Option<usize>,
     /// Verifies over this number of steps [100 if none is given] that the pipeline trains as one full batch on one
     /// device does, instead of training to the end
-    #[arg(help_heading = "Training", long, num_args = 0..=1, default_missing_value = "100")]
+    #[arg(help_heading = "Measurement", long, num_args = 0..=1, default_missing_value = "100")]
     pub verify: Option<usize>,
     /// Folder for checkpoints, which are written at the interval --every, at the end, after an error, and on the first
     /// Ctrl-C or SIGTERM, which ends the training
@@ -185,8 +192,8 @@ pub struct TrainingFlags {
     pub keep: NonZero<usize>,
     /// Resumes from a checkpoint, or from the latest one in a folder. `latest` looks in the folder of --checkpoint, and
     /// so does `auto`, which starts from the beginning if there is none. Without --checkpoint, new checkpoints go to
-    /// the folder of the old one. Settings that are not given come from the checkpoint. Stages, schedule, M and devices
-    /// may change, but not the number of samples in a batch
+    /// the folder of the old one. Of the settings that are not given, those under `Training` and the program's own come
+    /// from the checkpoint. M may change, but not the number of samples in a batch
     #[arg(help_heading = "Checkpoints", long, value_name = "FOLDER")]
     pub resume: Option<PathBuf>,
     /// Ends the training early, with a checkpoint, once this number of steps is done, counting those of resumed runs

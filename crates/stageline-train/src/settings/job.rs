@@ -31,6 +31,9 @@ const MOST_CORES: usize = 1024;
 /// longer than training.
 const MOST_REPLICAS: usize = 1024;
 
+/// The largest value that a training accepts for `--read-ahead`, which starts as many threads.
+const MOST_READERS: usize = 1024;
+
 /// The validated settings of a run: its hyperparameters, execution, seed, checkpoints and output files.
 pub struct Job {
     pub training: Training,
@@ -103,6 +106,8 @@ pub struct Running {
     pub optimizer_state: OptimizerState,
     /// The memory that each device has, in bytes, as `--memory` gives it; `None` if the flag is unset.
     pub memory: Option<u64>,
+    /// The number of batches that are read ahead of the steps, by as many threads.
+    pub read_ahead: usize,
     pub watchdog: Option<Watchdog>,
 }
 
@@ -154,6 +159,7 @@ impl Job {
                 rollback: flags.rollback,
                 optimizer_state: flags.optimizer_state,
                 memory: flags.memory.map(|gigabytes| (gigabytes * 1e9) as u64),
+                read_ahead: flags.read_ahead,
                 watchdog: watchdog(flags.watchdog),
             },
             seed: flags.seed,
@@ -253,6 +259,11 @@ fn check(flags: &TrainingFlags) -> Result<()> {
     }
     ensure!((1..=MOST_REPLICAS).contains(&flags.replicas), "--replicas {}: give 1 to {MOST_REPLICAS}", flags.replicas);
     check_groups(flags)?;
+    ensure!(
+        (1..=MOST_READERS).contains(&flags.read_ahead),
+        "--read-ahead {}: give 1 to {MOST_READERS}",
+        flags.read_ahead
+    );
     let cores = flags.cores_per_stage.unwrap_or(1);
     ensure!((1..=MOST_CORES).contains(&cores), "--cores-per-stage {cores}: give 1 to {MOST_CORES}");
     ensure!(flags.every > 0, "--every 0: give 1 or more");

@@ -21,6 +21,14 @@ use stageline::checkpoint::Printable;
 /// message suggests the known name.
 const ALIKE: f64 = 0.7;
 
+/// The headings in `--help` of the flags that concern a run, and not the training that it is a part of.
+///
+/// A resumed run does not take them from its checkpoint: they do not decide the trained bits, and most of them fit one
+/// machine only. A checkpoint from elsewhere must not choose the files to write, the hosts to connect to, or the file
+/// that is sent to them as the secret.
+pub(super) const OF_THE_RUN: [&str; 7] =
+    ["Pipeline", "Memory", "Measurement", "Devices", "Checkpoints", "Settings", "Outputs"];
+
 /// The maximum length of the value of a setting, in bytes.
 pub(super) const LONGEST_VALUE: usize = 4_096;
 
@@ -126,8 +134,8 @@ fn contents(path: &Path) -> Result<String> {
 /// Returns the settings that a resumed run takes from its checkpoint, as command-line arguments `--name=value`.
 /// Settings that this program does not know are left out.
 fn inherited(command: &Command, Settings(settings): &Settings) -> Result<Vec<OsString>> {
-    let known = settings.iter().filter(|(name, _)| is_inherited(name));
-    let known = known.filter_map(|(name, value)| Some((flag(command, name).ok()?, value)));
+    let known = settings.iter().filter_map(|(name, value)| Some((flag(command, name).ok()?, value)));
+    let known = known.filter(|(flag, _)| is_inherited(flag));
     let argument = |(flag, value): (&Arg, &Value)| match value {
         Value::String(text) => {
             check_text(flag, text).context("the checkpoint was not written by this program, or was changed since")?;
@@ -167,27 +175,10 @@ fn flag<'a>(command: &'a Command, name: &str) -> Result<&'a Arg> {
     }
 }
 
-/// Whether a resumed run takes a setting from its checkpoint.
-///
-/// Output paths are not inherited, so that the files of the earlier run are not overwritten. The cut and the number of
-/// chunks (stages per worker) are not inherited, because they fit one number of stages only and do not change the
-/// trained values; nor are speeds, which fit one list of devices. Devices and the token file are not inherited, because
-/// a checkpoint from elsewhere must not choose the hosts to connect to, or the file sent to them as the secret.
-fn is_inherited(name: &str) -> bool {
-    ![
-        "log",
-        "trace",
-        "tensorboard",
-        "report",
-        "checkpoint",
-        "verify",
-        "cut",
-        "speeds",
-        "chunks",
-        "device",
-        "token_file",
-    ]
-    .contains(&name)
+/// Whether a resumed run takes the setting of a flag from its checkpoint: a setting that decides the trained bits, or
+/// one of the program's own.
+fn is_inherited(flag: &Arg) -> bool {
+    flag.get_help_heading().is_none_or(|heading| !OF_THE_RUN.contains(&heading))
 }
 
 /// Whether a command-line flag is a setting that checkpoints store and a TOML file may set: the flag takes a value, is

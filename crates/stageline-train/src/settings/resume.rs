@@ -21,13 +21,13 @@ pub struct CommandLine {
 }
 
 /// Resolves the command line `arguments` of a program, together with the settings of the checkpoint that `--resume`
-/// names. `command` describes the program's flags; those in `not_inherited` are not taken from the checkpoint. Prints
-/// the settings that differ from the checkpoint, and the file paths that only the checkpoint gives.
+/// names. `command` describes the program's flags. Prints the settings that differ from the checkpoint, and the file
+/// paths that only the checkpoint gives.
 ///
 /// # Errors
 /// Returns a [`clap::Error`] if a flag is wrong or `--help` is given, and otherwise an error if a setting is wrong, the
 /// checkpoint cannot be opened, or its settings are not valid.
-pub fn command_line(command: &Command, arguments: &[OsString], not_inherited: &[&str]) -> Result<CommandLine> {
+pub fn command_line(command: &Command, arguments: &[OsString]) -> Result<CommandLine> {
     let resolved = |command: &Command, resumed| {
         let Merged { matches, mut settings } = resolve(command.clone(), arguments, resumed)?;
         let flags = TrainingFlags::from_arg_matches(&matches)?;
@@ -61,8 +61,7 @@ pub fn command_line(command: &Command, arguments: &[OsString], not_inherited: &[
         }
         opened => opened.context("--resume")?,
     };
-    let mut before = settings_of(saved.manifest().run.get("settings"));
-    before.0.retain(|name, _| !not_inherited.contains(&name.as_str()));
+    let before = settings_of(saved.manifest().run.get("settings"));
     let (matches, mut now, settings) = resolved(command, Some(&before))
         .with_context(|| format!("--resume, with the settings in {}", saved.path().display()))?;
     // New checkpoints go to the folder in which this one was found, because the folder may have been moved.
@@ -75,20 +74,17 @@ pub fn command_line(command: &Command, arguments: &[OsString], not_inherited: &[
     }
     // Paths that only the checkpoint names are printed, so that it cannot make a run read a file unnoticed.
     for name in paths(command) {
-        let is_path = |now: &&Value| name != "schedule" || now.as_str().is_some_and(|now| now.ends_with(".csv"));
-        if let Some(now) = settings.0.get(&name).filter(|now| alone.0.get(&name) != Some(now)).filter(is_path) {
+        if let Some(now) = settings.0.get(&name).filter(|now| alone.0.get(&name) != Some(now)) {
             println!("as in the checkpoint: {name} = {}", whole(now));
         }
     }
     Ok(CommandLine { matches, flags: now, settings, saved: Some(saved) })
 }
 
-/// Returns the names of the settings that can be file paths: all flags that take a path, and `schedule`, which may be a
-/// CSV file.
+/// Returns the names of the settings that are file paths.
 fn paths(command: &Command) -> Vec<String> {
     let takes_path = |flag: &&clap::Arg| flag.get_value_parser().type_id() == std::any::TypeId::of::<PathBuf>();
-    let names = command.get_arguments().filter(takes_path).map(|flag| flag.get_id().to_string());
-    names.chain(["schedule".to_owned()]).collect()
+    command.get_arguments().filter(takes_path).map(|flag| flag.get_id().to_string()).collect()
 }
 
 /// Returns a value from a checkpoint's manifest as text that is safe to print: escaped and of bounded length.
@@ -131,6 +127,50 @@ mod tests {
         let file = file.to_owned();
         let Merged { matches, settings } = crate::settings::merge::merge(command, &words, resumed, |_| Ok(file))?;
         Ok((Own::from_arg_matches(&matches)?, settings))
+    }
+
+    /// Tests that a resumed run takes from its checkpoint the settings that decide the trained bits and those of the
+    /// program, and no others.
+    #[test]
+    fn a_resumed_run_inherits_what_decides_the_bits() {
+        let command = TrainingFlags::augment_args(Own::command());
+        let known = command.get_arguments().map(|flag| flag.get_id().as_str().to_owned());
+        let alone = merged("train --width 5", None, "").unwrap().1;
+        // A value that its flag does not take is an error if it is inherited, and otherwise has no effect.
+        let is_inherited = |name: &String| {
+            let before = Settings([(name.clone(), Value::from("from the checkpoint"))].into());
+            match merged("train --width 5", Some(&before), "") {
+                Ok((_, settings)) => assert_eq!(settings, alone, "{name}"),
+                Err(error) => return error.to_string().contains("from the checkpoint"),
+            }
+            false
+        };
+        let mut inherited: Vec<_> = known.filter(is_inherited).collect();
+        inherited.sort();
+        assert_eq!(
+            inherited,
+            [
+                "augment",
+                "channels",
+                "clip",
+                "gradient_groups",
+                "learning_rate",
+                "loss_scale",
+                "micro_batch_size",
+                "micro_batches",
+                "on_non_finite",
+                "optimizer",
+                "precision",
+                "replicas",
+                "schedule_steps",
+                "seed",
+                "steps",
+                "tuned_for",
+                "warm_up",
+                "weight_decay",
+                "width",
+            ]
+        );
     }
 
     /// Tests that a program's own switches, lists, required flags and positional arguments are read and overridden like
