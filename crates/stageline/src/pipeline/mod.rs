@@ -220,6 +220,12 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.workers.replicas()
     }
 
+    /// Returns the number of elements of each stage's parameters, in the order of the stages, with running statistics. A
+    /// tied parameter counts for the first stage that has it.
+    pub fn parameters(&self) -> Vec<u64> {
+        self.layout.elements()
+    }
+
     /// Splits a batch into the R x M micro-batches of a training step: M for each of R replicas.
     fn micro_batches(&self, batch: Batch<In, Target>) -> Result<MicroBatches<In, Target>, BatchError> {
         batch.cut(self.pieces(), &*self.scoring.weight).map_err(|error| error.of_replicas(self.replicas()))

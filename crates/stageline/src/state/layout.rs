@@ -91,6 +91,18 @@ impl Layout {
         Arc::clone(&self.names[&id])
     }
 
+    /// Returns the number of elements of each stage's float tensors, in the order of the stages; a tied parameter counts
+    /// for the stage that owns it (the first stage that has it).
+    pub(crate) fn elements(&self) -> Vec<u64> {
+        let mut elements = vec![0; self.paths.len()];
+        for Entry { stage, description } in self.entries.values() {
+            if description.dtype.is_float() {
+                elements[*stage] += description.shape.iter().product::<usize>() as u64;
+            }
+        }
+        elements
+    }
+
     /// Builds a checkpoint from the training's progress and the states of all stages; a tied parameter is taken from
     /// the stage that owns it (the first stage that has it).
     pub(crate) fn checkpoint(&self, progress: Progress, states: Vec<StageState>) -> Checkpoint {
