@@ -94,7 +94,7 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     prompt.iter().try_for_each(|prompt| model.check_prompt(prompt, &sampling)).context("--prompt")?;
 
     let mut pipeline = match open_data(&flags, &model, &*encoding, seed)?.filter(|_| run.steps() > 0) {
-        Some(data) => match run.smaller("give a shorter --context").train(&model.row(), &*data)? {
+        Some(data) => match run.smaller("give a shorter --context").train(&model.row(), data)? {
             Some(trained) => trained.pipeline,
             None => return Ok(()),
         },

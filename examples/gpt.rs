@@ -6,6 +6,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use burn::tensor::Device;
@@ -56,12 +57,13 @@ fn train(run: Run<Flags>) -> Result<()> {
     }
     let (shape, seed) = (Shape { layers, width, context }, run.seed());
     // Batches are made on the CPU, whichever devices the stages use.
-    let text = Source::open(data.as_deref(), context, seed, Device::flex())?;
+    let text = Arc::new(Source::open(data.as_deref(), context, seed, Device::flex())?);
     println!(
         "the entropy of single bytes is {:.3} bits; a model that ignores the context cannot be better",
         text.unigram_entropy()?
     );
-    let Some(mut trained) = run.smaller("lower --width or --layers").train(&gpt(shape, seed), &text)? else {
+    let run = run.smaller("lower --width or --layers");
+    let Some(mut trained) = run.train(&gpt(shape, seed), Arc::clone(&text))? else {
         return Ok(());
     };
     if sample > 0 {

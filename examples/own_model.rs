@@ -79,6 +79,6 @@ fn main() -> ExitCode {
     let row = Row::new(move |d| layer(2, 64, d), 4, move |_, d| layer(64, 64, d), move |d| layer(64, 2, d));
     Program::<NoFlags>::new().main(|run| {
         let row = row.seed(run.seed());
-        run.train(&row, &Spirals).map(drop)
+        run.train(&row, Spirals).map(drop)
     })
 }

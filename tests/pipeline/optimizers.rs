@@ -36,7 +36,7 @@ impl Data for Texts {
 fn trained(settings: &[(&str, &str)]) -> Option<String> {
     let common = [("micro_batches", "2"), ("micro_batch_size", "1"), ("steps", "4"), ("optimizer", "muon")];
     let run = Program::<NoFlags>::new().configured(common.into_iter().chain(settings.iter().copied())).unwrap();
-    run.train(&gpt(SHAPE, 1), &Texts).unwrap().map(|trained| trained.parameters_sha256.unwrap())
+    run.train(&gpt(SHAPE, 1), Texts).unwrap().map(|trained| trained.parameters_sha256.unwrap())
 }
 
 #[test]

@@ -1,14 +1,21 @@
 //! The source of a training's batches ([`Data`]).
 
+use std::sync::Arc;
+
 use anyhow::Result;
 use stageline::{Batch, Payload};
 
-/// The source of the batches of a training. Sixteen threads call it at the same time, to read batches ahead of the
-/// training steps; at most 16 batches are in memory beside the one of the running step.
+/// The source of the batches of a training. As many threads as `--read-ahead` says (16 by default) call it at the same
+/// time, to read batches ahead of the training steps; at most that many batches are in memory beside those of the
+/// running steps.
 ///
 /// The batch of a step must depend on the number of the step and the number of samples only, so that a resumed training
 /// sees the same samples in the same order.
-pub trait Data: Sync {
+///
+/// A training takes the data by value, and does not wait at its end for threads that are still in [`batch`](Self::batch):
+/// they own a share of the data, and what they read is dropped. A program that needs its data after the training gives a
+/// clone of an [`Arc`].
+pub trait Data: Send + Sync + 'static {
     /// The type of a batch's input, which the first stage of the pipeline receives.
     type Input: Payload;
     /// The type of a batch's targets, with which the last stage computes the loss.
@@ -49,5 +56,30 @@ pub trait Data: Sync {
     /// Formats a validation loss as text for the user; by default the word `loss` and the number with four decimals.
     fn show_loss(&self, loss: f64) -> String {
         format!("loss {loss:.4}")
+    }
+}
+
+impl<D: Data + ?Sized> Data for Arc<D> {
+    type Input = D::Input;
+    type Target = D::Target;
+
+    fn batch(&self, step: usize, samples: usize) -> Result<Batch<Self::Input, Self::Target>> {
+        D::batch(self, step, samples)
+    }
+
+    fn validation(&self, samples: usize) -> Result<Vec<Batch<Self::Input, Self::Target>>> {
+        D::validation(self, samples)
+    }
+
+    fn fingerprint(&self) -> String {
+        D::fingerprint(self)
+    }
+
+    fn tokens_per_sample(&self) -> usize {
+        D::tokens_per_sample(self)
+    }
+
+    fn show_loss(&self, loss: f64) -> String {
+        D::show_loss(self, loss)
     }
 }

@@ -22,11 +22,11 @@
 //!
 //! # fn program<F: Stage, B: Stage<Input = F::Output, Output = F::Output>, L: LossStage<Input = F::Output>>(
 //! #     row: fn(usize, u64) -> Row<F, B, L>,
-//! #     data: fn(u64) -> Box<dyn Data<Input = F::Input, Target = L::Target>>,
+//! #     data: fn(u64) -> std::sync::Arc<dyn Data<Input = F::Input, Target = L::Target>>,
 //! # ) -> ExitCode {
 //! Program::<Flags>::new().main(|run: Run<Flags>| {
 //!     let (model, data) = (row(run.flags.width, run.seed()), data(run.seed()));
-//!     run.train(&model, &*data).map(drop)
+//!     run.train(&model, data).map(drop)
 //! })
 //! # }
 //! ```

@@ -141,7 +141,8 @@ where
             return Ok(for_rows(pipeline, rows)?.map(for_flush));
         }
         let batch = data.batch(step, batch_size)?;
-        let there_is_room = |estimate: &MemoryEstimate| Room::new(&for_flush(estimate.clone()), job).is_enough();
+        let there_is_room =
+            |estimate: &MemoryEstimate| Room::new(&for_flush(estimate.clone()), job, training.batches).is_enough();
         let found = pipeline.recompute_to_fit(&batch, there_is_room)?;
         ensure!(found.is_some(), "--recompute auto: {UNKNOWN}; give none, selective or full");
         for (stage, recompute) in pipeline.recompute().iter().enumerate() {
@@ -196,6 +197,29 @@ pub struct Demand<'a> {
     pub resumed: bool,
     /// Whether the program has chosen the optimizer itself, so that no flag changes the optimizer or its state.
     pub owns_optimizer: bool,
+    pub batches: BatchMemory,
+}
+
+/// The sizes of a training's batches, which are in the memory of the host.
+#[derive(Clone, Copy)]
+pub struct BatchMemory {
+    /// The bytes of the batch of one training step.
+    pub of_step: u64,
+    /// The bytes of all batches of held-out samples, which stay in memory for the whole training.
+    pub held_out: u64,
+}
+
+impl BatchMemory {
+    /// Returns the bytes of all batches that are in memory at one time: those of the running steps, those that are read
+    /// ahead of them, and the held-out ones.
+    pub fn total(self, job: &Job) -> u64 {
+        let running = match job.running.flush {
+            FlushName::Together => 1,
+            FlushName::Ahead => 2,
+        };
+        let batches = (running + job.running.read_ahead) as u64;
+        self.held_out.saturating_add(self.of_step.saturating_mul(batches))
+    }
 }
 
 impl Demand<'_> {
@@ -213,31 +237,30 @@ impl Demand<'_> {
             }
             _ => true,
         };
-        let room = Room::new(estimate, job);
+        let room = Room::new(estimate, job, self.batches);
         room.needed.check(|device| room.on(device), &*self.planned.schedule, rows, takes)
     }
 }
 
 /// The estimated memory that a training job needs, for comparison with the memory that its devices have.
 struct Room<'a> {
-    /// The memory estimate of a training job, including the copies that are made for checkpoints if the job writes any.
+    /// The memory estimate of a training job, including its batches, and the copies that are made for checkpoints if the
+    /// job writes any.
     needed: MemoryEstimate,
-    /// The number of bytes that the pipeline already has in use on the host's CPU at the time of the estimate, summed
-    /// over the workers there.
+    /// The number of bytes that the training already has in use on the host's CPU at the time of the estimate: those of
+    /// the workers there, and the held-out batches.
     in_use: u64,
     job: &'a Job,
 }
 
 impl<'a> Room<'a> {
-    fn new(estimate: &MemoryEstimate, job: &'a Job) -> Self {
+    fn new(estimate: &MemoryEstimate, job: &'a Job, batches: BatchMemory) -> Self {
         let workers = estimate.workers().into_iter();
         let of_host = workers.filter(|worker| is_host(&estimate.stages()[worker.stages[0]].device));
-        let in_use = of_host.map(|worker| worker.other + worker.parameters).sum();
-        let needed = match job.keeping.folder {
-            Some(_) => estimate.with_checkpoints(),
-            None => estimate.clone(),
-        };
-        Self { needed, in_use, job }
+        let of_workers: u64 = of_host.map(|worker| worker.other + worker.parameters).sum();
+        let needed = estimate.with_host_memory(batches.total(job));
+        let needed = if job.keeping.folder.is_some() { needed.with_checkpoints() } else { needed };
+        Self { needed, in_use: of_workers + batches.held_out, job }
     }
 
     /// Returns the memory that a device has for a training job, in bytes; `None` if the size of the device's memory is
@@ -252,7 +275,7 @@ impl<'a> Room<'a> {
 }
 
 /// Returns the error message for a training job that does not fit into the memory of a device. The message shows each
-/// proposed change as flags, such as `--recompute full`.
+/// proposed change as flags, such as `--recompute full`, and the flag for fewer batches if the device has them.
 fn explain(refused: &DoesNotFit) -> String {
     let flag = |lever: &Lever| match lever {
         Lever::SmallerMicroBatches { rows, micro_batches } => {
@@ -266,7 +289,11 @@ fn explain(refused: &DoesNotFit) -> String {
         Lever::LeanerOptimizer => "--optimizer adafactor".to_owned(),
         other => other.to_string(),
     };
-    refused.explain(flag, " ")
+    let message = refused.explain(flag, " ");
+    if refused.beside_workers == 0 {
+        return message;
+    }
+    format!("{message}\na smaller --read-ahead keeps fewer batches in memory")
 }
 
 /// Returns the memory that a device has for a job, in bytes: the value of `--memory`, or else for the CPU of this host
@@ -296,7 +323,27 @@ fn is_host(device: &Device) -> bool {
 #[cfg(test)]
 #[cfg(feature = "flex")]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use clap::{Args, Command, FromArgMatches};
+
     use super::*;
+    use crate::settings::flags::TrainingFlags;
+    use crate::settings::merge::Settings;
+
+    #[test]
+    fn batches_in_memory_are_running_read_ahead_or_held_out() {
+        let total = |flags: &str| {
+            let command = TrainingFlags::augment_args(Command::new("train"));
+            let matches = command.try_get_matches_from(format!("train {flags}").split_whitespace()).unwrap();
+            let flags = TrainingFlags::from_arg_matches(&matches).unwrap();
+            let job = Job::of(flags, Settings(BTreeMap::new())).unwrap();
+            BatchMemory { of_step: 1000, held_out: 7 }.total(&job)
+        };
+        assert_eq!(total(""), 7 + (1 + 16) * 1000);
+        assert_eq!(total("--read-ahead 2"), 7 + (1 + 2) * 1000);
+        assert_eq!(total("--read-ahead 2 --flush ahead"), 7 + (2 + 2) * 1000);
+    }
 
     #[test]
     fn a_device_that_is_listed_twice_counts_once() {

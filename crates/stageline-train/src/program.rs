@@ -97,11 +97,11 @@ impl<F: Parser> Program<F> {
     ///
     /// # fn sweep<F: Stage, B: Stage<Input = F::Output, Output = F::Output>, L: LossStage<Input = F::Output>>(
     /// #     model: &Row<F, B, L>,
-    /// #     data: &impl Data<Input = F::Input, Target = L::Target>,
+    /// #     data: std::sync::Arc<impl Data<Input = F::Input, Target = L::Target>>,
     /// # ) -> anyhow::Result<()> {
     /// for rate in ["1e-3", "2e-3"] {
     ///     let run = Program::<NoFlags>::new().configured([("learning_rate", rate), ("steps", "100")])?;
-    ///     let trained = run.train(model, data)?;
+    ///     let trained = run.train(model, data.clone())?;
     ///     println!("{rate}: {:?}", trained.and_then(|trained| trained.validation).map(|report| report.loss));
     /// }
     /// # Ok(())

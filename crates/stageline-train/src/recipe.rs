@@ -11,7 +11,6 @@ use burn::tensor::Device;
 use serde_json::Value;
 use stageline::checkpoint::Checkpoint;
 use stageline::remote::{LinkSpeed, link_speeds};
-use stageline::schedule::Plan;
 use stageline::{
     Costs, DeviceMemory, DeviceName, MemoryEstimate, OptimizerState, Pipeline, PipelineBuilder, StageConfig, Verify,
 };
@@ -20,7 +19,7 @@ use stageline_report::record::{Link, Run as RunLine};
 use crate::adamw::AdamW;
 use crate::data::Data;
 use crate::kernels::gpus;
-use crate::memory::Demand;
+use crate::memory::{BatchMemory, Demand};
 use crate::model::Model;
 use crate::outputs::record;
 use crate::plan::Planned;
@@ -62,10 +61,11 @@ impl<'a, M: Model> Recipe<'a, M> {
     }
 
     /// Returns the demand of this training for memory. `most_stages` is the largest number of stages into which the
-    /// model can be partitioned, `step` the number of the first step, and `resumed` whether the run resumes.
-    pub fn demand(&self, most_stages: usize, step: usize, resumed: bool) -> Demand<'a> {
+    /// model can be partitioned, `step` the number of the first step, `resumed` whether the run resumes, and `batches`
+    /// the sizes of the batches.
+    pub fn demand(&self, most_stages: usize, step: usize, resumed: bool, batches: BatchMemory) -> Demand<'a> {
         let Self { job, planned, owns_optimizer, .. } = *self;
-        Demand { job, planned, most_stages, step, resumed, owns_optimizer }
+        Demand { job, planned, most_stages, step, resumed, owns_optimizer, batches }
     }
 
     /// Prints the names of the first and the last layer of every stage; prints nothing for a model that the user has
@@ -165,19 +165,22 @@ impl<'a, M: Model> Recipe<'a, M> {
         Ok(())
     }
 
-    /// Returns the description of a run, which becomes the first line that the run writes to its log.
+    /// Returns the description of a run, which becomes the first line that the run writes to its log. `batch_bytes` is
+    /// the host memory for batches.
     pub fn run_line(
         &self,
-        plan: &Plan,
+        pipeline: &PipelineOf<M>,
         costs: Option<&Costs>,
         estimate: Option<&MemoryEstimate>,
         links: Vec<Option<Link>>,
         tokens_per_micro_batch: f64,
+        batch_bytes: u64,
     ) -> Result<RunLine> {
         let Job { training, running, settings, .. } = self.job;
+        let plan = pipeline.plan();
         let layers = match (costs, &self.planned.cut) {
             (Some(costs), Some(cut)) => record::layers(costs, cut)?,
-            _ => Vec::new(),
+            _ => record::stages_as_layers(&pipeline.parameters()),
         };
         Ok(RunLine {
             stageline: env!("CARGO_PKG_VERSION").to_owned(),
@@ -188,6 +191,7 @@ impl<'a, M: Model> Recipe<'a, M> {
             layers,
             links,
             memory: estimate.map(|estimate| record::estimate(estimate, plan.workers())).unwrap_or_default(),
+            batch_bytes,
             tokens_per_micro_batch,
             machine: machine(&running.devices),
             configuration: settings.0.clone(),

@@ -1,15 +1,16 @@
 //! The loop over the steps of a training ([`Loop`]): batches, steps, checkpoints, log and progress.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
-use std::{process, thread};
 
 use anyhow::Result;
 use stageline::{Account, Payload, Pipeline, StepReport, Update};
 
 use crate::checkpoints::Keeper;
 use crate::data::Data;
-use crate::outputs::log::Log;
+use crate::outputs::log::{Figures, Log};
 use crate::outputs::progress::Progress;
 use crate::outputs::record;
 use crate::prefetch::Batches;
@@ -49,13 +50,11 @@ pub struct Stopped {
 impl Loop<'_> {
     /// Runs training steps until the last step, the step of `--stop-after`, or a SIGINT or SIGTERM.
     ///
-    /// A last checkpoint is written at the end of the training, also after an error. If `Data::batch` does not return
-    /// after a signal, the checkpoint is written and the process ends, because a thread that uses the data cannot be
-    /// left behind.
+    /// A last checkpoint is written at the end of the training, also after an error.
     pub fn run<In, Out, Target, D, E>(
         &mut self,
         pipeline: &mut Pipeline<In, Out, Target>,
-        data: &D,
+        data: &Arc<D>,
         log: &mut Log,
         evaluate: impl Fn(&mut Pipeline<In, Out, Target>, &mut Log, usize) -> Result<E>,
     ) -> Result<Stopped>
@@ -63,44 +62,23 @@ impl Loop<'_> {
         In: Payload,
         Out: Payload,
         Target: Payload,
-        D: Data<Input = In, Target = Target> + ?Sized,
+        D: Data<Input = In, Target = Target>,
     {
-        thread::scope(|scope| {
-            let (steps, samples) = (self.start..self.job.training.steps, self.job.training.batch_size);
-            // The batches are dropped before the scope ends, which ends the threads that read them.
-            let mut batches = Batches::start(scope, data, steps, samples, self.keeper.stop_signal());
-            let ended = self.steps(pipeline, &mut batches, log, evaluate);
-            self.progress.end();
-            self.last_bubble.iter().for_each(|bubble| println!("{bubble}"));
-            // All stages have made the same steps, also after an error, so a checkpoint of them is consistent.
-            let kept = self.keeper.save(pipeline);
-            let ended = match ended {
-                Ok(stopped) => kept.map(|()| stopped),
-                Err(error) => {
-                    kept.unwrap_or_else(|lost| eprintln!("no checkpoint after the error: {lost:#}"));
-                    Err(error)
-                }
-            };
-            let is_waiting = || {
-                // The wait may be long, so the error is told before it.
-                ended.iter().for_each(|_| eprintln!("waiting until `Data::batch` returns"));
-                let error = ended.as_ref().err();
-                error
-                    .iter()
-                    .for_each(|error| eprintln!("waiting until `Data::batch` returns, after an error: {error:#}"));
-            };
-            if batches.end(is_waiting) { ended } else { self.leave(log, ended.map(drop)) }
-        })
-    }
-
-    /// Ends the process because a thread is still blocked in the user's `Data::batch` after a stop signal. Before that,
-    /// the last checkpoint, the trace and the page are completed. The exit status is 0, or 1 after an error.
-    fn leave(&mut self, log: &Log, ended: Result<()>) -> ! {
-        let finished = self.keeper.finish().and(log.close());
-        eprintln!("`Data::batch` has not returned since the signal; the process ends without it");
-        let failed = ended.and(finished).err();
-        failed.iter().for_each(|error| eprintln!("Error: {error:?}"));
-        process::exit(i32::from(failed.is_some()))
+        let (steps, samples) = (self.start..self.job.training.steps, self.job.training.batch_size);
+        let ahead = self.job.running.read_ahead;
+        let mut batches = Batches::start(data, steps, samples, ahead, self.keeper.stop_signal());
+        let ended = self.steps(pipeline, &mut batches, log, evaluate);
+        self.progress.end();
+        self.last_bubble.iter().for_each(|bubble| println!("{bubble}"));
+        // All stages have made the same steps, also after an error, so a checkpoint of them is consistent.
+        let kept = self.keeper.save(pipeline);
+        match ended {
+            Ok(stopped) => kept.map(|()| stopped),
+            Err(error) => {
+                kept.unwrap_or_else(|lost| eprintln!("no checkpoint after the error: {lost:#}"));
+                Err(error)
+            }
+        }
     }
 
     fn steps<In: Payload, Out: Payload, Target: Payload, E>(
@@ -113,6 +91,9 @@ impl Loop<'_> {
         let (steps, validate_every) = (self.job.training.steps, self.job.training.validate_every);
         self.progress.begin(self.start, steps)?;
         let (mut done, mut watch) = (self.start, Watch::default());
+        // The waits for the batches of the steps whose reports are still to come. Overlapping steps take a batch before
+        // the report of the step before it.
+        let waits = RefCell::new(VecDeque::new());
         self.keeper.step(pipeline, done)?;
         while done < steps && !self.keeper.stops(done) {
             let until = match self.job.running.flush {
@@ -122,12 +103,19 @@ impl Loop<'_> {
             let (first, mut read_error) = (done, None);
             let keeper = &self.keeper;
             let ahead = (first..until).take_while(|step| *step == first || !keeper.stops(*step));
-            let read = |_| batches.next().map_err(|error| read_error = Some(error)).ok().flatten();
-            let (job, progress, utilisation) = (self.job, &self.progress, self.utilisation);
-            let on_step = &mut self.on_step;
+            let read = |_| {
+                let before = batches.waited();
+                let batch = batches.next().map_err(|error| read_error = Some(error)).ok().flatten();
+                waits.borrow_mut().push_back(batches.waited() - before);
+                batch
+            };
+            let (samples, utilisation) = (self.job.training.batch_size as f64, self.utilisation);
+            let (progress, on_step) = (&self.progress, &mut self.on_step);
             for report in pipeline.steps(ahead.map_while(read)) {
                 let report = report?;
-                note(&report, job, progress, log, utilisation, on_step)?;
+                let utilisation = utilisation.map(|share| share * samples / report.step_time.as_secs_f64());
+                let figures = Figures { utilisation, waited: waits.borrow_mut().pop_front().unwrap_or_default() };
+                note(&report, figures, progress, log, on_step)?;
                 warn(&report, &mut watch);
                 done += 1;
                 // The accounts of a step are computed only for the step that is shown.
@@ -175,20 +163,11 @@ fn causes(report: &StepReport) -> String {
 
 /// Shows the report of a step on the terminal, calls the program's function `on_step`, and writes the report to the
 /// log.
-fn note(
-    report: &StepReport,
-    job: &Job,
-    progress: &Progress,
-    log: &mut Log,
-    utilisation: Option<f64>,
-    on_step: &mut OnStep,
-) -> Result<()> {
-    let samples = job.training.batch_size as f64 / report.step_time.as_secs_f64();
-    let utilisation = utilisation.map(|share| share * samples);
-    progress.step(report, utilisation);
+fn note(report: &StepReport, figures: Figures, progress: &Progress, log: &mut Log, on_step: &mut OnStep) -> Result<()> {
+    progress.step(report, figures.utilisation);
     let mut metrics = record::metrics(&report.metrics);
     on_step(report, &mut metrics);
-    log.step(report, utilisation, metrics)
+    log.step(report, figures, metrics)
 }
 
 /// Warns the user if the gradients or updates of a step are a sign of a bad training.

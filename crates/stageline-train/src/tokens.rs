@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -42,7 +43,7 @@ pub struct TokenSettings<'a> {
 }
 
 /// A source of batches for a language model, whose inputs and targets are token ids.
-pub type TokenData = Box<dyn Data<Input = Tokens, Target = Tokens>>;
+pub type TokenData = Arc<dyn Data<Input = Tokens, Target = Tokens>>;
 
 /// Opens the training data of a language model. The path is a text file, a folder of text files, or JSON lines with the
 /// field `text`, whose texts are turned into tokens once; or a `.json` file with rows of tokens, which are used in
@@ -56,7 +57,7 @@ pub fn open_tokens(path: &Path, settings: &TokenSettings) -> Result<TokenData> {
     if path.extension().is_some_and(|extension| extension == "json") {
         let rows = TokenRows::read(path)?;
         rows.check(vocabulary, positions.saturating_add(1))?;
-        return Ok(Box::new(rows));
+        return Ok(Arc::new(rows));
     }
     ensure!(context > 0, "samples of 0 tokens; give a context of 1 or more");
     ensure!(
@@ -73,7 +74,7 @@ pub fn open_tokens(path: &Path, settings: &TokenSettings) -> Result<TokenData> {
         tokens.vocabulary()
     );
     println!("{}: {} tokens in {} documents", path.display(), tokens.len(), tokens.documents());
-    Ok(Box::new(TokenWindows::new(tokens, context, settings.held_out, settings.seed)?))
+    Ok(Arc::new(TokenWindows::new(tokens, context, settings.held_out, settings.seed)?))
 }
 
 /// Training data for a language model: windows of consecutive tokens of a text. A seed fixes which windows each step

@@ -1,19 +1,21 @@
 //! One training run ([`Run`]): from the settings, a model and its data to the trained pipeline ([`Trained`]).
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::optim::ModuleOptimizer;
 use serde_json::json;
 use stageline::checkpoint::Saved;
-use stageline::{EvalReport, Payload, Pipeline, StepReport};
+use stageline::{Batch, EvalReport, Payload, Pipeline, StepReport};
 
 use crate::checkpoints::{self, Identity, Keeper};
 use crate::data::Data;
 use crate::evaluation::{evaluate, warn_of_mean};
 use crate::kernels::gpus;
-use crate::memory;
+use crate::memory::{self, BatchMemory};
 use crate::model::Model;
 use crate::outputs::log::Log;
 use crate::outputs::progress::Progress;
@@ -136,24 +138,27 @@ impl<F> Run<F> {
     /// Returns an error if the settings do not fit the model or the data, the training does not fit into the memory, a
     /// batch cannot be read, an output cannot be written, or a step fails. With `--checkpoint`, the steps before the
     /// error are saved in a checkpoint.
-    pub fn train<M, D>(self, model: &M, data: &D) -> Result<Option<TrainedOf<M>>>
+    pub fn train<M, D>(self, model: &M, data: D) -> Result<Option<TrainedOf<M>>>
     where
         M: Model,
-        D: Data<Input = M::Input, Target = M::Target> + ?Sized,
+        D: Data<Input = M::Input, Target = M::Target>,
     {
         let Self { mut job, saved, progress, on_step, smaller, .. } = self;
+        let data = Arc::new(data);
         let place = checkpoints::place(&job.keeping, saved.as_ref())?;
         let outputs = std::mem::take(&mut job.outputs);
         // The state of a program's own optimizer is not known here.
         if let Some(parameters) = model.parameters().filter(|_| self.optimizer.is_none()) {
             memory::refuse_too_many_parameters(&job, parameters, saved.is_some(), smaller)?;
         }
-        let costs = plan::costs(model, sample(data)?, &job, outputs.log.is_some() || outputs.report.is_some());
+        let sample = data.batch(0, 1)?;
+        let of_step = sample.bytes().saturating_mul(job.training.batch_size as u64);
+        let costs = plan::costs(model, input(sample)?, &job, outputs.log.is_some() || outputs.report.is_some());
         let planned = plan::choose(&job.running, &job.training, costs.as_ref())?;
         let recipe = Recipe::of(&job, model, &planned, self.optimizer, self.learning_rate);
         recipe.print_cut(costs.as_ref())?;
         if let Some(steps) = job.verify {
-            recipe.verify(data, steps)?;
+            recipe.verify(&*data, steps)?;
             return Ok(None);
         }
 
@@ -164,24 +169,26 @@ impl<F> Run<F> {
         let start = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.progress.steps as usize);
         let (mut pipeline, devices) = recipe.build(checkpoint)?;
         let most_stages = costs.as_ref().map_or(planned.stages, |costs| costs.layers().len());
-        let demand = recipe.demand(most_stages, start, saved.is_some());
-        let estimate = memory::estimate(&mut pipeline, data, &demand)?;
+        let validation = data.validation(training.batch_size)?;
+        let batches = BatchMemory { of_step, held_out: validation.iter().map(Batch::bytes).sum() };
+        let demand = recipe.demand(most_stages, start, saved.is_some(), batches);
+        let estimate = memory::estimate(&mut pipeline, &*data, &demand)?;
         let keeper = Keeper::new(&job.keeping, place, identity, saved.as_ref())?;
         let tokens = (training.micro_batch_size * data.tokens_per_sample()) as f64;
-        let run = recipe.run_line(pipeline.plan(), costs.as_ref(), estimate.as_ref(), links(&devices)?, tokens)?;
+        let (links, batch_bytes) = (links(&devices)?, batches.total(&job));
+        let run = recipe.run_line(&pipeline, costs.as_ref(), estimate.as_ref(), links, tokens, batch_bytes)?;
         let (steps, gpus) = (start..training.steps, gpus(&job.running.devices));
         let mut log = Log::create(outputs, run, steps, pipeline.synchronise_every(), gpus)?;
-        warn_of_mean(&mut pipeline, data)?;
-        let validation = data.validation(training.batch_size)?;
+        warn_of_mean(&mut pipeline, &*data)?;
         let validate = |pipeline: &mut Pipeline<_, _, _>, log: &mut Log, steps: usize| {
-            evaluate(pipeline, data, &validation, log, steps)
+            evaluate(pipeline, &*data, &validation, log, steps)
         };
         validate(&mut pipeline, &mut log, start)?;
         let utilisation = utilisation(&job, costs.as_ref());
         let progress = progress.counting(if data.tokens_per_sample() == 1 { "samples" } else { "tokens" });
         let mut steps = Loop { job: &job, start, keeper, progress, utilisation, on_step, last_bubble: None };
-        let trained = steps.run(&mut pipeline, data, &mut log, validate);
-        let waited = trained.as_ref().map_or(Default::default(), |stopped| stopped.waited);
+        let trained = steps.run(&mut pipeline, &data, &mut log, validate);
+        let waited = trained.as_ref().map_or(Duration::ZERO, |stopped| stopped.waited);
         let kept = steps.keeper.finish();
         if !trained.as_ref().is_ok_and(|Stopped { steps, .. }| *steps == training.steps) {
             let closed = log.close();
@@ -189,29 +196,40 @@ impl<F> Run<F> {
             return trained.map(|_| None).and_then(|ended| kept.and(closed).map(|()| ended));
         }
         let held_out = validate(&mut pipeline, &mut log, training.steps)?;
-        let (parameters_sha256, parameters) = model.fingerprint(pipeline.snapshot()?)?.unzip();
-        if let (Some(hash), Some(parameters)) = (&parameters_sha256, parameters) {
-            println!("{parameters} parameters, sha256 {hash}");
-        }
-        log.finish(json!({
-            "final": true,
-            "validation_loss": held_out.as_ref().map(|report| report.loss),
-            "validation_metrics": held_out.as_ref().map(|report| record::metrics(&report.metrics)),
-            "waited_for_batches_seconds": waited.as_secs_f64(),
-            "parameters": parameters,
-            "parameters_sha256": parameters_sha256,
-        }))?;
+        let trained = finish(model, pipeline, held_out, log, waited)?;
         kept?;
-        Ok(Some(Trained { pipeline, validation: held_out, parameters_sha256 }))
+        Ok(Some(trained))
     }
 }
 
-/// Returns the input of the first sample of the data, for which the costs of the model's layers are counted or
-/// measured.
-fn sample<D: Data + ?Sized>(data: &D) -> Result<D::Input> {
-    let mut pieces = data.batch(0, 1)?.into_micro_batches(1)?;
-    let Some((sample, _)) = pieces.pop() else { bail!("a batch of one sample is empty") };
-    Ok(sample)
+/// Ends a training that reached its last step: prints the hash of its parameters and completes its log. `validation` is
+/// the evaluation after the last step, and `waited` the time for which steps waited for their batches.
+fn finish<M: Model>(
+    model: &M,
+    mut pipeline: PipelineOf<M>,
+    validation: Option<EvalReport>,
+    log: Log,
+    waited: Duration,
+) -> Result<TrainedOf<M>> {
+    let (parameters_sha256, parameters) = model.fingerprint(pipeline.snapshot()?)?.unzip();
+    if let (Some(hash), Some(parameters)) = (&parameters_sha256, parameters) {
+        println!("{parameters} parameters, sha256 {hash}");
+    }
+    log.finish(json!({
+        "final": true,
+        "validation_loss": validation.as_ref().map(|report| report.loss),
+        "validation_metrics": validation.as_ref().map(|report| record::metrics(&report.metrics)),
+        "waited_for_batches_seconds": waited.as_secs_f64(),
+        "parameters": parameters,
+        "parameters_sha256": parameters_sha256,
+    }))?;
+    Ok(Trained { pipeline, validation, parameters_sha256 })
+}
+
+/// Returns the input of a batch of one sample, for which the costs of the model's layers are counted or measured.
+fn input<In: Payload, Target: Payload>(sample: Batch<In, Target>) -> Result<In> {
+    let Some((input, _)) = sample.into_micro_batches(1)?.pop() else { bail!("a batch of one sample is empty") };
+    Ok(input)
 }
 
 #[cfg(test)]
@@ -220,14 +238,12 @@ mod tests {
     use std::cell::Cell;
     use std::rc::Rc;
 
-    use anyhow::ensure;
     use burn::module::Module;
     use burn::nn::LinearConfig;
     use burn::tensor::{Device, Tensor};
     use clap::{Args, Command, FromArgMatches};
-    use stageline::checkpoint::Saved;
     use stageline::nn::Linear;
-    use stageline::{Batch, LossStage, Row, Stage, Weight};
+    use stageline::{LossStage, Row, Stage, Weight};
 
     use super::*;
     use crate::program::{NoFlags, Program};
@@ -267,21 +283,14 @@ mod tests {
         Row::new(layer, 2, move |_, device| layer(device), layer)
     }
 
-    /// A source of batches for tests whose values are ones. The first sample of each batch is masked in the loss, and
-    /// reading the batch of one chosen step panics or fails.
-    #[derive(Default)]
-    struct Ones {
-        panics_at: Option<usize>,
-        fails_at: Option<usize>,
-    }
+    /// A source of batches for tests whose values are ones. The first sample of each batch is masked in the loss.
+    struct Ones;
 
     impl Data for Ones {
         type Input = Tensor<2>;
         type Target = Tensor<2>;
 
-        fn batch(&self, step: usize, samples: usize) -> Result<Batch<Tensor<2>, Tensor<2>>> {
-            assert_ne!(Some(step), self.panics_at, "the source panics");
-            ensure!(Some(step) != self.fails_at, "the source fails");
+        fn batch(&self, _: usize, samples: usize) -> Result<Batch<Tensor<2>, Tensor<2>>> {
             let cpu = Device::flex();
             let mask = Tensor::ones([samples, 1], &cpu).slice_fill([0..1, 0..1], 0.0);
             Ok(Batch::new(Tensor::ones([samples, 2], &cpu), mask))
@@ -301,10 +310,10 @@ mod tests {
     /// wrong setting is an error.
     #[test]
     fn settings_given_in_code_are_those_of_the_flags() {
-        let by_flags = run("").train(&row(), &Ones::default()).unwrap().unwrap();
+        let by_flags = run("").train(&row(), Ones).unwrap().unwrap();
         let program = || Program::<NoFlags>::new().default_value("micro_batches", "2");
         let run = program().configured([("micro_batch_size", "3"), ("steps", "5")]).unwrap();
-        let trained = run.train(&row(), &Ones::default()).unwrap().unwrap();
+        let trained = run.train(&row(), Ones).unwrap().unwrap();
         assert_eq!(trained.parameters_sha256, by_flags.parameters_sha256);
         let error = |name, value| program().configured([(name, value)]).err().unwrap().to_string();
         assert!(error("steps", "many").contains("invalid value 'many' for '--steps <STEPS>'"));
@@ -317,25 +326,7 @@ mod tests {
         let counted = Rc::clone(&calls);
         let run = run("").on_step(move |_, _| counted.set(counted.get() + 1));
         // The first sample of every batch is masked, which the check of the loss must take.
-        let trained = run.train(&row(), &Ones::default()).unwrap().unwrap();
+        let trained = run.train(&row(), Ones).unwrap().unwrap();
         assert_eq!((calls.get(), trained.validation), (5, None));
-    }
-
-    /// Tests a batch that cannot be made: the training ends with an error and a checkpoint of the steps before it.
-    #[test]
-    fn a_data_source_that_panics_or_fails_loses_no_step() {
-        for (data, message) in [
-            (
-                Ones { panics_at: Some(3), ..Ones::default() },
-                "the batch of step 3 cannot be made: `Data::batch` panicked",
-            ),
-            (Ones { fails_at: Some(3), ..Ones::default() }, "the source fails"),
-        ] {
-            let folder = tempfile::tempdir().unwrap();
-            let run = run(&format!("--checkpoint {}", folder.path().display()));
-            let error = run.train(&row(), &data).map(drop).unwrap_err();
-            assert_eq!(error.to_string(), message);
-            assert_eq!(Saved::open(folder.path()).unwrap().manifest().progress.steps, 3);
-        }
     }
 }

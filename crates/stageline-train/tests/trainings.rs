@@ -1,14 +1,15 @@
-//! Tests a signal during a training whose data source hangs: the training ends with a checkpoint of all its steps.
-//!
-//! A thread that hangs in the data source cannot be left behind, so such a training ends its process. The test
-//! therefore runs it in a process of its own.
+//! Tests of whole trainings: their logs, and data sources that fail, panic or hang.
 
 #![cfg(feature = "flex")]
 
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use std::{env, thread};
 
+use anyhow::ensure;
 use burn::module::Module;
 use burn::nn::LinearConfig;
 use burn::tensor::{Device, Tensor};
@@ -16,16 +17,17 @@ use signal_hook::consts::SIGTERM;
 use signal_hook::low_level::raise;
 use stageline::checkpoint::Saved;
 use stageline::nn::Linear;
-use stageline::{Batch, LossStage, Row, Stage, Weight};
-use stageline_train::{Data, NoFlags, Program};
+use stageline::{Batch, LossStage, Pipeline, Row, Stage, StageConfig, Weight};
+use stageline_report::{Measured, RunLog};
+use stageline_train::{Data, HandCut, NoFlags, Program, Run};
 
-/// The environment variable with the folder for the checkpoints of the process that the test starts.
+/// The environment variable with the folder for the outputs of the process that a test starts.
 const FOLDER: &str = "STAGELINE_TEST_FOLDER";
 
 /// The step whose batch the hanging data source of this test never returns.
 const HANGS_AT: usize = 3;
 
-/// A layer of this test's model, whose loss is the sum of its squared errors.
+/// A layer of these tests' models, whose loss is the sum of its squared errors.
 #[derive(Module, Debug)]
 struct Layer {
     linear: Linear,
@@ -52,33 +54,106 @@ impl LossStage for Layer {
     }
 }
 
-/// A source of batches for a test that never returns the batch of the step `HANGS_AT`.
-struct Hangs;
+fn layer(device: &Device) -> Layer {
+    Layer { linear: LinearConfig::new(2, 2).init(device).into() }
+}
 
-impl Data for Hangs {
+fn row() -> Row<Layer, Layer, Layer> {
+    Row::new(layer, 2, move |_, device| layer(device), layer)
+}
+
+/// A source of batches for tests whose inputs and targets are ones. Reading the batch of one chosen step hangs, panics
+/// or fails.
+#[derive(Default)]
+struct Ones {
+    hangs_at: Option<usize>,
+    panics_at: Option<usize>,
+    fails_at: Option<usize>,
+}
+
+impl Data for Ones {
     type Input = Tensor<2>;
     type Target = Tensor<2>;
 
     fn batch(&self, step: usize, samples: usize) -> anyhow::Result<Batch<Tensor<2>, Tensor<2>>> {
-        if step == HANGS_AT {
-            loop {
-                thread::park();
-            }
+        while self.hangs_at == Some(step) {
+            thread::park();
         }
+        assert_ne!(Some(step), self.panics_at, "the source panics");
+        ensure!(Some(step) != self.fails_at, "the source fails");
         let ones = Tensor::ones([samples, 2], &Device::flex());
         Ok(Batch::new(ones.clone(), ones))
     }
 }
 
-/// Trains on a source of batches that hangs, and sends this process a signal once the training waits for a batch. The
-/// test starts it in a process of its own.
+/// Returns a run with the given settings, whose steps have two micro-batches of three samples.
+fn run(settings: &[(&str, &str)]) -> Run<NoFlags> {
+    let common = [("micro_batches", "2"), ("micro_batch_size", "3"), ("steps", "10")];
+    Program::<NoFlags>::new().configured(common.into_iter().chain(settings.iter().copied())).unwrap()
+}
+
+/// Returns the log of the training that `train` makes with the given settings.
+fn log(settings: &[(&str, &str)], train: impl FnOnce(Run<NoFlags>)) -> RunLog {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.jsonl");
+    train(run(&[settings, &[("log", path.to_str().unwrap())]].concat()));
+    read(&path)
+}
+
+fn read(path: &Path) -> RunLog {
+    RunLog::read(BufReader::new(File::open(path).unwrap())).unwrap()
+}
+
 #[test]
-#[ignore = "is started by another test, because it ends its process"]
+fn the_log_has_the_memory_of_all_batches() {
+    let train = |run: Run<NoFlags>| drop(run.train(&row(), Ones::default()).unwrap());
+    let bytes = |settings: &[(&str, &str)]| log(settings, train).run.batch_bytes;
+    // A sample has two floats and a target of two, and a batch has six samples.
+    assert_eq!(bytes(&[]), (1 + 16) * 6 * 16);
+    assert_eq!(bytes(&[("read_ahead", "2")]), (1 + 2) * 6 * 16);
+}
+
+/// Tests that the log of stages that are cut by hand has a layer for each stage, from which predictions are made.
+#[test]
+fn the_log_of_a_chain_has_a_layer_for_each_stage() {
+    let chain = |configs: Vec<StageConfig>| {
+        let mut configs = configs.into_iter();
+        let mut next = || (layer(&Device::flex().autodiff()), configs.next().unwrap());
+        let [first, second, last] = [next(), next(), next()];
+        Pipeline::builder().stage(first.0, first.1).stage(second.0, second.1).loss(last.0, last.1)
+    };
+    let train = |run: Run<NoFlags>| drop(run.train(&HandCut::new(3, chain), Ones::default()).unwrap());
+    let log = log(&[("stages", "3")], train);
+    let layers: Vec<_> = log.run.layers.iter().map(|layer| (&*layer.name, layer.stage, layer.parameters)).collect();
+    // A matrix of 2 x 2 and a bias of 2.
+    assert_eq!(layers, [("stage 0", 0, 6), ("stage 1", 1, 6), ("stage 2", 2, 6)]);
+    let measured = Measured::of(&log).unwrap();
+    assert_eq!(measured.cut(), [0..1, 1..2, 2..3]);
+    assert_eq!(measured.balanced(2).unwrap().len(), 2);
+}
+
+/// Tests a batch that cannot be made: the training ends with an error and a checkpoint of the steps before it.
+#[test]
+fn a_data_source_that_panics_or_fails_loses_no_step() {
+    for (data, message) in [
+        (Ones { panics_at: Some(3), ..Ones::default() }, "the batch of step 3 cannot be made: `Data::batch` panicked"),
+        (Ones { fails_at: Some(3), ..Ones::default() }, "the source fails"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let error = run(&[("checkpoint", folder.path().to_str().unwrap())]).train(&row(), data).map(drop).unwrap_err();
+        assert_eq!(error.to_string(), message);
+        assert_eq!(Saved::open(folder.path()).unwrap().manifest().progress.steps, 3);
+    }
+}
+
+/// Trains on a source of batches that hangs, and sends this process a signal once the training waits for a batch. The
+/// test starts it in a process of its own, because a signal is for the whole process.
+#[test]
+#[ignore = "is started by another test, because it sends its process a signal"]
 fn child_whose_data_hang() {
     let folder = env::var(FOLDER).unwrap();
-    let settings =
-        [("steps", "10"), ("micro_batches", "2"), ("micro_batch_size", "3"), ("checkpoint", folder.as_str())];
-    let run = Program::<NoFlags>::new().configured(settings).unwrap();
+    let [kept, log] = ["kept", "run.jsonl"].map(|name| format!("{folder}/{name}"));
+    let run = run(&[("checkpoint", kept.as_str()), ("log", log.as_str())]);
     let run = run.on_step(|report, _| {
         if report.step + 1 == HANGS_AT {
             thread::spawn(|| {
@@ -87,12 +162,12 @@ fn child_whose_data_hang() {
             });
         }
     });
-    let layer = |device: &Device| Layer { linear: LinearConfig::new(2, 2).init(device).into() };
-    let row = Row::new(layer, 2, move |_, device| layer(device), layer);
-    let ended = run.train(&row, &Hangs).map(drop);
-    panic!("the training has returned, although a thread hangs: {ended:?}");
+    let ended = run.train(&row(), Ones { hangs_at: Some(HANGS_AT), ..Ones::default() }).unwrap();
+    assert!(ended.is_none(), "the training is done, although a batch is missing");
 }
 
+/// Tests a signal during a training whose data source hangs: the training returns without the thread that hangs, with a
+/// checkpoint and the log of all its steps, and the process ends.
 #[test]
 fn a_signal_ends_a_training_whose_data_hang_with_a_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
@@ -110,5 +185,7 @@ fn a_signal_ends_a_training_whose_data_hang_with_a_checkpoint() {
         panic!("the signal has not ended the training");
     };
     assert!(status.success(), "{status}");
-    assert_eq!(Saved::open(folder.path()).unwrap().manifest().progress.steps, HANGS_AT as u64);
+    assert_eq!(Saved::open(&folder.path().join("kept")).unwrap().manifest().progress.steps, HANGS_AT as u64);
+    let log = read(&folder.path().join("run.jsonl"));
+    assert_eq!(log.steps.iter().map(|step| step.step).collect::<Vec<_>>(), (0..HANGS_AT).collect::<Vec<_>>());
 }

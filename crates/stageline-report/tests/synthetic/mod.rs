@@ -51,6 +51,7 @@ pub fn log(layers: &[f64], stages: usize, micro_batches: usize, other: f64) -> R
         links: Vec::new(),
         memory: Vec::new(),
         layers: layers.iter().enumerate().map(layer).collect(),
+        batch_bytes: 0,
         tokens_per_micro_batch: 100.0,
         machine: BTreeMap::new(),
         configuration: BTreeMap::from([("data".to_owned(), "made up".into())]),
@@ -64,6 +65,7 @@ pub fn log(layers: &[f64], stages: usize, micro_batches: usize, other: f64) -> R
         tokens_per_s: 1.0,
         model_flop_utilisation: None,
         step_seconds,
+        batch_wait_seconds: 0.0,
         synchronised: false,
         bubble: 0.25,
         bubble_ideal: 0.2,
@@ -80,9 +82,15 @@ pub fn log(layers: &[f64], stages: usize, micro_batches: usize, other: f64) -> R
         noise: None,
         timeline: Vec::new(),
     };
+    written(run, (0..5).map(step))
+}
+
+/// Writes a run and its steps as the lines of a log, and reads them again.
+fn written(run: Run, steps: impl Iterator<Item = Step>) -> RunLog {
+    let lines = steps.map(|step| Line::Step(Box::new(step)));
     let text: String = [Line::Run(Box::new(run))]
         .into_iter()
-        .chain((0..5).map(|number| Line::Step(Box::new(step(number)))))
+        .chain(lines)
         .map(|line| serde_json::to_string(&line).unwrap() + "\n")
         .collect();
     RunLog::read(text.as_bytes()).unwrap()

@@ -5,7 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{BufWriter, Read, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use burn::tensor::Device;
@@ -33,6 +33,15 @@ pub struct Outputs {
     /// shows its last step instead. If workers wait for their devices only in some steps (synchronised steps), the
     /// first synchronised step from that step on is shown.
     pub draw_step: usize,
+}
+
+/// The figures of a training step that the pipeline's report does not have.
+#[derive(Clone, Copy)]
+pub struct Figures {
+    /// The model FLOP utilisation of the step, from 0 to 1; `None` if the peak FLOP/s of the devices is not known.
+    pub utilisation: Option<f64>,
+    /// The time for which the training waited for the step's batch.
+    pub waited: Duration,
 }
 
 /// The open output files of a run: its log, its trace, its TensorBoard events and its HTML page.
@@ -100,17 +109,11 @@ impl Log {
     }
 
     /// Writes the report and the metrics of a training step to all output files, except metrics that are NaN or
-    /// infinite. `utilisation` is the step's model FLOP utilisation, from 0 to 1, or `None` if the peak FLOP/s of the
-    /// devices is not known.
+    /// infinite.
     ///
     /// # Errors
     /// Returns an error if an output file cannot be written.
-    pub fn step(
-        &mut self,
-        report: &StepReport,
-        utilisation: Option<f64>,
-        mut metrics: BTreeMap<String, f64>,
-    ) -> Result<()> {
+    pub fn step(&mut self, report: &StepReport, figures: Figures, mut metrics: BTreeMap<String, f64>) -> Result<()> {
         if self.outputs.trace.is_some() && (self.drawn..self.drawn + TRACED).contains(&report.step) {
             let added =
                 self.trace.add(report.step, report.step_time.as_secs_f64(), report.recording.of_replica(0).events());
@@ -122,7 +125,8 @@ impl Log {
             return Ok(());
         }
         let mut step = record::step(report, report.step == self.drawn);
-        step.model_flop_utilisation = utilisation;
+        step.model_flop_utilisation = figures.utilisation;
+        step.batch_wait_seconds = figures.waited.as_secs_f64();
         if step.synchronised {
             // In other steps, a reading would wait until all work for the GPU is issued.
             step.device_memory = record::device_memory(&self.gpus);

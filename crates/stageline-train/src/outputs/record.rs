@@ -26,6 +26,7 @@ pub fn step(report: &StepReport, timeline: bool) -> Step {
         tokens_per_s: report.weight() / step_seconds,
         model_flop_utilisation: None,
         step_seconds,
+        batch_wait_seconds: 0.0,
         synchronised: report.recording.clock() == Clock::Synchronised,
         bubble: report.bubble(),
         bubble_ideal: report.ideal_bubble(),
@@ -59,6 +60,14 @@ pub fn layers(costs: &Costs, cut: &Cut) -> Result<Vec<Layer>, CutError> {
         parameters: cost.parameters,
     };
     Ok(ranges.flat_map(|(stage, range)| layers[range].iter().map(move |cost| layer(stage, cost))).collect())
+}
+
+/// Returns the stages of a model that the user has cut by hand as its layers, for the run's log: one layer for each
+/// stage. `parameters` has the number of elements of each stage's parameters.
+pub fn stages_as_layers(parameters: &[u64]) -> Vec<Layer> {
+    let layer =
+        |(stage, &parameters): (usize, &u64)| Layer { name: format!("stage {stage}"), stage, weight: 1.0, parameters };
+    parameters.iter().enumerate().map(layer).collect()
 }
 
 /// Returns the metrics of a step or an evaluation as a map from their names to their values, for the log.

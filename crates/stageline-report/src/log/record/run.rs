@@ -41,6 +41,10 @@ pub struct Run {
     /// The device memory of each worker as estimated before the first step; empty if there is no estimate.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory: Vec<EstimatedMemory>,
+    /// The bytes of host memory for batches: those of the running steps, those that are read ahead, and the held-out
+    /// ones. They are part of no worker's `memory`; 0 in older logs.
+    #[serde(default)]
+    pub batch_bytes: u64,
     /// The number of tokens in a micro-batch of one replica; the number of samples if the data has no tokens.
     pub tokens_per_micro_batch: f64,
     /// The hardware and software on which the run trained, by name.

@@ -30,6 +30,10 @@ pub struct Step {
     pub model_flop_utilisation: Option<f64>,
     /// The duration of the step, from the split of the batch to the last optimizer step, in seconds.
     pub step_seconds: f64,
+    /// The seconds for which the training waited for the batch of the step, which are no part of `step_seconds`; 0 in
+    /// older logs. With overlapping steps, the step before may have run meanwhile.
+    #[serde(default)]
+    pub batch_wait_seconds: f64,
     /// Whether the step was synchronised: workers waited for their device after every action, so that the recorded
     /// times show when the device finished the action. In other steps, the times show when the host had issued the
     /// action, which a GPU may finish later.
