@@ -129,7 +129,8 @@ impl<F> Run<F> {
         Ok(recipe.build(checkpoint)?.0)
     }
 
-    /// Trains the model on the data as the settings say.
+    /// Trains the model on the data as the settings say. A program that needs its data after the training gives a clone
+    /// of an [`Arc`].
     ///
     /// Returns the trained pipeline, or `None` if the run only compared the pipeline with full-batch training on one
     /// device (`--verify`), or was ended early by `--stop-after` or a signal.
