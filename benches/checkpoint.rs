@@ -5,7 +5,7 @@
 //! cargo bench --bench checkpoint
 //! ```
 
-use example_gpt::model;
+use stageline_gpt::model;
 use std::cell::RefCell;
 use std::hint::black_box;
 use std::num::NonZero;

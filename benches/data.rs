@@ -15,8 +15,8 @@ use std::time::Duration;
 use anyhow::Result;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use clap::Parser;
-use example_gpt::model::{Bytes, Shape, gpt};
 use stageline::Batch;
+use stageline_gpt::model::{Bytes, Shape, gpt};
 use stageline_report::RunLog;
 use stageline_train::{Data, NoFlags, Program};
 

@@ -9,9 +9,9 @@ use burn::module::{Initializer, Module, Param};
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Tensor};
 use clap::Parser;
-use example_gpt::model;
 use rayon::ThreadPoolBuilder;
 use stageline::{Batch, CountingAllocator, LossStage, Pipeline, Stage, StageConfig, Weight};
+use stageline_gpt::model;
 use stageline_workspace::{empty, gpt, side_by_side};
 
 use crate::empty::Empty;

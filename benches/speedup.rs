@@ -5,7 +5,7 @@
 //! cargo bench --bench speedup -- --stages 2 --micro-batches 8
 //! ```
 
-use example_gpt::model;
+use stageline_gpt::model;
 use std::thread;
 
 use clap::Parser;

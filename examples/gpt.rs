@@ -12,11 +12,10 @@ use anyhow::{Result, ensure};
 use burn::tensor::Device;
 use clap::Parser;
 use stageline::CountingAllocator;
+use stageline_gpt::model::{Shape, gpt};
+use stageline_gpt::sample;
+use stageline_gpt::text::Source;
 use stageline_train::{Program, Run};
-
-use example_gpt::model::{Shape, gpt};
-use example_gpt::sample;
-use example_gpt::text::Source;
 
 /// The allocator that counts the memory of every stage on the CPU, for memory estimates and for the log (the JSON-lines
 /// file that a training writes).

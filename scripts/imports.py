@@ -20,6 +20,7 @@ ORDER = {
     "stageline": (
         "verify build pipeline worker runner memory recording transfer failure update device model state threads".split()
     ),
+    "stageline-gpt": "sample text model".split(),
     "stageline-hub": "check companions write header values layout folder similar index weights tensor disk error refusal shown names".split(),
     "stageline-models": "generation export model family gpt2 llama head parameters names cache limits error".split(),
     "stageline-nn": "layers autograd kernels engine forward params".split(),

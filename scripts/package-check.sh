@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 root=$PWD
 target=${CARGO_TARGET_DIR:-$root/target}
 
-cargo package --workspace --exclude stageline-workspace --exclude stageline-examples --exclude stageline-emulated-gpu --no-verify --locked --allow-dirty
+cargo package --workspace --exclude stageline-workspace --exclude stageline-examples --exclude stageline-gpt --exclude stageline-emulated-gpu --no-verify --locked --allow-dirty
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

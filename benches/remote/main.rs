@@ -8,7 +8,7 @@
 
 mod servers;
 
-use example_gpt::model;
+use stageline_gpt::model;
 use std::process::Command;
 use std::time::{Duration, Instant};
 

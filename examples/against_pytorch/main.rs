@@ -11,7 +11,7 @@ mod export;
 mod flags;
 mod task;
 
-use example_gpt::model;
+use stageline_gpt::model;
 use std::fs::{self, File};
 use std::io::Write;
 

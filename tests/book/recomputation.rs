@@ -1,8 +1,8 @@
 //! A listing of the book: recomputation changes the memory and the time of a training, but no bit of its parameters.
 
 use burn::tensor::{Device, Int, Tensor};
-use example_gpt::model::{Shape, costs, gpt};
 use stageline::{Batch, BoxError, Recompute, StageConfig};
+use stageline_gpt::model::{Shape, costs, gpt};
 
 // ANCHOR: listing
 #[test]

@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use burn::module::Module;
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor};
-use example_gpt::model::{costs, gpt};
 use stageline::checkpoint::Checkpoint;
 use stageline::schedule::{OneFOneB, Schedule, ZbH1};
 use stageline::{Batch, Pipeline, Stage, StageConfig, StepError};
+use stageline_gpt::model::{costs, gpt};
 use stageline_workspace::mlp::{Error, Layer, Mlp, Target, bits};
 
 use crate::{SHAPE, open};

@@ -18,9 +18,9 @@ use std::sync::LazyLock;
 
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use example_gpt::model::{Bytes, Logits, Shape, costs, gpt};
 use stageline::schedule::{GPipe, Interleaved, OneFOneB, Schedule, ZbH1, ZbV};
 use stageline::{Activity, Batch, DeviceName, Pipeline, PipelineBuilder, Recompute, StageConfig, Verify};
+use stageline_gpt::model::{Bytes, Logits, Shape, costs, gpt};
 
 mod attention;
 mod counters;

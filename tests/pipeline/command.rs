@@ -278,7 +278,7 @@ fn a_sound_configuration_passes_verification() {
 
 #[test]
 fn a_single_file_is_a_valid_training_text() {
-    let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("examples/src/model.rs");
+    let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("crates/stageline-gpt/src/model.rs");
     let output = gpt(&format!("--data {}", file.display()));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8_lossy(&output.stdout);

@@ -3,7 +3,7 @@
 #[path = "../../fuzz/src/restore.rs"]
 mod hostile;
 
-use example_gpt::model;
+use stageline_gpt::model;
 use stageline_workspace::{empty, mlp, programs, runs};
 
 #[global_allocator]

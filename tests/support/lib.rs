@@ -4,7 +4,7 @@
 // It is no library for users.
 #![allow(missing_docs, clippy::new_without_default, clippy::missing_panics_doc, clippy::must_use_candidate)]
 
-use example_gpt::model;
+use stageline_gpt::model;
 
 pub mod bubble;
 pub mod empty;

@@ -130,7 +130,7 @@ fn default_path() -> PathBuf {
     registry.unwrap_or_else(own_sources)
 }
 
-/// Returns the folder of this project, whose Rust sources are a text to train on.
+/// Returns the folder of this project's crates, whose Rust sources are a text to train on.
 fn own_sources() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
