@@ -100,7 +100,7 @@ fn a_programs_own_optimizer_decides_about_its_states() {
         let settings = [("micro_batches", "2"), ("micro_batch_size", "1"), ("steps", "1"), ("optimizer_state", state)];
         let run = Program::<NoFlags>::new().configured(settings).unwrap();
         let run = run.optimizer(OptimizerState::Host.of(AdamWConfig::new().build()));
-        run.train(&gpt(SHAPE, 1), &Texts).map(|trained| assert!(trained.is_some()))
+        run.train(&gpt(SHAPE, 1), Texts).map(|trained| assert!(trained.is_some()))
     };
     own("device").unwrap();
     let error = own("host").unwrap_err().to_string();

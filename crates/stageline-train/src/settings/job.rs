@@ -120,7 +120,6 @@ impl Job {
     pub fn of(flags: TrainingFlags, settings: Settings) -> Result<Self> {
         check(&flags)?;
         let devices = devices(&flags)?;
-        let speeds = flags.speeds.as_ref().map(|speeds| self::speeds(speeds, &devices)).transpose()?;
         let used = devices.len().min(flags.replicas * flags.stages);
         let batch_size = flags.batch_size();
         Ok(Self {
@@ -147,8 +146,8 @@ impl Job {
                 chunks: flags.chunks,
                 cut: flags.cut,
                 schedule: flags.schedule,
+                speeds: flags.speeds.as_ref().map(|list| speeds(list, &devices)).transpose()?,
                 devices,
-                speeds,
                 precision: flags.precision,
                 synchronise_every: flags.synchronise_every,
                 peak_flops: flags.peak_tflops.map(|tflops| tflops * 1e12 * used as f64),

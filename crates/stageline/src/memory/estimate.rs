@@ -219,7 +219,7 @@ pub(crate) mod tests {
     use stageline_schedule::{OneFOneB, Schedule};
 
     use super::*;
-    use crate::memory::fit::Lever;
+    use crate::memory::lever::Lever;
     use crate::memory::worker_estimate::WorkerEstimate;
     use crate::threads::cores::Cores;
 
