@@ -48,6 +48,7 @@ mod transfers;
 mod validation;
 mod verify;
 mod verify_edges;
+mod verify_parameters;
 mod verify_uncut;
 mod watchdog;
 mod ways_out;

@@ -142,6 +142,12 @@ fn against_uncut(mistake: Mistake) -> Verification {
     Verify::new().steps(3).pipeline_and_uncut(|| cut(mistake), uncut, batch, &[batch(90)]).unwrap()
 }
 
+/// Returns the cause that a verification finds for the mistake in the recomputation, which is in the layer of the last
+/// stage.
+fn wrong_recomputation() -> Cause {
+    Cause::Recomputation { stage: 1, name: "stage1.layer.linear.bias".to_owned() }
+}
+
 #[test]
 fn a_mistake_in_the_cut_the_payload_or_the_recomputation_is_found() {
     let sound = against_uncut(Mistake::None);
@@ -151,7 +157,7 @@ fn a_mistake_in_the_cut_the_payload_or_the_recomputation_is_found() {
         assert!(matches!(found.cause, Some(Cause::Cut { .. })), "{mistake:?}: {found}");
     }
     let found = against_uncut(Mistake::Recomputation);
-    assert_eq!(found.cause, Some(Cause::Recomputation), "{found}");
+    assert_eq!(found.cause, Some(wrong_recomputation()), "{found}");
 }
 
 /// Tests that a verification finds a wrong recomputation even without the undivided model, because the reference
@@ -160,5 +166,5 @@ fn a_mistake_in_the_cut_the_payload_or_the_recomputation_is_found() {
 fn a_wrong_recomputation_is_found_without_the_uncut_model() {
     let verify = |mistake| Verify::new().steps(3).pipeline(|| cut(mistake), batch, &[]).unwrap();
     assert!(verify(Mistake::None).passes());
-    assert_eq!(verify(Mistake::Recomputation).cause, Some(Cause::Recomputation));
+    assert_eq!(verify(Mistake::Recomputation).cause, Some(wrong_recomputation()));
 }

@@ -1,13 +1,16 @@
 //! Makes variants of a configured pipeline for a verification, which compares the pipeline's training with the same
 //! training on one device. Also returns the settings that the verification reads.
 
+use std::num::NonZero;
 use std::thread::available_parallelism;
 
 use stageline_nn::Recompute;
-use stageline_schedule::OneFOneB;
+use stageline_schedule::{Action, Compute, OneFOneB, Plan, Schedule};
 
 use crate::build::builder::PipelineBuilder;
+use crate::device::location::is_host;
 use crate::model::payload::Payload;
+use crate::threads::cores::Cores;
 use crate::update::clip::Clip;
 use crate::update::flush::FlushConfig;
 use crate::update::precision::Precision;
@@ -59,9 +62,51 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         }
     }
 
-    /// Whether any stage of the pipeline recomputes a part of its forward in its backwards.
-    pub(crate) fn recomputes(&self) -> bool {
-        self.stages.recompute.iter().any(|recompute| *recompute != Recompute::Nothing)
+    /// Returns the builder of the plain loop, with whose parameters a verification compares those of a pipeline bit for
+    /// bit: one thread runs all stages on the first stage's device, one micro-batch after the other, without
+    /// recomputation. Micro-batches, gradient groups, precision, clipping and the cores of a worker are those of the
+    /// pipeline. `splits` says whether the loop computes weight gradients in the second half of a split backward.
+    pub(crate) fn plain_loop(mut self, splits: bool) -> Self {
+        let (stages, micro_batches) = (self.stages.devices.len(), self.configured_micro_batches());
+        let (groups, cores) = (self.gradient_groups.unwrap_or(self.replicas()), self.configured_cores());
+        let first = self.stages.devices[0].clone();
+        self.stages.devices.fill(first);
+        self.flush = FlushConfig { health_every: 0, noise_every: 0, ..self.flush };
+        Self {
+            micro_batches,
+            replica_devices: Vec::new(),
+            gradient_groups: Some(groups),
+            schedule: Box::new(on_one_thread(stages, micro_batches, splits)),
+            channel_capacity: None,
+            cores_per_stage: Some(cores),
+            tuned_for: None,
+            ordered_transfers: false,
+            ..self.without_recomputation()
+        }
+    }
+
+    /// Returns the number of CPU cores that the kernels of one worker of the configured pipeline use.
+    fn configured_cores(&self) -> usize {
+        let machine = || Cores::Shared(available_parallelism().map_or(1, NonZero::get));
+        let workers = self.replicas() * self.stages.devices.len() / self.schedule.chunks().max(1);
+        self.cores_per_stage.map_or_else(machine, Cores::Each).of_one(workers)
+    }
+
+    /// Whether the configured schedule has split backwards, whose second halves compute the deferred weight gradients.
+    pub(crate) fn splits_backwards(&self) -> bool {
+        let plan = self.schedule.plan(self.stages.devices.len(), self.micro_batches);
+        let splits = |plan: Plan| plan.rows().iter().flatten().any(|action| action.compute == Compute::WeightGradient);
+        plan.is_ok_and(splits)
+    }
+
+    /// Whether every stage of every replica is on the CPU of this host, whose kernels give the same bits each time.
+    pub(crate) fn is_on_host(&self) -> bool {
+        self.stages.devices.iter().chain(self.replica_devices.iter().flatten()).all(is_host)
+    }
+
+    /// Returns the part of its forward that each stage recomputes in its backwards, in the order of the stages.
+    pub(crate) fn configured_recompute(&self) -> &[Recompute] {
+        &self.stages.recompute
     }
 
     /// Turns recomputation off on all stages, so that each stage keeps all activations that its backwards need.
@@ -75,5 +120,39 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     pub(crate) fn unclipped(mut self) -> Self {
         self.flush.clip = None;
         self
+    }
+}
+
+/// Returns the plan of a plain loop over micro-batches: one worker runs all stages, and each micro-batch passes all of
+/// them forward and then backward before the next one begins. If `splits` is set, the backwards are split, and the weight
+/// gradients of a micro-batch follow its input gradients.
+fn on_one_thread(stages: usize, micro_batches: usize, splits: bool) -> Plan {
+    let all = |compute, micro_batch| (0..stages).map(move |stage| Action { stage, compute, micro_batch });
+    let mut row = Vec::new();
+    for micro_batch in 0..micro_batches {
+        row.extend(all(Compute::Forward, micro_batch));
+        if splits {
+            row.extend(all(Compute::InputGradient, micro_batch).rev());
+            row.extend(all(Compute::WeightGradient, micro_batch).rev());
+        } else {
+            row.extend(all(Compute::Backward, micro_batch).rev());
+        }
+    }
+    Plan::new(vec![row])
+}
+
+#[cfg(test)]
+mod tests {
+    use stageline_schedule::check;
+
+    use super::*;
+
+    #[test]
+    fn a_plain_loop_has_one_worker_and_completes() {
+        assert_eq!(on_one_thread(2, 2, false).to_csv(), "0F0,1F0,1B0,0B0,0F1,1F1,1B1,0B1\n");
+        assert_eq!(on_one_thread(2, 1, true).to_csv(), "0F0,1F0,1I0,0I0,1W0,0W0\n");
+        for splits in [false, true] {
+            assert!(check(on_one_thread(3, 4, splits), 4).is_ok());
+        }
     }
 }

@@ -6,6 +6,7 @@ use crate::failure::activity::During;
 use crate::failure::step_error::StepError;
 use crate::model::payload::Payload;
 use crate::pipeline::Pipeline;
+use crate::state::layout::{NamedTensor, StageState};
 use crate::state::run_settings::RunSettings;
 
 impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
@@ -69,16 +70,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// Returns [`StepError::Lost`] if a stage is lost, and [`StepError::Unreadable`] if a stage's state cannot be
     /// copied from its device. Other errors are the errors of [`step`](Self::step).
     pub fn checkpoint(&mut self) -> Result<Checkpoint, StepError> {
-        if self.overlap.is_in_flight {
-            self.abandon();
-        }
-        let states = match self.workers.running() {
-            0 => self.workers.states()?,
-            _ => {
-                let copied = self.workers.copy_states(During::Checkpoint { steps: self.done.steps });
-                copied.map_err(|ended| self.end(ended))?
-            }
-        };
+        let states = self.states()?;
         let progress = Progress {
             steps: self.done.steps as u64,
             optimizer_steps: self.done.optimizer_steps,
@@ -90,6 +82,25 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         let settings = RunSettings { micro_batches, gradient_groups, learning_rate: self.done.learning_rate };
         settings.write(&mut checkpoint.run);
         Ok(checkpoint)
+    }
+
+    /// Copies the tensors of the model to the host, as the last step left them, and returns them with their names in
+    /// checkpoints, in the order of the stages and of the fields of their modules.
+    pub(crate) fn named_tensors(&mut self) -> Result<Vec<NamedTensor>, StepError> {
+        let states = self.states()?;
+        Ok(self.layout.named(states))
+    }
+
+    /// Copies the state of every stage of the first replica to the host, as the last step left it.
+    fn states(&mut self) -> Result<Vec<StageState>, StepError> {
+        if self.overlap.is_in_flight {
+            self.abandon();
+        }
+        if self.workers.running() == 0 {
+            return self.workers.states();
+        }
+        let copied = self.workers.copy_states(During::Checkpoint { steps: self.done.steps });
+        copied.map_err(|ended| self.end(ended))
     }
 
     /// Sets the pipeline's counts of training steps and optimizer steps to `progress`, the counts in the checkpoint

@@ -45,6 +45,15 @@ struct Entry {
     description: Description,
 }
 
+/// The values of a tensor of the model, with its name in checkpoints, the stage that owns the tensor (the first stage
+/// that has it), and its path in that stage's module.
+pub(crate) struct NamedTensor {
+    pub(crate) stage: usize,
+    pub(crate) name: Arc<str>,
+    pub(crate) path: String,
+    pub(crate) data: TensorData,
+}
+
 /// The layout of a checkpoint: the tensors of all stages by name, each with the stage that owns the tensor (the first
 /// stage that has it).
 pub(crate) struct Layout {
@@ -101,6 +110,24 @@ impl Layout {
             }
         }
         elements
+    }
+
+    /// Returns the tensors of the model with their names, in the order of the stages and of the fields of their modules;
+    /// a tied parameter is taken from the stage that owns it (the first stage that has it).
+    pub(crate) fn named(&self, mut states: Vec<StageState>) -> Vec<NamedTensor> {
+        states.sort_by_key(|state| state.stage);
+        let mut named = Vec::new();
+        for StageState { stage, tensors, .. } in states {
+            for (id, data) in tensors {
+                let Some(name) = self.names.get(&id) else { continue };
+                let Entry { stage: owner, description } = &self.entries[&**name];
+                if *owner == stage {
+                    let (name, path) = (Arc::clone(name), description.path.clone());
+                    named.push(NamedTensor { stage, name, path, data });
+                }
+            }
+        }
+        named
     }
 
     /// Builds a checkpoint from the training's progress and the states of all stages; a tied parameter is taken from

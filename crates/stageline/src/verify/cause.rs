@@ -59,7 +59,27 @@ pub enum Cause {
     },
     /// A part of the model that the backward recomputes (activation checkpointing) gives other values or gradients than
     /// it does without recomputation.
-    Recomputation,
+    Recomputation {
+        /// The stage with the parameter nearest to the loss whose gradient differs with recomputation.
+        stage: usize,
+        /// The name in checkpoints of the parameter nearest to the loss whose gradient differs with recomputation.
+        name: String,
+    },
+    /// A layer defers another weight gradient in a split backward than it computes in a whole one.
+    SplitBackward {
+        /// The stage with the parameter nearest to the loss whose gradient differs in a split backward.
+        stage: usize,
+        /// The name in checkpoints of the parameter nearest to the loss whose gradient differs in a split backward.
+        name: String,
+    },
+    /// The pipeline gives other bits than a plain loop over the same micro-batches on one thread, for a reason other
+    /// than recomputation and split backwards.
+    OtherBits {
+        /// The stage with the parameter nearest to the loss that differs from the plain loop.
+        stage: usize,
+        /// The name in checkpoints of the parameter nearest to the loss that differs from the plain loop.
+        name: String,
+    },
     /// The difference between the trainings is only rounding, because the stages compute in BF16 or F16 instead of full
     /// precision.
     Rounding,
@@ -144,10 +164,23 @@ impl fmt::Display for Cause {
                 "the cut: the stages in sequence compute something else than the uncut model, first at `{path}` of stage {stage}; \
                  check what each stage sends on, and what it leaves out or does twice"
             ),
-            Self::Recomputation => write!(
+            Self::Recomputation { stage, name } => write!(
                 f,
-                "recomputation: a part marked by `block` or `selective` depends on more than its module and its input; look for \
-                 captured tensors, counters and random numbers in its forward"
+                "recomputation: from the loss backwards, `{name}` of stage {stage} is the first parameter that it changes; the \
+                 recomputed part with this parameter depends on more than its module and its input; look for captured \
+                 tensors, counters and random numbers in its forward"
+            ),
+            Self::SplitBackward { stage, name } => write!(
+                f,
+                "a split backward: from the loss backwards, `{name}` of stage {stage} is the first parameter whose gradient \
+                 differs from that of a whole backward; compare what its layer gives to `put_off` with what it computes \
+                 otherwise (a weight that a stage uses three times or more may differ in the last bits)"
+            ),
+            Self::OtherBits { stage, name } => write!(
+                f,
+                "the workers: from the loss backwards, `{name}` of stage {stage} is the first parameter with other bits than in \
+                 a plain loop over the same micro-batches; look for state that stages or micro-batches share, such as a \
+                 static variable"
             ),
             Self::Rounding => write!(f, "rounding: in full precision the gradients agree"),
             Self::AfterTheGradients { step } => {

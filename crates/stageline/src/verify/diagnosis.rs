@@ -10,6 +10,7 @@ use super::difference::{Difference, relative, wide, worst};
 use super::error::VerifyError;
 use super::evidence::{Parts, Predictions};
 use super::models::Build;
+use super::one_step::OneStep;
 use crate::model::batch::Batch;
 use crate::model::micro_batches::MicroBatches;
 use crate::model::payload::Payload;
@@ -36,6 +37,9 @@ pub(super) struct Diagnosis<'a, In: Payload, Out: Payload, Target: Payload> {
     /// The relative difference of each parameter's gradient between the verified training and its reference (the same
     /// training on one device).
     pub(super) differences: &'a [Difference],
+    /// The comparison of one step of the pipeline with a plain loop over the same micro-batches; `None` if the verified
+    /// training is a loop of the user's own.
+    pub(super) one_step: Option<&'a OneStep>,
     /// The number of micro-batches into which the reference (the training on one device) cuts the batch.
     pub(super) reference_micro_batches: usize,
     /// The tolerance: two gradients of a parameter count as equal if the norm of their difference, relative to the norm
@@ -80,8 +84,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         if let Some(cause) = self.dropped_by_training(&mut probes, micro_batches, &parts.sum)? {
             return Ok(Some(cause));
         }
-        if self.is_recomputation()? {
-            return Ok(Some(Cause::Recomputation));
+        let of_bits = self.one_step.and_then(OneStep::cause);
+        if let Some(cause @ (Cause::Recomputation { .. } | Cause::SplitBackward { .. })) = of_bits {
+            return Ok(Some(cause));
         }
         if self.is_rounding(&found)? {
             return Ok(Some(Cause::Rounding));
@@ -265,17 +270,6 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
             }
         }
         Ok(None)
-    }
-
-    /// Whether recomputation is the cause of the difference: the pipeline recomputes, and without recomputation its
-    /// gradients agree with those of the reference (the same training on one device).
-    fn is_recomputation(&self) -> Result<bool, VerifyError> {
-        let configuration = (self.build)();
-        if !configuration.recomputes() {
-            return Ok(false);
-        }
-        let kept = configuration.without_recomputation().build()?.gradients(self.batch.clone())?;
-        Ok(self.close(&flat(&kept), &flat(self.reference)))
     }
 
     /// Whether rounding is the cause of the difference: the pipeline computes in BF16 or F16, and in full precision its

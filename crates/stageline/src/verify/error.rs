@@ -32,6 +32,20 @@ pub enum VerifyError {
     /// The verified training (the one that is compared with its reference) failed; the value is its error.
     #[error("the training that is verified failed: {0}")]
     Trial(BoxError),
+    /// The closure that builds the model returned models with other parameters each time, so their values cannot be
+    /// compared.
+    #[error(
+        "one model of the verification has {found}, where another has {expected}; the closure that builds the model must \
+         build the same one each time"
+    )]
+    OtherModel {
+        /// The name, shape and type of a parameter of one of the models that the closure built; "no such parameter" if
+        /// that model lacks a parameter of the other.
+        found: String,
+        /// The name, shape and type of the same parameter in another model that the closure built; "no such parameter"
+        /// if that model lacks it.
+        expected: String,
+    },
     /// The verified training returned gradients that do not match the model's parameters in number or size.
     #[error(
         "gradient {at} of the training that is verified is {found}, where the model has {expected}; give the \

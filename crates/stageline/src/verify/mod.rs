@@ -2,14 +2,17 @@
 //!
 //! [`Verify`] is the entry point. Input: a closure that builds the pipeline, or a custom training loop ([`Trial`]), and
 //! batches. Output: a [`Verification`] with all differences and their likely cause. This folder owns the second, plain
-//! training (the reference), the comparison of gradients and losses of two trainings, and the predictions of wrong
-//! gradients by which a fault is recognised. Losses, loss weights and gradients of the pieces of a batch are added up
-//! and compared here only to find a fault; `model` defines loss weights and cuts batches for every training. This
-//! folder must not run stages itself, which a pipeline or the user's loop does, and must not change the verified
-//! training.
+//! training (the reference), the comparison of gradients and losses of two trainings, that of the parameters after one
+//! step with a plain loop, and the predictions of wrong gradients by which a fault is recognised. Losses, loss weights
+//! and gradients of the pieces of a batch are added up and compared here only to find a fault; `model` defines loss
+//! weights and cuts batches for every training. This folder must not run stages itself, which a pipeline or the user's
+//! loop does, and must not change the verified training.
 //!
 //! - `trial`: the interface of a training to verify (`Trial`): a pipeline, or a custom loop.
 //! - `verification`: the result of a verification, and its printed report (`Verification`).
+//! - `one_step`: one optimizer step beside that of a plain loop on one thread, with and without recomputation
+//!   (`OneStep`, `AfterOneStep`).
+//! - `parameters`: the comparison of parameters by name, bit for bit (`ParameterDifference`).
 //! - `difference`: the comparison of two sets of gradients, parameter by parameter (`Difference`).
 //! - `diagnosis`: the search for the likely cause of a difference (`Diagnosis`): whether losses, weights and gradients
 //!   of the batch's pieces, each computed alone, add up to those of the whole, and which known fault would give the
@@ -27,12 +30,16 @@ mod error;
 mod evidence;
 mod flat;
 mod models;
+mod one_step;
+mod parameters;
 mod trial;
 mod verification;
 
 pub use cause::{Cause, ClipScope, Whose};
 pub use difference::Difference;
 pub use error::VerifyError;
+pub use one_step::AfterOneStep;
+pub use parameters::ParameterDifference;
 pub use trial::Trial;
 pub use verification::Verification;
 
@@ -47,12 +54,17 @@ use crate::update::parameter_gradient::ParameterGradient;
 use crate::update::precision::Precision;
 use diagnosis::Diagnosis;
 use models::Models;
+use one_step::OneStep;
 
 /// Verifies that a pipeline or a custom loop trains as one full batch on one device would.
 ///
 /// A model is trained twice from one seed: once as configured, and once as the reference, on one device with the full
 /// batch as one micro-batch, in full precision and without recomputation. The result says whether gradients and losses
 /// agree, and if not, why.
+///
+/// A pipeline also makes one optimizer step as configured, and one without recomputation if it recomputes. Its
+/// parameters after each are compared by name with those of a plain loop over the same micro-batches on one thread. On
+/// the CPU of this host they must be equal bit for bit; on other devices only their gradients must agree.
 ///
 /// ```no_run
 /// # use burn::tensor::Tensor;
@@ -149,7 +161,7 @@ impl Verify {
         batch: impl Fn(usize) -> Batch<In, Target>,
         validation: &[Batch<In, Target>],
     ) -> Result<Verification, VerifyError> {
-        self.trial(build().build()?, build, batch, validation)
+        self.verify(build().build()?, Models { build: &build, uncut: None, is_pipeline: true }, batch, validation)
     }
 
     /// Verifies that a pipeline trains as the uncut model would: the model before it was split into stages. `uncut`
@@ -169,7 +181,12 @@ impl Verify {
         batch: impl Fn(usize) -> Batch<In, Target>,
         validation: &[Batch<In, Target>],
     ) -> Result<Verification, VerifyError> {
-        self.verify(build().build()?, Models { build: &build, uncut: Some(&uncut) }, batch, validation)
+        self.verify(
+            build().build()?,
+            Models { build: &build, uncut: Some(&uncut), is_pipeline: true },
+            batch,
+            validation,
+        )
     }
 
     /// Verifies a training loop of the user's own (`trial`): compares its gradients at the first step, and its losses,
@@ -186,7 +203,7 @@ impl Verify {
         batch: impl Fn(usize) -> Batch<In, Target>,
         validation: &[Batch<In, Target>],
     ) -> Result<Verification, VerifyError> {
-        self.verify(trial, Models { build: &build, uncut: None }, batch, validation)
+        self.verify(trial, Models { build: &build, uncut: None, is_pipeline: false }, batch, validation)
     }
 
     /// Runs the training that is verified (`trial`) and its reference (the same training on one device), and compares
@@ -199,7 +216,7 @@ impl Verify {
         batch: impl Fn(usize) -> Batch<In, Target>,
         validation: &[Batch<In, Target>],
     ) -> Result<Verification, VerifyError> {
-        let Models { build, uncut } = models;
+        let Models { build, uncut, is_pipeline } = models;
         let configuration = build();
         let bars = self.bars.unwrap_or_else(|| Bars::of(configuration.configured_precision()));
 
@@ -208,12 +225,16 @@ impl Verify {
         drop(trial);
         let (reference, reference_gradients) = self.reference(uncut.unwrap_or(build), &batch, validation)?;
 
+        let one_step = is_pipeline.then(|| OneStep::of(build, &batch(0), bars.gradient)).transpose()?;
+        let parameters = one_step.as_ref().map(OneStep::comparisons).unwrap_or_default();
+
         let gradients = difference::differences(&configured_gradients, &reference_gradients)?;
         let losses = configured.losses.into_iter().zip(reference.losses);
         let losses = losses.map(|(configured, reference)| Compared { configured, reference }).collect();
         let validation = configured.validation.zip(reference.validation);
         let validation = validation.map(|(configured, reference)| Compared { configured, reference });
-        let mut verification = Verification { bars, gradients, losses, validation, cause: None };
+        let of_bits = one_step.as_ref().and_then(OneStep::cause);
+        let mut verification = Verification { bars, parameters, gradients, losses, validation, cause: of_bits.clone() };
         if !verification.agrees() {
             let diagnosis = Diagnosis {
                 build,
@@ -222,10 +243,11 @@ impl Verify {
                 configured: &configured_gradients,
                 reference: &reference_gradients,
                 differences: &verification.gradients,
+                one_step: one_step.as_ref(),
                 reference_micro_batches: self.reference_micro_batches,
                 bar: bars.gradient,
             };
-            let cause = diagnosis.cause()?;
+            let cause = diagnosis.cause()?.or(of_bits);
             verification.cause =
                 Some(cause.unwrap_or_else(|| Cause::AfterTheGradients { step: verification.first_step_apart() }));
         }

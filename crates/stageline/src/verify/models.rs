@@ -10,6 +10,9 @@ pub(super) struct Models<'a, In: Payload, Out: Payload, Target: Payload> {
     /// The closure that builds the model before its division into stages, which the reference (the training on one
     /// device) then trains; `None` if the reference trains the stages of the verified pipeline.
     pub(super) uncut: Option<&'a Build<'a, In, Out, Target>>,
+    /// Whether the verified training is the pipeline that `build` builds; false if it is a training loop of the user's
+    /// own.
+    pub(super) is_pipeline: bool,
 }
 
 /// A closure that builds a pipeline for a verification (a comparison of a training with the same training on one

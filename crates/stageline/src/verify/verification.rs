@@ -3,7 +3,7 @@
 use crate::verify::Bars;
 use crate::verify::Compared;
 use crate::verify::difference;
-use crate::verify::{Cause, Difference};
+use crate::verify::{AfterOneStep, Cause, Difference};
 
 use std::fmt;
 
@@ -15,6 +15,10 @@ pub struct Verification {
     /// The tolerances: the largest differences between the verified training and its reference (the same training on
     /// one device) with which the verification passes.
     pub bars: Bars,
+    /// The comparisons of the parameters after one optimizer step with those of a plain loop over the same micro-batches
+    /// on one thread: first as configured, then without recomputation if the configuration recomputes. Empty for a
+    /// training loop of the user's own, whose parameters are not known by name.
+    pub parameters: Vec<AfterOneStep>,
     /// The relative difference of each parameter's gradient at the first step between the verified training and its
     /// reference (the same training on one device), in layer order. It is the larger of the differences before and
     /// after clipping.
@@ -32,7 +36,8 @@ pub struct Verification {
 
 impl Verification {
     /// Whether the verification passes: the verified training agrees with the reference (the same training on one
-    /// device) within the tolerances ([`Bars`]), in all gradients of the first step and in the last loss.
+    /// device) within the tolerances ([`Bars`]), in all gradients of the first step and in the last loss. A pipeline on
+    /// the CPU of this host must also have the parameters of a plain loop after one step, bit for bit.
     pub fn passes(&self) -> bool {
         self.cause.is_none()
     }
@@ -56,6 +61,28 @@ impl Verification {
     /// device differ by more than the tolerance; `None` if there is no such step.
     pub(super) fn first_step_apart(&self) -> Option<usize> {
         self.losses.iter().position(|losses| !losses.within(self.bars.loss))
+    }
+}
+
+impl Verification {
+    /// Writes the comparisons of the parameters after one step with those of a plain loop.
+    fn write_parameters(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.parameters.is_empty() {
+            return writeln!(
+                f,
+                "parameters after one step: not compared, because this loop does not give them by name"
+            );
+        }
+        writeln!(
+            f,
+            "parameters after one step, by name, beside a plain loop over the same micro-batches on one thread:"
+        )?;
+        self.parameters.iter().try_for_each(|comparison| write!(f, "{comparison}"))?;
+        let differ = self.parameters.iter().any(|comparison| !comparison.differences.is_empty());
+        if differ && self.passes() {
+            writeln!(f, "  (such a device may add in any order, so only the gradients must agree)")?;
+        }
+        Ok(())
     }
 }
 
@@ -90,6 +117,7 @@ impl fmt::Display for Verification {
             let most = bars.loss;
             writeln!(f, "validation {configured:>10.6} {reference:>12.6} {difference:>12.1e} (at most {most:.0e})")?;
         }
+        self.write_parameters(f)?;
         match &self.cause {
             None => writeln!(f, "they train the same"),
             Some(cause) => writeln!(f, "they do NOT train the same: {cause}"),

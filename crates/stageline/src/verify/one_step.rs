@@ -1,0 +1,209 @@
+//! One optimizer step of a pipeline beside the same step of a plain loop on one thread ([`OneStep`]): the parameters
+//! after it, compared by name and bit for bit, and the place where gradients begin to differ.
+//!
+//! The plain loop has the same micro-batches as the pipeline, so a deterministic device gives the same bits. A gradient
+//! is computed from the loss backwards. A faulty backward therefore changes the gradients of its own layer and of the
+//! layers before it, and the parameter nearest to the loss whose gradient differs belongs to the faulty layer.
+
+use std::fmt;
+
+use stageline_nn::autograd::recompute::Recompute;
+
+use super::cause::Cause;
+use super::difference::{relative, wide};
+use super::error::VerifyError;
+use super::models::Build;
+use super::parameters::{ParameterDifference, differences};
+use crate::build::builder::PipelineBuilder;
+use crate::model::batch::Batch;
+use crate::model::payload::Payload;
+use crate::state::layout::NamedTensor;
+use crate::update::parameter_gradient::ParameterGradient;
+
+/// The largest number of steps that may overflow, and so are skipped, before the step that is compared.
+const MOST_OVERFLOWS: usize = 64;
+
+/// The parameters of a pipeline after one optimizer step, compared by name with those of a plain loop over the same
+/// micro-batches on one thread.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct AfterOneStep {
+    /// The part of its forward that each stage of the compared pipeline recomputes in its backwards, by stage.
+    pub recompute: Vec<Recompute>,
+    /// The number of compared parameters, frozen ones and running statistics included.
+    pub parameters: usize,
+    /// The parameters whose bits differ from those of the plain loop, the nearest to the loss first; empty if all are
+    /// equal.
+    pub differences: Vec<ParameterDifference>,
+}
+
+/// The largest number of parameters that the printed comparison with the plain loop lists.
+const SHOWN: usize = 5;
+
+impl fmt::Display for AfterOneStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { recompute, parameters, differences } = self;
+        let (how, count) = (recomputed(recompute), differences.len());
+        if count == 0 {
+            return writeln!(f, "  {how}: all {parameters} parameters are equal bit for bit");
+        }
+        writeln!(f, "  {how}: {count} of {parameters} parameters differ, the nearest to the loss first:")?;
+        differences.iter().take(SHOWN).try_for_each(|difference| writeln!(f, "    {difference}"))?;
+        match count.checked_sub(SHOWN) {
+            Some(more @ 1..) => writeln!(f, "    and {more} more"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Returns a text that says what the stages recompute, given the policy of each stage.
+fn recomputed(policies: &[Recompute]) -> String {
+    let recomputing: Vec<_> = policies.iter().enumerate().filter(|(_, one)| **one != Recompute::Nothing).collect();
+    match (&recomputing[..], policies) {
+        ([], _) => "without recomputation".to_owned(),
+        ([(_, first), ..], all) if all.iter().all(|one| one == *first) => format!("recomputing {first}"),
+        (some, _) => {
+            let each: Vec<_> = some.iter().map(|(stage, policy)| format!("{policy} on stage {stage}")).collect();
+            format!("recomputing {}", each.join(", "))
+        }
+    }
+}
+
+/// One optimizer step of a pipeline and of variants of it, each from the same parameters: as configured, without
+/// recomputation, and as a plain loop on one thread.
+pub(super) struct OneStep {
+    /// The largest relative difference with which two gradients of a parameter count as equal; `None` if their bits must
+    /// be equal, because all stages are on the CPU of this host.
+    bar: Option<f64>,
+    plain: Run,
+    configured: Run,
+    /// The step of the pipeline without recomputation; `None` if the configured pipeline recomputes nothing.
+    kept: Option<Run>,
+    /// The step of a plain loop whose backwards are split in two halves; `None` unless the configured pipeline has split
+    /// backwards and other gradients than the plain loop.
+    halves: Option<Run>,
+    /// Whether a second plain loop has other gradients than the first one; false if this was not tried, because the
+    /// pipeline has the gradients of the first one.
+    is_repeatable: bool,
+    /// The comparisons of parameters with the plain loop: as configured, and without recomputation if the configured
+    /// pipeline recomputes.
+    comparisons: Vec<AfterOneStep>,
+}
+
+/// The gradients of a step, and the parameters after it.
+struct Run {
+    gradients: Vec<ParameterGradient>,
+    parameters: Vec<NamedTensor>,
+}
+
+impl Run {
+    /// Makes one optimizer step of a pipeline on a batch. A step that overflows at the initial loss scale is skipped, so
+    /// it is repeated with the lower loss scale.
+    fn of<In: Payload, Out: Payload, Target: Payload>(
+        builder: PipelineBuilder<In, Out, Target>,
+        batch: &Batch<In, Target>,
+    ) -> Result<Self, VerifyError> {
+        let mut pipeline = builder.build()?;
+        let gradients = pipeline.gradients(batch.clone())?;
+        for _ in 0..MOST_OVERFLOWS {
+            if pipeline.step(batch.clone())?.update.stepped() {
+                break;
+            }
+        }
+        Ok(Self { gradients, parameters: pipeline.named_tensors()? })
+    }
+}
+
+impl OneStep {
+    /// Makes one optimizer step of the pipeline that `build` builds and of its variants on the batch `batch`. `bar` is
+    /// the largest relative difference with which gradients count as equal on devices that may add in any order.
+    pub(super) fn of<In: Payload, Out: Payload, Target: Payload>(
+        build: &Build<'_, In, Out, Target>,
+        batch: &Batch<In, Target>,
+        bar: f64,
+    ) -> Result<Self, VerifyError> {
+        let configuration = build();
+        let recompute = configuration.configured_recompute().to_vec();
+        let recomputes = recompute.iter().any(|recompute| *recompute != Recompute::Nothing);
+        let (splits, on_host) = (configuration.splits_backwards(), configuration.is_on_host());
+        drop(configuration);
+
+        let plain = Run::of(build().plain_loop(false), batch)?;
+        let configured = Run::of(build(), batch)?;
+        let kept = recomputes.then(|| Run::of(build().without_recomputation(), batch)).transpose()?;
+        let compared = |recompute: Vec<Recompute>, run: &Run| -> Result<AfterOneStep, VerifyError> {
+            let differences = differences(&run.parameters, &plain.parameters)?;
+            Ok(AfterOneStep { recompute, parameters: plain.parameters.len(), differences })
+        };
+        let nothing = vec![Recompute::Nothing; recompute.len()];
+        let mut comparisons = vec![compared(recompute, &configured)?];
+        comparisons.extend(kept.as_ref().map(|kept| compared(nothing, kept)).transpose()?);
+
+        let bar = (!on_host).then_some(bar);
+        let mut one_step = Self { bar, plain, configured, kept, halves: None, is_repeatable: true, comparisons };
+        if one_step.first_apart(&one_step.configured).is_some() {
+            let again = Run::of(build().plain_loop(false), batch)?;
+            one_step.is_repeatable = one_step.first_apart(&again).is_none();
+            one_step.halves = splits.then(|| Run::of(build().plain_loop(true), batch)).transpose()?;
+        }
+        Ok(one_step)
+    }
+
+    /// Returns the comparisons of the parameters after the step with those of the plain loop: first as configured, then
+    /// without recomputation if the configured pipeline recomputes.
+    pub(super) fn comparisons(&self) -> Vec<AfterOneStep> {
+        self.comparisons.clone()
+    }
+
+    /// Returns the likely cause for which the pipeline's step differs from that of the plain loop; `None` if they are
+    /// equal.
+    pub(super) fn cause(&self) -> Option<Cause> {
+        let (stage, name) = self.first_apart(&self.configured)?;
+        if !self.is_repeatable {
+            return Some(Cause::DrawsRandomNumbers);
+        }
+        if self.kept.as_ref().is_some_and(|kept| self.first_apart(kept).is_none()) {
+            return Some(Cause::Recomputation { stage, name });
+        }
+        let halves = self.halves.as_ref().and_then(|halves| self.first_apart(halves));
+        Some(match halves {
+            Some((stage, name)) => Cause::SplitBackward { stage, name },
+            None => Cause::OtherBits { stage, name },
+        })
+    }
+
+    /// Returns the stage and the name of the parameter nearest to the loss whose gradient in `run` differs from that of
+    /// the plain loop. If all gradients are equal, it is the nearest parameter whose value after the step differs.
+    /// Returns `None` if there is none.
+    fn first_apart(&self, run: &Run) -> Option<(usize, String)> {
+        let norm = self.plain.gradients.iter().flat_map(|gradient| wide(&gradient.summed));
+        let norm = norm.map(|value| value * value).sum::<f64>().sqrt();
+        let is_apart = |(found, expected): &(&ParameterGradient, &ParameterGradient)| {
+            let (found, expected) = (&found.summed, &expected.summed);
+            match self.bar {
+                Some(bar) => {
+                    let apart = relative(wide(found), wide(expected), norm);
+                    apart.is_nan() || apart > bar
+                }
+                None => found.iter().map(|value| value.to_bits()).ne(expected.iter().map(|value| value.to_bits())),
+            }
+        };
+        let gradients = run.gradients.iter().zip(&self.plain.gradients);
+        if let Some((_, gradient)) = gradients.rev().find(is_apart) {
+            return Some((gradient.stage, self.name(gradient)));
+        }
+        if self.bar.is_some() {
+            return None;
+        }
+        let found = run.parameters.iter().zip(&self.plain.parameters);
+        let (_, tensor) = found.rev().find(|(found, expected)| found.data.as_bytes() != expected.data.as_bytes())?;
+        Some((tensor.stage, tensor.name.to_string()))
+    }
+
+    /// Returns the name of the parameter of a gradient in checkpoints.
+    fn name(&self, gradient: &ParameterGradient) -> String {
+        let ParameterGradient { stage, path, .. } = gradient;
+        let named = self.plain.parameters.iter().find(|tensor| tensor.stage == *stage && tensor.path == *path);
+        named.map_or_else(|| format!("stage{stage}.{path}"), |tensor| tensor.name.to_string())
+    }
+}
