@@ -124,8 +124,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
 }
 
 /// Returns the plan of a plain loop over micro-batches: one worker runs all stages, and each micro-batch passes all of
-/// them forward and then backward before the next one begins. If `splits` is set, the backwards are split, and the weight
-/// gradients of a micro-batch follow its input gradients.
+/// them forward and then backward before the next one begins. If `splits` is set, the backwards are split, and the
+/// weight gradients of a micro-batch follow its input gradients.
 fn on_one_thread(stages: usize, micro_batches: usize, splits: bool) -> Plan {
     let all = |compute, micro_batch| (0..stages).map(move |stage| Action { stage, compute, micro_batch });
     let mut row = Vec::new();

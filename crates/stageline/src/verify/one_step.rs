@@ -72,15 +72,15 @@ fn recomputed(policies: &[Recompute]) -> String {
 /// One optimizer step of a pipeline and of variants of it, each from the same parameters: as configured, without
 /// recomputation, and as a plain loop on one thread.
 pub(super) struct OneStep {
-    /// The largest relative difference with which two gradients of a parameter count as equal; `None` if their bits must
-    /// be equal, because all stages are on the CPU of this host.
+    /// The largest relative difference with which two gradients of a parameter count as equal; `None` if their bits
+    /// must be equal, because all stages are on the CPU of this host.
     bar: Option<f64>,
     plain: Run,
     configured: Run,
     /// The step of the pipeline without recomputation; `None` if the configured pipeline recomputes nothing.
     kept: Option<Run>,
-    /// The step of a plain loop whose backwards are split in two halves; `None` unless the configured pipeline has split
-    /// backwards and other gradients than the plain loop.
+    /// The step of a plain loop whose backwards are split in two halves; `None` unless the configured pipeline has
+    /// split backwards and other gradients than the plain loop.
     halves: Option<Run>,
     /// Whether a second plain loop has other gradients than the first one; false if this was not tried, because the
     /// pipeline has the gradients of the first one.
@@ -97,8 +97,8 @@ struct Run {
 }
 
 impl Run {
-    /// Makes one optimizer step of a pipeline on a batch. A step that overflows at the initial loss scale is skipped, so
-    /// it is repeated with the lower loss scale.
+    /// Makes one optimizer step of a pipeline on a batch. A step that overflows at the initial loss scale is skipped,
+    /// so it is repeated with the lower loss scale.
     fn of<In: Payload, Out: Payload, Target: Payload>(
         builder: PipelineBuilder<In, Out, Target>,
         batch: &Batch<In, Target>,

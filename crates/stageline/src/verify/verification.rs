@@ -15,9 +15,9 @@ pub struct Verification {
     /// The tolerances: the largest differences between the verified training and its reference (the same training on
     /// one device) with which the verification passes.
     pub bars: Bars,
-    /// The comparisons of the parameters after one optimizer step with those of a plain loop over the same micro-batches
-    /// on one thread: first as configured, then without recomputation if the configuration recomputes. Empty for a
-    /// training loop of the user's own, whose parameters are not known by name.
+    /// The comparisons of the parameters after one optimizer step with those of a plain loop over the same
+    /// micro-batches on one thread: first as configured, then without recomputation if the configuration recomputes.
+    /// Empty for a training loop of the user's own, whose parameters are not known by name.
     pub parameters: Vec<AfterOneStep>,
     /// The relative difference of each parameter's gradient at the first step between the verified training and its
     /// reference (the same training on one device), in layer order. It is the larger of the differences before and
