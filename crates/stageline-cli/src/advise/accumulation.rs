@@ -2,10 +2,12 @@
 //! predicted trainings, and the training that it recommends.
 
 use anyhow::Result;
+use serde_json::Value;
 use stageline_report::{
     Advice, Alternatives, Change, Measured, NoNoise, NoiseScales, PredictError, PredictedTraining, Question,
     Recommendation, RunLog, Target,
 };
+use stageline_schedule::schedule_named;
 
 use crate::measured_search::starts;
 
@@ -44,6 +46,7 @@ impl Accumulation<'_> {
         let mut text = format!("to the loss of this run, by its noise scale ({}):\n", scale(noise));
         let fits = |training: &PredictedTraining| question.fits(training);
         text += &table("M", trainings.iter().map(|training| (training.micro_batches.to_string(), training)), fits);
+        text += without_memory(&trainings);
         if !alternatives.found.is_empty() {
             text += "other settings, each with its fastest M:\n";
             let rows = alternatives.found.iter();
@@ -53,9 +56,7 @@ impl Accumulation<'_> {
         }
         text += &left_out(&alternatives);
         text += &match &recommendation {
-            Some(recommendation) => {
-                format!("recommendation: {recommendation}\nas flags of a training: {}\n", self.flags(recommendation))
-            }
+            Some(recommendation) => self.recommended(recommendation),
             None => "recommendation: none, because no compared setting fits into the memory; give more --memory, train with \
                      --recompute, or log a run with smaller micro-batches\n"
                 .to_owned(),
@@ -70,24 +71,55 @@ impl Accumulation<'_> {
         Ok(text)
     }
 
-    /// Returns the command-line flags for a training with the settings that `stageline advise` recommends.
-    fn flags(&self, recommendation: &Recommendation) -> String {
-        let Recommendation { change, training, .. } = recommendation;
+    /// Returns the recommended settings, their reason as a sentence, and the flags of a training with these settings,
+    /// which a shell takes as they are. What the log does not tell follows as a sentence.
+    fn recommended(&self, recommendation: &Recommendation) -> String {
+        let Recommendation { change, training, reason } = recommendation;
         let (schedule, chunks) = match change {
-            Change::Schedule { name, chunks } => (*name, *chunks),
-            Change::None | Change::Workers(_) | Change::Rows(_) => (self.schedule, self.chunks),
+            Change::Schedule { name, chunks } => (Some((*name).to_owned()), *chunks),
+            Change::None | Change::Workers(_) | Change::Rows(_) => (self.schedule_flag(), self.chunks),
         };
         let cut = &training.prediction.cut;
         let starts: Vec<_> = starts(cut).iter().map(usize::to_string).collect();
         let mut flags = format!("--stages {} --micro-batches {}", cut.len() / chunks.max(1), training.micro_batches);
+        let mut missing = String::new();
         if let Change::Rows(rows) = change {
-            flags += &format!(" --micro-batch-size {rows} times that of the run");
+            match self.setting("micro_batch_size").and_then(Value::as_u64) {
+                Some(size) => flags += &format!(" --micro-batch-size {}", size * *rows as u64),
+                None => {
+                    missing += &format!(
+                        "the log does not have micro_batch_size: also make micro-batches {rows} times as large\n"
+                    )
+                }
+            }
         }
-        flags += &format!(" --schedule {schedule}");
-        if chunks > 1 {
-            flags += &format!(" --chunks {chunks}");
+        match &schedule {
+            Some(schedule) => {
+                flags += &format!(" --schedule {}", quoted(schedule));
+                if chunks > 1 && schedule_named(schedule).is_ok() {
+                    flags += &format!(" --chunks {chunks}");
+                }
+            }
+            None => missing += "the log does not name the file of its plan: also give it as --schedule\n",
         }
-        flags + &format!(" --cut {}", starts.join(","))
+        let (settings, cut) = (recommendation.settings(), starts.join(","));
+        format!(
+            "recommendation: {settings}\nreason: it is {reason}.\nas flags of a training: {flags} --cut {cut}\n{missing}"
+        )
+    }
+
+    /// Returns the value of the flag `--schedule` for the schedule of the compared trainings: its name, or for a plan
+    /// that no schedule generates what the run was started with. `None` if the log does not have that.
+    fn schedule_flag(&self) -> Option<String> {
+        if schedule_named(self.schedule).is_ok() {
+            return Some(self.schedule.to_owned());
+        }
+        self.setting("schedule").and_then(Value::as_str).map(str::to_owned)
+    }
+
+    /// Returns the value of a setting with which the logged run was started; `None` if the log does not have it.
+    fn setting(&self, name: &str) -> Option<&Value> {
+        self.log.run.configuration.get(name)
     }
 
     fn by_throughput(&self, measured: &Measured, target: &Target, reason: NoNoise) -> Result<String> {
@@ -99,6 +131,7 @@ impl Accumulation<'_> {
             self.memory.is_none_or(|limit| training.peak_bytes().is_some_and(|peak| peak <= limit))
         };
         let table = table("M", trainings.iter().map(|training| (training.micro_batches.to_string(), training)), fits);
+        let table = table + without_memory(&trainings);
         Ok(format!("by throughput alone:\n{table}no M is recommended, and no other setting is compared: {reason}\n"))
     }
 }
@@ -161,11 +194,76 @@ fn table<'a>(
     text
 }
 
+/// Returns a line that says why the table has no memory; empty if it has.
+fn without_memory(trainings: &[PredictedTraining]) -> &'static str {
+    match trainings.iter().any(|training| training.peak_bytes().is_none()) {
+        true => {
+            "no memory is predicted: the log does not say how much its workers used; log a run of a program with the counting \
+                 allocator, or of GPUs with --synchronise-every 20\n"
+        }
+        false => "",
+    }
+}
+
+/// Returns a text as one word of a shell's command line.
+fn quoted(text: &str) -> String {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./,:=+@%".contains(letter);
+    match !text.is_empty() && text.chars().all(is_plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
+
 /// Returns a duration as text in seconds, minutes or hours, whichever gives a number that is easy to read.
 fn duration(seconds: f64) -> String {
     match seconds {
         ..120.0 => format!("{seconds:.1} s"),
         ..7200.0 => format!("{:.1} min", seconds / 60.0),
         _ => format!("{:.1} h", seconds / 3600.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use stageline_report::record::Run;
+    use stageline_schedule::Plan;
+
+    use super::*;
+
+    #[test]
+    fn words_for_a_shell_are_quoted() {
+        assert_eq!(["zb-h1", "plans/a.csv"].map(quoted), ["zb-h1", "plans/a.csv"]);
+        assert_eq!(["", "my plan.csv", "it's"].map(quoted), ["''", "'my plan.csv'", r"'it'\''s'"]);
+    }
+
+    /// Tests the flag for a plan that no schedule generates: it is the file with which the run was started.
+    #[test]
+    fn a_plan_without_a_generator_is_given_by_its_file() {
+        let csv = "0F0,0B0\n";
+        let run = Run {
+            stageline: String::new(),
+            schedule: "plan".to_owned(),
+            plan: csv.to_owned(),
+            replicas: 1,
+            channel_capacity: 1,
+            layers: Vec::new(),
+            links: Vec::new(),
+            memory: Vec::new(),
+            tokens_per_micro_batch: 1.0,
+            machine: BTreeMap::new(),
+            configuration: BTreeMap::from([("schedule".to_owned(), "my plan.csv".into())]),
+        };
+        let plan = Plan::from_csv(csv).unwrap();
+        let mut log = RunLog { run, plan, steps: Vec::new(), validations: Vec::new() };
+        let flag = |log: &RunLog, schedule: &str| {
+            let asked = Accumulation { log, schedule, chunks: 1, other_size: None, memory: None, most_workers: None };
+            asked.schedule_flag()
+        };
+        assert_eq!(flag(&log, "plan").as_deref(), Some("my plan.csv"));
+        assert_eq!(flag(&log, "zb-h1").as_deref(), Some("zb-h1"));
+        log.run.configuration.clear();
+        assert_eq!(flag(&log, "plan"), None);
     }
 }

@@ -38,25 +38,54 @@ fn one_recommendation_has_its_reason() {
     let advice = |scale: u32, flags: &str| {
         let log = write(folder.path(), "run.jsonl", &noisy(scale));
         let advice = text(&format!("advise --from {log} {flags}"));
-        let lines: Vec<_> = advice.lines().filter(|line| line.starts_with("recommendation: ")).collect();
-        assert_eq!(lines.len(), 1, "{advice}");
-        lines[0].to_owned()
+        let mut lines = advice.lines().skip_while(|line| !line.starts_with("recommendation: "));
+        let recommended = [lines.next(), lines.next()].map(|line| line.unwrap_or_else(|| panic!("{advice}")));
+        assert!(!lines.any(|line| line.starts_with("recommendation: ")), "{advice}");
+        recommended.map(str::to_owned)
     };
     // With so much noise only the bubble counts: the step takes 3 (M + 1) s.
     let large = advice(1_000_000_000, "--most-stages 2");
     let times = (3.0 / 2.0) / (257.0 / 256.0);
     let expected = format!(
-        "recommendation: M = 256: {times:.1} times faster to the same loss than M = 2, because its bubble is 0% instead of 33%"
+        "reason: it is {times:.1} times faster to the same loss than M = 2, because its bubble is 0% instead of 33%."
     );
-    assert_eq!(large, expected);
+    assert_eq!(large, ["recommendation: M = 256".to_owned(), expected]);
     let small = advice(1, "--most-stages 2");
     let log = write(folder.path(), "run.jsonl", &noisy(1));
     let flags = "\nas flags of a training: --stages 2 --micro-batches 1 --schedule zb-h1 --cut 0,1\n";
     let warning = "first log a short run of this schedule: ";
     let advised = text(&format!("advise --from {log} --most-stages 2"));
     assert!(advised.contains(&format!("{flags}{warning}")), "{advised}");
-    assert!(small.starts_with("recommendation: the schedule zb-h1 with M = 1: "), "{small}");
-    assert!(small.contains(" faster to the same loss than 1f1b with M = 1, because its bubble is "), "{small}");
+    let [settings, reason] = small;
+    assert_eq!(settings, "recommendation: the schedule zb-h1 with M = 1");
+    assert!(reason.contains(" faster to the same loss than 1f1b with M = 1, because its bubble is "), "{reason}");
+}
+
+/// Tests that the recommended flags are words of a command line for a training, and that everything else about the
+/// recommendation is in sentences of its own. Micro-batches of 20 tokens take as long as those of 10, so that larger
+/// ones are recommended.
+#[test]
+fn recommended_flags_can_be_copied() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = |log: &str| {
+        let larger = log.replace(r#""tokens_per_micro_batch":10"#, r#""tokens_per_micro_batch":20"#);
+        let log = write(folder.path(), "run.jsonl", log);
+        let other = write(folder.path(), "larger.jsonl", &larger);
+        let advice = text(&format!("advise --from {log} --other-size {other} --schedule 1f1b --most-stages 2"));
+        let flags = advice.lines().find_map(|line| line.strip_prefix("as flags of a training: ")).unwrap().to_owned();
+        (flags, advice)
+    };
+    let noisy = noisy(1_000_000_000);
+    let sized = noisy.replace(r#""configuration":{"seed":1}"#, r#""configuration":{"micro_batch_size":3}"#);
+    let (found, advice) = flags(&sized);
+    assert!(
+        advice.contains("recommendation: micro-batches of 4 times the rows with M = 64\nreason: it is "),
+        "{advice}"
+    );
+    assert_eq!(found, "--stages 2 --micro-batches 64 --micro-batch-size 12 --schedule 1f1b --cut 0,1");
+    let (found, advice) = flags(&noisy);
+    assert_eq!(found, "--stages 2 --micro-batches 64 --schedule 1f1b --cut 0,1");
+    assert!(advice.contains("also make micro-batches 4 times as large\n"), "{advice}");
 }
 
 #[test]

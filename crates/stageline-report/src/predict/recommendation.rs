@@ -31,19 +31,24 @@ pub struct Recommendation {
     pub reason: String,
 }
 
+impl Recommendation {
+    /// Returns the recommended settings as text, without the reason, such as `zb-h1 with M = 8`.
+    pub fn settings(&self) -> String {
+        let m = self.training.micro_batches;
+        match self.change {
+            Change::None if m == 1 => "no accumulation (M = 1)".to_owned(),
+            Change::None => format!("M = {m}"),
+            Change::Schedule { name, chunks: 1 } => format!("the schedule {name} with M = {m}"),
+            Change::Schedule { name, chunks } => format!("the schedule {name} with V = {chunks} and M = {m}"),
+            Change::Workers(workers) => format!("P = {workers} with M = {m}"),
+            Change::Rows(rows) => format!("micro-batches of {rows} times the rows with M = {m}"),
+        }
+    }
+}
+
 impl fmt::Display for Recommendation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (m, reason) = (self.training.micro_batches, &self.reason);
-        match self.change {
-            Change::None if m == 1 => write!(f, "no accumulation (M = 1): {reason}"),
-            Change::None => write!(f, "M = {m}: {reason}"),
-            Change::Schedule { name, chunks: 1 } => write!(f, "the schedule {name} with M = {m}: {reason}"),
-            Change::Schedule { name, chunks } => {
-                write!(f, "the schedule {name} with V = {chunks} and M = {m}: {reason}")
-            }
-            Change::Workers(workers) => write!(f, "P = {workers} with M = {m}: {reason}"),
-            Change::Rows(rows) => write!(f, "micro-batches of {rows} times the rows with M = {m}: {reason}"),
-        }
+        write!(f, "{}: {}", self.settings(), self.reason)
     }
 }
 
