@@ -6,10 +6,11 @@ use std::path::Path;
 
 use clap::Parser;
 use serde_json::Value;
-use stageline_workspace::bubble::{files, flags, measure, point};
+use stageline_workspace::bubble::{files, flags, measure, point, warm_up};
 
 use crate::flags::Flags;
 use crate::point::Point;
+use crate::warm_up::{WarmUp, WarmedUp};
 
 /// The global allocator of the test, which counts allocated bytes, so that the bench can report the peak memory of each
 /// worker.
@@ -83,6 +84,7 @@ fn check(flags: &str, samples_per_micro_batch: f64) {
         let names: Vec<_> = causes.iter().map(|cause| cause[0].as_str().unwrap()).collect();
         assert_eq!(names, ["fill", "drain", "imbalance", "transfer", "flush", "asking", "other"]);
         assert!(figure("peak_bytes") > 0.0);
+        assert!((3.0..=10.0).contains(&figure("warm_up_steps")) && figure("warm_up_spread") >= 0.0, "{point}");
         assert_eq!(point["clock"], "host clock");
         // The CSV file and the page have the same figures.
         for (column, text) in lines[0].iter().zip(line) {
@@ -153,6 +155,9 @@ fn flags_out_of_range_are_errors_that_name_the_flag() {
         ("--schedules nothing", "nothing"),
         ("--batch 12 --micro-batches 4,8", "--batch 12: it cannot be divided into 8 equal micro-batches"),
         ("--batch 8 --micro-batch-size 2", "--batch"),
+        ("--warm-up-steps 1", "--warm-up-steps 1: give at least 2 steps, whose times can agree"),
+        ("--warm-up-steps 4 --warm-up-most 3", "--warm-up-most 3: give at least 4, the steps that must agree"),
+        ("--warm-up-within -1", "--warm-up-within -1: give 0 or more"),
     ] {
         let arguments = ["bubble".to_owned()].into_iter().chain(flags.split(' ').map(str::to_owned));
         let error = match Flags::try_parse_from(arguments)
@@ -164,6 +169,40 @@ fn flags_out_of_range_are_errors_that_name_the_flag() {
         };
         assert!(error.contains(expected), "{flags}: {error}");
     }
+}
+
+/// Tests the warm-up with given step times: slow steps, such as those in which a GPU tunes kernels, are in it; it ends
+/// when the last three times agree, or after the largest number of steps, and passes an error on.
+#[test]
+fn a_warm_up_ends_when_step_times_agree() {
+    let criterion = WarmUp { agreeing: 3, within: 0.1, most: 6 };
+    let run = |times: &[f64]| {
+        let mut times = times.iter().copied();
+        criterion.run(|| times.next().ok_or("a step failed"))
+    };
+    // Two equal times do not end it, if a slow step follows.
+    let ended = run(&[9.0, 1.0, 1.0, 2.0, 1.0, 1.0, 1.0]).unwrap();
+    assert_eq!(ended, WarmedUp { steps: 6, spread: 1.0, settled: false });
+    let ended = run(&[9.0, 4.0, 1.0, 1.05, 1.0, 7.0]).unwrap();
+    assert!(ended.steps == 5 && ended.settled && (ended.spread - 0.05).abs() < 1e-12, "{ended:?}");
+    assert_eq!(run(&[1.0, 1.0, 1.0]).unwrap(), WarmedUp { steps: 3, spread: 0.0, settled: true });
+    assert_eq!(run(&[1.0, 2.0]), Err("a step failed"));
+    let both =
+        WarmedUp { steps: 3, spread: 0.0, settled: true }.and(WarmedUp { steps: 6, spread: 0.5, settled: false });
+    assert_eq!(both, WarmedUp { steps: 6, spread: 0.5, settled: false });
+}
+
+#[test]
+fn a_warm_up_that_does_not_settle_is_marked() {
+    let flags = "--kind paced --stages 2 --micro-batches 1 --schedules 1f1b --rounds 1 --forward-ms 1 --backward-ms 2";
+    // Without any spread, no warm-up of real steps settles.
+    let (flags, mut points) = measured(&format!("{flags} --warm-up-within 0 --warm-up-most 4"), None);
+    assert!(points[0].to_string().contains("     4*  host clock"), "{}", points[0]);
+    let line = files::unsettled(&flags, &points).unwrap();
+    assert_eq!(line, "* after 4 steps of warm-up, the times of the last 3 still differed by more than 0%");
+    points[0].warm_up_settled = true;
+    assert_eq!(files::unsettled(&flags, &points), None);
+    assert_eq!(files::HEADER.find("bubble by"), points[0].to_string().find("host clock"));
 }
 
 /// Tests the predicted step times of pipelines whose stages sleep for a given time instead of computing: because a

@@ -9,6 +9,7 @@ use clap::{Parser, ValueEnum};
 use stageline::DeviceName;
 use stageline::schedule::{Costs, Schedule, StageCost, schedule_named};
 
+use crate::bubble::warm_up::WarmUp;
 use crate::paced::Pace;
 
 /// Measures the bubble (idle share of the stage time) and the throughput of pipelines for every given schedule, P
@@ -36,6 +37,15 @@ pub struct Flags {
     /// with --batch for those of one sample
     #[arg(long, allow_negative_numbers = true, default_value_t = 10.0)]
     pub backward_ms: f64,
+    /// Number of consecutive steps whose times must agree, so that the warm-up of a case ends
+    #[arg(long, default_value_t = 3, value_name = "STEPS")]
+    pub warm_up_steps: usize,
+    /// Percentage by which the longest of these steps may take longer than the shortest
+    #[arg(long, allow_negative_numbers = true, default_value_t = 10.0, value_name = "PERCENT")]
+    pub warm_up_within: f64,
+    /// Largest number of steps in the warm-up of a case [default: 100 on GPUs, which tune kernels; 10 otherwise]
+    #[arg(long, value_name = "STEPS")]
+    pub warm_up_most: Option<usize>,
     /// Number of measured steps of each case, after the warm-up
     #[arg(long, default_value_t = 3)]
     pub rounds: usize,
@@ -128,6 +138,10 @@ impl Flags {
         for (flag, value) in [("--forward-ms", self.forward_ms), ("--backward-ms", self.backward_ms)] {
             ensure!((0.0..=60_000.0).contains(&value), "{flag} {value}: give 0 to 60000");
         }
+        let WarmUp { agreeing, most, .. } = self.warm_up();
+        ensure!(agreeing >= 2, "--warm-up-steps {agreeing}: give at least 2 steps, whose times can agree");
+        ensure!(most >= agreeing, "--warm-up-most {most}: give at least {agreeing}, the steps that must agree");
+        ensure!(self.warm_up_within >= 0.0, "--warm-up-within {}: give 0 or more", self.warm_up_within);
         let mut cases = Vec::new();
         for &workers in &self.stages {
             for name in &self.schedules {
@@ -139,6 +153,12 @@ impl Flags {
             }
         }
         Ok(cases)
+    }
+
+    /// Returns the criterion that ends the warm-up of a case.
+    pub fn warm_up(&self) -> WarmUp {
+        let most = self.warm_up_most.unwrap_or(if self.kind == Kind::Cuda { 100 } else { 10 });
+        WarmUp { agreeing: self.warm_up_steps, within: self.warm_up_within / 100.0, most }
     }
 
     /// Returns the number of samples in each of M micro-batches. Either the batch size or the micro-batch size is

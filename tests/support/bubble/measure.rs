@@ -9,13 +9,14 @@ use stageline::{Account, Batch, Payload, Pipeline, PipelineBuilder, StageConfig,
 use crate::bubble::flags::{Case, Flags, Kind};
 use crate::bubble::point::Point;
 use crate::bubble::predict::predict;
+use crate::bubble::warm_up::{WarmUp, WarmedUp};
 use crate::gpt::{LEARNING_RATE, Load};
 use crate::model::{Shape, costs, gpt};
 use crate::paced::Paced;
 use crate::side_by_side::median;
 
-/// The largest number of training steps in the warm-up of a case of the bubble bench.
-const LONGEST_WARM_UP: usize = 100;
+/// The number of reports of the warm-up that are kept, because predictions leave out the first two steps of a log.
+const KEPT: usize = 2;
 
 /// Measures the given cases of the bubble bench and returns one [`Point`] (the measured figures) for each, or the
 /// reason why a case is left out. Cases with the same number of workers P take turns, step by step, so that a drift of
@@ -60,10 +61,11 @@ pub struct Measurement {
     /// action, which makes steps slower, so its step times are not used. `None` on a CPU.
     synchronised: Option<Box<dyn Steps>>,
     step_times: Vec<f64>,
-    /// The reports of the steps whose bubble is measured. The reports of the warm-up come first.
+    /// The reports of the steps whose bubble is measured. The reports of the last two steps of the warm-up come first.
     pub reports: Vec<StepReport>,
     /// The number of step reports that belong to the warm-up of the measured case.
-    warm_up: usize,
+    kept: usize,
+    warmed_up: WarmedUp,
 }
 
 /// A pipeline of the bench together with its batch; the types of its input and targets are erased.
@@ -148,32 +150,33 @@ fn paced(flags: &Flags, case: &Case) -> PipelineBuilder<Tensor<2>, Tensor<2>, ()
     chain.loss(Paced::new(pace), config())
 }
 
-/// Makes training steps until they no longer become faster, and returns their reports, at least two. On a GPU, the
-/// first steps compile and tune kernels.
-fn warm_up(pipeline: &mut dyn Steps) -> Result<Vec<StepReport>> {
-    let mut reports = pipeline.steps(2)?;
-    let seconds = |report: &StepReport| report.step_time.as_secs_f64();
-    while let [.., before, last] = &reports[..]
-        && seconds(last) < 0.9 * seconds(before)
-        && reports.len() < LONGEST_WARM_UP
-    {
-        reports.extend(pipeline.steps(1)?);
-    }
-    Ok(reports)
+/// Makes training steps until the times of the last ones agree, as `criterion` says. Returns the reports of the last
+/// two steps, and how the warm-up ended.
+fn warm_up(pipeline: &mut dyn Steps, criterion: WarmUp) -> Result<(Vec<StepReport>, WarmedUp)> {
+    let mut last = Vec::new();
+    let ended = criterion.run(|| {
+        let mut reports = pipeline.steps(1)?;
+        let seconds = reports[0].step_time.as_secs_f64();
+        last.append(&mut reports);
+        last.drain(..last.len().saturating_sub(KEPT));
+        Ok::<_, anyhow::Error>(seconds)
+    })?;
+    Ok((last, ended))
 }
 
 impl Measurement {
     fn new(flags: &Flags, case: Case) -> Result<Self> {
         let (mut timed, samples) = pipeline(flags, &case, 0)?;
-        let mut reports = warm_up(&mut *timed)?;
+        let (mut reports, mut warmed_up) = warm_up(&mut *timed, flags.warm_up())?;
         let mut synchronised = None;
         if flags.kind == Kind::Cuda {
             let mut pipeline = pipeline(flags, &case, 1)?.0;
-            reports = warm_up(&mut *pipeline)?;
+            let (of_synchronised, ended) = warm_up(&mut *pipeline, flags.warm_up())?;
+            (reports, warmed_up) = (of_synchronised, warmed_up.and(ended));
             synchronised = Some(pipeline);
         }
-        let warm_up = reports.len();
-        Ok(Self { case, samples, timed, synchronised, step_times: Vec::new(), reports, warm_up })
+        let kept = reports.len();
+        Ok(Self { case, samples, timed, synchronised, step_times: Vec::new(), reports, kept, warmed_up })
     }
 
     fn steps(&mut self, count: usize) -> Result<()> {
@@ -189,8 +192,8 @@ impl Measurement {
     /// Returns the figures of a measured case of the bubble bench. `predicted` is the predicted step time in seconds,
     /// if there is a prediction.
     fn point(&self, flags: &Flags, predicted: Option<f64>) -> Result<Point> {
-        let Self { case, samples, timed, step_times, reports, warm_up, .. } = self;
-        let reports = &reports[*warm_up..];
+        let Self { case, samples, timed, step_times, reports, kept, warmed_up, .. } = self;
+        let reports = &reports[*kept..];
         let median_of = |figure: fn(&StepReport) -> f64| median(reports.iter().map(figure));
         let last = reports.last().ok_or_else(|| anyhow!("{case}: no step was measured"))?;
         let ideal = simulate(last.recording.plan(), &flags.ideal(case));
@@ -211,6 +214,9 @@ impl Measurement {
             bubble_simulated: median(reports.iter().map(|report| simulated_bubble(flags, report))),
             throughput: *samples as f64 / step_seconds,
             throughput_predicted: predicted.map(|seconds| *samples as f64 / seconds),
+            warm_up_steps: warmed_up.steps,
+            warm_up_spread: warmed_up.spread,
+            warm_up_settled: warmed_up.settled,
             peak_live: timed.peak_live(),
             peak_bytes: last.recording.memory().and_then(|workers| workers.iter().map(|worker| worker.peak).max()),
             causes: Account::shares(&last.recording.accounts(), last.recording.took().as_secs_f64()),

@@ -7,3 +7,4 @@ pub mod measure;
 pub mod pictures;
 pub mod point;
 pub mod predict;
+pub mod warm_up;

@@ -5,6 +5,7 @@ use stageline_report::{Line, LineChart, Page, Scale, Series, StackedBars};
 
 use crate::bubble::flags::{Flags, Kind};
 use crate::bubble::point::Point;
+use crate::bubble::warm_up::WarmUp;
 
 /// A line of a chart in the bubble bench's page: its style, and the function that returns the figure which the line
 /// shows.
@@ -72,6 +73,7 @@ pub fn page(flags: &Flags, points: &[Point]) -> String {
         unit(flags.kind),
         "peak live",
         "peak bytes",
+        "steps of warm-up",
     ];
     page.table(&columns, points.iter().map(row));
     page.html()
@@ -105,10 +107,13 @@ fn about(flags: &Flags) -> String {
         Some(_) => "those of the first schedule with the least and the greatest M",
         None => "the one of the first schedule with the M in the middle of the list",
     };
+    let WarmUp { agreeing, within, most } = flags.warm_up();
     format!(
-        "{what}{clock} Medians of {} steps. Predictions are made from the costs of one case or two, the reference: {reference}. \
+        "{what}{clock} Medians of {} steps, after a warm-up until the times of {agreeing} steps agreed within {:.0}%, or of {most} \
+         steps. Predictions are made from the costs of one case or two, the reference: {reference}. \
          stageline {}.",
         flags.rounds,
+        100.0 * within,
         env!("CARGO_PKG_VERSION")
     )
 }
@@ -205,5 +210,6 @@ fn row(point: &Point) -> Vec<String> {
         format!("{:.1}", point.throughput),
         point.peak_live.to_string(),
         point.peak_bytes.map_or_else(String::new, |bytes| bytes.to_string()),
+        point.warm_up_steps.to_string(),
     ]
 }

@@ -42,6 +42,12 @@ pub struct Point {
     /// The throughput that follows from the predicted step time, in samples (for the GPT, tokens) a second; `None`
     /// without a prediction.
     pub throughput_predicted: Option<f64>,
+    /// The number of steps in the warm-up of the measured case.
+    pub warm_up_steps: usize,
+    /// The share by which the longest of the last steps of the warm-up took longer than the shortest.
+    pub warm_up_spread: f64,
+    /// Whether the times of the last steps of the warm-up agreed; false if it made its largest number of steps instead.
+    pub warm_up_settled: bool,
     /// The largest number of live micro-batches (forward done, backward not) that a worker had, over all its chunks
     /// (stages).
     pub peak_live: usize,
@@ -66,10 +72,11 @@ impl fmt::Display for Point {
         let Self { schedule, stages, micro_batches, micro_batch_size, bubble, bubble_ideal, bubble_simulated, .. } =
             self;
         let away = self.away().map_or_else(String::new, |away| format!("{:+.1}%", 1e2 * away));
+        let warm_up = format!("{}{}", self.warm_up_steps, if self.warm_up_settled { "" } else { "*" });
         write!(
             f,
             "{schedule:<21} {stages:>3} {micro_batches:>4} {micro_batch_size:>4} {:>9.2} {bubble:>8.4} {bubble_ideal:>8.4} \
-             {bubble_simulated:>9.4} {:>11.1} {away:>9} {:>5}  {}",
+             {bubble_simulated:>9.4} {:>11.1} {away:>9} {:>5} {warm_up:>7}  {}",
             1e3 * self.step_seconds,
             self.throughput,
             self.peak_live,

@@ -56,8 +56,8 @@ impl fmt::Display for Recommendation {
 /// advise` and differ only in their number of micro-batches (M); `None` if none fits into the memory.
 ///
 /// All M whose training is at most 10% longer than the shortest count as equal, because a smaller difference may be an
-/// error of the prediction. If the M of the run is one of them, it stays. If it is larger than all of them, the largest of
-/// them is recommended, and otherwise the one with the shortest training.
+/// error of the prediction. If the M of the run is one of them, it stays. If it is larger than all of them, the largest
+/// of them is recommended, and otherwise the one with the shortest training.
 pub(super) fn recommended_m(question: &Question, trainings: &[PredictedTraining]) -> Option<Recommendation> {
     let shortest = question.fastest(trainings)?;
     let equal = about_as_short(trainings, shortest, |training| question.fits(training));
@@ -82,8 +82,8 @@ pub(super) fn recommended_m(question: &Question, trainings: &[PredictedTraining]
 /// is worth it.
 ///
 /// A changed setting is recommended if its training is at least 10% shorter than `own`. More workers must also be used
-/// well: together they may take at most 1.25 times the worker-hours. Fewer workers are recommended if the training takes
-/// no longer.
+/// well: together they may take at most 1.25 times the worker-hours. Fewer workers are recommended if the training
+/// takes no longer.
 pub(super) fn recommended_change(
     question: &Question,
     own: Option<&PredictedTraining>,

@@ -1,0 +1,60 @@
+//! The warm-up of a measured case: steps are repeated until the times of the last ones agree ([`WarmUp`]), because the
+//! first steps on a GPU compile and tune kernels.
+
+/// The criterion that ends a warm-up: the times of the last steps agree, or the warm-up has as many steps as it may
+/// have.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WarmUp {
+    /// The number of consecutive steps whose times must agree; at least 2.
+    pub agreeing: usize,
+    /// The largest spread with which step times agree: the longest time may exceed the shortest by this share of it.
+    pub within: f64,
+    /// The largest number of steps in a warm-up.
+    pub most: usize,
+}
+
+/// A warm-up that has ended.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WarmedUp {
+    /// The number of steps that the warm-up made.
+    pub steps: usize,
+    /// The share by which the longest of the last steps of the warm-up took longer than the shortest.
+    pub spread: f64,
+    /// Whether the times of the last steps of the warm-up agreed; false if it made its largest number of steps instead.
+    pub settled: bool,
+}
+
+impl WarmUp {
+    /// Makes steps until the warm-up ends. `step` makes one step and returns its time in seconds.
+    ///
+    /// # Errors
+    /// Returns the first error of `step`.
+    pub fn run<E>(self, mut step: impl FnMut() -> Result<f64, E>) -> Result<WarmedUp, E> {
+        let Self { agreeing, within, most } = self;
+        let mut seconds = Vec::new();
+        loop {
+            seconds.push(step()?);
+            let steps = seconds.len();
+            let Some(first) = steps.checked_sub(agreeing) else { continue };
+            let last = &seconds[first..];
+            let longest = last.iter().copied().fold(0.0, f64::max);
+            let shortest = last.iter().copied().fold(f64::INFINITY, f64::min);
+            let spread = longest / shortest - 1.0;
+            let settled = spread <= within;
+            if settled || steps >= most {
+                return Ok(WarmedUp { steps, spread, settled });
+            }
+        }
+    }
+}
+
+impl WarmedUp {
+    /// Returns the later and rougher end of two warm-ups: the larger number of steps and the larger spread.
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            steps: self.steps.max(other.steps),
+            spread: self.spread.max(other.spread),
+            settled: self.settled && other.settled,
+        }
+    }
+}
