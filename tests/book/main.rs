@@ -1,8 +1,11 @@
-//! The code listings of the book (`docs/book`). Each listing is a test: it compiles, and its claims are asserted.
+//! The code listings of the book (`docs/book`), and measurements whose tables it shows. Each is a test: it compiles,
+//! and its claims are asserted.
 
 mod accumulation;
+mod batch_norm;
 mod loss_weights;
 mod model;
+mod momentum;
 mod noise;
 mod optimizer_steps;
 mod recomputation;
