@@ -8,7 +8,7 @@ use stageline::nn::Linear;
 use stageline::schedule::{EagerOneFOneB, GPipe, Interleaved, LoopedBreadthFirst, OneFOneB, Schedule};
 use stageline::{
     Batch, BuildError, Clip, Dropout, DynamicLossScale, LossScale, OnNonFinite, Pipeline, PipelineBuilder, Precision,
-    StageConfig, Update,
+    StageConfig, Update, Verify,
 };
 
 use crate::mlp::{Error, LEARNING_RATE, Layer, Mlp, Target, bits, config, pieces};
@@ -300,4 +300,19 @@ fn frozen_copies_keep_their_bits() {
     }
     let mut modules = pipeline.into_modules();
     assert!([0, 1].into_iter().all(|stage| bits(&modules.take::<Layer>(stage).unwrap()) == before));
+}
+
+#[test]
+fn a_tied_model_has_the_parameters_of_a_plain_loop_on_one_thread() {
+    let batch = |step: usize| {
+        let (input, target) = batches().swap_remove(step);
+        Batch::new(input, target)
+    };
+    for stages in 2..=4 {
+        let build = || cut(stages, &config()).micro_batches(3).clip(Clip::GlobalNorm(MAX_NORM));
+        let verification = Verify::new().steps(2).pipeline(build, batch, &[]).unwrap();
+        assert!(verification.passes(), "P = {stages}: {verification}");
+        let [configured] = &verification.parameters[..] else { panic!("{verification}") };
+        assert_eq!((configured.parameters, configured.differences.len()), (4, 0), "P = {stages}: {verification}");
+    }
 }
