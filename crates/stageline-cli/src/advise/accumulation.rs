@@ -251,6 +251,7 @@ mod tests {
             layers: Vec::new(),
             links: Vec::new(),
             memory: Vec::new(),
+            batch_bytes: 0,
             tokens_per_micro_batch: 1.0,
             machine: BTreeMap::new(),
             configuration: BTreeMap::from([("schedule".to_owned(), "my plan.csv".into())]),

@@ -5,20 +5,29 @@ use std::fmt;
 
 /// The likely cause of a difference between a training and its reference (the full batch on one device): a known fault
 /// of gradient accumulation, recognised by the gradients that it would give at the first step.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Cause {
     /// The verified training takes the plain average of the micro-batches' mean losses as the loss of a step, as if
     /// every micro-batch had the same number of targets.
+    #[error("mean of means: {0}")]
     MeanOfMeans(Whose),
     /// Every gradient of the verified training is too large or too small by the same factor, as if a division by the
     /// loss weight (the number of targets) were missing.
+    #[error(
+        "a missed division: all gradients are {factor:.6} times the right ones; divide the sum of a step once, \
+        by the weight of all its targets, which `LossStage::weight` must count"
+    )]
     MissedDivision {
         /// The factor by which every gradient is wrong: the gradient in the verified training divided by the correct
         /// gradient.
         factor: f64,
     },
     /// The verified training leaves one micro-batch out of the gradients of a stage.
+    #[error(
+        "stage {stage} drops micro-batch {micro_batch}: its gradients, and those before it, are the sum without it; \
+        look for what is detached or left out there"
+    )]
     MissingMicroBatch {
         /// The last stage (the nearest to the loss) whose gradients leave out the micro-batch. Earlier stages may miss
         /// the micro-batch too, because they receive no gradients for it.
@@ -28,11 +37,17 @@ pub enum Cause {
     },
     /// The verified training clips gradients separately per micro-batch, stage or parameter, instead of all gradients
     /// of a step together.
+    #[error("a clip per {0}: clip all gradients together, once a step, when they are added up")]
     ClippedApart(ClipScope),
     /// The verified training does not clip its gradients, although gradient clipping is configured.
+    #[error("gradients are not clipped; clip them when they are added up")]
     NotClipped,
     /// A batch norm of the model normalises each micro-batch by the micro-batch's own statistics, instead of by those
     /// of the whole batch.
+    #[error(
+        "a batch norm, `{path}` of stage {stage}: it normalises each micro-batch by its own statistics, which no \
+        accumulation can undo; take a norm over single samples, or accept it with `AccumulatedBatchNorm`"
+    )]
     BatchNorm {
         /// The index of the stage whose module has the batch norm that makes the two trainings differ.
         stage: usize,
@@ -41,14 +56,25 @@ pub enum Cause {
     },
     /// The loss of a sample depends on the other samples of its micro-batch (for example by a mean over dimension 0),
     /// although the model has no batch norm.
+    #[error(
+        "the loss of a sample depends on the other samples of its micro-batch, or something is added once a \
+        micro-batch; look for a mean, a maximum or a difference over the first dimension, and for a regulariser in \
+        the loss"
+    )]
     CoupledSamples,
     /// The model draws random numbers that differ each time, so its gradients differ each time that it computes the
     /// same batch.
+    #[error("the model draws random numbers that depend on more than the sample; drop with `stageline::Dropout`")]
     DrawsRandomNumbers,
     /// The model starts with different parameters each time that it is built, so the two trainings cannot agree.
+    #[error("the model has other parameters each time that it is built; make its layers with `seeded`")]
     NotSeeded,
     /// The partition into stages changes the model: its stages, run one after another on one device, give other
     /// gradients than the model before it was split.
+    #[error(
+        "the cut: the stages in sequence compute something else than the uncut model, first at `{path}` of stage {stage}; \
+        check what each stage sends on, and what it leaves out or does twice"
+    )]
     Cut {
         /// The first stage with a parameter whose gradient differs from that in the model before it was split into
         /// stages.
@@ -59,6 +85,11 @@ pub enum Cause {
     },
     /// A part of the model that the backward recomputes (activation checkpointing) gives other values or gradients than
     /// it does without recomputation.
+    #[error(
+        "recomputation: from the loss backwards, `{name}` of stage {stage} is the first parameter that it changes; the \
+        recomputed part with this parameter depends on more than its module and its input; look for captured \
+        tensors, counters and random numbers in its forward"
+    )]
     Recomputation {
         /// The stage with the parameter nearest to the loss whose gradient differs with recomputation.
         stage: usize,
@@ -66,6 +97,11 @@ pub enum Cause {
         name: String,
     },
     /// A layer defers another weight gradient in a split backward than it computes in a whole one.
+    #[error(
+        "a split backward: from the loss backwards, `{name}` of stage {stage} is the first parameter whose gradient \
+        differs from that of a whole backward; compare what its layer gives to `put_off` with what it computes \
+        otherwise (a weight that a stage uses three times or more may differ in the last bits)"
+    )]
     SplitBackward {
         /// The stage with the parameter nearest to the loss whose gradient differs in a split backward.
         stage: usize,
@@ -74,6 +110,11 @@ pub enum Cause {
     },
     /// The pipeline gives other bits than a plain loop over the same micro-batches on one thread, for a reason other
     /// than recomputation and split backwards.
+    #[error(
+        "the workers: from the loss backwards, `{name}` of stage {stage} is the first parameter with other bits than in \
+        a plain loop over the same micro-batches; look for state that stages or micro-batches share, such as a \
+        static variable"
+    )]
     OtherBits {
         /// The stage with the parameter nearest to the loss that differs from the plain loop.
         stage: usize,
@@ -82,15 +123,21 @@ pub enum Cause {
     },
     /// The difference between the trainings is only rounding, because the stages compute in BF16 or F16 instead of full
     /// precision.
+    #[error("rounding: in full precision the gradients agree")]
     Rounding,
     /// The gradients of the first step agree with those of the reference (the same training on one device), so the
     /// difference comes from the optimizer step or from a later step.
+    #[error("the gradients of the first step agree, but the losses differ {place}; check the optimizer, a learning \
+        rate that counts micro-batches, and anything that changes from step to step", place = place(*step))]
     AfterTheGradients {
         /// The first step at which the training losses of the verified training and of its reference (the same training
         /// on one device) differ by more than the tolerance; `None` if only the validation losses differ.
         step: Option<usize>,
     },
     /// No known fault of gradient accumulation explains the difference between the two trainings of the verification.
+    #[error(
+        "no known fault gives these gradients; begin with `{path}` of stage {stage}, where the difference is the largest"
+    )]
     Unknown {
         /// The stage of the parameter whose gradient differs most from that of the reference (the same training on one
         /// device).
@@ -123,80 +170,9 @@ pub enum ClipScope {
     Parameter,
 }
 
-impl fmt::Display for Cause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::MeanOfMeans(whose) => write!(f, "mean of means: {whose}"),
-            Self::MissedDivision { factor } => write!(
-                f,
-                "a missed division: all gradients are {factor:.6} times the right ones; divide the sum of a step once, \
-                 by the weight of all its targets, which `LossStage::weight` must count"
-            ),
-            Self::MissingMicroBatch { stage, micro_batch } => write!(
-                f,
-                "stage {stage} drops micro-batch {micro_batch}: its gradients, and those before it, are the sum without it; \
-                 look for what is detached or left out there"
-            ),
-            Self::ClippedApart(scope) => {
-                write!(f, "a clip per {scope}: clip all gradients together, once a step, when they are added up")
-            }
-            Self::NotClipped => write!(f, "gradients are not clipped; clip them when they are added up"),
-            Self::BatchNorm { stage, path } => write!(
-                f,
-                "a batch norm, `{path}` of stage {stage}: it normalises each micro-batch by its own statistics, which no \
-                 accumulation can undo; take a norm over single samples, or accept it with `AccumulatedBatchNorm`"
-            ),
-            Self::CoupledSamples => write!(
-                f,
-                "the loss of a sample depends on the other samples of its micro-batch, or something is added once a \
-                 micro-batch; look for a mean, a maximum or a difference over the first dimension, and for a regulariser in \
-                 the loss"
-            ),
-            Self::DrawsRandomNumbers => write!(
-                f,
-                "the model draws random numbers that depend on more than the sample; drop with `stageline::Dropout`"
-            ),
-            Self::NotSeeded => {
-                write!(f, "the model has other parameters each time that it is built; make its layers with `seeded`")
-            }
-            Self::Cut { stage, path } => write!(
-                f,
-                "the cut: the stages in sequence compute something else than the uncut model, first at `{path}` of stage {stage}; \
-                 check what each stage sends on, and what it leaves out or does twice"
-            ),
-            Self::Recomputation { stage, name } => write!(
-                f,
-                "recomputation: from the loss backwards, `{name}` of stage {stage} is the first parameter that it changes; the \
-                 recomputed part with this parameter depends on more than its module and its input; look for captured \
-                 tensors, counters and random numbers in its forward"
-            ),
-            Self::SplitBackward { stage, name } => write!(
-                f,
-                "a split backward: from the loss backwards, `{name}` of stage {stage} is the first parameter whose gradient \
-                 differs from that of a whole backward; compare what its layer gives to `put_off` with what it computes \
-                 otherwise (a weight that a stage uses three times or more may differ in the last bits)"
-            ),
-            Self::OtherBits { stage, name } => write!(
-                f,
-                "the workers: from the loss backwards, `{name}` of stage {stage} is the first parameter with other bits than in \
-                 a plain loop over the same micro-batches; look for state that stages or micro-batches share, such as a \
-                 static variable"
-            ),
-            Self::Rounding => write!(f, "rounding: in full precision the gradients agree"),
-            Self::AfterTheGradients { step } => {
-                let place = step.map_or("after the last step".to_owned(), |step| format!("at step {step}"));
-                write!(
-                    f,
-                    "the gradients of the first step agree, but the losses differ {place}; check the optimizer, a learning \
-                     rate that counts micro-batches, and anything that changes from step to step"
-                )
-            }
-            Self::Unknown { stage, path } => write!(
-                f,
-                "no known fault gives these gradients; begin with `{path}` of stage {stage}, where the difference is the largest"
-            ),
-        }
-    }
+/// Returns the place of the first difference in the losses: a step, or the end of the training.
+fn place(step: Option<usize>) -> String {
+    step.map_or("after the last step".to_owned(), |step| format!("at step {step}"))
 }
 
 impl fmt::Display for Whose {

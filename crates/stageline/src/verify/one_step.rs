@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use stageline_nn::autograd::recompute::Recompute;
+use stageline_nn::Recompute;
 
 use super::cause::Cause;
 use super::difference::{relative, wide};
