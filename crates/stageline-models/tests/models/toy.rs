@@ -53,7 +53,8 @@ pub fn pipeline(
     let config = || StageConfig::new(Device::flex(), AdamWConfig::new().init(), 1e-2).recompute(recompute);
     let configs = (0..cut.stages()).map(|_| config());
     let builder = model.row().pipeline(&cut, configs).unwrap();
-    builder.schedule(schedule_named(schedule).unwrap()).micro_batches(3).build().unwrap()
+    // The interleaved schedule needs a multiple of the number of workers, which is 1, 2 or 3.
+    builder.schedule(schedule_named(schedule).unwrap()).micro_batches(6).build().unwrap()
 }
 
 /// Builds a pipeline of a model in two stages, under 1F1B and without recomputation.
