@@ -26,7 +26,7 @@ ORDER = {
     "stageline-nn": "layers autograd kernels engine forward params".split(),
     "stageline-schedule": "search schedules simulate check costs measured plan".split(),
     "stageline-checkpoint": "write read format error damage printable disk".split(),
-    "stageline-data": "corpus sampler key text file_range tokens error change walk".split(),
+    "stageline-data": "corpus sampler key text file_range tokens error change walk open".split(),
     "stageline-report": "export page predict log".split(),
     "stageline-train": (
         "program training steps watch recipe evaluation memory kernels checkpoints plan prefetch settings outputs tokens model data fingerprint muon adamw".split()

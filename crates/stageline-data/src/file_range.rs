@@ -1,12 +1,13 @@
 //! A range of bytes of a file, which stays on disk and is read on request.
 
-use std::fs::{self, File, Metadata};
+use std::fs::{self, Metadata};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::PathBuf;
 
 use crate::change::{Change, Stamp};
 use crate::error::CorpusError;
+use crate::open::open_at_once;
 
 /// A range of bytes of a corpus's file, with the metadata by which a change of the file is detected.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,9 +34,8 @@ impl FileRange {
     /// # Errors
     /// Returns [`CorpusError::Changed`] if the file has changed, or [`CorpusError::Io`] if the file cannot be read.
     pub(crate) fn read(&self, skip: u64, buffer: &mut [u8]) -> Result<(), CorpusError> {
-        // Before the file is opened, because opening a pipe waits for its other end.
-        self.check_unchanged(fs::metadata(&self.path))?;
-        let mut file = File::open(&self.path).map_err(|error| self.failed(error))?;
+        let mut file = open_at_once(&self.path).map_err(|error| self.not_opened(error))?;
+        self.check_unchanged(file.metadata())?;
         let read = file.seek(SeekFrom::Start(self.bytes.start + skip)).and_then(|_| file.read_exact(buffer));
         // Again after the read, because the file may have changed meanwhile. This also explains a failed read.
         self.check_unchanged(file.metadata())?;
@@ -45,6 +45,14 @@ impl FileRange {
     fn check_unchanged(&self, found: io::Result<Metadata>) -> Result<(), CorpusError> {
         let change = self.stamp.change(&found.map_err(|error| self.failed(error))?);
         change.map_or(Ok(()), |now| Err(self.changed(now)))
+    }
+
+    /// Returns the error for a corpus file that cannot be opened, such as a socket in its place.
+    fn not_opened(&self, error: io::Error) -> CorpusError {
+        match fs::metadata(&self.path) {
+            Ok(metadata) if !metadata.is_file() => self.changed(Change::NoFile),
+            _ => self.failed(error),
+        }
     }
 
     fn failed(&self, error: io::Error) -> CorpusError {

@@ -1,6 +1,6 @@
 //! Opens files that are not trusted, and replaces files so that readers see the old or the new one.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process;
@@ -17,17 +17,30 @@ const MOST_JSON: u64 = 64 << 20;
 
 /// Opens a regular file, or a link to one. `reason` says, for the error message, why the folder must have the file.
 ///
-/// Links are followed, because the cache of the hub has links in place of files. The kind of the file is checked before
-/// the file is opened, because opening a pipe blocks.
+/// Links are followed, because the cache of the hub has links in place of files. The open file is checked and not the
+/// path, because something else may take the place of a file between the check and the opening.
 pub(crate) fn open(path: &Path, reason: &'static str) -> Result<File, FolderError> {
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => FolderError::MissingFile { path: path.to_path_buf(), reason },
         _ => FolderError::read(path)(error),
     };
-    if !fs::metadata(path).map_err(failed)?.is_file() {
-        return Err(FolderError::NotAFile { path: path.to_path_buf() });
-    }
-    File::open(path).map_err(failed)
+    let not_a_file = || FolderError::NotAFile { path: path.to_path_buf() };
+    let file = open_at_once(path).map_err(|error| match fs::metadata(path) {
+        // A socket cannot be opened, and outside Unix a folder cannot either.
+        Ok(metadata) if !metadata.is_file() => not_a_file(),
+        _ => failed(error),
+    })?;
+    if file.metadata().map_err(FolderError::read(path))?.is_file() { Ok(file) } else { Err(not_a_file()) }
+}
+
+/// Opens what is at `path` for reading. Opening a pipe does not wait for its other end, and opening a terminal does not
+/// make it the terminal of this process.
+fn open_at_once(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK | libc::O_NOCTTY);
+    options.open(path)
 }
 
 /// Reads a regular file of at most `most` bytes, or a link to one, such as a file beside a model folder.
@@ -54,13 +67,13 @@ pub fn read_file(path: impl AsRef<Path>, most: u64) -> Result<Vec<u8>, FolderErr
 
 /// Reads the rest of an open file. At most `most` bytes, and one more to detect a longer file, are read; a longer file
 /// is an error. `path` names the file in errors.
-fn read_at_most(file: File, path: &Path, most: u64) -> Result<Vec<u8>, FolderError> {
+fn read_at_most(mut file: File, path: &Path, most: u64) -> Result<Vec<u8>, FolderError> {
     let mut bytes = Vec::new();
-    file.take(most.saturating_add(1)).read_to_end(&mut bytes).map_err(FolderError::read(path))?;
+    file.by_ref().take(most.saturating_add(1)).read_to_end(&mut bytes).map_err(FolderError::read(path))?;
     if bytes.len() as u64 <= most {
         return Ok(bytes);
     }
-    let found = fs::metadata(path).map_or(bytes.len() as u64, |metadata| metadata.len());
+    let found = file.metadata().map_or(bytes.len() as u64, |metadata| metadata.len());
     Err(FolderError::TooLong { path: path.to_path_buf(), found, most })
 }
 

@@ -1,9 +1,9 @@
-//! Opens files that are regular, because opening a pipe waits for its other end and a device may never end:
-//! [`open_file`].
+//! Opens files that are regular, because a pipe waits for its other end and a device may never end: [`open_file`].
 
 use std::fs::{self, File};
 use std::path::Path;
 
+use crate::open::open_at_once;
 use crate::tokens::error::TokenError;
 
 /// Opens a regular file of at most `most` bytes, or a link to one, such as a tokenizer or rows of tokens.
@@ -15,23 +15,31 @@ use crate::tokens::error::TokenError;
 /// - [`TokenError::TooLong`] if the file has more than `most` bytes.
 /// - [`TokenError::Io`] if the operating system refuses to open the file.
 pub fn open_file(path: &Path, most: u64) -> Result<File, TokenError> {
-    let failed = |error| match TokenError::io(path)(error) {
-        TokenError::PathNotFound { path } if fs::symlink_metadata(&path).is_ok() => TokenError::DanglingLink { path },
-        other => other,
-    };
-    let metadata = fs::metadata(path).map_err(failed)?;
+    let not_a_file = || TokenError::NotAFile { path: path.to_path_buf() };
+    let file = open_at_once(path).map_err(|error| match fs::metadata(path) {
+        // A socket cannot be opened, and outside Unix a folder cannot either.
+        Ok(metadata) if !metadata.is_file() => not_a_file(),
+        _ => match TokenError::io(path)(error) {
+            TokenError::PathNotFound { path } if fs::symlink_metadata(&path).is_ok() => {
+                TokenError::DanglingLink { path }
+            }
+            other => other,
+        },
+    })?;
+    let metadata = file.metadata().map_err(TokenError::io(path))?;
     if !metadata.is_file() {
-        return Err(TokenError::NotAFile { path: path.to_path_buf() });
+        return Err(not_a_file());
     }
     if metadata.len() > most {
         return Err(TokenError::TooLong { path: path.to_path_buf(), found: metadata.len(), most });
     }
-    File::open(path).map_err(failed)
+    Ok(file)
 }
 
 #[cfg(all(test, unix))]
 mod tests {
     use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
     use std::process::Command;
 
     use super::*;
@@ -44,6 +52,7 @@ mod tests {
         symlink("file", path("link")).unwrap();
         symlink("nowhere", path("nothing")).unwrap();
         assert!(Command::new("mkfifo").arg(path("pipe")).status().unwrap().success());
+        let _socket = UnixListener::bind(path("socket")).unwrap();
         for name in ["file", "link"] {
             assert_eq!(open_file(&path(name), 8).unwrap().metadata().unwrap().len(), 8);
             let message = open_file(&path(name), 7).unwrap_err().to_string();
@@ -53,6 +62,7 @@ mod tests {
             ("absent\n", r"absent\n does not exist"),
             ("nothing", "nothing is a link to a file that does not exist"),
             ("pipe", "pipe is no regular file"),
+            ("socket", "socket is no regular file"),
             ("", "is no regular file"),
             ("/dev/zero", "/dev/zero is no regular file"),
         ] {

@@ -1,10 +1,11 @@
 //! Lists the files of a source (a file or folder to tokenise), with the metadata by which a change of a file is
 //! detected.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::path::{Path, PathBuf};
 
 use crate::change::{Change, Stamp};
+use crate::open::open_at_once;
 use crate::tokens::error::TokenError;
 use crate::walk::{relative_name, walk};
 
@@ -52,13 +53,24 @@ impl Source {
 impl SourceFile {
     /// Opens a file to tokenise; an error if its length or modification time has changed since the files were listed.
     pub(crate) fn open(&self) -> Result<File, TokenError> {
-        self.check_unchanged()?; // before the file is opened, because opening a pipe waits for its other end
-        File::open(&self.path).map_err(TokenError::io(&self.path))
+        // A socket cannot be opened, so the change is looked for at the path as well.
+        let file = open_at_once(&self.path).map_err(|error| match self.check_unchanged() {
+            Ok(()) => TokenError::io(&self.path)(error),
+            Err(changed) => changed,
+        })?;
+        self.check(file.metadata().map_err(TokenError::io(&self.path)))?;
+        Ok(file)
     }
 
     /// Checks that the length and modification time of a file to tokenise have not changed since the files were listed.
     pub(crate) fn check_unchanged(&self) -> Result<(), TokenError> {
-        let change = match fs::metadata(&self.path).map_err(TokenError::io(&self.path)) {
+        self.check(fs::metadata(&self.path).map_err(TokenError::io(&self.path)))
+    }
+
+    /// Checks that the metadata of a file to tokenise are those of the listing; `metadata` may be the error of reading
+    /// them.
+    fn check(&self, metadata: Result<Metadata, TokenError>) -> Result<(), TokenError> {
+        let change = match metadata {
             Ok(metadata) => self.stamp.change(&metadata),
             Err(TokenError::PathNotFound { .. }) => Some(Change::Gone),
             Err(other) => return Err(other),

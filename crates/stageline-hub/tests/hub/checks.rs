@@ -191,6 +191,7 @@ fn only_regular_files_up_to_a_length_are_read() {
     symlink("file", path("link")).unwrap();
     symlink("nowhere", path("nothing")).unwrap();
     toy::pipe(&path("pipe"));
+    let _socket = std::os::unix::net::UnixListener::bind(path("socket")).unwrap();
     for name in ["file", "link"] {
         assert_eq!(read_file(path(name), 8).unwrap(), b"contents");
         let error = read_file(path(name), 7).unwrap_err();
@@ -200,6 +201,7 @@ fn only_regular_files_up_to_a_length_are_read() {
         ("absent\n", r"absent\n does not exist; give the path of a file"),
         ("nothing", "is a link to a file that does not exist"),
         ("pipe", "is not a file"),
+        ("socket", "is not a file"),
         ("", "is not a file"),
         ("/dev/zero", "/dev/zero is not a file"),
     ] {
