@@ -4,8 +4,7 @@
 //! cargo run --release --features models --example finetune -- --model SmolLM-135M --data notes.txt --export tuned
 //! ```
 //!
-//! The program trains if `--data` is given. Then it computes logits, writes the model and continues a prompt, as the
-//! flags say.
+//! The program trains if `--data` is given. Then it computes logits, exports the model and continues a prompt.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -18,11 +17,10 @@ use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use stageline::{CountingAllocator, Pipeline};
 use stageline_data::{Bytes, Continued, Encode, Tokenizer};
-use stageline_models::{LanguageModel, Logits, Sampling, Tokens};
-use stageline_train::{Program, Run, TokenData, TokenRows, TokenSettings, open_tokens};
+use stageline_models::{LanguageModel, Logits, Samples, Sampling, Tokens};
+use stageline_train::{Documents, Program, Run, TokenData, TokenRows, TokenSettings, open_tokens};
 
-/// The allocator that counts the memory of every stage on the CPU, for memory estimates and for the log (the JSON-lines
-/// file that a training writes).
+/// Counts the memory of every stage on the CPU, for memory estimates and for the log of a training.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
@@ -42,6 +40,9 @@ struct Flags {
     /// Length of a sample, in tokens [default: 256, or less if the model has fewer positions]
     #[arg(long, value_name = "TOKENS")]
     context: Option<usize>,
+    /// Treatment of several documents in one sample
+    #[arg(long, default_value = "joined")]
+    documents: Documents,
     /// Share of the text that is held out for evaluation and not trained on
     #[arg(long, value_name = "SHARE", default_value_t = 0.05)]
     held_out: f64,
@@ -69,8 +70,7 @@ struct Flags {
     /// Number of likeliest tokens from which each token of the continuation is drawn [default: all]
     #[arg(long)]
     top_k: Option<usize>,
-    /// Nucleus sampling: each token of the continuation is drawn from the smallest set of likeliest tokens with this
-    /// total probability [default: 1]
+    /// Nucleus sampling: tokens are drawn from the fewest likeliest ones with this total probability [default: 1]
     #[arg(long)]
     top_p: Option<f64>,
 }
@@ -122,13 +122,12 @@ fn open(flags: &Flags, seed: u64) -> Result<LanguageModel> {
         _ => bail!("give --model DIR for a model of the hub, or --init CONFIG.json for a new one"),
     };
     let Some(pattern) = &flags.freeze else { return Ok(model) };
-    let pattern = Regex::new(pattern).context("--freeze")?;
-    let shown = pattern.as_str().to_owned();
-    let model = model.freeze(move |name| pattern.is_match(name));
+    let regex = Regex::new(pattern).context("--freeze")?;
+    let model = model.freeze(move |name| regex.is_match(name));
     let tensors = model.tensors();
     let frozen = tensors.iter().filter(|(_, frozen)| *frozen).count();
     let example = tensors.first().map_or("", |(name, _)| name);
-    ensure!(frozen > 0, "--freeze {shown}: no tensor has such a name; they are like {example}");
+    ensure!(frozen > 0, "--freeze {pattern}: no tensor has such a name; they are like {example}");
     println!("{frozen} of {} tensors are frozen", tensors.len());
     Ok(model)
 }
@@ -144,8 +143,7 @@ fn encoding(home: &Path) -> Result<Box<dyn Encode>> {
     Ok(Box::new(Bytes))
 }
 
-/// Opens the text to train on, which is split into the model's tokens and into samples that are not longer than the
-/// model allows.
+/// Opens the text to train on, in the model's tokens and in samples that are not longer than the model allows.
 fn open_data(flags: &Flags, model: &LanguageModel, encoding: &dyn Encode, seed: u64) -> Result<Option<TokenData>> {
     let Some(path) = &flags.data else { return Ok(None) };
     let settings = TokenSettings {
@@ -154,6 +152,7 @@ fn open_data(flags: &Flags, model: &LanguageModel, encoding: &dyn Encode, seed: 
         vocabulary: model.vocabulary(),
         positions: model.positions(),
         context: flags.context.unwrap_or(model.positions().min(256)),
+        documents: flags.documents,
         held_out: flags.held_out,
         seed,
     };
@@ -164,24 +163,23 @@ fn open_data(flags: &Flags, model: &LanguageModel, encoding: &dyn Encode, seed: 
     Ok(Some(data))
 }
 
-/// Returns a model input of one token. If the model is not trained, the costs of its layers are counted for this input,
-/// and the model is divided into stages by these costs.
-fn one_token() -> Tokens {
-    Tokens::zeros([1, 1], &burn::tensor::Device::flex())
+/// Returns an input of one token, for which the costs of the layers of an untrained model are counted.
+fn one_token() -> Samples {
+    (Tokens::zeros([1, 1], &burn::tensor::Device::flex()), None)
 }
 
-fn write_logits(pipeline: &mut Pipeline<Tokens, Logits, Tokens>, rows: &TokenRows, out: &Path) -> Result<()> {
-    let logits = pipeline.infer(rows.input())?;
+fn write_logits(pipeline: &mut Pipeline<Samples, Logits, Tokens>, rows: &TokenRows, out: &Path) -> Result<()> {
+    let logits = pipeline.infer((rows.input(), None))?;
     let shape = logits.dims().to_vec();
     let bytes: Vec<u8> = logits.into_data().iter::<f32>().flat_map(f32::to_le_bytes).collect();
     let tensor = TensorView::new(Dtype::F32, shape, &bytes)?;
     safetensors::serialize_to_file([("logits", tensor)], None, out).with_context(|| out.display().to_string())
 }
 
-/// Prints the text with which the model continues the prompt of `--prompt`, token by token as it is generated.
+/// Prints the text with which the model continues the prompt, token by token as it is generated.
 fn continue_text(
     model: &LanguageModel,
-    pipeline: &mut Pipeline<Tokens, Logits, Tokens>,
+    pipeline: &mut Pipeline<Samples, Logits, Tokens>,
     encoding: &dyn Encode,
     prompt: &[u32],
     new_tokens: usize,

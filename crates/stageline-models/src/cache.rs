@@ -6,7 +6,7 @@ use std::sync::Arc;
 use burn::tensor::activation::softmax;
 use burn::tensor::{Bool, Int, Tensor};
 use parking_lot::Mutex;
-use stageline::nn::{AttentionHeads, causal_attention};
+use stageline::nn::{AttentionHeads, causal_attention, causal_attention_within};
 
 /// A switch that turns a model's key-value cache on while a text is generated. All blocks of the model share it.
 ///
@@ -92,17 +92,33 @@ impl BlockCache {
 
     /// Computes the causal self-attention of a transformer block, with [`causal_attention`]. The input `[batch, length,
     /// columns]` has the queries, keys and values of all heads side by side; the output is `[batch, length, query heads
-    /// x head size]`. While the key-value cache is on, queries also attend to the kept keys and values of earlier
-    /// inputs, and the new keys and values are kept.
-    pub(crate) fn attend(&self, query_key_value: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
+    /// x head size]`. With `starts`, the position at which each position's document begins, queries attend within their
+    /// documents. While the key-value cache is on, queries also attend to the kept keys and values of earlier inputs,
+    /// and the new keys and values are kept.
+    ///
+    /// # Panics
+    /// Panics if `starts` are given while the cache is on, because a text that is generated is one document.
+    pub(crate) fn attend(
+        &self,
+        query_key_value: Tensor<3>,
+        heads: AttentionHeads,
+        starts: Option<Tensor<2, Int>>,
+    ) -> Tensor<3> {
         let (position, text) = {
             let generated = self.model.0.lock();
             (generated.position, generated.text)
         };
         let Some(position) = position else {
             self.kept.lock().take();
-            return causal_attention(query_key_value, heads);
+            return match starts {
+                Some(starts) => causal_attention_within(query_key_value, heads, starts),
+                None => causal_attention(query_key_value, heads),
+            };
         };
+        assert!(
+            starts.is_none(),
+            "a text that is generated is one document; infer with documents after the generation"
+        );
         let size = query_key_value.dims()[2] / (heads.query + 2 * heads.key_value);
         let [of_queries, of_keys] = [heads.query, heads.key_value].map(|heads| heads * size);
         let part = |start: usize, count: usize| query_key_value.clone().slice_dim(2, start..start + count);

@@ -5,7 +5,7 @@ use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor};
 use serde_json::Value;
 use stageline::nn::{Embedding, RotaryAngles};
-use stageline::{LossStage, Stage, Weight};
+use stageline::{LossStage, SharedInput, Stage, Weight};
 
 use crate::cache::KeyValueCache;
 use crate::names::Names;
@@ -14,6 +14,23 @@ use crate::{gpt2, head, llama};
 
 /// The values of `model_type` in `config.json` that this crate knows.
 pub const KNOWN: &[&str] = &["gpt2", "llama", "mistral", "qwen2", "qwen3"];
+
+/// The starts of documents in samples that have several: for every token, `[batch, length]`, the position in its sample
+/// at which its document begins. Every stage gets them directly from the batch.
+///
+/// With them, a token attends to the tokens of its own document only, and positions count from the start of the
+/// document. Targets that are the first token of another document should be [`MASKED`](stageline::nn::MASKED). This is
+/// the convention of the Transformers library for packed samples (`DataCollatorWithFlattening`: `position_ids` restart
+/// at 0, and the first label of every sequence is -100).
+pub type DocumentStarts = SharedInput<Tensor<2, Int>>;
+
+/// The input of a language model: token ids, `[batch, length]`, and the starts of documents; `None` if every sample is
+/// one document.
+pub type Samples = (Tensor<2, Int>, Option<DocumentStarts>);
+
+/// The value that goes from one layer of a language model to the next: activations, `[batch, length, width]`, and the
+/// starts of documents, as in [`Samples`].
+pub type Activations = (Tensor<3>, Option<DocumentStarts>);
 
 /// The family of a model, with the model's configuration.
 #[derive(Clone, Debug)]
@@ -117,9 +134,8 @@ impl Family {
     }
 }
 
-/// The first layer of a model, which maps token ids `[batch, length]` to activations `[batch, length, width]`. It has
-/// one variant for each model family: GPT-2 adds position embeddings to the token embeddings, and the Llama family does
-/// not.
+/// The first layer of a model, which maps token ids ([`Samples`]) to activations ([`Activations`]). It has one variant
+/// for each model family: GPT-2 adds position embeddings to the token embeddings, and the Llama family does not.
 #[derive(Module, Debug)]
 #[allow(missing_docs)]
 pub enum Embeddings {
@@ -128,7 +144,7 @@ pub enum Embeddings {
 }
 
 /// A transformer block of a model, with one variant for each model family: GPT-2 has layer norms, the Llama family RMS
-/// norms and rotary embeddings. Input and output are activations `[batch, length, width]`.
+/// norms and rotary embeddings. Input and output are [`Activations`].
 #[derive(Module, Debug)]
 #[allow(missing_docs)]
 #[allow(clippy::large_enum_variant)] // small beside the tensors of a block
@@ -162,34 +178,37 @@ pub struct LlamaHead {
 }
 
 impl Stage for Embeddings {
-    type Input = Tensor<2, Int>;
-    type Output = Tensor<3>;
+    type Input = Samples;
+    type Output = Activations;
 
-    fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
-        match self {
-            Self::Gpt2(embeddings) => embeddings.forward(tokens),
+    fn forward(&self, (tokens, starts): Samples) -> Activations {
+        let embedded = match self {
+            Self::Gpt2(embeddings) => embeddings.forward(tokens, starts.as_ref().map(SharedInput::get)),
             Self::Llama(embeddings) => embeddings.forward(tokens),
-        }
+        };
+        (embedded, starts)
     }
 }
 
 impl Stage for Block {
-    type Input = Tensor<3>;
-    type Output = Tensor<3>;
+    type Input = Activations;
+    type Output = Activations;
 
-    fn forward(&self, input: Tensor<3>) -> Tensor<3> {
-        match self {
-            Self::Gpt2(block) => block.forward(input),
-            Self::Llama(block) => block.forward(input),
-        }
+    fn forward(&self, (input, starts): Activations) -> Activations {
+        let here = starts.as_ref().map(SharedInput::get);
+        let output = match self {
+            Self::Gpt2(block) => block.forward(input, here),
+            Self::Llama(block) => block.forward(input, here),
+        };
+        (output, starts)
     }
 }
 
 impl Stage for Head {
-    type Input = Tensor<3>;
+    type Input = Activations;
     type Output = Tensor<3>;
 
-    fn forward(&self, input: Tensor<3>) -> Tensor<3> {
+    fn forward(&self, (input, _): Activations) -> Tensor<3> {
         let (dims, input) = (input.dims(), rows(input));
         match self {
             Self::Gpt2(Gpt2Head { norm, output }) => head::logits(output, norm.forward(input), dims),

@@ -6,6 +6,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use stageline::{Pipeline, StepError};
 
+use crate::family::Samples;
 use crate::model::{LanguageModel, Logits, Tokens};
 
 /// The settings of sampling: how the next token is drawn from the logits of a model.
@@ -109,7 +110,7 @@ impl LanguageModel {
     /// this model is still running.
     pub fn generate<'a>(
         &'a self,
-        pipeline: &'a mut Pipeline<Tokens, Logits, Tokens>,
+        pipeline: &'a mut Pipeline<Samples, Logits, Tokens>,
         prompt: &[u32],
         sampling: Sampling,
     ) -> Result<Generation<'a>, GenerationError> {
@@ -127,7 +128,7 @@ impl LanguageModel {
 /// A text that a model is continuing: an iterator over its new tokens.
 pub struct Generation<'a> {
     model: &'a LanguageModel,
-    pipeline: &'a mut Pipeline<Tokens, Logits, Tokens>,
+    pipeline: &'a mut Pipeline<Samples, Logits, Tokens>,
     /// The tokens of the text being generated that the pipeline has not processed yet: first the prompt, and later the
     /// newest token.
     input: Vec<u32>,
@@ -147,7 +148,7 @@ impl Iterator for Generation<'_> {
         }
         let tokens: Vec<_> = self.input.drain(..).map(|token| token as i32).collect();
         let input = Tokens::from_data(TensorData::new(tokens, [1, new]), &Device::default());
-        let logits = match self.pipeline.infer_micro_batches(vec![input]) {
+        let logits = match self.pipeline.infer_micro_batches(vec![(input, None)]) {
             Ok(logits) => logits.into_iter().next()?,
             Err(error) => return Some(Err(error.into())),
         };

@@ -2,7 +2,7 @@
 
 use burn::tensor::{Int, Tensor};
 use stageline::Weight;
-use stageline::nn::{Embedding, cross_entropy};
+use stageline::nn::{Embedding, MASKED, cross_entropy};
 
 use crate::parameters::rows;
 
@@ -14,14 +14,14 @@ pub fn logits(output: &Embedding, normalised: Tensor<2>, [batch, length, _]: [us
     logits.reshape([batch, length, vocabulary])
 }
 
-/// Returns the cross-entropy of the next tokens in nats, summed over all targets, as a tensor of one element. The
-/// logits are `[batch, length, vocabulary]`, and the targets `[batch, length]`.
+/// Returns the cross-entropy of the next tokens in nats, summed over all targets that are not [`MASKED`], as a tensor of
+/// one element. The logits are `[batch, length, vocabulary]`, and the targets `[batch, length]`.
 pub fn loss(logits: Tensor<3>, targets: Tensor<2, Int>) -> Tensor<1> {
     cross_entropy(rows(logits), targets.flatten(0, 1))
 }
 
-/// Returns the weight of the loss, by which a sum of losses is divided for the mean: the number of targets, batch x
-/// length.
+/// Returns the weight of the loss, by which a sum of losses is divided for the mean: the number of targets that are not
+/// [`MASKED`].
 pub fn weight(targets: &Tensor<2, Int>) -> Weight {
-    targets.shape().num_elements().into()
+    (targets.clone().not_equal_elem(MASKED).int().sum().into_scalar::<i64>() as f64).into()
 }

@@ -48,6 +48,6 @@ mod parameters;
 
 pub use cache::KeyValueCache;
 pub use error::ModelError;
-pub use family::{Block, Embeddings, Head};
+pub use family::{Activations, Block, DocumentStarts, Embeddings, Head, Samples};
 pub use generation::{Generation, GenerationError, Sampling};
 pub use model::{LanguageModel, Logits, Tokens};

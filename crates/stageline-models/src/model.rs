@@ -19,7 +19,7 @@ use crate::limits::LARGEST_CONFIG;
 use crate::names::{Naming, Place, UNTIED};
 use crate::parameters::{self, HubParameter, Preparation, hub_parameters, unexpected};
 
-/// The input or the targets of a language model: token ids, `[batch, length]`.
+/// The tokens of a language model's input, or its targets: token ids, `[batch, length]`.
 pub type Tokens = Tensor<2, Int>;
 
 /// The output of a language model: the logits of the next token at every position, `[batch, length, vocabulary]`.

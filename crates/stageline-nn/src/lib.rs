@@ -48,6 +48,7 @@ pub use forward::layer_path::{in_layer, in_layers};
 pub use forward::recomputation::is_recomputation;
 pub use forward::samples::Samples;
 pub use kernels::attention_blocks::AttentionHeads;
+pub use kernels::masked_targets::MASKED;
 pub use layers::batch_norm::{AccumulatedBatchNorm, FoundBatchNorm, batch_norms};
 pub use layers::dropout::Dropout;
 pub use layers::{

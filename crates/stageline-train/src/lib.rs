@@ -56,6 +56,7 @@
 //!   (`Identity`), and handles Ctrl-C and SIGTERM.
 //! - `outputs`: writes the log, the trace, TensorBoard's files, the page and the progress bar (`Log`, `Progress`).
 //! - `tokens`: batches for language models, whose targets are the next tokens (`TokenWindows`, `TokenRows`).
+//! - `documents`: the treatment of several documents in one sample (`Documents`).
 //! - `fingerprint`: a hash of the parameters, by which two trainings can be compared bit for bit.
 //!
 //! The crate trains by the public interface of `stageline`: it must not run stages or compute on their tensors itself.
@@ -63,6 +64,7 @@
 mod adamw;
 mod checkpoints;
 mod data;
+mod documents;
 mod evaluation;
 mod fingerprint;
 mod kernels;
@@ -81,6 +83,7 @@ mod training;
 mod watch;
 
 pub use data::Data;
+pub use documents::{Documents, TokenSamples};
 pub use fingerprint::fingerprint;
 pub use model::{HandCut, Model};
 pub use outputs::record::step as record_of_step;

@@ -6,15 +6,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
-use burn::tensor::{Device, Int, Tensor, TensorData};
 use sha2::{Digest, Sha256};
 use stageline::Batch;
 use stageline_data::{Encode, Sampler, TokenFile, TokenOptions, open_file, prepare};
 
 use crate::data::Data;
-
-/// The input of a language model, or its targets: token ids, `[samples, length]`.
-type Tokens = Tensor<2, Int>;
+use crate::documents::{Documents, TokenSamples, Tokens, batch, tensor};
 
 /// The largest number of windows of held-out text that an evaluation reads.
 const VALIDATION_WINDOWS: usize = 64;
@@ -36,6 +33,9 @@ pub struct TokenSettings<'a> {
     /// The number of tokens that the model takes as input from each sample of a text; at most `positions`. A JSON file
     /// of rows ignores it, because its rows set the length.
     pub context: usize,
+    /// The treatment of several documents in one sample of a text. A JSON file of rows has no documents, so they must be
+    /// joined.
+    pub documents: Documents,
     /// The share of the text, at least 0 and below 1, that is held out for validation and not trained on.
     pub held_out: f64,
     /// The seed of the random choice of the windows of text that each step trains on.
@@ -43,7 +43,7 @@ pub struct TokenSettings<'a> {
 }
 
 /// A source of batches for a language model, whose inputs and targets are token ids.
-pub type TokenData = Arc<dyn Data<Input = Tokens, Target = Tokens>>;
+pub type TokenData = Arc<dyn Data<Input = TokenSamples, Target = Tokens>>;
 
 /// Opens the training data of a language model. The path is a text file, a folder of text files, or JSON lines with the
 /// field `text`, whose texts are turned into tokens once; or a `.json` file with rows of tokens, which are used in
@@ -56,6 +56,11 @@ pub fn open_tokens(path: &Path, settings: &TokenSettings) -> Result<TokenData> {
     let TokenSettings { vocabulary, positions, context, .. } = *settings;
     if path.extension().is_some_and(|extension| extension == "json") {
         let rows = TokenRows::read(path)?;
+        ensure!(
+            settings.documents == Documents::Joined,
+            "{}: rows of tokens have no documents that could be separate; join the documents, or give a text",
+            path.display()
+        );
         rows.check(vocabulary, positions.saturating_add(1))?;
         return Ok(Arc::new(rows));
     }
@@ -74,7 +79,8 @@ pub fn open_tokens(path: &Path, settings: &TokenSettings) -> Result<TokenData> {
         tokens.vocabulary()
     );
     println!("{}: {} tokens in {} documents", path.display(), tokens.len(), tokens.documents());
-    Ok(Arc::new(TokenWindows::new(tokens, context, settings.held_out, settings.seed)?))
+    let windows = TokenWindows::new(tokens, context, settings.held_out, settings.seed)?;
+    Ok(Arc::new(windows.documents(settings.documents)))
 }
 
 /// Training data for a language model: windows of consecutive tokens of a text. A seed fixes which windows each step
@@ -88,6 +94,7 @@ pub struct TokenWindows {
     /// The length of the model's input, in tokens. A window of training text has one token more, the target of the last
     /// input token.
     context: usize,
+    documents: Documents,
 }
 
 impl TokenWindows {
@@ -117,32 +124,39 @@ impl TokenWindows {
             windows => Sampler::new(lengths[1], window, seed)?.evenly(windows),
         };
         let validation = offsets.into_iter().map(|offset| rest.start + offset).collect();
-        Ok(Self { tokens, training, sampler, validation, context })
+        Ok(Self { tokens, training, sampler, validation, context, documents: Documents::Joined })
+    }
+
+    /// Sets the treatment of several documents in one window of the text; they are joined if unset.
+    #[must_use]
+    pub fn documents(self, documents: Documents) -> Self {
+        Self { documents, ..self }
     }
 
     /// Returns a batch of windows of the text that begin at the given positions, counted in tokens from the start of
     /// the text.
-    fn windows(&self, positions: &[u64]) -> Result<Batch<Tokens, Tokens>> {
+    fn windows(&self, positions: &[u64]) -> Result<Batch<TokenSamples, Tokens>> {
         let mut window = vec![0; self.context + 1];
         let mut rows = Vec::with_capacity(positions.len());
         for &position in positions {
             self.tokens.read(position, &mut window)?;
             rows.push(window.clone());
         }
-        Ok(batch(&rows))
+        let starts = positions.iter().map(|position| self.documents.starts(&self.tokens, *position, window.len()));
+        Ok(batch(&rows, starts.collect::<Option<Vec<_>>>().as_deref()))
     }
 }
 
 impl Data for TokenWindows {
-    type Input = Tokens;
+    type Input = TokenSamples;
     type Target = Tokens;
 
-    fn batch(&self, step: usize, samples: usize) -> Result<Batch<Tokens, Tokens>> {
+    fn batch(&self, step: usize, samples: usize) -> Result<Batch<TokenSamples, Tokens>> {
         let offsets = self.sampler.offsets(step as u64, samples);
         self.windows(&offsets.into_iter().map(|offset| self.training.start + offset).collect::<Vec<_>>())
     }
 
-    fn validation(&self, samples: usize) -> Result<Vec<Batch<Tokens, Tokens>>> {
+    fn validation(&self, samples: usize) -> Result<Vec<Batch<TokenSamples, Tokens>>> {
         self.validation.chunks(samples).map(|positions| self.windows(positions)).collect()
     }
 
@@ -199,18 +213,18 @@ impl TokenRows {
 
     /// Returns the token ids of all rows of the training data as the input of a model, `[rows, length]`.
     pub fn input(&self) -> Tokens {
-        tensor(self.rows.iter().flatten(), [self.rows.len(), self.rows[0].len()])
+        tensor(self.rows.iter().flatten().map(|token| *token as i32), [self.rows.len(), self.rows[0].len()])
     }
 }
 
 impl Data for TokenRows {
-    type Input = Tokens;
+    type Input = TokenSamples;
     type Target = Tokens;
 
-    fn batch(&self, step: usize, samples: usize) -> Result<Batch<Tokens, Tokens>> {
+    fn batch(&self, step: usize, samples: usize) -> Result<Batch<TokenSamples, Tokens>> {
         ensure!(self.rows[0].len() > 1, "a row of one token has no target; give rows of two tokens or more");
         let row = |sample: usize| self.rows[(step * samples + sample) % self.rows.len()].clone();
-        Ok(batch(&(0..samples).map(row).collect::<Vec<_>>()))
+        Ok(batch(&(0..samples).map(row).collect::<Vec<_>>(), None))
     }
 
     fn fingerprint(&self) -> String {
@@ -225,30 +239,6 @@ impl Data for TokenRows {
     fn show_loss(&self, loss: f64) -> String {
         shown(loss)
     }
-}
-
-/// Returns a batch that is made from rows of tokens of equal length. The input has all tokens of each row but the last,
-/// and the targets all but the first; both are `[rows, length - 1]`.
-fn batch(rows: &[Vec<u32>]) -> Batch<Tokens, Tokens> {
-    let (count, length) = (rows.len(), rows[0].len() - 1);
-    let part = |range: Range<usize>| tensor(rows.iter().flat_map(|row| &row[range.clone()]), [count, length]);
-    Batch::new(part(0..length), part(1..length + 1))
-}
-
-fn tensor<'a>(tokens: impl Iterator<Item = &'a u32>, shape: [usize; 2]) -> Tokens {
-    let tokens: Vec<_> = tokens.map(|token| *token as i32).collect();
-    Tokens::from_data(TensorData::new(tokens, shape), &host())
-}
-
-/// Returns the device on which the tensors of a batch are created: the CPU with the crate's feature `flex`, and
-/// otherwise burn's default device.
-fn host() -> Device {
-    #[cfg(feature = "flex")]
-    {
-        Device::flex()
-    }
-    #[cfg(not(feature = "flex"))]
-    Device::default()
 }
 
 fn shown(loss: f64) -> String {
@@ -277,8 +267,8 @@ mod tests {
         let mut batches = windows.validation(5).unwrap();
         batches.extend((0..50).map(|step| windows.batch(step, 4).unwrap()));
         for batch in batches {
-            for (input, target) in batch.into_micro_batches(1).unwrap() {
-                assert_eq!(input.dims()[1], 10);
+            for ((input, starts), target) in batch.into_micro_batches(1).unwrap() {
+                assert!(input.dims()[1] == 10 && starts.is_none());
                 for (input, target) in numbers(input).into_iter().zip(numbers(target)) {
                     assert_eq!((input + 1) % 251, target);
                 }
@@ -306,7 +296,7 @@ mod tests {
         };
         let rows = read("[[1, 2, 3], [4, 5, 6], [7, 8, 9]]").unwrap();
         let mut pieces = rows.batch(1, 2).unwrap().into_micro_batches(1).unwrap();
-        let (input, target) = pieces.pop().unwrap();
+        let ((input, _), target) = pieces.pop().unwrap();
         assert_eq!((numbers(input), numbers(target)), (vec![7, 8, 1, 2], vec![8, 9, 2, 3]));
         assert_eq!(rows.input().dims(), [3, 3]);
         assert!(rows.check(10, 3).is_ok());

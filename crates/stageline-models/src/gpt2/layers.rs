@@ -5,8 +5,7 @@
 
 use burn::module::{Module, Param};
 use burn::nn::LayerNormConfig;
-use burn::tensor::{Device, Int, Tensor};
-use stageline::Stage;
+use burn::tensor::{Device, Int, IntDType, Tensor};
 use stageline::nn::{Embedding, LayerNorm, Linear, block, feed_forward, gelu, gelu_tanh, selective};
 
 use super::config::{Activation, Config};
@@ -62,20 +61,29 @@ impl Embeddings {
         let positions = normal(config.deviation).init([config.positions, config.width], device);
         Self { tokens, positions, cache: cache.clone() }
     }
-}
 
-impl Stage for Embeddings {
-    type Input = Tensor<2, Int>;
-    type Output = Tensor<3>;
-
-    fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+    /// Returns the sums of token and position embeddings. With `starts`, the position at which each token's document
+    /// begins, positions are counted from there.
+    pub(crate) fn forward(&self, tokens: Tensor<2, Int>, starts: Option<Tensor<2, Int>>) -> Tensor<3> {
         let [_, length] = tokens.dims();
         let first = self.cache.position();
         let [most, _] = self.positions.shape().dims();
         assert!(first + length <= most, "{} positions: this model has {most}; give shorter samples", first + length);
-        let positions = self.positions.val().slice_dim(0, first..first + length);
-        self.tokens.forward(tokens) + positions.unsqueeze()
+        let positions = match starts {
+            Some(starts) => Embedding { weight: self.positions.clone() }.forward(from_starts(starts)),
+            None => self.positions.val().slice_dim(0, first..first + length).unsqueeze::<3>(),
+        };
+        self.tokens.forward(tokens) + positions
     }
+}
+
+/// Returns the position of every token in its document, `[batch, length]`, given the positions in the sample at which
+/// the documents begin.
+fn from_starts(starts: Tensor<2, Int>) -> Tensor<2, Int> {
+    let shape = starts.dims();
+    let positions = Tensor::<1, Int>::arange(0..shape[1] as i64, &starts.device()).unsqueeze::<2>();
+    let starts = starts.cast(IntDType::from(positions.dtype()));
+    positions.expand(shape) - starts
 }
 
 impl Block {
@@ -102,10 +110,16 @@ impl Block {
         }
     }
 
-    fn compute(&self, input: Tensor<3>) -> Tensor<3> {
+    /// Returns the output of the block for activations `[batch, length, width]`. With `starts`, the position at which
+    /// each token's document begins, attention stays within documents.
+    pub(crate) fn forward(&self, input: Tensor<3>, starts: Option<Tensor<2, Int>>) -> Tensor<3> {
+        block(self, input, move |block, input| block.compute(input, starts.clone()))
+    }
+
+    fn compute(&self, input: Tensor<3>, starts: Option<Tensor<2, Int>>) -> Tensor<3> {
         let dims = input.dims();
         let residual = rows(input);
-        let attend = move |attention: &Attention, input| attention.forward(input, dims);
+        let attend = move |attention: &Attention, input| attention.forward(input, dims, starts.clone());
         let attended = selective(&self.attention, self.attention_norm.forward(residual.clone()), attend);
         let residual = residual + attended;
         let fed = feed_forward(&self.mlp, self.mlp_norm.forward(residual.clone()), Mlp::forward);
@@ -113,25 +127,21 @@ impl Block {
     }
 }
 
-impl Stage for Block {
-    type Input = Tensor<3>;
-    type Output = Tensor<3>;
-
-    fn forward(&self, input: Tensor<3>) -> Tensor<3> {
-        block(self, input, Self::compute)
-    }
-}
-
 impl Attention {
     /// Applies the self-attention of a block to activations `[batch x length, width]` and returns activations of the
     /// same shape. The second argument is the array of the sizes batch, length and width.
-    fn forward(&self, input: Tensor<2>, [batch, length, width]: [usize; 3]) -> Tensor<2> {
+    fn forward(
+        &self,
+        input: Tensor<2>,
+        [batch, length, width]: [usize; 3],
+        starts: Option<Tensor<2, Int>>,
+    ) -> Tensor<2> {
         let mut split = self.query_key_value.forward(input).reshape([batch, length, 3 * width]);
         if self.query_scale != 1.0 {
             let queries = split.clone().slice_dim(2, 0..width) * self.query_scale;
             split = Tensor::cat(vec![queries, split.slice_dim(2, width..3 * width)], 2);
         }
-        self.output.forward(rows(self.cache.attend(split, self.heads.into())))
+        self.output.forward(rows(self.cache.attend(split, self.heads.into(), starts)))
     }
 }
 

@@ -4,7 +4,6 @@
 use burn::module::Module;
 use burn::nn::RmsNormConfig;
 use burn::tensor::{Device, Int, Tensor};
-use stageline::Stage;
 use stageline::nn::{
     AttentionHeads, Embedding, Linear, RmsNorm, RotaryAngles, block, feed_forward, rotated, selective, swiglu,
 };
@@ -64,13 +63,8 @@ impl Embeddings {
     pub(crate) fn new(tokens: Embedding) -> Self {
         Self { tokens }
     }
-}
 
-impl Stage for Embeddings {
-    type Input = Tensor<2, Int>;
-    type Output = Tensor<3>;
-
-    fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+    pub(crate) fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
         self.tokens.forward(tokens)
     }
 }
@@ -111,10 +105,16 @@ impl Block {
         }
     }
 
-    fn compute(&self, input: Tensor<3>) -> Tensor<3> {
+    /// Returns the output of the block for activations `[batch, length, width]`. With `starts`, the position at which
+    /// each token's document begins, attention stays within documents.
+    pub(crate) fn forward(&self, input: Tensor<3>, starts: Option<Tensor<2, Int>>) -> Tensor<3> {
+        block(self, input, move |block, input| block.compute(input, starts.clone()))
+    }
+
+    fn compute(&self, input: Tensor<3>, starts: Option<Tensor<2, Int>>) -> Tensor<3> {
         let dims = input.dims();
         let residual = rows(input);
-        let attend = move |attention: &Attention, input| attention.forward(input, dims);
+        let attend = move |attention: &Attention, input| attention.forward(input, dims, starts.clone());
         let attended = selective(&self.attention, self.attention_norm.forward(residual.clone()), attend);
         let residual = residual + attended;
         let fed = feed_forward(&self.mlp, self.mlp_norm.forward(residual.clone()), Mlp::forward);
@@ -122,19 +122,13 @@ impl Block {
     }
 }
 
-impl Stage for Block {
-    type Input = Tensor<3>;
-    type Output = Tensor<3>;
-
-    fn forward(&self, input: Tensor<3>) -> Tensor<3> {
-        block(self, input, Self::compute)
-    }
-}
-
 impl Attention {
     /// Applies the self-attention of a block to activations `[batch x length, width]` and returns activations of the
     /// same shape. The second argument is the array of the sizes batch, length and width.
-    fn forward(&self, input: Tensor<2>, [batch, length, _]: [usize; 3]) -> Tensor<2> {
+    ///
+    /// Positions count from the start of the sample, also within documents: a rotary embedding turns queries and keys so
+    /// that a score depends on their distance alone, and all keys that a query sees are in its document.
+    fn forward(&self, input: Tensor<2>, [batch, length, _]: [usize; 3], starts: Option<Tensor<2, Int>>) -> Tensor<2> {
         let size = 2 * self.angles.frequencies().len();
         let normalised = |part: Tensor<2>, norm: &Option<RmsNorm>| match norm {
             Some(norm) => {
@@ -152,7 +146,7 @@ impl Attention {
         let value = self.value.forward(input);
         let columns = value.dims()[1];
         let joined = Tensor::cat(vec![query, key, value.reshape([batch, length, columns])], 2);
-        self.output.forward(rows(self.cache.attend(joined, self.heads)))
+        self.output.forward(rows(self.cache.attend(joined, self.heads, starts)))
     }
 }
 

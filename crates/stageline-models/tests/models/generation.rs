@@ -3,19 +3,19 @@
 
 use burn::tensor::{Device, TensorData};
 use stageline::{Pipeline, Recompute};
-use stageline_models::{GenerationError, LanguageModel, Logits, Sampling, Tokens};
+use stageline_models::{GenerationError, LanguageModel, Logits, Samples, Sampling, Tokens};
 
 use crate::toy::{configurations, logits, new, pipeline, plain};
 
 const NEW: usize = 20;
 
 /// Returns the 20 tokens that continue a prompt greedily, each from a forward of the whole text without a cache.
-fn by_whole_forwards(pipeline: &mut Pipeline<Tokens, Logits, Tokens>, prompt: &[u32]) -> Vec<u32> {
+fn by_whole_forwards(pipeline: &mut Pipeline<Samples, Logits, Tokens>, prompt: &[u32]) -> Vec<u32> {
     let mut text = prompt.to_vec();
     for _ in 0..NEW {
         let numbers: Vec<_> = text.iter().map(|token| *token as i32).collect();
         let input = Tokens::from_data(TensorData::new(numbers, [1, text.len()]), &Device::flex());
-        let logits = pipeline.infer(input).unwrap().slice_dim(1, text.len() - 1..text.len());
+        let logits = pipeline.infer((input, None)).unwrap().slice_dim(1, text.len() - 1..text.len());
         let logits: Vec<_> = logits.into_data().iter::<f32>().collect();
         let best = (0..logits.len()).reduce(|best, token| if logits[token] > logits[best] { token } else { best });
         text.push(best.unwrap() as u32);

@@ -2,6 +2,7 @@
 //! `scripts/transformers-parity.py` compares the values of the layers with the Transformers library.
 
 mod before_training;
+mod documents;
 mod folders;
 mod generation;
 mod seeds;

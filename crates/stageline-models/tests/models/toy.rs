@@ -7,7 +7,7 @@ use burn::tensor::{Device, TensorData};
 use serde_json::{Value, json};
 use stageline::schedule::schedule_named;
 use stageline::{Batch, Cut, Pipeline, Recompute, StageConfig};
-use stageline_models::{LanguageModel, Logits, Tokens};
+use stageline_models::{LanguageModel, Logits, Samples, Tokens};
 
 pub const VOCABULARY: usize = 37;
 
@@ -48,7 +48,7 @@ pub fn pipeline(
     model: &LanguageModel,
     cut: &str,
     (schedule, recompute): (&str, Recompute),
-) -> Pipeline<Tokens, Logits, Tokens> {
+) -> Pipeline<Samples, Logits, Tokens> {
     let cut: Cut = cut.parse().unwrap();
     let config = || StageConfig::new(Device::flex(), AdamWConfig::new().init(), 1e-2).recompute(recompute);
     let configs = (0..cut.stages()).map(|_| config());
@@ -58,7 +58,7 @@ pub fn pipeline(
 }
 
 /// Builds a pipeline of a model in two stages, under 1F1B and without recomputation.
-pub fn plain(model: &LanguageModel) -> Pipeline<Tokens, Logits, Tokens> {
+pub fn plain(model: &LanguageModel) -> Pipeline<Samples, Logits, Tokens> {
     pipeline(model, "0,3", ("1f1b", Recompute::Nothing))
 }
 
@@ -68,11 +68,11 @@ pub fn tokens(step: usize, rows: usize, length: usize) -> Tokens {
     Tokens::from_data(TensorData::new(tokens.collect::<Vec<_>>(), [rows, length]), &Device::flex())
 }
 
-pub fn batch(step: usize) -> Batch<Tokens, Tokens> {
-    Batch::new(tokens(step, 6, 9), tokens(step + 1, 6, 9))
+pub fn batch(step: usize) -> Batch<Samples, Tokens> {
+    Batch::new((tokens(step, 6, 9), None), tokens(step + 1, 6, 9))
 }
 
 /// Returns the bits of the logits that a pipeline infers for a fixed input.
-pub fn logits(pipeline: &mut Pipeline<Tokens, Logits, Tokens>) -> Vec<u32> {
-    pipeline.infer(tokens(3, 4, 11)).unwrap().into_data().iter::<f32>().map(f32::to_bits).collect()
+pub fn logits(pipeline: &mut Pipeline<Samples, Logits, Tokens>) -> Vec<u32> {
+    pipeline.infer((tokens(3, 4, 11), None)).unwrap().into_data().iter::<f32>().map(f32::to_bits).collect()
 }

@@ -93,7 +93,8 @@ pub trait Kernels: Products {
     ) -> FloatTensor<Self>;
 
     /// Computes the cross-entropy of logits `[rows, classes]` with target classes `[rows]`, and returns its sum over
-    /// the rows, `[1]`, and a tensor that the backward needs.
+    /// the rows, `[1]`, and a tensor that the backward needs. Masked targets
+    /// ([`MASKED`](crate::kernels::masked_targets::MASKED)) add nothing.
     fn cross_entropy(logits: &FloatTensor<Self>, targets: &IntTensor<Self>) -> [FloatTensor<Self>; 2];
 
     /// Returns the gradient of the cross-entropy's logits, given the tensor that the forward kept for the backward and

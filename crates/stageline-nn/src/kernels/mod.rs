@@ -10,6 +10,7 @@
 //!   computed.
 //! - `attention_mask`: the keys that a query does not see, as masks.
 //! - `rotation`: the rotation of queries and keys by their positions, on every backend.
+//! - `masked_targets`: targets of the cross-entropy that do not count.
 //! - `variants`: the variants of operations that share a kernel.
 //! - `products`: the products of a linear layer and the gradient of an embedding, on every backend (`Products`).
 //! - `sum_of_squares`: the sum of squares of a tensor's elements, on every backend.
@@ -31,6 +32,7 @@ mod fused;
 mod gpu;
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 mod interface;
+pub(crate) mod masked_targets;
 pub(crate) mod products;
 #[cfg(feature = "remote")]
 pub mod remote;

@@ -5,15 +5,16 @@ use burn::tensor::{DType, FloatDType, Int, Tensor};
 
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::engine::of_their_backend;
+use crate::kernels::masked_targets::of_targets;
 
 /// Returns the cross-entropy of logits `[rows, classes]` with the target class of each row, `[rows]`: the sum over all
 /// rows in nats, `[1]`.
 ///
 /// The result is the negative sum of burn's `log_softmax` at the targets, in f32 for logits in bf16 or f16. On the
-/// host, the loss is one operation of the autodiff graph.
+/// host, the loss is one operation of the autodiff graph. A row with the target [`MASKED`](crate::MASKED) adds nothing.
 ///
 /// # Panics
-/// Panics if the numbers of targets and rows differ, or, on the CPU, if a target is not a class.
+/// Panics if the numbers of targets and rows differ, or, on the CPU, if a target is neither a class nor masked.
 pub fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
     let ([rows, _], [given]) = (logits.dims(), targets.dims());
     assert_eq!(rows, given, "there are {rows} rows of logits, and {given} targets");
@@ -25,7 +26,7 @@ pub fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
     if let Some(sum) = of_their_backend!(one::cross_entropy, &logits, &targets) {
         return sum;
     }
-    -log_softmax(logits, 1).gather(1, targets.unsqueeze_dim(1)).sum()
+    -of_targets(log_softmax(logits, 1), targets).sum()
 }
 
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
@@ -88,6 +89,7 @@ mod one {
 #[cfg(feature = "flex")]
 mod tests {
     use super::*;
+    use crate::kernels::masked_targets::MASKED;
     use burn::tensor::{Device, Distribution, TensorData};
 
     #[test]
@@ -115,6 +117,32 @@ mod tests {
             gradient.iter().zip(&exact_gradient).map(|(found, exact)| (found - exact).abs()).fold(0.0, f64::max);
         println!("the loss is off by {:.1e} of it, gradients by {apart:.1e}", (loss / exact - 1.0).abs());
         assert!((loss / exact - 1.0).abs() < 1e-6 && apart < 1e-6, "{loss} {exact} {apart}");
+    }
+
+    #[test]
+    fn masked_rows_add_nothing_to_the_loss_and_have_no_gradient() {
+        let device = Device::flex();
+        let logits = Tensor::<2>::from_floats([[0.3, -1.7, 2.5], [4.1, 0.9, 7.0], [1.2, 0.2, -0.6]], &device);
+        let both = |logits: Tensor<2>, targets: &[i64]| {
+            let targets = Tensor::<1, Int>::from_data(TensorData::new(targets.to_vec(), [targets.len()]), &device);
+            let leaf = logits.autodiff().require_grad();
+            let loss = cross_entropy(leaf.clone(), targets.autodiff());
+            let gradients = loss.clone().backward();
+            let gradient = leaf.grad(&gradients).unwrap().cast(FloatDType::F64).into_data();
+            (loss.into_scalar::<f64>(), gradient.iter::<f64>().collect::<Vec<_>>())
+        };
+        // The kernels take f32, and burn's own operations f64.
+        for dtype in [FloatDType::F32, FloatDType::F64] {
+            let logits = logits.clone().cast(dtype);
+            let (loss, gradient) = both(logits.clone(), &[2, MASKED, 0]);
+            let others = logits.select(0, Tensor::from_ints([0, 2], &device));
+            let (expected, gradient_of_others) = both(others, &[2, 0]);
+            assert!((loss - expected).abs() < 1e-6 && expected > 0.1, "{loss} and not {expected}");
+            assert_eq!(gradient[3..6], [0.0; 3]);
+            for (found, expected) in gradient[..3].iter().chain(&gradient[6..]).zip(&gradient_of_others) {
+                assert!((found - expected).abs() < 1e-6, "{found} and not {expected}");
+            }
+        }
     }
 
     #[test]

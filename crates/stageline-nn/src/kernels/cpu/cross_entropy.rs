@@ -8,6 +8,7 @@ use rayon::prelude::*;
 
 use super::numbers::{numbers, of_pairs, pairs};
 use super::wide::{exp_from_below, sum, wide};
+use crate::kernels::masked_targets::MASKED;
 
 /// The number of rows of logits for which one CPU core computes the cross-entropy or its gradient at a time.
 const ROWS: usize = 64;
@@ -43,20 +44,24 @@ pub fn gradient_of_logits(
     FloatTensor::<Flex>::from_data(TensorData::new(output, shape))
 }
 
-/// Returns the targets of the cross-entropy as class indices; panics if a target is not one of the `classes` classes.
-fn classes_of(targets: &IntTensor<Flex>, classes: usize) -> Vec<usize> {
+/// Returns the targets of the cross-entropy as class indices, `None` for masked targets; panics if another target is not
+/// one of the `classes` classes.
+fn classes_of(targets: &IntTensor<Flex>, classes: usize) -> Vec<Option<usize>> {
     let targets = Tensor::<1, Int>::from_primitive::<Flex>(targets.clone()).into_data();
     let class = |target: i64| {
         let class = usize::try_from(target).ok().filter(|class| *class < classes);
-        class.unwrap_or_else(|| panic!("target {target} is not one of the {classes} classes"))
+        assert!(class.is_some() || target == MASKED, "target {target} is not one of the {classes} classes");
+        class
     };
     targets.iter::<i64>().map(class).collect()
 }
 
 wide! {
-    // Computes the loss of each row in f64, and the two numbers of each row that the backward needs.
-    fn of_rows(rows: &[f32], targets: &[usize], classes: usize, scales: &mut [[f32; 2]], losses: &mut [f64]) {
+    // Computes the loss of each row in f64, and the two numbers of each row that the backward needs; all are 0 before,
+    // and stay so in masked rows.
+    fn of_rows(rows: &[f32], targets: &[Option<usize>], classes: usize, scales: &mut [[f32; 2]], losses: &mut [f64]) {
         for ((row, &target), (scale, loss)) in rows.chunks_exact(classes).zip(targets).zip(scales.iter_mut().zip(losses)) {
+            let Some(target) = target else { continue };
             let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
             let total = sum(row, |_, logit| exp_from_below(logit - most));
             *scale = [most, 1.0 / total];
@@ -66,9 +71,13 @@ wide! {
 }
 
 wide! {
-    // Replaces each row of logits by its gradient: upstream x (softmax - one-hot target).
-    fn to_logits(rows: &mut [f32], scales: &[[f32; 2]], targets: &[usize], classes: usize, upstream: f32) {
+    // Replaces each row of logits by its gradient: upstream x (softmax - one-hot target), and 0 in masked rows.
+    fn to_logits(rows: &mut [f32], scales: &[[f32; 2]], targets: &[Option<usize>], classes: usize, upstream: f32) {
         for (row, (&[most, share], &target)) in rows.chunks_exact_mut(classes).zip(scales.iter().zip(targets)) {
+            let Some(target) = target else {
+                row.fill(0.0);
+                continue;
+            };
             row.iter_mut().for_each(|logit| *logit = upstream * share * exp_from_below(*logit - most));
             row[target] -= upstream;
         }

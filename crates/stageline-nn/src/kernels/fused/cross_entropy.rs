@@ -6,12 +6,13 @@ use burn::tensor::{Int, Tensor};
 
 use super::table::is_at;
 use super::{as_given, wide};
+use crate::kernels::masked_targets::{is_masked, of_targets};
 
 /// Returns the cross-entropy of logits `[rows, classes]` summed over rows, `[1]`, and the log-likelihood of every class
 /// for each row, `[rows, classes]`.
 pub(crate) fn summed(logits: Tensor<2>, targets: Tensor<1, Int>) -> (Tensor<1>, Tensor<2>) {
     let likelihoods = log_softmax(wide(logits), 1);
-    (-likelihoods.clone().gather(1, targets.unsqueeze_dim(1)).sum(), likelihoods)
+    (-of_targets(likelihoods.clone(), targets).sum(), likelihoods)
 }
 
 /// Returns the gradient of the cross-entropy's logits, `[rows, classes]`, given the log-likelihoods of the classes and
@@ -22,8 +23,10 @@ pub(crate) fn to_logits(
     targets: Tensor<1, Int>,
     gradient: Tensor<1>,
 ) -> Tensor<2> {
-    let is_target = as_given(is_at(targets, likelihoods.dims()[1]), &likelihoods);
-    as_given((likelihoods.exp() - is_target) * wide(gradient).unsqueeze(), logits)
+    let shape = likelihoods.dims();
+    let masked = is_masked(targets.clone()).expand(shape);
+    let is_target = as_given(is_at(targets, shape[1]), &likelihoods);
+    as_given(((likelihoods.exp() - is_target) * wide(gradient).unsqueeze()).mask_fill(masked, 0.0), logits)
 }
 
 #[cfg(test)]
@@ -33,11 +36,12 @@ mod tests {
 
     use super::super::checks::{derived, in_all, near, random};
     use super::*;
+    use crate::kernels::masked_targets::MASKED;
 
     #[test]
     fn cross_entropy_matches_f64() {
         let (logits, upstream) = (random([20, 9]), random([1]));
-        let targets: Vec<_> = (0..20_i64).map(|row| row * 5 % 9).collect();
+        let targets: Vec<_> = (0..20_i64).map(|row| if row % 6 == 4 { MASKED } else { row * 5 % 9 }).collect();
         let targets = Tensor::<1, Int>::from_data(TensorData::new(targets, [20]), &Device::flex());
         let targets = targets.cast(IntDType::I64);
         in_all(&logits, |logits, bound| {

@@ -1,0 +1,117 @@
+//! Batches of rows of tokens, and the documents that share a row ([`Documents`]).
+
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use clap::ValueEnum;
+use stageline::nn::MASKED;
+use stageline::{Batch, SharedInput};
+use stageline_data::TokenFile;
+
+/// The tokens of a language model's input, or its targets: token ids, `[samples, length]`.
+pub(crate) type Tokens = Tensor<2, Int>;
+
+/// The input of a language model: token ids, `[samples, length]`, and if the documents of a sample are separate, for
+/// every token the position in its sample at which its document begins. It is the input of the models of
+/// `stageline-models`.
+pub type TokenSamples = (Tensor<2, Int>, Option<SharedInput<Tensor<2, Int>>>);
+
+/// The treatment of several documents in one sample, which a window of a text may have.
+///
+/// A window may begin or end within a document. The part of the document that is in the window is then a document.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Documents {
+    /// A sample is trained on as one text: attention does not stop at the ends of documents, positions count from the
+    /// start of the sample, and the last token of a document has the first token of the next one as its target.
+    #[default]
+    Joined,
+    /// Each document of a sample is trained on as if it were alone: attention stays within documents, positions count
+    /// from the start of the document, and the first token of a document is no target.
+    ///
+    /// This is the convention of the Transformers library for packed samples, [`DataCollatorWithFlattening`]: its
+    /// `position_ids` restart at 0 for every sequence, and the first label of every sequence is -100.
+    ///
+    /// [`DataCollatorWithFlattening`]: https://huggingface.co/docs/transformers/main_classes/data_collator#transformers.DataCollatorWithFlattening
+    Separate,
+}
+
+impl Documents {
+    /// Returns the starts of the documents of a window of a text, which has `length` tokens and begins at `position`:
+    /// for every token, the position in the window at which its document begins. Returns `None` if the documents of a
+    /// sample are joined.
+    pub(crate) fn starts(self, tokens: &TokenFile, position: u64, length: usize) -> Option<Vec<usize>> {
+        let start = |at| tokens.document_start(at).saturating_sub(position) as usize;
+        (self == Self::Separate).then(|| (position..position + length as u64).map(start).collect())
+    }
+}
+
+/// Returns a batch that is made from rows of tokens of equal length. The input has all tokens of each row but the last,
+/// and the targets all but the first; both are `[rows, length - 1]`. With `starts`, the position at which the document
+/// of each token in each row begins, first tokens of documents are masked in the targets.
+pub(crate) fn batch(rows: &[Vec<u32>], starts: Option<&[Vec<usize>]>) -> Batch<TokenSamples, Tokens> {
+    let shape = [rows.len(), rows[0].len() - 1];
+    let input = rows.iter().flat_map(|row| &row[..shape[1]]).map(|token| *token as i32);
+    let target = |row: usize, at: usize| match starts {
+        Some(starts) if starts[row][at] == at => MASKED as i32,
+        _ => rows[row][at] as i32,
+    };
+    let targets = (0..shape[0]).flat_map(|row| (1..=shape[1]).map(move |at| (row, at)));
+    let targets = tensor(targets.map(|(row, at)| target(row, at)), shape);
+    let starts = starts.map(|starts| {
+        let starts = starts.iter().flat_map(|row| &row[..shape[1]]).map(|start| *start as i32);
+        SharedInput::new(tensor(starts, shape))
+    });
+    Batch::new((tensor(input, shape), starts), targets)
+}
+
+/// Returns numbers such as token ids as a tensor on the device of batches.
+pub(crate) fn tensor(numbers: impl Iterator<Item = i32>, shape: [usize; 2]) -> Tokens {
+    Tokens::from_data(TensorData::new(numbers.collect::<Vec<_>>(), shape), &host())
+}
+
+/// Returns the device on which the tensors of a batch are created: the CPU with the crate's feature `flex`, and
+/// otherwise burn's default device.
+fn host() -> Device {
+    #[cfg(feature = "flex")]
+    {
+        Device::flex()
+    }
+    #[cfg(not(feature = "flex"))]
+    Device::default()
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use stageline_data::{Bytes, TokenOptions, prepare};
+
+    use super::*;
+    use crate::data::Data;
+    use crate::tokens::TokenWindows;
+
+    /// Tests windows of the alphabet, which four documents share: with separate documents, starts and targets are those
+    /// that the letters tell.
+    #[test]
+    fn separate_documents_begin_anew_and_their_first_tokens_are_no_targets() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("alphabet.jsonl");
+        let lines = ["abc", "defgh", "i", "jklmnopqrstuvwxyz"].map(|text| format!("{{\"text\": \"{text}\"}}\n"));
+        std::fs::write(&path, lines.concat()).unwrap();
+        let options = TokenOptions { folder: Some(folder.path().join("tokens")), ..TokenOptions::default() };
+        let windows = TokenWindows::new(prepare(&path, &Bytes, &options).unwrap(), 6, 0.0, 3).unwrap();
+        let windows = windows.documents(Documents::Separate);
+        let is_first = |letter: i64| b"adij".iter().any(|first| i64::from(*first) == letter);
+        let numbers = |tokens: Tokens| tokens.into_data().iter::<i64>().collect::<Vec<_>>();
+        let mut masked = 0;
+        let pieces = |step| windows.batch(step, 2).unwrap().into_micro_batches(2).unwrap();
+        for ((input, starts), targets) in (0..20).flat_map(pieces) {
+            let (letters, starts, targets) = (numbers(input), numbers(starts.unwrap().get()), numbers(targets));
+            for at in 0..6 {
+                let start = (0..=at).rev().find(|at| is_first(letters[*at])).unwrap_or(0);
+                let next = letters[at] + 1;
+                let target = if is_first(next) { MASKED } else { next };
+                assert_eq!((starts[at], targets[at]), (start as i64, target), "{letters:?} at {at}");
+                masked += usize::from(target == MASKED);
+            }
+        }
+        assert!(masked > 10, "{masked}");
+    }
+}
