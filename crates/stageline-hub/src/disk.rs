@@ -67,9 +67,9 @@ pub fn read_file(path: impl AsRef<Path>, most: u64) -> Result<Vec<u8>, FolderErr
 
 /// Reads the rest of an open file. At most `most` bytes, and one more to detect a longer file, are read; a longer file
 /// is an error. `path` names the file in errors.
-fn read_at_most(mut file: File, path: &Path, most: u64) -> Result<Vec<u8>, FolderError> {
+fn read_at_most(file: File, path: &Path, most: u64) -> Result<Vec<u8>, FolderError> {
     let mut bytes = Vec::new();
-    file.by_ref().take(most.saturating_add(1)).read_to_end(&mut bytes).map_err(FolderError::read(path))?;
+    (&file).take(most.saturating_add(1)).read_to_end(&mut bytes).map_err(FolderError::read(path))?;
     if bytes.len() as u64 <= most {
         return Ok(bytes);
     }
