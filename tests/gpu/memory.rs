@@ -3,10 +3,10 @@
 use std::fs;
 
 use burn::optim::AdamWConfig;
-use example_gpt::model::{costs, gpt};
 use serde_json::Value;
 use stageline::schedule::OneFOneB;
 use stageline::{DeviceMemory, Recompute, StageConfig};
+use stageline_gpt::model::{costs, gpt};
 use stageline_workspace::own_process::ran_in_a_process_of_its_own;
 use stageline_workspace::runs::Place;
 

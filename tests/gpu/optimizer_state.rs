@@ -3,10 +3,10 @@
 
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
-use example_gpt::model::{Bytes, Logits, costs, gpt};
 use stageline::checkpoint::Checkpoint;
 use stageline::schedule::OneFOneB;
 use stageline::{DeviceMemory, Lever, MemoryEstimate, OptimizerState, Pipeline, StageConfig};
+use stageline_gpt::model::{Bytes, Logits, costs, gpt};
 use stageline_workspace::own_process::ran_in_a_process_of_its_own;
 
 use crate::{SMALL, batch_of, open};
