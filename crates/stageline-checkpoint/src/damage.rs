@@ -36,7 +36,7 @@ pub enum Damage {
     /// The operating system refuses to read a file of the checkpoint; the field is its error.
     #[error("cannot be read: {}", Printable::new(.0.to_string()))]
     Io(io::Error),
-    /// A file of the checkpoint has another length than the manifest lists for it.
+    /// The length of a checkpoint file differs from the length that the manifest lists for it.
     #[error("has {found} bytes, but the manifest lists {expected}")]
     Size {
         /// The length on disk, in bytes, of the checkpoint file whose length differs from that in the manifest.
@@ -75,7 +75,7 @@ pub enum Damage {
     /// The manifest of the checkpoint lists a file, but places no tensor of the checkpoint in it.
     #[error("lists the file `{}`, to which no tensor belongs", Printable::new(file))]
     Foreign {
-        /// The name of the file that the manifest of the checkpoint lists without a tensor in it.
+        /// The name of the file that the manifest of the checkpoint lists, although it places no tensor in this file.
         file: String,
     },
     /// The manifest of the checkpoint lists a file twice.

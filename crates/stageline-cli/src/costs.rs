@@ -8,8 +8,8 @@ use clap::Args;
 use stageline_schedule::{Costs, Memory, StageCost, StageMemory, Transfers};
 
 /// The flags for the costs of stages. Each cost is a comma-separated list: one entry for all stages, one for each of P
-/// stages, or one for each of P x V chunks (V parts of every stage). Times of a whole stage are divided evenly among
-/// its V chunks; latencies, bytes and bandwidths are not divided.
+/// stages, or one for each of P x V chunks. A schedule with V chunks per worker cuts every stage into V chunks. Times
+/// of a whole stage are divided evenly among its chunks; latencies, bytes and bandwidths are not divided.
 #[derive(Args)]
 pub(crate) struct CostFlags {
     /// Time of a stage's forward of one micro-batch, in ms; a comma-separated list gives each stage its own
@@ -43,8 +43,8 @@ pub(crate) struct CostFlags {
 }
 
 /// The flags for the memory of stages, in bytes. The memory of a micro-batch is a comma-separated list: one entry for
-/// all stages, one for each of P stages, or one for each of P x V chunks (V parts of every stage). The memory of a
-/// whole stage is divided evenly among its V chunks.
+/// all stages, one for each of P stages, or one for each of P x V chunks. A schedule with V chunks per worker cuts
+/// every stage into V chunks, and the memory of a whole stage is divided evenly among its chunks.
 #[derive(Args)]
 pub(crate) struct MemoryFlags {
     /// Bytes of activations that a stage keeps for one micro-batch, from its forward to its backward

@@ -32,8 +32,8 @@ pub(crate) struct Report {
     span_ms: f64,
     /// The bubble of the simulated step: the idle share of the total stage time (workers x step time), from 0 to 1.
     bubble_total: f64,
-    /// The bubble by span (arXiv:2401.10241), from 0 to 1: the share of the longest span in which the busiest worker is
-    /// idle. A worker's span is the time from its first forward or backward to its last.
+    /// The bubble by span (arXiv:2401.10241), from 0 to 1: 1 minus the compute time of the busiest worker divided by
+    /// the longest span. A worker's span is the time from its first forward or backward to its last.
     bubble_span: f64,
     /// A lower bound on the step time, in ms, of any plan with the same costs, memory limit and placement of stages on
     /// workers.

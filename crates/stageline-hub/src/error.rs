@@ -144,9 +144,9 @@ pub enum FolderError {
         Printable::new(second)
     )]
     Twice {
-        /// The path of the model folder with the two weights files.
+        /// The path of the model folder in which two weights files have a tensor of the same name.
         path: PathBuf,
-        /// The name of the tensor that both weights files have.
+        /// The name of the tensor that two weights files of the folder have.
         tensor: String,
         /// The name of one of the two weights files that have a tensor of the same name.
         first: String,
@@ -164,7 +164,7 @@ pub enum FolderError {
         /// The names of the most similar tensors in the folder, at most three, the nearest first.
         similar: Vec<String>,
     },
-    /// A tensor of a weights file has another shape than the model expects.
+    /// The shape of a tensor in a weights file differs from the shape that the model expects.
     #[error(
         "{} has the tensor `{}` with the shape {}, but the model expects {}; check that config.json belongs to these \
          weights",

@@ -1,4 +1,5 @@
-//! Limits to the numbers of a configuration, so that a wrong file is an error before memory is allocated.
+//! Checks the numbers in a model's configuration against limits, so that a wrong file is an error before memory is
+//! allocated.
 
 /// The largest length in bytes of the configuration of a new model, so that a wrong file is an error before it fills
 /// the memory.

@@ -40,8 +40,8 @@ impl Identity {
         Self { data, seed, batch_size, settings }
     }
 
-    /// Checks that this run may resume a checkpoint. Both must have the same data, seed and batch size, and the
-    /// checkpoint must not have completed more than `steps` steps, after which this run ends.
+    /// Checks that this run may resume a checkpoint. The run and the checkpoint must have the same data, seed and batch
+    /// size. The run ends after `steps` steps, so the checkpoint must not have completed more.
     ///
     /// # Errors
     /// Returns an error if the data, the seed or the batch size differ from those in the checkpoint, or the checkpoint

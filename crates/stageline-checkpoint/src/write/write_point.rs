@@ -48,8 +48,8 @@ pub enum WritePoint {
     /// The point of a checkpoint's save just before the save undoes the rename of the new checkpoint, because the new
     /// name could not be made durable.
     UndoRename,
-    /// The point of a checkpoint's save just before the save makes the undone rename of the new checkpoint durable, and
-    /// then removes its temporary folder.
+    /// The point of a checkpoint's save just before the save makes the reversal of the new checkpoint's rename durable.
+    /// After that, the save removes the checkpoint's temporary folder.
     SyncUndo,
     /// The point of a checkpoint's save just before the save renames an old checkpoint to a temporary name. The old
     /// checkpoint's files are removed after that.

@@ -147,13 +147,11 @@ pub enum TokenError {
     /// An option of the token files, or the share of tokens to hold out for validation, is outside its range.
     #[error("{name} is {value}; it must be {allowed}")]
     OutOfRange {
-        /// The name of the option of token files that is out of range, or `held_out` for the share of tokens to hold
-        /// out.
+        /// The name of the option whose value is out of range, or `held_out` for the share of tokens to hold out.
         name: &'static str,
-        /// The value, as text, of the option of token files, or of the share to hold out, that is out of range.
+        /// The value that is out of range, as text.
         value: String,
-        /// The range of valid values, in words, for the option of token files, or the share to hold out, that is out of
-        /// range.
+        /// The range of valid values for the option or the share to hold out, in words.
         allowed: String,
     },
     /// There is no default folder for token files, because neither `XDG_CACHE_HOME` nor a home folder is set.

@@ -13,7 +13,7 @@
 //! | key, see `cache_key` | 32 |
 //! | SHA-256 of the tokens and of the ends of the documents | 32 |
 //! | tokens | width each |
-//! | ends of the documents: the number of tokens up to and with each document | 8 each |
+//! | ends of the documents: the number of tokens before the end of each document | 8 each |
 //! | SHA-256 of the header, which is all before the tokens, and of the ends | 32 |
 
 /// The first bytes of every token file.

@@ -1,5 +1,5 @@
-//! The configuration of Llama and its relatives, as `config.json` has it. A relative is a configuration of the same
-//! layers.
+//! The configuration of Llama, and of families that are built from the same layers (Mistral, Qwen2, Qwen3), as
+//! `config.json` has it.
 
 use serde::Deserialize;
 use serde_json::{Value, json};

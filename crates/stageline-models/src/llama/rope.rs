@@ -27,7 +27,8 @@ pub struct Rope {
 
 /// The fields of `config.json` that determine the frequencies of the rotary embedding together with those in [`Rope`].
 pub struct Around {
-    /// The base of the rotary embedding's frequencies, wherever the configuration file has it.
+    /// The base of the rotary embedding's frequencies, from the object `rope_scaling` or `rope_parameters` of
+    /// `config.json`, or else from its top level.
     pub rope_theta: Option<f64>,
     pub partial_rotary_factor: Option<f64>,
     /// The longest sequence, in tokens, that the model with the rotary embedding is made for.

@@ -116,7 +116,7 @@ pub fn put_off_any<const N: usize, F: FnOnce(&mut Sum) + Send + 'static>(
 /// Returns the id of a parameter if a layer may defer its gradient. `value` is the tensor that the layer's forward used
 /// as the value of the parameter.
 ///
-/// Returns `None` if the parameter is frozen, or if its value is another tensor than the parameter's own (LoRA and other
+/// Returns `None` if the parameter is frozen, or if its value is not the parameter's own tensor (LoRA and other
 /// reparameterisations), because only the autodiff graph can derive the gradients of the tensors behind that value.
 pub fn may_put_off<const D: usize>(param: &Param<Tensor<D>>, value: &Tensor<D>) -> Option<ParamId> {
     (value.is_require_grad() && are_one_node(value, &param.base())).then_some(param.id)

@@ -17,7 +17,7 @@ thread_local! {
     /// The closures that the forwards of the running step on this thread passed to [`after_step`], such as updates of
     /// running statistics.
     static EFFECTS: RefCell<Vec<Effect>> = const { RefCell::new(Vec::new()) };
-    /// The closures (such as updates of running statistics) that [`keep`] set apart at the end of the last step, until
+    /// The closures of the last step (such as updates of running statistics), which [`keep`] stored for the time until
     /// the step is committed or rolled back.
     static KEPT: RefCell<Vec<Effect>> = const { RefCell::new(Vec::new()) };
 }
@@ -35,21 +35,21 @@ pub fn after_step(effect: impl FnOnce() + 'static) {
     EFFECTS.with_borrow_mut(|effects| effects.push(Box::new(effect)));
 }
 
-/// Sets apart the effects (such as updates of running statistics) that forwards of the current step passed to
-/// [`after_step`], until the step is committed or rolled back, so that the next step collects its own effects. Effects
-/// of an earlier step that are still set apart are dropped.
+/// Stores the effects (such as updates of running statistics) that forwards of the current step passed to
+/// [`after_step`] until the step is committed or rolled back, so that the next step collects its own effects. Effects
+/// of an earlier step that are still stored are dropped.
 pub fn keep() {
     drop(KEPT.replace(EFFECTS.take()));
 }
 
-/// Drops the effects (such as updates of running statistics) that [`keep`] set apart, because their step is rolled back
-/// or skipped.
+/// Drops the effects (such as updates of running statistics) that [`keep`] stored, because their step is rolled back or
+/// skipped.
 pub fn forget_kept() {
     drop(KEPT.take());
 }
 
-/// Runs the effects (such as updates of running statistics) that [`keep`] set apart at the end of a step, because this
-/// step is now committed (can no longer be rolled back).
+/// Runs the effects (such as updates of running statistics) that [`keep`] stored, because their step is now committed
+/// (can no longer be rolled back).
 pub fn do_kept() {
     KEPT.take().into_iter().for_each(|effect| effect());
 }

@@ -52,8 +52,8 @@ mod one {
         logits: FloatTensor<B>,
         targets: IntTensor<B>,
         /// The second output of [`Kernels::cross_entropy`], from which the backward computes the softmax of each row of
-        /// logits: the log-likelihoods of all classes, or the largest logit and the reciprocal of the sum of
-        /// exponentials.
+        /// logits: the log-likelihoods of all classes, or the largest logit and the reciprocal of the sum over the
+        /// classes of exp(logit - largest logit).
         kept: FloatTensor<B>,
     }
 

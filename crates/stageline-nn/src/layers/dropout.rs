@@ -103,8 +103,8 @@ mod tests {
         Samples { step, first, count }.during(|| dropout.forward(ones)).into_data().iter::<f32>().collect()
     }
 
-    /// Tests that the random number generators of dropout differ by layer, step and sample, and from that of a data
-    /// sampler with the same seed.
+    /// Tests that dropout has different random numbers for every layer, step and sample, and that all of them differ
+    /// from the random numbers of a data sampler with the same seed.
     #[test]
     fn random_streams_differ_by_purpose_layer_step_and_sample() {
         let first = |mut random: ChaCha8Rng| [random.next_u64(), random.next_u64()];

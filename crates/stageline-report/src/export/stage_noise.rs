@@ -18,10 +18,10 @@ impl StageNoise {
         Self::default()
     }
 
-    /// Adds the estimates of a step, and returns two tags with their values for each stage: the noise scale of this step
-    /// alone (`noise scale of stage 0/of the step`), and that of the last 9 measured steps together
-    /// (`noise scale of stage 0/smoothed`), both as a weight of targets (in most models, a number of tokens). A noise
-    /// scale that the noise hides, because the squared norm is not above 0, is left out.
+    /// Adds the estimates of a step, and returns two tags with their values for each stage: the noise scale of this
+    /// step alone (`noise scale of stage 0/of the step`), and that of the last 9 measured steps together (`noise scale
+    /// of stage 0/smoothed`). Both are the loss weight of a batch (in most models, a number of tokens). A noise scale
+    /// is left out if the estimated squared norm of the gradient is not above 0.
     pub fn add(&mut self, noise: &Noise) -> Vec<(String, f64)> {
         self.latest.push_back(noise.stages.clone());
         if self.latest.len() > WINDOW {
@@ -97,7 +97,7 @@ mod tests {
         };
         let (mut file, mut stages) = (Vec::new(), StageNoise::new());
         let mut board = TensorBoard::new(&mut file, 0.0).unwrap();
-        // In the second step the noise hides the gradient of stage 1.
+        // In the second step the squared norm of stage 1 is not above 0.
         let steps = [[estimate(2.0, 8.0), estimate(1.0, 10.0)], [estimate(1.0, 16.0), estimate(-0.5, 15.0)]];
         for (step, estimates) in steps.into_iter().enumerate() {
             let figures = stages.add(&noise(estimates));

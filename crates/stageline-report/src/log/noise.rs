@@ -1,11 +1,11 @@
 //! The noise scale of the gradient over the steps of a run ([`NoiseScales`]), from the estimates of its measured steps.
 //!
-//! *Window.* The estimates of one step are too rough for a ratio. The noise scale at a measured step is therefore the mean
-//! of the variances over the mean of the squared norms in a window of 9 measured steps: the step itself and 4
-//! on each side, fewer at both ends of the run. The window is short because the squared norm falls by orders of
-//! magnitude at the start of a training, where a mean over more steps would be that of the first ones. If the mean of the
-//! squared norms is not above 0, the noise hides the gradient there, and the noise scale counts as infinite. A step that
-//! was not measured has the noise scale of the nearest one that was.
+//! *Window.* The estimates of one step are too rough for a ratio. The noise scale at a measured step is therefore the
+//! mean of the variances over the mean of the squared norms in a window of 9 measured steps: the step itself and 4 on
+//! each side, fewer at both ends of the run. The window is short because the squared norm falls by orders of magnitude
+//! at the start of a training, where a mean over more steps would be that of the first ones. If the mean of the squared
+//! norms is not above 0, the gradient cannot be told from its noise, and the noise scale counts as infinite. A step
+//! that was not measured has the noise scale of the nearest one that was.
 //!
 //! *Steps to a loss.* A step with a batch of B lowers the loss in proportion to 1 / (1 + N / B), where N is the noise
 //! scale at that time and the learning rate the best one for B (McCandlish et al., 2018,
@@ -23,8 +23,8 @@ pub(crate) const WINDOW: usize = 9;
 /// The smallest number of measured steps from which the noise scale of a run's gradient is computed.
 const FEWEST: usize = 4;
 
-/// The noise scale of the gradient at each step of a run that updated parameters: the weight of targets (in most
-/// models, the number of tokens) of the batch whose gradient has as much noise as signal.
+/// The noise scale of the gradient at each step of a run that updated parameters: the loss weight (in most models, the
+/// number of tokens) of the batch whose gradient has as much noise as signal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NoiseScales {
     of_steps: Vec<OfStep>,
@@ -34,8 +34,8 @@ pub struct NoiseScales {
 struct OfStep {
     /// The weight of the targets of a training step (in most models, their number of tokens).
     batch: f64,
-    /// The noise scale of the gradient at a training step, as a weight of targets; infinite if the noise hides the
-    /// gradient.
+    /// The noise scale of the gradient at a training step, as the loss weight of a batch (in most models, a number of
+    /// tokens); infinite if the estimated squared norm of the gradient is not above 0.
     scale: f64,
 }
 
@@ -63,7 +63,8 @@ pub enum NoNoise {
         /// The fewest steps with a measurement of the gradient noise from which the noise scale is computed.
         needed: usize,
     },
-    /// The averaged squared norm of the gradient is not above 0 in any window of the run, so its noise hides its size.
+    /// The averaged squared norm of the gradient is not above 0 in any window of the run, so the gradient cannot be
+    /// told from its noise.
     #[error(
         "the noise of the gradient hides its size in all {measured} steps that measured it; log a longer run, one with a smaller \
          --noise-every, or one with a larger --micro-batches"
@@ -79,7 +80,8 @@ impl RunLog {
     /// measured steps.
     ///
     /// # Errors
-    /// Returns [`NoNoise`] if too few steps measured the noise, or if the noise hides the gradient in all of them.
+    /// Returns [`NoNoise`] if too few steps measured the noise, or if the averaged squared norm of the gradient is not
+    /// above 0 at any of them.
     pub fn noise_scales(&self) -> Result<NoiseScales, NoNoise> {
         let updated: Vec<&Step> = self.steps.iter().filter(|step| step.gradient_norm.is_some()).collect();
         let estimates = updated.iter().enumerate().filter_map(|(at, step)| Some((at, step.noise.as_ref()?.total)));
@@ -116,16 +118,16 @@ impl NoiseScales {
         self.of_steps.iter().map(|step| step.worth(batch)).sum()
     }
 
-    /// Returns the median of the gradient's noise scale over the steps of the run, as a weight of targets; infinite if
-    /// the noise hides the gradient in half of the steps.
+    /// Returns the median of the gradient's noise scale over the steps of the run, as the loss weight of a batch (in
+    /// most models, a number of tokens); infinite if the noise scale is infinite at half of the steps.
     pub fn typical(&self) -> f64 {
         let mut scales: Vec<_> = self.of_steps.iter().map(|step| step.scale).collect();
         scales.sort_by(f64::total_cmp);
         scales.get(scales.len() / 2).copied().unwrap_or(f64::INFINITY)
     }
 
-    /// Returns the gradient's noise scale at the last step of the run, as a weight of targets; infinite if the noise
-    /// hides the gradient there.
+    /// Returns the gradient's noise scale at the last step of the run, as the loss weight of a batch (in most models, a
+    /// number of tokens); infinite if the averaged squared norm of the gradient is not above 0 there.
     pub fn last(&self) -> f64 {
         self.of_steps.last().map_or(f64::INFINITY, |step| step.scale)
     }
@@ -143,8 +145,8 @@ impl OfStep {
 }
 
 impl SignalAndNoise {
-    /// Returns the gradient's noise scale, as a weight of targets, from the estimates of several steps; `None` if the
-    /// mean squared norm is not above 0, or there is no estimate.
+    /// Returns the gradient's noise scale from the estimates of several steps, as the loss weight of a batch (in most
+    /// models, a number of tokens); `None` if the mean squared norm is not above 0, or there is no estimate.
     pub fn scale_of(estimates: &[Self]) -> Option<f64> {
         let sum = |figure: fn(&Self) -> f64| estimates.iter().map(figure).sum::<f64>();
         let (squared_norm, variance) = (sum(|estimate| estimate.squared_norm), sum(|estimate| estimate.variance));

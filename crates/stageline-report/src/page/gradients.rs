@@ -46,7 +46,8 @@ pub(super) fn noise(page: &mut Page, log: &RunLog) {
 }
 
 /// Returns two lines of a chart of the gradient's noise scale over the measured steps: the average over a window around
-/// each step (solid), and that of the step alone (dashed). Steps in which the noise hides the gradient have no point.
+/// each step (solid), and that of the step alone (dashed). Steps whose estimated squared norm of the gradient is not
+/// above 0 have no point.
 fn scales(
     measured: &[(f64, &Noise)],
     name: &str,

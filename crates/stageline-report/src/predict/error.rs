@@ -29,9 +29,10 @@ pub enum PredictError {
     Size {
         /// The number of targets (in most models, tokens) of the micro-batches whose costs cannot be computed.
         tokens: f64,
-        /// The number of targets (in most models, tokens) in a micro-batch of each of the two runs.
+        /// The number of targets (in most models, tokens) in a micro-batch of each of the two logged runs from which
+        /// the costs were to be computed.
         of_runs: [f64; 2],
-        /// The number of layers of the model in each of the two runs.
+        /// The number of layers of the model in each of the two logged runs from which the costs were to be computed.
         layers: [usize; 2],
     },
     /// The memory of the predicted training is limited, and the run did not count memory.
@@ -75,8 +76,8 @@ pub enum PredictError {
     /// workers of each host.
     #[error("hosts of {0:?} workers: give the number of workers, at least 1, of each of 2 hosts or more")]
     Hosts(Vec<usize>),
-    /// No choice of boundaries between the given hosts at stage boundaries of the run leaves every host enough layers:
-    /// at least one for each of the host's stages.
+    /// The given hosts cannot be separated at the stage boundaries of the run: for every choice of boundaries, some
+    /// host has fewer layers than stages.
     #[error(
         "hosts of {hosts:?} workers cannot be separated at boundaries of the run, which has {stages} stages of {layers} layers: a host \
          needs a layer for each of its stages; log a run of more stages, or give fewer workers"

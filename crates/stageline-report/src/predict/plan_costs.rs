@@ -1,12 +1,13 @@
-//! Adds the measured costs of layers up to the costs of a plan's stages, with the transfers between its workers.
+//! Computes the costs of a plan's stages: sums the measured costs of each stage's layers, and adds the transfers
+//! between workers.
 //!
 //! - *Backwards.* A schedule may split a backward into the gradients of inputs and of weights. The share of each half is
 //!   that of the logged run, if its schedule splits backwards and the log has the events of a step; otherwise both are
 //!   assumed to be equal.
 //! - *Transfers.* Worker n of the plan has the network links of worker n of the run. A transfer over a link takes its
-//!   latency plus bytes / bandwidth, and keeps no worker busy. To count a transfer only once, a send of the run counts
-//!   only as far as it took longer than this transfer time. The cause `other` of the log is assumed to contain no
-//!   transfers.
+//!   latency plus bytes / bandwidth, and keeps no worker busy. To count a transfer only once, the prediction takes from
+//!   the duration of a logged send only the part beyond this transfer time. The cause `other` of the log is assumed to
+//!   contain no transfers.
 //! - *Sizes.* The bytes of a transfer are known at the stage boundaries of the run. At other split points their mean is
 //!   assumed.
 

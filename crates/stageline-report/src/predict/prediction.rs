@@ -5,12 +5,12 @@
 //!   sum of layers, and each layer has its share of the stage to which it belonged in the run.
 //! - *Step time.* The predicted step is the simulated step plus the overheads of the run: the overhead of a step once,
 //!   and the overhead of an action for each action of a worker, where the two halves of a split backward are two
-//!   actions. It is multiplied by the variation of the run: the factor by which
-//!   the run's own steps took longer than they are simulated in this way.
+//!   actions. It is multiplied by the variation of the run: the run's own step time, divided by the step time that is
+//!   simulated for the run in this way.
 //!
-//! The model lacks costs that a log under one schedule does not show: the fixed work of each chunk beyond its layers, and
-//! of a split backward beyond the whole one. Layers without FLOPs, such as embeddings, count as free within their stage.
-//! A log of the predicted schedule has these costs.
+//! A prediction lacks costs that the log of a run under another schedule does not show: the fixed work of each chunk in
+//! addition to its layers, and the extra work of a split backward compared with a whole one. Layers without FLOPs, such
+//! as embeddings, count as free within their stage. The log of a run under the predicted schedule has these costs.
 
 use std::ops::Range;
 

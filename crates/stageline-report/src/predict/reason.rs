@@ -1,8 +1,9 @@
-//! Describes, for the reason of a recommendation, the figures in which two predicted trainings differ.
+//! Explains a recommendation by the figures in which two predicted trainings differ.
 
 use super::trainings::PredictedTraining;
 
-/// The largest share by which a training may take longer than the shortest one and still count as about as short.
+/// The largest share by which a training may be longer than the shortest one and count as equally short, because the
+/// difference may be an error of the prediction.
 const ABOUT: f64 = 0.1;
 
 /// A predicted training and a slower one with which it is compared: both reach the same loss, and the slower one takes

@@ -18,7 +18,8 @@ const WORTH: f64 = 0.1;
 /// least 1.6 times as fast.
 const EFFICIENT: f64 = 0.8;
 
-/// The training that reaches the loss of a logged run in the least time, with the reason. As text it is one sentence.
+/// The training that reaches the loss of a logged run fastest, as far as predictions can tell, with the reason for
+/// recommending it. `Display` writes the recommendation as one sentence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recommendation {
     /// The setting in which the recommended training differs from the plan that the user gives to `stageline advise`,
@@ -158,7 +159,7 @@ fn of_memory(question: &Question) -> String {
 }
 
 /// Returns a text that says why the number of micro-batches (M) of the logged run is recommended again: its training is
-/// about as short as the shortest one.
+/// at most 10% longer than the shortest one.
 fn as_in_the_run(training: &PredictedTraining, shortest: &PredictedTraining) -> String {
     let seconds = |training: &PredictedTraining| training.seconds().unwrap_or(f64::NAN);
     format!(
@@ -168,8 +169,9 @@ fn as_in_the_run(training: &PredictedTraining, shortest: &PredictedTraining) -> 
     )
 }
 
-/// Returns a text that says why the number of micro-batches (M) of the training `own` is recommended: its figures
-/// beside those of a training with the run's M, or with the next M if `own` has the run's.
+/// Returns a text that says why the number of micro-batches (M) of the training `own` is recommended, by a comparison
+/// with another training. If `own` does not have the M of the run, the other training has it. Otherwise the other
+/// training has the next smaller M, or the next larger M if there is no smaller one.
 fn beside_another(question: &Question, trainings: &[PredictedTraining], own: &PredictedTraining) -> String {
     let at = trainings.iter().position(|training| training.micro_batches == own.micro_batches).unwrap_or(0);
     let run = trainings.iter().find(|training| training.micro_batches == question.target.micro_batches);
@@ -187,9 +189,9 @@ fn beside_another(question: &Question, trainings: &[PredictedTraining], own: &Pr
     format!("{} M = {}, {because}", compared.faster(), other.micro_batches)
 }
 
-/// Returns a text that says why no more micro-batches are recommended than those of the training at the index `last`,
-/// which is the last one that is about as short as the shortest training. The text is empty if no training with more
-/// micro-batches is compared.
+/// Returns a text that says why no larger number of micro-batches is recommended than that of the training at the index
+/// `last`: no training with more micro-batches both fits into the memory and is at most 10% longer than the shortest
+/// one. The text is empty if no training with more micro-batches is compared.
 fn of_more(question: &Question, trainings: &[PredictedTraining], last: usize) -> String {
     let Some(next) = trainings.get(last + 1) else { return String::new() };
     let (m, last) = (trainings[last].micro_batches, &trainings[last]);

@@ -71,8 +71,9 @@ pub struct Held {
     /// The largest number of bytes of memory that the worker had in use at any time of a recorded event, such as a
     /// forward; on a GPU, the reading at the end of the event.
     pub peak: u64,
-    /// The number of bytes of memory that the worker itself allocated during a recorded event, less the bytes that it
-    /// freed; negative if it freed more. Memory that other workers free does not count on the host.
+    /// The number of bytes of memory that the worker allocated during a recorded event, less the bytes that it freed;
+    /// negative if it freed more. On the host, frees of the worker's memory by other workers do not count. On a GPU,
+    /// this is the change of `end` since the worker's previous event.
     pub kept: i64,
 }
 

@@ -9,12 +9,14 @@ use crate::plan::Plan;
 /// The V-Half schedule: two chunks (stages) per worker in a V, with split backwards. Worker w has stages w and 2P-1-w
 /// (Qi et al., 2024, [arXiv:2405.15362](https://arxiv.org/abs/2405.15362)).
 ///
-/// A worker's actions on one micro-batch form a building block, which the worker repeats for the next micro-batch every
-/// six cells of time (one cell holds one action). Weight gradients fill free cells, and then every action moves as
-/// early as the same memory allows. A longer block keeps the activations of more micro-batches. V-Half's forwards
-/// follow each other from stage to stage after two cells in the first half of the stages, and after one cell in the
-/// second half. Its input gradients, which begin at the last stage, take two cells per stage in their first half too,
-/// and then one.
+/// A worker's actions on one micro-batch form a building block. The worker repeats the block for the next micro-batch
+/// every six cells of time, where one cell holds one action. Weight gradients fill the free cells. Then every action
+/// moves to the earliest time that does not raise the peak of live micro-batches.
+///
+/// A longer block keeps the activations of more micro-batches. In V-Half, the forwards of a micro-batch advance by one
+/// stage every two cells in the first half of the stages, and every cell in the second half. The input gradients begin
+/// at the last stage. They go back by one stage every two cells in the second half of the stages, and every cell in the
+/// first half.
 ///
 /// The number of stages must be even.
 ///

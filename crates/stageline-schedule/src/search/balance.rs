@@ -26,8 +26,9 @@ pub fn balance(costs: &[f64], stages: usize) -> Result<Vec<Range<usize>>, Balanc
 /// Partitions layers into contiguous, non-empty ranges, one for each entry of `speeds`, so that the time of the slowest
 /// range is as small as possible. The time of a range is its cost divided by the speed of its stage.
 ///
-/// `costs` has one entry per layer, not negative, in any one unit. `speeds` has the relative speed of every stage's
-/// device, in the order of the stages, which stays as it is. With equal speeds the result is that of [`balance`].
+/// `costs` has the cost of every layer, which must not be negative; all costs have the same unit. `speeds` has the
+/// relative speed of every stage's device, in the order of the stages. The devices are not reordered. With equal speeds
+/// the result is that of [`balance`].
 ///
 /// # Errors
 /// Returns a [`SpeedError`] if there are fewer layers than stages, or no stages, or if a speed is not a finite number
@@ -84,7 +85,7 @@ fn partition(costs: &[f64], speeds: &[f64]) -> Result<Vec<Range<usize>>, Balance
     Ok(cuts)
 }
 
-/// The error for a partition of layers into more stages than layers, or into no stages.
+/// The error of partitioning layers into more stages than there are layers, or into no stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BalanceError {
     /// The number of layers that were to be partitioned into stages.
@@ -102,7 +103,7 @@ impl fmt::Display for BalanceError {
 
 impl std::error::Error for BalanceError {}
 
-/// The error for a partition of layers into stages whose devices have different speeds.
+/// The reason why layers cannot be partitioned into stages for devices of the given speeds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum SpeedError {

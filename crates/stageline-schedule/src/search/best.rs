@@ -46,8 +46,9 @@ impl Best {
 ///
 /// `costs` and `memory` describe one stage for each worker; `memory` also has the memory limit of a worker. The search
 /// tries every schedule of this crate, and automatic schedules (plans generated for these costs). A schedule with V
-/// chunks (stages) per worker gets each stage in V equal parts: V is 2, and up to 4 if the schedule leaves it free, but
-/// never more than `most_chunks`, for example because a model has too few layers.
+/// chunks (stages) per worker gets each stage in V equal parts. A schedule that requires a V is tried with this V, and
+/// a schedule that allows any V with 2, 3 and 4. V is never more than `most_chunks`, for example because a model has
+/// too few layers.
 ///
 /// # Errors
 /// Returns a [`SearchError`] if there are no stages or micro-batches, or no plan fits into the memory.
@@ -188,8 +189,8 @@ impl<F: Fn(&Placement) -> Option<(Costs, Memory)>> Search<F> {
     }
 }
 
-/// Returns the plan with a whole backward in place of the input gradient and the weight gradient of every stage and
-/// micro-batch for which the whole backward takes less time than both; `None` if the whole backward is never faster.
+/// Returns the plan with a whole backward in place of the input gradient and the weight gradient, wherever the whole
+/// backward takes less time than the sum of the two; `None` if the whole backward is never faster.
 fn with_whole_backwards(plan: &Plan, costs: &Costs) -> Option<Plan> {
     let cheaper = |action: &Action| {
         let cost = costs.stage(action.stage, action.micro_batch);

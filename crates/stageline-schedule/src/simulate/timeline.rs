@@ -58,8 +58,8 @@ impl Timeline {
         self.rows.iter().map(span).fold(0.0, f64::max)
     }
 
-    /// Returns the bubble by span, from 0 to 1: the share of the longest [`span`](Self::span) of a worker in which the
-    /// busiest worker is idle. This is the definition of the Zero Bubble paper (Qi et al., 2023,
+    /// Returns the bubble by span, from 0 to 1: 1 minus the compute time of the busiest worker divided by the longest
+    /// [`span`](Self::span) of a worker. This is the definition of the Zero Bubble paper (Qi et al., 2023,
     /// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)).
     pub fn span_bubble(&self) -> f64 {
         let (span, busy) = (self.span(), self.rows.iter().map(|row| busy(row)).fold(0.0, f64::max));

@@ -16,7 +16,7 @@ use crate::pipeline::modules::{ModuleError, Modules};
 /// A model in one struct, with a first part, a list of blocks and a last part. It can be converted to a row of layers
 /// ([`ModelRow`]), which is divided into stages.
 ///
-/// The forward has the three functions of burn's proposal of pipelines
+/// The forward has the three functions of burn's proposal for pipelines
 /// ([burn#5702](https://github.com/tracel-ai/burn/pull/5702)), which burn 0.22 does not have: `forward_input`, then
 /// `forward_block` for each block in order, then `forward_output`. There they are methods of the whole model. Here each
 /// borrows only the part that it runs, because no device ever has the whole model. A model with burn's methods needs

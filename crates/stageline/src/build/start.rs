@@ -91,9 +91,9 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         Ok(pipeline)
     }
 
-    /// Warns if training resumes with another number of micro-batches, of gradient groups, or with another learning
-    /// rate than the checkpoint records. `groups` is the number of gradient groups of this pipeline, and `learning_rate`
-    /// the rate that its schedule has at the checkpoint's last optimizer step.
+    /// Warns if the number of micro-batches, the number of gradient groups or the learning rate of a resumed training
+    /// differs from the value that the checkpoint records. `groups` is the number of gradient groups of this pipeline,
+    /// and `learning_rate` the rate that its schedule has at the last optimizer step of the checkpoint.
     fn warn_of_changes(&self, groups: usize, learning_rate: Option<f64>) {
         let Some(checkpoint) = &self.restore else { return };
         let Some(before) = RunSettings::read(&checkpoint.run) else { return };

@@ -1,4 +1,4 @@
-//! The folder in which cubecl, burn's runtime of GPUs, keeps compiled and tuned kernels between runs.
+//! The folder in which cubecl, burn's library for GPU kernels, keeps compiled and tuned kernels between runs.
 
 use std::env;
 use std::path::Path;
@@ -23,8 +23,8 @@ pub(super) fn keep_kernels() {
     });
 }
 
-/// Returns the default settings of cubecl (burn's runtime of GPUs), changed so that kernels are kept in the user's
-/// cache folder.
+/// Returns the default settings of cubecl (burn's library for GPU kernels), changed so that kernels are kept in the
+/// user's cache folder.
 fn settings() -> CubeClRuntimeConfig {
     let mut settings = CubeClRuntimeConfig::default();
     settings.environment.path = CacheConfig::Global;
@@ -36,8 +36,8 @@ fn settings() -> CubeClRuntimeConfig {
     settings
 }
 
-/// Whether a file in the folder `here`, or in a folder that contains it, has settings for cubecl (burn's runtime of
-/// GPUs).
+/// Whether a file in the folder `here`, or in a folder that contains it, has settings for cubecl (burn's library for
+/// GPU kernels).
 fn has_settings(here: &Path) -> bool {
     let files = CubeClRuntimeConfig::file_names();
     let sections = CubeClRuntimeConfig::section_file_names();

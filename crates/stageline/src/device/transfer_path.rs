@@ -69,7 +69,7 @@ enum Site {
     Host,
     /// The location of a device that is a GPU of this host and is used through CUDA.
     Cuda,
-    /// The location of a device that is a GPU of this host and is used through another interface than CUDA.
+    /// The location of a device that is a GPU of this host and is used through an interface other than CUDA.
     OtherGpu,
     /// The location of a device that belongs to another host.
     Remote,
@@ -230,8 +230,8 @@ mod tests {
         assert!(TransferPaths::of(&[stages.clone(), stages], &[(0, 2)]).0.is_empty());
     }
 
-    /// Tests that a pair of devices between which tensors move is listed once for its path, whichever device has the
-    /// earlier stage.
+    /// Tests that a pair of devices is listed once, although tensors move between the two devices at several stage
+    /// boundaries, with either device first.
     #[test]
     #[cfg(all(feature = "flex", feature = "wgpu"))]
     fn a_pair_of_devices_is_listed_once() {

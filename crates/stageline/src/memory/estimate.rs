@@ -29,7 +29,7 @@ use crate::update::optimizer_step::Rollback;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct StageEstimate {
-    /// The device on which a stage runs whose memory is estimated.
+    /// The device of the stage whose memory is estimated.
     pub device: Device,
     /// The bytes of a stage's parameters, with their copy in a lower precision, if the stage computes in one.
     pub parameters: u64,
@@ -322,9 +322,9 @@ pub(crate) mod tests {
         assert!(!whole.have_devices_to_themselves(), "all CPUs share one memory");
     }
 
-    /// Tests the memory of a gradient in flight, which counts for the sending stage if both stages share a memory.
-    /// Under 1F1B a stage sends the gradient of a micro-batch before the previous stage has used that of the preceding
-    /// micro-batch, so two gradients are in flight.
+    /// Tests that a gradient in flight counts as memory of the sending stage if both stages share one memory. Under
+    /// 1F1B a stage sends the gradient of a micro-batch while the previous stage still uses the gradient of the
+    /// micro-batch before, so two gradients are in flight.
     #[test]
     fn tensors_in_flight_count_for_the_sender_if_memory_is_shared() {
         let mut estimate = of_activations(&[0.0; 3], 8);

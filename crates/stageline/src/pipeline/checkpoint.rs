@@ -11,10 +11,12 @@ use crate::state::run_settings::RunSettings;
 
 impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// Takes a checkpoint: copies to the host everything from which training resumes. That is the parameters, the
-    /// optimizer states, the loss scale and the number of steps, as the last step left them.
-    /// [`PipelineBuilder::restore`](crate::PipelineBuilder::restore) takes the checkpoint; the checkpoint's field `run`
-    /// has room for a program's own state. Its entry `pipeline` has the numbers of micro-batches and of gradient groups
-    /// and the last learning rate, so that a resumed training with others can be reported by a warning.
+    /// optimizer states, the loss scale and the number of steps, as the last step left them. A pipeline that is built
+    /// with [`PipelineBuilder::restore`](crate::PipelineBuilder::restore) resumes from the checkpoint.
+    ///
+    /// The checkpoint's field `run` has room for a program's own state. The pipeline adds an entry `pipeline` to it,
+    /// with the numbers of micro-batches and of gradient groups and the last learning rate. If these values differ in
+    /// the resumed training, a warning says so.
     ///
     /// The names of the parameters in the checkpoint are those that the user set by
     /// [`PipelineBuilder::names`](crate::PipelineBuilder::names). A pipeline that was built from a [`Row`](crate::Row)

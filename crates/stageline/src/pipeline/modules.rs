@@ -70,7 +70,7 @@ pub enum ModuleError {
         /// The number of stages of the pipeline whose modules the caller takes.
         stages: usize,
     },
-    /// The module of the requested stage has another type than the caller requested.
+    /// The type of the requested stage's module differs from the type that the caller requested.
     #[error("the module of stage {stage} is a `{found}`, not a `{asked}`; take it as its own type")]
     OtherType {
         /// The number of the stage whose module the caller requested, counted from 0.

@@ -1,5 +1,5 @@
-//! The exchange of a stage with other stages and replicas: the neighbouring stages, and the values of parameters that
-//! another stage or replica owns (steps with its optimizer).
+//! Connects a stage with other stages and replicas: it selects the neighbour for a transfer, and receives the values of
+//! parameters that another stage or replica owns (steps with its optimizer).
 
 use burn::module::Module;
 use stageline_schedule::Carried;

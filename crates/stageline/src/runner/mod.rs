@@ -6,10 +6,11 @@
 //! live micro-batches, its loss, and its calls of `transfer` and `update`. A [`Runner`] must not know threads, channels
 //! of commands, or the order of instructions: the worker does.
 //!
-//! - `stage`: the runner of one stage (`StageRunner`), from the begin of a pass to commit or rollback.
+//! - `stage`: the runner of one stage (`StageRunner`), from the start of a pass to commit or rollback.
 //! - `compute`: forwards, whole and split backwards, and the search for non-finite results in an inspection (a second
 //!   run of a non-finite step).
-//! - `exchange`: the neighbouring stages, and values of parameters that another stage or replica owns (steps).
+//! - `exchange`: the choice of the neighbour for a transfer, and the receipt of parameter values from the stage or
+//!   replica that owns (steps) the parameters.
 //! - `neighbour`: receives from and sends to the previous or the next stage (`Neighbour`).
 //! - `input`: the input side of a stage (`Source`): the caller's batch (`FromBatch`), or the previous stage
 //!   (`FromPrevious`).

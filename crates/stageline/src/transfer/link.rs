@@ -34,8 +34,8 @@ pub(crate) struct Downstream<T> {
     activations: Sender<Message<Weighted<T>>>,
     gradients: Receiver<Message<LeafGradients>>,
     here: Device,
-    /// The device of the next stage, to which activations are sent. For a device on another host, its network
-    /// connections, used in turn by successive micro-batches.
+    /// The destination of activations: the device of the next stage. If one of the two stages is on another host, it is
+    /// a list of sessions (network connections), which successive micro-batches use in turn.
     to: Lanes,
     sent: Sent,
 }
@@ -46,8 +46,8 @@ pub(crate) struct Upstream<T> {
     activations: Receiver<Message<Weighted<T>>>,
     gradients: Sender<Message<LeafGradients>>,
     here: Device,
-    /// The device of the previous stage, to which gradients are sent. For a device on another host, its network
-    /// connections, used in turn by successive micro-batches.
+    /// The destination of gradients: the device of the previous stage. If one of the two stages is on another host, it
+    /// is a list of sessions (network connections), which successive micro-batches use in turn.
     to: Lanes,
     sent: Sent,
 }

@@ -10,9 +10,9 @@
 //! in the global order, so the waits cannot form a cycle. Replicas that share a device take turns: the transfer at one
 //! position is issued for every replica before any replica's next.
 //!
-//! A model of such devices deadlocks without batons in some interleavings, and never with them, for every schedule
-//! (`crates/stageline-schedule/tests/schedule/streams.rs`). `tests/pipeline/transfers.rs` checks that this module
-//! issues the order of the model.
+//! `crates/stageline-schedule/tests/schedule/streams.rs` has a model of such devices. Without batons, the model
+//! deadlocks in some interleavings; with them, it deadlocks in none, for every schedule. `tests/pipeline/transfers.rs`
+//! checks that the pipeline issues transfers in the same order as the model.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

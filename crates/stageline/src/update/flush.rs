@@ -1,5 +1,6 @@
-//! The flush at the end of a step: every stage reports its gradient norms, losses and ledger, and one common verdict
-//! says whether all stages step their optimizers or skip the step.
+//! The flush at the end of a step. Every stage reports its gradient norms, losses and ledger (the count of
+//! micro-batches in its gradient sum). One common verdict says whether all stages step their optimizers or skip the
+//! step.
 //!
 //! The order of a flush is: sum, unscale, find non-finite results, global norm, clip, step. The step itself is in
 //! `optimizer_step`.

@@ -1,4 +1,5 @@
-//! The ledger of a step: the check that every stage has summed the whole batch before any stage steps its optimizer.
+//! The ledger of a stage's gradient sum, which counts the summed micro-batches, and the check of all ledgers: every
+//! stage must have summed the whole batch before any stage steps its optimizer.
 
 use crate::model::loss_weight::Weight;
 use crate::model::replica::Replica;

@@ -42,7 +42,7 @@ pub(crate) struct Trained<M> {
     before: Option<Before<M>>,
     /// Whether the stage keeps its state from before an optimizer step, so that the step can be rolled back.
     rollback: Rollback,
-    /// Whether the stage has made an optimizer step with the setting `rollback` off that is not committed yet. Such a
+    /// Whether the stage has made an optimizer step that is not committed yet, with the setting `rollback` off. Such a
     /// step cannot be rolled back, and other stages may not have made it.
     is_ahead: bool,
     /// Whether the stage has made an optimizer step that other stages have not made, and that cannot be rolled back.

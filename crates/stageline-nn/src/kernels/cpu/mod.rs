@@ -118,7 +118,7 @@ impl Kernels for Flex {
     }
 
     /// Returns the cross-entropy summed over the rows, and two numbers of each row of logits, `[rows, 2]`: the largest
-    /// logit, and one over the sum of the exponentials of all logits minus the largest.
+    /// logit, and 1 / (sum over the classes of exp(logit - largest logit)).
     fn cross_entropy(logits: &FloatTensor<Flex>, targets: &IntTensor<Flex>) -> [FloatTensor<Flex>; 2] {
         cross_entropy::summed(&logits.to_contiguous(), targets)
     }

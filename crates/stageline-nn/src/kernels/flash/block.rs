@@ -110,7 +110,7 @@ pub fn first_seen_block(first: usize, window: usize, #[comptime] rows: usize) ->
     select(first + 1 > window, first + 1 - window, 0usize) / rows * rows
 }
 
-/// Sets the sums that a lane keeps for a row of a block to zero, one for each element of the lane.
+/// Sets the partial sums of a GPU thread to zero: one sum for each element of a row that the thread computes.
 #[cube]
 pub fn clear(sums: &mut Array<f32>, #[comptime] size: usize) {
     #[unroll]
@@ -119,8 +119,8 @@ pub fn clear(sums: &mut Array<f32>, #[comptime] size: usize) {
     }
 }
 
-/// Writes a lane's elements of a row of one head to a tensor, in which the head's row begins at the index `at`. The
-/// elements are the sums that the lane keeps, multiplied by `factor`.
+/// Writes the elements of one head's row that a GPU thread has computed to a tensor, in which the row begins at the
+/// index `at`. Each element is the thread's sum for this element, multiplied by `factor`.
 #[cube]
 pub fn write<E: Float>(
     to: &mut Tensor<E>,

@@ -155,18 +155,17 @@ pub struct DeviceMemory {
     pub reserved: u64,
 }
 
-/// The estimates of a step of the squared norm of the gradient and of its noise, from the gradients of the
-/// micro-batches (McCandlish et al., 2018, [arXiv:1812.06162](https://arxiv.org/abs/1812.06162)). The noise scale is
-/// the weight of targets (in most models, the number of tokens) of the batch whose gradient has as much noise as
-/// signal.
+/// One step's estimates of the gradient's squared norm and of its noise, from the gradients of the micro-batches
+/// (McCandlish et al., 2018, [arXiv:1812.06162](https://arxiv.org/abs/1812.06162)). The noise scale is the loss weight
+/// (in most models, the number of tokens) of the batch whose gradient has as much noise as signal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Noise {
-    /// The noise scale of the gradient by the estimates of one step alone, as a weight of targets, which is rough;
-    /// `None` if the estimated squared norm of the gradient is not above 0.
+    /// A rough noise scale of the gradient from the estimates of one step alone, as the loss weight of a batch (in most
+    /// models, a number of tokens); `None` if the estimated squared norm of the gradient is not above 0.
     pub scale: Option<f64>,
-    /// The noise scale of the gradient by running averages of the squared norm and the variance over the steps of the
-    /// run, as a weight of targets. A resumed run begins these averages anew. `None` if the averaged squared norm is
-    /// not above 0.
+    /// The noise scale of the gradient from running averages of the squared norm and the variance over the steps of the
+    /// run, as the loss weight of a batch (in most models, a number of tokens). A resumed run begins these averages
+    /// anew. `None` if the averaged squared norm is not above 0.
     pub smoothed_scale: Option<f64>,
     /// The estimates of the gradient's squared norm and noise over all parameters of the model.
     pub total: SignalAndNoise,

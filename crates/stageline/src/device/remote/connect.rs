@@ -139,7 +139,7 @@ fn open(name: &RemoteName, token: Option<&Token>, purpose: &str) -> Result<Devic
     options.init().map_err(|error| refusal(name, &error))
 }
 
-/// Opens a new session (a connection with a request queue of its own) to a device of another host, for one question to
+/// Opens a new session (a connection with a request queue of its own) to a device of another host, for one request to
 /// that device's server. The session is new because a session in use may be blocked by an earlier request.
 pub(super) fn open_new_session(connected: &Connected, question: &str) -> Result<Device, RemoteError> {
     static OPENED: AtomicUsize = AtomicUsize::new(0);

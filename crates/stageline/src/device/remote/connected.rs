@@ -37,7 +37,7 @@ pub(super) struct Connected {
 /// connection of this program to a device of another host.
 ///
 /// A server executes the requests of one session one after the other, and a session that waits for a tensor does
-/// nothing else. So tensors are transferred in sessions of their own, in which nothing is computed.
+/// nothing else. So tensors are transferred in separate sessions, in which no kernels run.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Lane {
     /// The session (a connection to a device of another host) carries activations that the device receives from the

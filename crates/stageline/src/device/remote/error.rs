@@ -17,7 +17,7 @@ pub enum RemoteError {
         /// The network's error message about the failed connection to the device's host.
         cause: String,
     },
-    /// The session (the connection to the device) failed to open for another reason than an unreachable host, such as a
+    /// The session (the connection to the device) failed to open for a reason other than an unreachable host, such as a
     /// failed handshake or a panic in this program.
     #[error(
         "no session with `{device}` could be opened: {cause}; check that the same version is installed on both hosts"

@@ -6,19 +6,20 @@
 //! same bits on another host as here, because a server runs this crate's own kernels as single operations.
 //!
 //! Input: names and tokens. Output: opened devices, routes of tensors, and errors that name hosts. This folder owns
-//! sessions (connections to one device, each with a queue of requests), sockets, tokens, questions to servers, and time
-//! limits for answers. It must not know plans or steps, and must not decide what happens to a training whose host is
-//! lost.
+//! sessions (connections to one device, each with a queue of requests), sockets, tokens, requests for facts about
+//! servers, and time limits for answers. It must not know plans or steps, and must not decide what happens to a
+//! training whose host is lost.
 //!
 //! - [`RemoteName`], [`HostName`] (`name`): the name of a device of another host, and the address of the host.
 //!   [`DeviceName::open_all`](crate::DeviceName::open_all) connects devices by their names.
 //! - [`Token`] (`token`): the secret that a server requires of programs that use its devices.
 //! - [`RemoteError`] (`error`): an error in connecting a device.
 //! - [`LostHost`] (`lost`, `ask`), [`LostWay`] (`way`): a host that no longer answers a liveness check, and a broken
-//!   network link between two hosts that do. `pending` runs a question on a thread with a time limit.
+//!   network link between two hosts that do. `pending` waits with a time limit for a request that the server may never
+//!   answer.
 //! - [`link_speeds`] (`link_speed`, `probe`): the measured latency and bandwidth of the network between devices.
-//! - `connect`, `connected`, `greeting`: opening sessions, the registry of connected devices, and the questions to a
-//!   server: its version, its process, and the servers that it accepts tensors from.
+//! - `connect`, `connected`, `greeting`: opening sessions, the registry of connected devices, and a program's first
+//!   requests to a server: for its version, for the identity of its process, and to accept tensors from other servers.
 //! - `route`: the route of tensors between two neighbouring stages, directly or through this host.
 //! - `serve`: the server, its limits for clients without a session, and its end by a signal.
 

@@ -1,11 +1,11 @@
-//! Runs work, such as a question to a host that may never answer, on a thread of its own with a time limit
-//! ([`Pending`]).
+//! Runs work that may never end, such as a request that a host does not answer, on a thread of its own with a time
+//! limit ([`Pending`]).
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The result of work that runs on a thread of its own and may never end, such as a question to a host. If the wait for
+/// The result of work that runs on a thread of its own and may never end, such as a request to a host. If the wait for
 /// the result ends early, the thread continues, and the result is dropped.
 pub(super) struct Pending<T> {
     began: Instant,
@@ -13,7 +13,7 @@ pub(super) struct Pending<T> {
 }
 
 impl<T: Send + 'static> Pending<T> {
-    /// Starts the function `work`, such as a question to a host, on a new thread, and returns its pending result.
+    /// Starts the function `work`, such as a request to a host, on a new thread, and returns its pending result.
     pub(super) fn start(work: impl FnOnce() -> T + Send + 'static) -> Self {
         let (done, result) = mpsc::channel();
         // Sending fails if the receiver has given up, which is no error.

@@ -1,5 +1,5 @@
-//! The route of tensors between two neighbouring stages ([`Route`]): directly, through sessions of their own
-//! (connections in which nothing is computed), or through this host.
+//! The route of tensors between two neighbouring stages ([`Route`]): directly to the other stage's device, or through
+//! separate sessions (network connections that only carry tensors), with or without a detour through this host.
 //!
 //! The worker of a receiving stage requests tensors in the order of its list of instructions. Over Iroh every tensor in
 //! flight has a network stream of its own, so no order of these requests can deadlock: nothing that must come before a

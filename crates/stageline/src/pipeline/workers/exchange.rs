@@ -98,9 +98,9 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         Ok(())
     }
 
-    /// Commands all workers to receive the verdict on the last step (step the optimizers, or skip), before which their
-    /// stages have stepped their optimizers on an assumed verdict. This is needed only if no step follows, because
-    /// workers otherwise receive the verdict during the next step.
+    /// Commands all workers to receive the verdict on the last step (step the optimizers, or skip). Their stages have
+    /// stepped the optimizers on an assumed verdict, before the actual one was known. The command is needed only if no
+    /// step follows, because workers otherwise receive the verdict during the next step.
     pub(crate) fn settle(&self) -> Result<(), Ended> {
         for worker in &self.handles {
             self.send(&worker.commands, Command::Settle { during: self.during() })?;
@@ -152,8 +152,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
     }
 
     /// Waits until every stage has ended the training step as `verdict` says (stepped its optimizer, skipped the step,
-    /// ...), and returns the stages' reports in the order of replicas and stages. Reports of stages that acted on an
-    /// assumed verdict, which turned out to be another one, are discarded.
+    /// ...), and returns the stages' reports in the order of replicas and stages. A report from a stage that acted on a
+    /// different, assumed verdict is discarded.
     pub(crate) fn concluded_stages(&self, verdict: Verdict) -> Result<Vec<Stepped>, Ended> {
         self.stepped(verdict, self.replicas() * self.stages).map(in_order)
     }

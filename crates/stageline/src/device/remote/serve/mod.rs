@@ -242,7 +242,7 @@ async fn endpoint(key: &IrohIdentity, relays: &IrohRelays, address: SocketAddr) 
     builder.bind().await.map_err(|cause| taken(format!("{cause:#}")))
 }
 
-/// Creates burn's server for the devices `devices`, and adds operations to it: answers to clients' questions about the
+/// Creates burn's server for the devices `devices`, and adds operations to it: answers to clients' requests about the
 /// server, and Stageline's own kernels for CPUs or for GPUs.
 fn hosting(devices: Vec<Device>, peers: &Arc<Peers>) -> RemoteServer {
     #[cfg(feature = "flex")]
@@ -258,7 +258,7 @@ fn hosting(devices: Vec<Device>, peers: &Arc<Peers>) -> RemoteServer {
 }
 
 /// Returns the operations of a server with devices of the backend `B`: Stageline's own kernels, and the answers to three
-/// requests of clients. These are the question for its version and for the kernels of a device, the question for the
+/// requests of clients. These are the request for its version and for the kernels of a device, the request for the
 /// random numbers that identify its process, and the request to accept tensors from the other servers of a training.
 fn all_operations<B: Served>(peers: &Arc<Peers>) -> CustomOpRegistry<B> {
     let mut operations = operations(CustomOpRegistry::new());
