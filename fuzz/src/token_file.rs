@@ -35,7 +35,7 @@ const SHARES: [f64; 9] = [0.1, 0.5, f64::MIN_POSITIVE, 0.999_999, 0.0, 1.0, -0.1
 struct Expected {
     vocabulary: u64,
     tokens: Vec<u32>,
-    /// The end of each document in the token file: the number of tokens in the file up to and with the document.
+    /// The ends of the documents in the token file: the number of tokens before the end of each document.
     ends: Vec<u64>,
     /// The SHA-256 of the tokens and document ends, as the header of the file has it, in hexadecimal digits.
     contents: String,
@@ -44,10 +44,12 @@ struct Expected {
 /// Opens and reads the token file that a fuzz input describes, and asserts that the file is accepted exactly if it is
 /// valid.
 ///
-/// The first byte chooses the meaning of the rest: 0 for a whole file, 1 for a description, which is the header, the
-/// tokens and the ends of the documents. Border bytes separate these parts, and commas their numbers. The numbers of
-/// the header are the version, the width of a token, the size of the vocabulary, the number of tokens and the number of
-/// documents. A place without a number gets the right value. The hash and the checksum are always right.
+/// The first byte chooses the meaning of the rest: 0 for the bytes of a whole file, 1 for a description of a file. A
+/// description has three parts, separated by border bytes: the header, the tokens and the ends of the documents. Each
+/// part is a list of numbers, separated by commas. The numbers of the header are the version, the width of a token, the
+/// size of the vocabulary, the number of tokens and the number of documents. A number that is missing in the header
+/// gets the value of a valid file (256 for the vocabulary). The hash and the checksum of a described file are always
+/// right.
 pub fn token_file(bytes: &[u8]) {
     let Some((&form, contents)) = bytes.split_first().filter(|_| bytes.len() <= LIMIT) else { return };
     let file = match form.wrapping_sub(b'0') % 2 {

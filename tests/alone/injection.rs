@@ -1,6 +1,6 @@
 //! Tests that inject a panic before and after every activity of a worker in a step, under every published schedule. One
 //! error names the place of the panic, no stage has stepped its optimizer, and a pipeline that is restored from the
-//! remaining state continues with the bits of a training without the panic.
+//! remaining state continues with the same bits as a training without the panic.
 //!
 //! The panics come from a `tracing` subscriber, which the library calls around each action. A process has only one
 //! global subscriber, so these tests need a process of their own.
@@ -267,7 +267,7 @@ impl Case {
     }
 
     /// Injects a panic at `point` in the training's second step. Asserts that one error names the place, that no stage
-    /// has stepped its optimizer, and that the training continues with the bits of a training without a panic.
+    /// has stepped its optimizer, and that the training continues with the same bits as a training without a panic.
     fn survive(&self, point: Point) {
         let case = format!("{}, {point:?}", self.name);
         let mut pipeline = (self.build)(1).build().unwrap();

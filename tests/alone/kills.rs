@@ -1,5 +1,5 @@
 //! Tests that kill trainings at every point of writing a checkpoint. Each training resumes from the checkpoints on disk
-//! with another partition, and the last one ends with the bits of an undisturbed training.
+//! with another partition, and the last one ends with the same bits as an undisturbed training.
 
 #![cfg(unix)]
 

@@ -168,8 +168,9 @@ fn overlapping_steps_hold_the_estimated_memory() {
 }
 
 /// Tests the memory estimate for a matrix that is tied across three stages and takes most of their memory. Stages that
-/// do not own the matrix have a copy of it, and their gradients of it are in flight until the owner has used them. The
-/// number of gradients in flight depends on timing: at most as many as the plan lets one stage be ahead of another.
+/// do not own the matrix have a copy of it, and send the owner a gradient for every micro-batch. These gradients are in
+/// flight until the owner has used them. Their number depends on timing, so the estimate may differ from the measured
+/// peak; the plan bounds the difference, because it bounds how far one stage can be ahead of another.
 #[test]
 fn stages_with_tied_parameters_hold_the_estimated_memory() {
     const WIDTH: usize = 256;

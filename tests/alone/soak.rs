@@ -13,7 +13,7 @@ use crate::ran_in_a_process_of_its_own;
 
 const WIDTH: usize = 4;
 const STEPS: usize = 10_000;
-/// The number of different batches of the long training, which repeat in a cycle.
+/// The number of different batches on which the test trains, in a cycle.
 const BATCHES: u64 = 16;
 
 /// The resources of the process that must not grow during a long training: threads, open files, and memory of the

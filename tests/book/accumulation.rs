@@ -1,5 +1,5 @@
-//! A listing of the book: the gradient of a batch does not depend on the number of micro-batches into which the batch
-//! is split.
+//! A code listing of `docs/book`: the gradient of a batch does not depend on the number of micro-batches into which the
+//! batch is split.
 
 use stageline::{Batch, BoxError};
 

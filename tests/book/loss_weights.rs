@@ -1,5 +1,5 @@
-//! A listing of the book: if micro-batches have different numbers of targets, the mean of their mean losses is not the
-//! mean loss of the batch.
+//! A code listing of `docs/book`: if micro-batches have different numbers of targets, the mean of their mean losses is
+//! not the mean loss of the batch.
 
 use stageline::{Batch, BoxError};
 

@@ -1,5 +1,5 @@
-//! The model of the book's listings: a line `y = w x + b` as first layer, block and last layer, with a squared error as
-//! its loss.
+//! The model of the code listings in `docs/book`: a line `y = w x + b` as first layer, block and last layer, with a
+//! squared error as its loss.
 
 use burn::module::Module;
 use burn::nn::{Initializer, LinearConfig};
@@ -9,7 +9,7 @@ use stageline::nn::Linear;
 use stageline::{LossStage, PipelineBuilder, Row, Stage, StageConfig, Weight};
 
 // ANCHOR: model
-/// A linear layer from `[rows, 1]` to `[rows, 1]` for the book's listings, which starts as the identity.
+/// A linear layer `y = w x + b` from `[rows, 1]` to `[rows, 1]`, which starts as the identity.
 #[derive(Module, Debug)]
 pub struct Line {
     linear: Linear,
@@ -25,12 +25,11 @@ impl Stage for Line {
 }
 
 impl LossStage for Line {
-    /// The targets of the book's model: the wanted outputs `[rows, 1]`, and a mask `[rows, 1]` that is 0 in rows that
-    /// do not count in the loss.
+    /// The targets of the model: the wanted outputs `[rows, 1]`, and a mask `[rows, 1]` that is 0 in rows that do not
+    /// count in the loss.
     type Target = (Tensor<2>, Tensor<2>);
 
-    /// Returns the loss of a micro-batch of the book's model: the sum (never the mean) of the squared errors of the
-    /// unmasked rows.
+    /// Returns the loss of a micro-batch: the sum (never the mean) of the squared errors of the unmasked rows.
     fn loss(&self, output: Tensor<2>, (wanted, mask): Self::Target) -> Tensor<1> {
         ((output - wanted) * mask).square().sum()
     }
@@ -42,14 +41,14 @@ impl LossStage for Line {
 }
 
 impl Line {
-    /// Creates the layer `y = w x + b` of the book's model on the CPU.
+    /// Creates the layer `y = w x + b` on the CPU.
     pub fn new() -> Self {
         line(&Device::flex().autodiff())
     }
 }
 
-/// Returns the builder of a pipeline of two stages for the book's listings. The model applies three lines `y = w x + b`
-/// one after another, and is trained by gradient descent with the learning rate 0.01.
+/// Returns the builder of a pipeline of two stages for the listings in `docs/book`. The model applies three layers
+/// [`Line`] one after another, and is trained by gradient descent with the learning rate 0.01.
 pub fn pipeline() -> PipelineBuilder<Tensor<2>, Tensor<2>, (Tensor<2>, Tensor<2>)> {
     let row = Row::new(line, 1, |_, device| line(device), line);
     let stage = || StageConfig::new(Device::flex(), SgdConfig::new().init(), 0.01);

@@ -1,4 +1,4 @@
-//! A listing of the book: reads the gradient noise scale of a training from its step reports.
+//! A code listing of `docs/book`: reads the gradient noise scale of a training from its step reports.
 
 use stageline::{Batch, BoxError, NoiseAverage};
 

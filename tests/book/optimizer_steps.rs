@@ -1,4 +1,5 @@
-//! A listing of the book: learning rates and warm-up count optimizer steps, whatever the number of micro-batches.
+//! A code listing of `docs/book`: learning rates and warm-up count optimizer steps, whatever the number of
+//! micro-batches.
 
 use burn::optim::SgdConfig;
 use burn::tensor::Device;

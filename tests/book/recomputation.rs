@@ -1,4 +1,5 @@
-//! A listing of the book: recomputation changes the memory and the time of a training, but no bit of its parameters.
+//! A code listing of `docs/book`: recomputation changes the memory and the time of a training, but no bit of its
+//! parameters.
 
 use burn::tensor::{Device, Int, Tensor};
 use stageline::{Batch, BoxError, Recompute, StageConfig};

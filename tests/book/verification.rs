@@ -1,4 +1,4 @@
-//! A listing of the book: verifies that a pipeline trains as one full batch on one device does.
+//! A code listing of `docs/book`: verifies that a pipeline trains as one full batch on one device does.
 
 use stageline::{Batch, BoxError, Verify};
 

@@ -126,7 +126,7 @@ fn warnings(run: impl FnOnce()) -> String {
     String::from_utf8(said.lock().clone()).unwrap()
 }
 
-/// A writer that collects the log lines that a test produces in memory.
+/// A writer that collects the log lines of a test in memory.
 struct Said(Arc<Mutex<Vec<u8>>>);
 
 impl Write for Said {

@@ -145,8 +145,8 @@ fn recomputation_gives_the_same_bits() {
 }
 
 /// Tests a GPT with several heads and with more positions than the attention kernel processes as one block. Training
-/// with chosen recomputation, and with steps that begin before the previous step has ended, gives the bits of a loop
-/// without Stageline.
+/// with chosen recomputation, and with steps that begin before the previous step has ended, gives the same bits as a
+/// loop without Stageline.
 #[test]
 fn a_wider_and_longer_model_has_the_bits_of_a_plain_loop() {
     let shape = Shape { layers: 4, width: 192, context: 80 };

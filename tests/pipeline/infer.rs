@@ -107,8 +107,8 @@ struct Classes {
     padding: usize,
 }
 
-/// The output of the test's classifier: the logits `[rows, width]`, and the number of rows as a tensor of another
-/// shape, which cannot be concatenated.
+/// The output of the test's classifier: the logits `[rows, width]`, and zeros `[1, rows]`. Zeros of micro-batches with
+/// different numbers of rows cannot be concatenated, so an inference of such micro-batches is an error.
 type Logits = (Tensor<2>, Tensor<2>);
 
 impl Stage for Classes {

@@ -1,5 +1,5 @@
-//! Tests of the GPT example's checkpoints: stopped and killed runs resume, and end with the bits of an undisturbed run,
-//! and a resume that cannot work is refused with its cause.
+//! Tests of the GPT example's checkpoints: stopped and killed runs resume, and end with the same bits as an undisturbed
+//! run, and a resume that cannot work is refused with its cause.
 
 use std::fs;
 use std::io::{BufRead, BufReader};

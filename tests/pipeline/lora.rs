@@ -1,5 +1,5 @@
-//! Tests of fine-tuning with adapters (LoRA: Hu et al., 2021, arXiv:2106.09685): the adapters train with the bits of a
-//! loop without Stageline, and the base weights do not change.
+//! Tests of fine-tuning with adapters (LoRA: Hu et al., 2021, arXiv:2106.09685): the adapters train to the same bits as
+//! in a loop without Stageline, and the base weights do not change.
 
 use std::any::Any;
 use std::num::NonZero;
@@ -261,7 +261,7 @@ fn same_bits(found: &Model, expected: &Model, what: &str) {
     }
 }
 
-/// Asserts that a model with adapters trains to the bits of a loop without Stageline under every schedule and
+/// Asserts that a model with adapters trains to the same bits as in a loop without Stageline under every schedule and
 /// recomputation, for each given combination of a precision and a number of replicas. Returns the model that the loop
 /// trained in full precision.
 fn check(model: &Model, what: &str, combinations: &[(Precision, usize)]) -> Model {
@@ -421,8 +421,8 @@ impl Reparameterizer for Scale {
     }
 }
 
-/// Tests a reparameterisation (a trained factor) of all vectors or of all matrices of a model, with base parameters
-/// that train as well: the model has the bits of a loop without Stageline.
+/// Tests that a pipeline trains to the same bits as a loop without Stageline if every vector, or every matrix, of the
+/// model is multiplied by a trained factor (a reparameterisation), and the base parameters train as well.
 #[test]
 fn any_reparameterisation_trains_to_the_bits_of_a_plain_loop() {
     for dimensions in [1, 2] {

@@ -23,14 +23,14 @@ const MICRO_BATCHES: usize = 3;
 /// The index of the stage whose device is lost in these tests.
 const STAGE: usize = 1;
 
-/// A replacement for a GPU in tests of lost devices: a thread that answers requests until it ends.
+/// An imitated GPU for tests of lost devices: a thread that answers requests until it ends.
 struct Gpu {
     requests: Sender<Sender<()>>,
     thread: JoinHandle<()>,
 }
 
 impl Gpu {
-    /// Starts a thread that replaces a GPU and is lost (ends) after `lifetime` requests.
+    /// Starts a thread that imitates a GPU and is lost (ends) after `lifetime` requests.
     fn new(lifetime: usize) -> Self {
         let (requests, asked) = channel::<Sender<()>>();
         let thread = thread::spawn(move || {
@@ -42,7 +42,7 @@ impl Gpu {
     }
 }
 
-/// A handle to the thread that replaces a GPU in tests of lost devices; it counts the requests.
+/// A handle to the thread that imitates a GPU in tests of lost devices; it counts the requests.
 #[derive(Clone, Debug)]
 struct Handle {
     requests: Sender<Sender<()>>,
@@ -50,7 +50,7 @@ struct Handle {
 }
 
 impl Handle {
-    /// Makes a request to the thread that replaces a GPU, and waits for the answer. Panics if the thread has ended, as
+    /// Makes a request to the thread that imitates a GPU, and waits for the answer. Panics if the thread has ended, as
     /// if the GPU were lost.
     fn ask(&self) {
         self.asked.fetch_add(1, Ordering::SeqCst);
@@ -60,7 +60,7 @@ impl Handle {
     }
 }
 
-/// A layer that makes a request to the test's replacement for a GPU in every forward.
+/// A layer that makes a request to the test's imitated GPU in every forward.
 #[derive(Module, Debug)]
 struct OnGpu {
     layer: Layer,
@@ -78,8 +78,7 @@ impl Stage for OnGpu {
     }
 }
 
-/// An AdamW that makes a request to the test's replacement for a GPU in every step, and keeps its moments on that
-/// device.
+/// An AdamW that makes a request to the test's imitated GPU in every step, and keeps its moments on this GPU.
 #[derive(Clone)]
 struct AdamWOnGpu {
     inner: AdamW,
@@ -90,7 +89,7 @@ struct AdamWOnGpu {
 #[derive(Clone)]
 struct Moments<const D: usize> {
     inner: AdamWState<D>,
-    /// The test's substitute for the GPU that holds Adam's moments; `None` for moments that were read from a checkpoint.
+    /// The test's imitated GPU, on which Adam's moments are; `None` for moments that were read from a checkpoint.
     gpu: Option<Handle>,
 }
 
@@ -131,8 +130,8 @@ fn batch(step: usize) -> Batch<Tensor<2>, Target> {
     Batch::new(input, target)
 }
 
-/// Returns a pipeline of three stages whose second stage is on a replacement for a GPU that is lost after `lifetime`
-/// requests, with that device's handle and thread. The pipeline resumes from the checkpoint `from` if there is one.
+/// Returns a pipeline of three stages, with the handle and the thread of the imitated GPU on which the second stage
+/// runs. This GPU is lost after `lifetime` requests. The pipeline resumes from the checkpoint `from` if there is one.
 fn pipeline(
     lifetime: usize,
     from: Option<&Checkpoint>,

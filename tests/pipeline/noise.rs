@@ -49,9 +49,10 @@ impl LossStage for Point {
     }
 }
 
-/// Tests the estimated gradient noise of a quadratic loss against its closed form. The gradient of a sample is the
-/// point (the model's parameter) minus the target. With targets around 0, whose elements have the variance 1/3, the
-/// gradient has the squared norm of the point, and the noise is a third of the number of dimensions.
+/// Tests the estimated noise scale of a quadratic loss against its closed form: the variance of the gradient over the
+/// squared norm of the mean gradient. The gradient of a sample is the point (the model's parameter) minus the target.
+/// Every element of a target has the mean 0 and the variance 1/3. So the mean gradient is the point itself, and the
+/// variance, added up over all elements, is a third of the number of dimensions.
 #[test]
 fn the_noise_of_a_quadratic_loss_is_its_closed_form() {
     let place = uniform(DIMENSIONS, 99);

@@ -1,6 +1,6 @@
 //! Tests of `--optimizer` and `--optimizer-state` on a model with a first layer, blocks and a last layer. Muon steps
-//! the matrices of the blocks, and AdamW everything else. A resumed training has the bits of an undisturbed one, and so
-//! has one with its optimizer states on the host.
+//! the matrices of the blocks, and AdamW everything else. A resumed training gives the same bits as an undisturbed one,
+//! and so does one that keeps its optimizer states on the host.
 
 use std::path::Path;
 

@@ -67,7 +67,7 @@ fn channel_capacity_and_repetition_change_no_bit() {
     }
 }
 
-/// Tests schedules with several chunks (stages) per worker: 6 stages on 3 or 2 workers train with the bits of a
+/// Tests schedules with several chunks (stages) per worker: 6 stages on 3 or 2 workers train to the same bits as a
 /// training loop without Stageline.
 #[test]
 fn several_chunks_a_worker_give_the_bits_of_the_plain_loop() {
@@ -86,7 +86,7 @@ fn several_chunks_a_worker_give_the_bits_of_the_plain_loop() {
 }
 
 /// Tests the V-shaped schedules, with two chunks (stages) per worker, in which the second chunks run in reverse order
-/// of the workers and backwards are split: they give the bits of a training loop without Stageline.
+/// of the workers and backwards are split: they give the same bits as a training loop without Stageline.
 #[test]
 fn v_schedules_give_the_bits_of_the_plain_loop() {
     let model = Mlp::new(5, 8, 8);
@@ -233,8 +233,8 @@ fn a_hand_written_plan_with_two_chunks_a_worker_gives_the_same_bits() {
     same_bits(&model, &plain, &cut, &batches, "by hand");
 }
 
-/// Tests a plan that runs backwards in another order than that of the micro-batches. Gradients are still summed in
-/// ascending micro-batch order, so the trained parameters have the bits of a training loop without Stageline.
+/// Tests a plan that does not run backwards in the order of the micro-batches. Gradients are still summed in ascending
+/// micro-batch order, so the trained parameters have the same bits as those of a training loop without Stageline.
 #[test]
 fn backwards_out_of_order_give_the_same_bits() {
     let csv = "0F0,0F1,0F2,0B2,0B0,0B1\n1F0,1F1,1F2,1B2,1B0,1B1\n";

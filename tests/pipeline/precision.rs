@@ -1,5 +1,5 @@
-//! Tests of training in bf16 and f16: the pipeline gives the bits of a training loop without Stageline, keeps master
-//! weights and gradient sums in f32, and scales the loss.
+//! Tests of training in bf16 and f16: the pipeline gives the same bits as a training loop without Stageline, keeps
+//! master weights and gradient sums in f32, and scales the loss.
 
 use burn::module::{Module, Param};
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer, SgdConfig};

@@ -100,7 +100,7 @@ impl Stage for Sabotaged {
 }
 
 /// Tests a panic in a recomputation, which is part of a backward: the step is rolled back, and a pipeline that is
-/// restored from the remaining state continues with the bits of a pipeline without a panic.
+/// restored from the remaining state continues with the same bits as a pipeline without a panic.
 #[test]
 fn a_panic_in_a_recomputation_rolls_back_the_step() {
     let batch = |step| {

@@ -1,5 +1,5 @@
-//! Tests of data-parallel replicas that share a batch: R replicas give the bits of one pipeline that sums gradients in
-//! R groups of micro-batches, reduce gradients once per stage, and fail together.
+//! Tests of data-parallel replicas that share a batch: R replicas give the same bits as one pipeline that sums
+//! gradients in R groups of micro-batches, reduce gradients once per stage, and fail together.
 
 use std::fs;
 use std::num::NonZero;
@@ -73,8 +73,8 @@ fn gradient_norm(report: &StepReport) -> f64 {
     }
 }
 
-/// Tests that R data-parallel replicas give the bits of a loop without Stageline that sums gradients in R groups, with
-/// Adam, clipping by the global norm, and micro-batches of different loss weights.
+/// Tests that R data-parallel replicas give the same bits as a loop without Stageline that sums gradients in R groups,
+/// with Adam, clipping by the global norm, and micro-batches of different loss weights.
 #[test]
 fn replicas_give_the_bits_of_a_plain_loop_in_groups() {
     let model = Mlp::new(5, WIDTH, 3);

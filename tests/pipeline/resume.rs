@@ -1,5 +1,5 @@
-//! Tests of checkpoints and resuming: N steps, a checkpoint, and N more steps with another partition into stages have
-//! the bits of 2N steps. Checkpoints that do not fit are rejected.
+//! Tests of checkpoints and resuming: N steps, a checkpoint, and N more steps with another partition into stages give
+//! the same bits as 2N steps. Checkpoints that do not fit are rejected.
 
 use std::collections::BTreeSet;
 

@@ -168,7 +168,8 @@ impl LossStage for Four {
     }
 }
 
-/// Tests the counted costs of blocks that have the same parameter shapes, but differ in the shape of their output.
+/// Tests that the parameters and FLOPs of all layers are counted if the blocks have the same parameter shapes, but some
+/// blocks halve the number of columns.
 #[test]
 fn blocks_that_change_the_shape_are_counted() {
     let narrow = |halves, device: &Device| Narrow { scale: Param::from_tensor(Tensor::ones([1], device)), halves };
@@ -179,8 +180,8 @@ fn blocks_that_change_the_shape_are_counted() {
     assert_eq!((costs.parameters(), costs.flops()), (5 + 4 * 3 + 3, 2.0 * 2.0 * 4.0 * 3.0));
 }
 
-/// A model in one struct, in the form that burn's proposal of pipelines uses. The forward of a block depends on the
-/// block's index.
+/// A model in one struct, whose forward consists of three functions: for the first part, for each block, and for the
+/// last part. The forward of a block depends on the block's index.
 #[derive(Module, Debug)]
 struct Net {
     input: Linear,

@@ -240,8 +240,8 @@ enum Slip {
     /// The user's training loop wrongly clips the gradient of each micro-batch by itself, already divided by the loss
     /// weight of the whole batch.
     ClipEach,
-    /// The user's training loop wrongly clips the gradient sum so far after every micro-batch, instead of once at the
-    /// end.
+    /// The user's training loop wrongly clips the running sum of the gradients after every micro-batch, instead of the
+    /// whole sum once at the end.
     ClipRunning,
     /// The user's training loop wrongly clips the mean gradient of each micro-batch, and averages the results.
     ClipMeans,

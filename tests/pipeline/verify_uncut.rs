@@ -20,7 +20,7 @@ enum Mistake {
     Cut,
     /// The tensor that one stage sends to the next is wrongly rounded and scaled on its way.
     Payload,
-    /// The recomputation in a stage's backward wrongly computes another function than the stage's forward.
+    /// The recomputation in a stage's backward wrongly computes a different function from that of the stage's forward.
     Recomputation,
 }
 

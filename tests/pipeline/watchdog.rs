@@ -17,8 +17,8 @@ use crate::mlp::{Error, Layer, Mlp, Target, config, device, within_a_minute};
 
 const WIDTH: usize = 4;
 
-/// A stage for tests of stalls: it returns its input, and hangs on an input with a large number until the test lets the
-/// stage return.
+/// A stage for tests of stalls: it returns its input, and hangs on an input with a number above 100 until the test lets
+/// the stage return.
 #[derive(Module, Debug, Default)]
 struct Sleeper {
     #[module(skip)]
@@ -64,8 +64,8 @@ impl Stage for Passes {
     }
 }
 
-/// A stage for tests of stalls that returns its input, but fails in its second forward of an input with a large number,
-/// once another stage hangs.
+/// A stage for tests of stalls that returns its input, except for the second input with a number above 100. The forward
+/// of that input waits until another stage hangs, and then fails.
 #[derive(Module, Debug, Default)]
 struct FailsLater {
     #[module(skip)]

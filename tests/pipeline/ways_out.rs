@@ -343,7 +343,7 @@ mod files {
     }
 
     /// Tests a run that ends because the disk is full, which a limit on the size of files (16 blocks of 512 or 1024
-    /// bytes) imitates. The resumed run ends with the bits of an undisturbed run.
+    /// bytes) imitates. The resumed run ends with the same bits as an undisturbed run.
     #[test]
     fn a_run_that_a_full_disk_ended_resumes_to_the_same_bits() {
         let place = Place::new();

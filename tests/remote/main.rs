@@ -1,5 +1,5 @@
-//! Tests of stages on other hosts, which server processes on this host imitate: training gives the bits of a local run,
-//! devices that cannot be used are rejected with a reason, and lost hosts are named.
+//! Tests of stages on other hosts, which server processes on this host imitate: training gives the same bits as a local
+//! run, devices that cannot be used are rejected with a reason, and lost hosts are named.
 
 #![cfg(unix)]
 
@@ -353,8 +353,8 @@ fn a_lost_host_of_another_replica_is_named_and_the_training_ends() {
 }
 
 /// Sends a signal such as SIGKILL to a server that runs a stage of a training. Asserts that the error names the
-/// server's host, and that the training resumes with this stage on another server, with the bits of a training without
-/// servers.
+/// server's host, and that the training resumes with this stage on another server, with the same bits as a training
+/// without servers.
 fn resumes_elsewhere_after(signal: &str, (way, token): (&str, &str)) {
     let place = place();
     let servers = servers([way; 3], &place);

@@ -196,8 +196,8 @@ impl Block {
 }
 
 impl Attention {
-    /// Applies attention to activations `[batch x context, width]` and keeps their shape; the array has the sizes
-    /// `[batch, context, width]`.
+    /// Applies attention to activations `[batch x context, width]` and keeps their shape. The second argument has the
+    /// sizes `[batch, context, width]`.
     fn forward(&self, input: Tensor<2>, [batch, length, width]: [usize; 3]) -> Tensor<2> {
         let split = self.query_key_value.forward(input).reshape([batch, length, 3 * width]);
         self.output.forward(rows(causal_attention(split, self.heads)))

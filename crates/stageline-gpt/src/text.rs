@@ -63,8 +63,8 @@ impl Source {
         Ok(Self { corpus, sampler, validation, context, device })
     }
 
-    /// Returns the entropy of single bytes in the held-out text, in bits: the lowest loss that a model can have that
-    /// ignores the context.
+    /// Returns the entropy of single bytes in the held-out text, in bits: the lowest loss of a model that ignores the
+    /// context.
     pub fn unigram_entropy(&self) -> Result<f64> {
         Ok(self.corpus.validation().unigram_entropy()?)
     }

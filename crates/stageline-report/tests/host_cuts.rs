@@ -33,8 +33,9 @@ fn refused(log: &RunLog, hosts: &[usize], schedule: &dyn Schedule) -> PredictErr
     Measured::of(log).unwrap().host_cuts(&hosts, LINK, schedule, 4).unwrap_err()
 }
 
-/// Tests all partitions over two hosts with one micro-batch. All partitions take the same time to compute, and differ
-/// in the transfers and in the longest flush (optimizer step), which is that of the larger stage.
+/// Tests the predicted steps of all partitions over two hosts with one micro-batch; the partition that sends the least
+/// between the hosts is the best. The compute time of all partitions is the same. They differ in the transfers and in
+/// the longest flush (optimizer step), which is that of the larger stage.
 #[test]
 fn with_one_micro_batch_hosts_split_where_activations_are_smallest() {
     let megabytes = [5.0, 4.0, 0.5, 4.0, 5.0];

@@ -29,7 +29,8 @@ fn heights(chart: &str, top: f64) -> Vec<Vec<f64>> {
 }
 
 /// Makes the log of a run of two stages whose gradient noise was measured in every step: the noise scale of stage 0 is
-/// 10 tokens, and that of stage 1 is 20 in every step but the third, where the noise hides the gradient.
+/// 10 tokens, and that of stage 1 is 20. In the third step, stage 1 has no noise scale, because its squared norm is not
+/// above 0.
 fn noisy() -> RunLog {
     let mut log = log(&[1.0; 2], 2, 4, 0.0);
     for (at, step) in log.steps.iter_mut().enumerate() {

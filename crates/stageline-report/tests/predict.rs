@@ -69,8 +69,8 @@ fn links_of_the_run_connect_the_same_workers_in_a_prediction() {
 }
 
 /// Tests that a prediction counts the time of a transfer over a network link once, although the logged duration of a
-/// send may contain it. Only the rest of the send, which keeps the worker busy, is added at every boundary between
-/// stages.
+/// send may contain this time. If the send took longer than the transfer, the difference kept the sending worker busy.
+/// The prediction adds this difference for every send between stages.
 #[test]
 fn transfer_time_is_counted_once() {
     let link = Link { latency: 0.25, bandwidth: 1e6 };
@@ -94,9 +94,8 @@ fn transfer_time_is_counted_once() {
     assert!((step(&log) - (without_sends - 2.0 * 2.25) - 6.0 * 2.375).abs() < 1e-9, "{}", step(&log));
 }
 
-/// Tests the prediction for a run whose steps took 1.25 times as long as they are simulated: predicted steps are 1.25
-/// times as long as simulated ones too. A run over network links gets no such factor, because its links may be the
-/// reason.
+/// Tests the prediction for a run whose steps took 1.25 times their simulated time: predicted steps, too, are 1.25
+/// times as long as simulated ones. A run over network links gets no such factor, because its links may be the reason.
 #[test]
 fn steps_that_vary_take_longer_than_simulated_in_predictions_too() {
     let log = log(&[1.0; 4], 2, 4, 0.5);

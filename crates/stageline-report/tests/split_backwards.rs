@@ -59,8 +59,9 @@ fn a_split_backward_has_the_measured_shares_of_its_halves() {
     assert_eq!(costs.stage(0, 0), StageCost::new(2.0, 2.0, 2.0));
 }
 
-/// Tests a run in which a worker has an overhead of 0.8 s for its 8 actions. Under ZB-H1 a worker has 12 actions,
-/// because each backward is split into two, and each action has the same overhead.
+/// Tests that the predicted overhead of a step is proportional to a worker's number of actions. In the logged run, a
+/// worker has 8 actions and an overhead of 0.8 s. Under ZB-H1 a worker has 12 actions, because each backward is split
+/// into two, so the predicted overhead is 1.2 s.
 #[test]
 fn both_halves_of_a_backward_have_the_overhead_of_an_action() {
     let [without, with] = [0.0, 0.8].map(|other| Measured::of(&log(&[1.0; 4], 2, 4, other)).unwrap());

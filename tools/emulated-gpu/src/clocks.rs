@@ -35,7 +35,8 @@ impl Clock {
 /// The kind of operation that accesses emulated device memory: a kernel, a copy, a send or a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// A launch of a kernel accesses the memory; the value is the number that the kernel got when it was loaded.
+    /// A launch of a kernel accesses device memory. The field is the number of the kernel, which the emulation assigned
+    /// when the program loaded the kernel.
     Kernel(usize),
     Copy,
     Send,

@@ -327,7 +327,8 @@ fn copied(rows: Rows, to_device: bool, stream: u64) -> Result {
     })
 }
 
-/// Fills the host memory to which a copy from a device goes with a fixed value, if device memory has no contents.
+/// Writes a fixed value to the host memory that a copy from a device would fill, if emulated device memory has no
+/// contents.
 unsafe fn fill(host: *mut c_void, bytes: usize) {
     if driver().settings.computes {
         return;

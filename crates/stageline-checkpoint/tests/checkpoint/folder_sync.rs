@@ -28,8 +28,8 @@ impl Folder {
         Self { root, dir, store }
     }
 
-    /// Saves a checkpoint of step 2, and lists the points of the save (named by the next operation) that the save
-    /// reports. The folder of checkpoints is moved away at the points for which `away` is true, and moved back at all
+    /// Saves a checkpoint of step 2, and lists the points that the save reports, each just before an operation such as
+    /// a rename. The folder of checkpoints is moved away at the points for which `away` is true, and moved back at all
     /// others. Returns the result of the save and the list of its points.
     fn save(&mut self, away: impl Fn(WritePoint) -> bool) -> (Result<PathBuf, CheckpointError>, Vec<WritePoint>) {
         let (dir, aside) = (&self.dir, self.root.path().join("aside"));

@@ -14,11 +14,11 @@ const DIR: &str = "STAGELINE_TEST_DIR";
 const POINT: &str = "STAGELINE_TEST_POINT";
 const OCCURRENCE: &str = "STAGELINE_TEST_OCCURRENCE";
 const SIGKILL: i32 = 9;
-/// The number of times that a test kills a save at each of its points (named by the next operation): at the point's
-/// first occurrence, its second, and so on.
+/// The number of times that a test kills a save at each of its points, such as the point just before a rename: at the
+/// point's first occurrence, its second, and so on.
 const OCCURRENCES: usize = 5;
-/// The number of checkpoint writers that two tests kill together: one test at every point of a save, the other at
-/// random times.
+/// The total number of checkpoint writers that two tests kill: one test kills at every point of a save, and the other
+/// kills the rest at random times.
 const KILLS: usize = 200;
 
 /// Writes checkpoints in a process that other tests start and kill. The process continues from the latest checkpoint,
@@ -113,8 +113,8 @@ fn check_pruned(dir: &Path, latest: u64) {
     assert!(names[2].ends_with(&format!("-step-{}", latest + 1)), "{names:?}");
 }
 
-/// Returns the names of all points of a save (named by the next operation) at which it can be killed, for a save that
-/// also removes an old checkpoint.
+/// Returns the names of all points at which a save can be killed, for a save that also removes an old checkpoint. Each
+/// point is just before an operation of the save, and has the name of this operation.
 fn points() -> Vec<String> {
     let dir = toy::quick_folder();
     let mut store = toy::store(dir.path(), 2);

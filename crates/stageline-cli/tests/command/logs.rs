@@ -47,7 +47,8 @@ pub fn noisy(scale: u32) -> String {
     [lines[0], "\n"].into_iter().map(str::to_owned).chain(steps).collect()
 }
 
-/// Makes the log of a run whose plan was searched or read from a file, so that no schedule has its name.
+/// Makes the log of a run whose plan was searched or read from a file: the log says `plan` in place of a schedule's
+/// name.
 pub fn searched(log: &str) -> String {
     log.replace(r#""schedule":"1f1b""#, r#""schedule":"plan""#)
 }

@@ -1,5 +1,5 @@
-//! Tests that what would fail after a training (such as an export) fails before it, and that messages about hostile
-//! configurations are safe to print.
+//! Tests that an export or a file of results that cannot be written is an error before the training, and that messages
+//! about hostile configurations are safe to print.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Tests language models on CPU pipelines: cuts (partitions into stages), exports, generation and refusals.
-//! `scripts/transformers-parity.py` compares the values of the layers with the Transformers library.
+//! Tests language models on CPU pipelines: cuts (partitions into stages), exports, generation, and errors for invalid
+//! models. `scripts/transformers-parity.py` compares the values of the layers with the Transformers library.
 
 mod before_training;
 mod documents;

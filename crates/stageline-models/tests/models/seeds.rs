@@ -1,5 +1,5 @@
-//! Runs the fuzz target of models on its seeds and on mutations of the seeds, and checks that wrong seeds are refused
-//! for their reasons.
+//! Runs the fuzz target of models on its seeds and on mutations of the seeds, and checks that every invalid seed gives
+//! the error message that is expected for it.
 
 #[path = "../../../../fuzz/src/language_model.rs"]
 mod language_model;

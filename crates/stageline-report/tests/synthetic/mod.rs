@@ -23,8 +23,8 @@ pub fn simulated(plan: &Plan, stages: &[StageCosts]) -> f64 {
 }
 
 /// Makes the log of a synthetic run under 1F1B. `layers` has the seconds of each layer's forward; a backward takes
-/// twice as long, and the flush half as long. `other` is the overhead of a step in seconds. Steps take as long as their
-/// plan is simulated. The boundaries between stages carry 1 MB, 2 MB and so on for each micro-batch.
+/// twice as long, and the flush half as long. A step takes the simulated time of its plan plus `other`, the overhead of
+/// a step in seconds. The boundaries between stages carry 1 MB, 2 MB and so on for each micro-batch.
 pub fn log(layers: &[f64], stages: usize, micro_batches: usize, other: f64) -> RunLog {
     let plan = OneFOneB.plan(stages, micro_batches).unwrap();
     let of_stage = |layer: usize| layer * stages / layers.len();

@@ -40,8 +40,8 @@ fn zb_v_is_pytorchs() {
     assert_eq!(ZbV.plan(6, 2).unwrap().to_csv(), with_two_micro_batches);
 }
 
-/// Compares DualPipeV's plan with that of PyTorch 2.15's `ScheduleDualPipeV` for 3 workers and 6 micro-batches, with
-/// overlapped pairs in sequence.
+/// Compares DualPipeV's plan with that of PyTorch 2.15's `ScheduleDualPipeV` for 3 workers and 6 micro-batches. Where
+/// PyTorch overlaps a forward with a backward, the compared plan has the two in sequence.
 #[test]
 fn dualpipe_v_is_pytorchs() {
     let expected = "\

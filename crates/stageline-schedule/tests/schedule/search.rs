@@ -70,8 +70,9 @@ proptest! {
         prop_assert!(found.timeline.step() <= optimum(&costs, &memory) * (1.0 + 1e-9), "{}", found.timeline.step());
     }
 
-    /// Tests that no generator's plan has a shorter step than the lower bound for the memory that it needs, or than the
-    /// plan that the search finds.
+    /// Tests the plan of every schedule with the plan's own peak memory as the memory limit. No plan has a shorter step
+    /// than the lower bound for this limit. For one of the plans, a search with the same limit finds a step that is at
+    /// least as short.
     #[test]
     fn no_generator_beats_the_bound_or_the_search(
         workers in 1..6_usize, micro_batches in 1..12_usize,

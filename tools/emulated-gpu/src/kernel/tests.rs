@@ -247,8 +247,9 @@ fn product(m: usize, n: usize, k: usize) -> [Vec<f32>; 3] {
     [a, b, c]
 }
 
-/// Tests the matrix product `mma`: lanes load rows of eight numbers with `ldmatrix`, the right matrix transposed, and
-/// write the pairs of sums that `mma` leaves in their registers.
+/// Tests the PTX instruction `mma`, which multiplies two matrices. Before it, the lanes load rows of eight numbers with
+/// `ldmatrix`, which transposes the right matrix. After it, each lane writes the pairs of sums that `mma` leaves in its
+/// registers.
 #[test]
 fn mma_computes_the_product_of_two_matrices() {
     let body = "
