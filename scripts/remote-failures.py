@@ -101,7 +101,7 @@ class Repetition(Run):
         return {int(folder.name.rpartition("-")[2]): folder for folder in folders}
 
     def ends_well(self, training, name, steps):
-        """Waits for the end of a training, which must have the bits of a training on one host."""
+        """Waits for the end of a training, which must give the same bits as a training on one host."""
         status = ended(training, LIMIT_OF_TRAINING, name)
         if status != 0:
             raise Violation(f"{name} ended with status {status}")
