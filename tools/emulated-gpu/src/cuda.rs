@@ -20,8 +20,8 @@ const OUT_OF_MEMORY: Result = 2;
 const INVALID_DEVICE: Result = 101;
 const INVALID_HANDLE: Result = 400;
 
-/// The four bytes, 2.0 in f32, with which the emulation fills a copy from a device to the host if device memory has no
-/// contents.
+/// The four bytes, 2.0 in f32, with which the emulation fills the target of a copy from a device to the host if it does
+/// not store the contents of device memory.
 const READ: [u8; 4] = 2.0_f32.to_le_bytes();
 
 /// The time in ms that a kernel takes by the clock of an emulated device. All kernels take equally long, so autotune
@@ -327,8 +327,8 @@ fn copied(rows: Rows, to_device: bool, stream: u64) -> Result {
     })
 }
 
-/// Writes a fixed value to the host memory that a copy from a device would fill, if emulated device memory has no
-/// contents.
+/// Fills the target of a copy from a device to the host with a fixed value, if the emulation does not store the
+/// contents of device memory (the setting `computes` is off).
 unsafe fn fill(host: *mut c_void, bytes: usize) {
     if driver().settings.computes {
         return;

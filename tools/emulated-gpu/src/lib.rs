@@ -26,8 +26,8 @@
 //! - *Races within a launch*, between the blocks or threads of a kernel.
 //! - *All races between operations.* What one host thread has seen counts as known to all. Of a kernel's buffers only
 //!   the first address is known, so a race is found only if the other access covers that address.
-//! - *Values without `computes=1`.* Kernels do not run, memory has no contents, and every copy to the host reads 2.0 in
-//!   f32, which is the result that burn expects of its first kernels on a device.
+//! - *Values without `computes=1`.* Kernels do not run, the contents of device memory are not stored, and every copy to
+//!   the host reads 2.0 in f32, which is the result that burn expects of its first kernels on a device.
 //! - *Other libraries.* Only the functions that burn calls exist, and all-reduce fails.
 //!
 //! burn stores on disk which kernels were the fastest. Give an emulated run a cache of its own (`XDG_CACHE_HOME`), so

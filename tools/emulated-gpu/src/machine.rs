@@ -100,7 +100,7 @@ pub struct Machine {
     pub race_detector: RaceDetector,
     /// The number of operations that all CUDA streams together have executed.
     pub completed: u64,
-    /// Whether emulated device memory has contents, so that transfers must copy them.
+    /// Whether the emulation stores the contents of device memory, so that transfers must copy them.
     pub has_contents: bool,
     /// The emulated device on which an operation failed, and the reason; `None` if no operation failed.
     pub fault: Option<(i32, String)>,

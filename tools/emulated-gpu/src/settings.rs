@@ -25,7 +25,7 @@ pub struct Settings {
     /// The time without progress after which a waiting host thread counts as deadlocked. The value of the setting is in
     /// seconds.
     pub patience: Duration,
-    /// Whether the emulation runs kernels on the CPU and emulated device memory has contents.
+    /// Whether the emulation runs kernels on the CPU and stores the contents of device memory.
     pub computes: bool,
     /// The file to which the emulation writes the ledger (the counts of all CUDA and NCCL calls) at exit.
     pub ledger: Option<PathBuf>,
