@@ -45,6 +45,7 @@
 //! - `plan`: chooses the plan (a schedule, a file, or a search), the cut (partition of the layers into stages) and the
 //!   devices of the stages (`Planned`).
 //! - `recipe`: builds the pipelines of a training from its job and plan, and describes the run (`Recipe`).
+//! - `batch_memory`: the memory that batches take on the host.
 //! - `memory`: estimates the memory of a training, and refuses one that does not fit, with proposals for other flags
 //!   (`Demand`).
 //! - `kernels`: tells the user that GPUs compile and tune kernels before the first step (`Compiling`).
@@ -62,6 +63,7 @@
 //! The crate trains by the public interface of `stageline`: it must not run stages or compute on their tensors itself.
 
 mod adamw;
+mod batch_memory;
 mod checkpoints;
 mod data;
 mod documents;

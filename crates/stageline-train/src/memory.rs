@@ -7,6 +7,7 @@ use stageline::{
 };
 use sysinfo::System;
 
+use crate::batch_memory::BatchMemory;
 use crate::data::Data;
 use crate::kernels::Compiling;
 use crate::plan::Planned;
@@ -200,28 +201,6 @@ pub struct Demand<'a> {
     pub batches: BatchMemory,
 }
 
-/// The sizes of a training's batches, which are in the memory of the host.
-#[derive(Clone, Copy)]
-pub struct BatchMemory {
-    /// The bytes of the batch of one training step.
-    pub of_step: u64,
-    /// The bytes of all batches of held-out samples, which stay in memory for the whole training.
-    pub held_out: u64,
-}
-
-impl BatchMemory {
-    /// Returns the bytes of all batches that are in memory at one time: those of the running steps, those that are read
-    /// ahead of them, and the held-out ones.
-    pub fn total(self, job: &Job) -> u64 {
-        let running = match job.running.flush {
-            FlushName::Together => 1,
-            FlushName::Ahead => 2,
-        };
-        let batches = (running + job.running.read_ahead) as u64;
-        self.held_out.saturating_add(self.of_step.saturating_mul(batches))
-    }
-}
-
 impl Demand<'_> {
     /// Checks that the estimated memory of a training job fits into the memory of its devices. The error proposes only
     /// settings that this job can change; a resumed run, for example, cannot change its optimizer.
@@ -323,27 +302,7 @@ fn is_host(device: &Device) -> bool {
 #[cfg(test)]
 #[cfg(feature = "flex")]
 mod tests {
-    use std::collections::BTreeMap;
-
-    use clap::{Args, Command, FromArgMatches};
-
     use super::*;
-    use crate::settings::flags::TrainingFlags;
-    use crate::settings::merge::Settings;
-
-    #[test]
-    fn batches_in_memory_are_running_read_ahead_or_held_out() {
-        let total = |flags: &str| {
-            let command = TrainingFlags::augment_args(Command::new("train"));
-            let matches = command.try_get_matches_from(format!("train {flags}").split_whitespace()).unwrap();
-            let flags = TrainingFlags::from_arg_matches(&matches).unwrap();
-            let job = Job::of(flags, Settings(BTreeMap::new())).unwrap();
-            BatchMemory { of_step: 1000, held_out: 7 }.total(&job)
-        };
-        assert_eq!(total(""), 7 + (1 + 16) * 1000);
-        assert_eq!(total("--read-ahead 2"), 7 + (1 + 2) * 1000);
-        assert_eq!(total("--read-ahead 2 --flush ahead"), 7 + (2 + 2) * 1000);
-    }
 
     #[test]
     fn a_device_that_is_listed_twice_counts_once() {

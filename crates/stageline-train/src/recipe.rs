@@ -17,13 +17,15 @@ use stageline::{
 use stageline_report::record::{Link, Run as RunLine};
 
 use crate::adamw::AdamW;
+use crate::batch_memory::BatchMemory;
 use crate::data::Data;
 use crate::kernels::gpus;
-use crate::memory::{BatchMemory, Demand};
+use crate::memory::Demand;
 use crate::model::Model;
 use crate::outputs::record;
 use crate::plan::Planned;
-use crate::settings::job::{Job, without_decay};
+use crate::settings::job::Job;
+use crate::settings::optimizers::without_decay;
 
 /// The type of the pipelines that are built from a model of the type `M`.
 pub type PipelineOf<M> = Pipeline<<M as Model>::Input, <M as Model>::Output, <M as Model>::Target>;

@@ -11,11 +11,12 @@ use serde_json::json;
 use stageline::checkpoint::Saved;
 use stageline::{Batch, EvalReport, Payload, Pipeline, StepReport};
 
+use crate::batch_memory::BatchMemory;
 use crate::checkpoints::{self, Identity, Keeper};
 use crate::data::Data;
 use crate::evaluation::{evaluate, warn_of_mean};
 use crate::kernels::gpus;
-use crate::memory::{self, BatchMemory};
+use crate::memory;
 use crate::model::Model;
 use crate::outputs::log::Log;
 use crate::outputs::progress::Progress;

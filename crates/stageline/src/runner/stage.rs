@@ -1,7 +1,5 @@
-//! The runner of one stage ([`StageRunner`]) has the stage's module, optimizer and gradient sums. It runs the stage
-//! from the start of a pass to the optimizer step, or to the rollback of this step.
-//!
-//! The stage's forwards and backwards are in `compute`, and its exchange with other stages in `exchange`.
+//! The runner of one stage ([`StageRunner`]), from the start of a pass to the optimizer step, or to the rollback of
+//! this step. The stage's forwards and backwards are in `compute`, and its exchange with other stages in `exchange`.
 
 use std::sync::Arc;
 

@@ -1,0 +1,55 @@
+//! The optimizers that `--optimizer` names, with their parameter groups.
+
+use burn::module::ParamGroup;
+use burn::optim::{AdafactorConfig, LionConfig, ModuleOptimizer, Optimizer, SgdConfig, decay::WeightDecayConfig};
+use stageline::OptimizerState;
+
+use super::job::Training;
+use super::values::OptimizerName;
+use crate::adamw::AdamW;
+use crate::muon::MuonAndAdamW;
+
+impl Training {
+    /// Returns the optimizer that `--optimizer` names, with weight decay on all parameters except norms and biases. It
+    /// keeps its states in the memory `state`.
+    pub fn optimizer(&self, state: OptimizerState) -> ModuleOptimizer {
+        let decay = self.weight_decay;
+        match self.optimizer {
+            OptimizerName::Adamw => with_and_without_decay(state, AdamW::new(decay), AdamW::new(0.0)),
+            OptimizerName::Adafactor => {
+                // Adafactor's relative step and parameter scaling would change the configured learning rate.
+                let plain = AdafactorConfig::new().with_relative_step(false).with_scale_parameter(false);
+                let adafactor = |decay| plain.clone().with_weight_decay(decay).build();
+                with_and_without_decay(state, adafactor(decay), adafactor(0.0))
+            }
+            OptimizerName::Lion => {
+                let lion = |decay| LionConfig::new().with_weight_decay(decay).build();
+                with_and_without_decay(state, lion(decay), lion(0.0))
+            }
+            OptimizerName::Muon => with_and_without_decay(state, MuonAndAdamW::new(decay), AdamW::new(0.0)),
+            OptimizerName::Sgd => {
+                let decaying = SgdConfig::new().with_weight_decay(Some(WeightDecayConfig::new(decay)));
+                with_and_without_decay(state, decaying.build(), SgdConfig::new().build())
+            }
+        }
+    }
+
+    /// Returns the optimizer of a model's first and last layer (embeddings and head) if it is not the optimizer of the
+    /// blocks. Muon is made for the matrices of hidden layers, so with `--optimizer muon` AdamW steps the parameters of
+    /// the first and the last layer.
+    pub fn optimizer_of_ends(&self) -> Option<AdamW> {
+        (self.optimizer == OptimizerName::Muon).then(|| AdamW::new(self.weight_decay))
+    }
+}
+
+/// Returns an optimizer that steps norms and biases with `plain` and all other parameters with `decaying`. The states
+/// of both are kept in the memory `state`.
+fn with_and_without_decay(state: OptimizerState, decaying: impl Optimizer, plain: impl Optimizer) -> ModuleOptimizer {
+    ModuleOptimizer::from(state.of(decaying)).with_group(without_decay(), state.of(plain), None)
+}
+
+/// Returns the group of the parameters that have no weight decay: norms and biases, which are recognised by their
+/// names.
+pub fn without_decay() -> ParamGroup {
+    ParamGroup::from_any_predicates(vec!["norm", "bias"])
+}
