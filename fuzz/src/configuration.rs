@@ -97,7 +97,7 @@ fn schedule(name: &str) -> Result<&'static str, String> {
     ["gpipe", "1f1b"].into_iter().find(|known| *known == name).ok_or(format!("there is no schedule `{name}`"))
 }
 
-/// Merges the three parts of a fuzz input to a training's settings, and asserts that the result is right, or that the
+/// Merges the three parts of a fuzz input into a training's settings, and asserts that the result is right, or that the
 /// error message is not empty.
 ///
 /// The parts are the command line with one flag per line, the settings file, and the settings of the resumed run as

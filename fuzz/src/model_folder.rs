@@ -48,8 +48,8 @@ type Files = BTreeMap<&'static str, Vec<u8>>;
 ///
 /// The first byte chooses the file that the rest replaces: 0 for the configuration, 1 for the index, 2 and 3 for the
 /// two weights files, or 4 for the weights file of a folder without an index. The rest is the header and the data of a
-/// weights file, divided by a border byte, so that the length before the header is right. With 5, 6 and 7 the rest is a
-/// whole weights file, its length included. All other files are valid.
+/// weights file, divided by a border byte; the length of the header, with which a weights file begins, is filled in.
+/// With 5, 6 and 7 the rest is a whole weights file, its length included. All other files are valid.
 pub fn model_folder(bytes: &[u8]) {
     let Some((&part, contents)) = bytes.split_first().filter(|_| bytes.len() <= LIMIT) else { return };
     let mut files = valid().clone();

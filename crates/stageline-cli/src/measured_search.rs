@@ -8,7 +8,7 @@ use stageline_schedule::{Best, Costs, Memory, Placement, Plan, best_placed};
 
 use crate::costs::{CostFlags, MemoryFlags};
 
-/// The number of milliseconds in a second, the unit of the costs in a log.
+/// The number of milliseconds in a second. Costs are in seconds in a log, and in milliseconds in flags.
 const MS: f64 = 1e3;
 
 /// A search for a plan with the costs that a run measured. The layers are spread over the stages of every plan as

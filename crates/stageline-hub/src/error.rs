@@ -90,7 +90,7 @@ pub enum FolderError {
     /// A JSON file of the model folder, or a file that the caller reads, is longer than the limit for such files.
     #[error("{} has {found} bytes, but such a file has at most {most}; download it again", shown(path))]
     TooLong {
-        /// The path of the file of a model that is longer than its limit.
+        /// The path of the file that is too long.
         path: PathBuf,
         /// The length in bytes of the file that is too long to be read.
         found: u64,

@@ -141,8 +141,8 @@ impl ModelFolder {
     /// Returns the tensor of the model folder that has the name `name`.
     ///
     /// # Errors
-    /// Returns [`FolderError::MissingTensor`] if no file has the tensor. It has the most similar names, and the path of
-    /// the index, or of the only weights file.
+    /// Returns [`FolderError::MissingTensor`] if no file has the tensor. The error has the most similar names of
+    /// tensors, and the path of the index, or of the only weights file.
     pub fn tensor(&self, name: &str) -> Result<TensorView<'_>, FolderError> {
         let Some((name, tensor)) = self.tensors.get_key_value(name) else {
             let similar = similar(name, self.tensors.keys().map(String::as_str));

@@ -94,8 +94,7 @@ pub enum Refusal {
     Length {
         /// The name of the tensor to write for which the caller's function returned too few or too many values.
         tensor: String,
-        /// The length of each dimension of the tensor to write for which the caller's function returned too few or too
-        /// many values.
+        /// The shape of the tensor to write. The caller's function returned too few or too many values for it.
         lengths: Vec<usize>,
         /// The unit of the fields `expected` and `found`: "values" if the caller's function returned f32 values for the
         /// tensor, "bytes" if it returned bytes.

@@ -30,11 +30,11 @@ pub struct Flags {
     #[arg(long, value_enum, default_value_t = Kind::Paced)]
     pub kind: Kind,
     /// Milliseconds that a paced worker sleeps for the forwards of one micro-batch, all its chunks (stages) together;
-    /// with --batch for those of one sample
+    /// with --batch, the milliseconds for one sample
     #[arg(long, allow_negative_numbers = true, default_value_t = 5.0)]
     pub forward_ms: f64,
     /// Milliseconds that a paced worker sleeps for the backwards of one micro-batch, half of them for input gradients;
-    /// with --batch for those of one sample
+    /// with --batch, the milliseconds for one sample
     #[arg(long, allow_negative_numbers = true, default_value_t = 10.0)]
     pub backward_ms: f64,
     /// Number of consecutive steps whose times must agree, so that the warm-up of a case ends

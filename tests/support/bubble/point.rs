@@ -27,7 +27,8 @@ pub struct Point {
     /// The step time in seconds that [`predict`](crate::bubble::predict::predict) predicts from the steps of one or two
     /// reference cases; `None` without a prediction.
     pub step_predicted_seconds: Option<f64>,
-    /// The measured bubble (idle share of the total stage time), from 0 to 1. The field `clock` names its clock.
+    /// The measured bubble (idle share of the total stage time), from 0 to 1. The field `clock` says by which clock it
+    /// was measured: that of the host, or of synchronised devices.
     pub bubble: f64,
     /// The name of the clock by which the fields `bubble`, `bubble_simulated` and `causes` were measured: `host clock`,
     /// or `device clock` if workers waited for their device after every action.

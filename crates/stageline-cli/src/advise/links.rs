@@ -65,7 +65,8 @@ impl Asked<'_> {
     }
 
     /// Returns a text table with a row for each of the partitions `cuts` of the layers over hosts: the layers after
-    /// which the hosts meet, the bytes sent there, the time of the slowest worker, the step time and the bubble.
+    /// which the model is split between hosts, the bytes sent over these splits, the time of the slowest worker, the
+    /// step time and the bubble.
     pub(super) fn host_cuts(&self, measured: &Measured, cuts: &[HostCut]) -> String {
         let end = |stage: &usize| self.log.run.layers[measured.cut()[*stage].end - 1].name.as_str();
         let places: Vec<_> = cuts.iter().map(|cut| cut.behind.iter().map(end).collect::<Vec<_>>().join(", ")).collect();

@@ -9,6 +9,7 @@
 //!   `visit_floats`, `map_floats`).
 //! - `named`: trained parameters and their gradients as numbers on the host, by path (`Named`).
 //! - `seed`: initialises a module from a seed, so that parameters do not depend on the partition (`seeded`).
+//! - `sending`: sends tensors to a device with little memory for what is on the way (`Sending`).
 //! - `shared`: keeps a parameter that a module uses several times one tensor (`unify`).
 //! - `fork`: moves a module to another device without dequantizing its parameters.
 //! - `hollow`: a module's constants without the memory of its tensors.
@@ -21,6 +22,7 @@ mod hollow;
 mod named;
 mod read_many;
 pub(crate) mod seed;
+mod sending;
 pub(crate) mod shared;
 pub(crate) mod visit;
 

@@ -8,11 +8,8 @@ use burn::tensor::{Device, Tensor};
 use parking_lot::ReentrantMutex;
 
 use crate::params::fork::{fork, is_quantized};
+use crate::params::sending::Sending;
 use crate::params::visit::describe;
-
-/// The number of bytes of parameters that may be sent to a device without waiting for their arrival, while a module is
-/// initialised and moved there one parameter after another.
-const IN_FLIGHT: usize = 8 << 20;
 
 /// The lock that allows one seeded initialisation at a time, because burn's CPU backends share one random number
 /// generator in a process. The lock is reentrant, so that a seeded model may contain seeded layers.
@@ -47,10 +44,11 @@ pub fn seeded<M: Module>(device: &Device, seed: u64, init: impl FnOnce() -> M) -
 pub fn seeded_on<M: Module>(home: &Device, device: &Device, seed: u64, init: impl FnOnce() -> M) -> M {
     let _drawing = DRAWING.lock();
     home.seed(seed);
-    let mut moving = Moving { device: device.clone().autodiff(), in_flight: 0 };
+    let device = device.clone().autodiff();
+    let mut moving = Moving(Sending::to(device.clone()));
     // The second move is for quantized parameters and for tensors that are not parameters.
-    let module = fork(init().map(&mut moving), &moving.device);
-    moving.arrive();
+    let module = fork(init().map(&mut moving), &device);
+    moving.0.arrive();
     module
 }
 
@@ -69,35 +67,11 @@ pub fn materialize<M: Module>(module: &M) {
 
 /// A mapper that initialises the float parameters of a module and moves each of them to a device before the next one is
 /// initialised, so that the initialising device never stores the whole module.
-struct Moving {
-    device: Device,
-    /// The number of bytes of a module's parameters that have been sent to a device since the last wait for their
-    /// arrival.
-    in_flight: usize,
-}
-
-impl Moving {
-    /// Waits until the device has received all parameters that were sent to it, so that the host can free them. An
-    /// error, such as an unreachable device, is ignored here, because the first forward on the device reports it.
-    fn arrive(&mut self) {
-        let _ = self.device.sync();
-        self.in_flight = 0;
-    }
-}
+struct Moving(Sending);
 
 impl ModuleMapper for Moving {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let value = param.val();
-        if is_quantized(&value) {
-            return param;
-        }
-        self.in_flight += value.shape().num_elements() * value.dtype().size();
-        drop(value);
-        let param = param.fork(&self.device);
-        if self.in_flight > IN_FLIGHT {
-            self.arrive();
-        }
-        param
+        if is_quantized(&param.val()) { param } else { param.map(|value| self.0.send(value)) }
     }
 }
 

@@ -153,7 +153,7 @@ mod tests {
     }
 
     /// Returns the smallest possible time of the slowest stage, by trying every partition of the layers into stages.
-    /// The test compares it with the partition that the balance finds.
+    /// The test compares it with the time of the partition that `balance` finds.
     fn least(costs: &[f64], speeds: &[f64]) -> f64 {
         let [speed, others @ ..] = speeds else { return 0.0 };
         if others.is_empty() {

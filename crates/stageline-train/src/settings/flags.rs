@@ -102,8 +102,8 @@ pub struct TrainingFlags {
     /// Interval, in steps, at which the log records the gradient and update norms of each parameter; 0 never does
     #[arg(help_heading = "Measurement", long, default_value_t = 0)]
     pub health_every: usize,
-    /// Interval, in steps, at which the gradient noise is measured: from the gradients of the micro-batches, how large
-    /// a batch is worth its tokens (`stageline advise` uses it); 0 never does
+    /// Interval, in steps, at which the noise of the gradient is measured, from the gradients of the micro-batches;
+    /// `stageline advise` computes from it how large a batch pays off; 0 disables the measurement
     #[arg(help_heading = "Measurement", long, default_value_t = 10)]
     pub noise_every: usize,
     /// Optimizer; the state of `adafactor` for a parameter matrix is little more than one row and one column, so it

@@ -13,7 +13,7 @@ pub enum Lever {
     SmallerMicroBatches {
         /// The number of rows (samples) of each proposed smaller micro-batch.
         rows: usize,
-        /// The number of smaller micro-batches (M) of each replica in a step.
+        /// The number of micro-batches (M) of each replica in a step, after they are made smaller.
         micro_batches: usize,
     },
     /// A change of settings that saves memory: the layers of every stage are divided into two stages, on twice as many

@@ -63,9 +63,9 @@ pub fn product(
     sum
 }
 
-/// Adds to each element of the output for which this GPU thread is responsible the sum, over the columns of a block of
-/// attention, of a factor (such as an attention weight) times the element of the tile's row. `factors` is `[rows,
-/// columns]` and the tile `[columns, size]`, with as many columns as rows.
+/// Multiplies one row of `factors` (such as attention weights) by the matrix `tile`, and adds the products to those
+/// elements of the output that this GPU thread computes. `factors` is `[rows, columns]` and the tile `[columns, size]`,
+/// with as many columns as rows.
 #[cube]
 pub fn add_weighted(
     sums: &mut Array<f32>,

@@ -86,8 +86,8 @@ pub fn forward<E: Float, I: Int>(
     }
 }
 
-/// Computes a unit's scores of one query with the keys of a tile, writes them to `scores`, and returns the largest. A
-/// key that the query does not see gets the score [`UNSEEN`].
+/// Computes, in one GPU thread, the scores of one query with some keys of a tile, writes them to `scores`, and returns
+/// the largest. A key that the query does not see gets the score [`UNSEEN`].
 #[cube]
 #[allow(clippy::too_many_arguments)]
 fn score(
@@ -117,7 +117,7 @@ fn score(
     most
 }
 
-/// Returns the largest of a number and of the numbers that the lanes of a row have written.
+/// Returns the largest of `before` and the numbers that the GPU threads of a row have written to shared memory.
 #[cube]
 fn largest_of(of_lanes: &Shared<[f32]>, row: usize, before: f32) -> f32 {
     let mut largest = before;

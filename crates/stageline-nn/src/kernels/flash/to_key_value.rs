@@ -93,7 +93,8 @@ pub fn to_key_value<E: Float, I: Int>(
     }
 }
 
-/// Writes a lane's numbers of a row, one for each of its columns, to a block `[rows, rows]` in shared memory.
+/// Writes the numbers that a GPU thread has computed in one row of a block to the block, `[rows, rows]`, in shared
+/// memory. The thread has one number for each of the columns that it computes.
 #[cube]
 fn write_own(numbers: &Array<f32>, to: &mut Shared<[f32]>, row: usize, lane: usize, #[comptime] rows: usize) {
     #[unroll]
