@@ -7,7 +7,7 @@ const IN_FLIGHT: usize = 8 << 20;
 
 /// The number of bytes of a tensor that go to another host in one message. Both ends of a connection keep a buffer as
 /// large as the largest message.
-const SLICE: usize = 1 << 20;
+const SLICE: usize = 1 << 16;
 
 /// The device to which tensors are sent, and the bytes that it may not have received yet.
 pub(crate) struct Sending {
