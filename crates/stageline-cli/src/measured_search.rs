@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use anyhow::Result;
-use stageline_report::{Measured, PredictError};
+use anyhow::{Result, ensure};
+use stageline_report::{Measured, PredictError, RunLog};
 use stageline_schedule::{Best, Costs, Memory, Placement, Plan, best_placed};
 
 use crate::costs::{CostFlags, MemoryFlags};
@@ -12,7 +12,7 @@ use crate::costs::{CostFlags, MemoryFlags};
 const MS: f64 = 1e3;
 
 /// A search for a plan with the costs that a run measured. The layers are spread over the stages of every plan as
-/// evenly as possible by the layers' measured time.
+/// evenly as possible by the layers' measured time. A model that is cut by hand keeps its stages.
 pub(crate) struct MeasuredSearch<'a> {
     measured: Measured,
     workers: usize,
@@ -25,10 +25,18 @@ impl<'a> MeasuredSearch<'a> {
     /// Prepares a search for a plan on `workers` workers, with the network links that `measured` has.
     ///
     /// # Errors
-    /// Returns an error if the model has fewer layers than workers, or a link between neighbouring workers is not known.
+    /// Returns an error if the model has fewer layers than workers, is cut by hand into stages that the workers do not
+    /// share evenly, or a link between neighbouring workers is not known.
     pub(crate) fn new(measured: Measured, workers: usize) -> Result<Self> {
-        let cut = measured.balanced(workers)?;
-        measured.costs(&Placement::in_turn(workers, 1), &cut)?;
+        let (layers, by_hand) = (measured.layers(), measured.is_cut_by_hand());
+        ensure!(
+            !by_hand || layers.is_multiple_of(workers),
+            "the model of the log is cut by hand into {layers} stages, which {workers} workers do not share evenly; give a --stages \
+             that divides {layers}"
+        );
+        let chunks = if by_hand { layers / workers } else { 1 };
+        let cut = measured.balanced(workers * chunks)?;
+        measured.costs(&Placement::in_turn(workers, chunks), &cut)?;
         Ok(Self { measured, workers, flags: None })
     }
 
@@ -63,6 +71,10 @@ impl<'a> MeasuredSearch<'a> {
     /// Returns the costs in ms and the memory of a plan's stages, for a placement of the stages on workers.
     fn stages(&self, placement: &Placement) -> Result<(Costs, Memory)> {
         let (workers, chunks) = (self.workers, placement.stages() / self.workers);
+        ensure!(
+            !self.measured.is_cut_by_hand() || placement.stages() == self.measured.layers(),
+            "a model that is cut by hand has one number of stages"
+        );
         let costs = self.measured.costs(placement, &self.measured.balanced(placement.stages())?)?.times(MS);
         let unlimited = || Memory::unlimited(workers).cut(chunks);
         let Some((flags, memory)) = self.flags else { return Ok((costs, unlimited())) };
@@ -80,4 +92,14 @@ impl<'a> MeasuredSearch<'a> {
 /// Returns the index of the first layer of each stage, as a training's flag `--cut` takes them.
 pub(crate) fn starts(cut: &[Range<usize>]) -> Vec<usize> {
     cut.iter().map(|range| range.start).collect()
+}
+
+/// Returns the flag `--cut` of a training for a partition of the layers of the run's model, with a space before it.
+/// Returns an empty text for a model that is cut by hand, because its training refuses the flag.
+pub(crate) fn cut_flag(log: &RunLog, cut: &[Range<usize>]) -> String {
+    if log.run.cut_by_hand {
+        return String::new();
+    }
+    let starts: Vec<_> = starts(cut).iter().map(usize::to_string).collect();
+    format!(" --cut {}", starts.join(","))
 }

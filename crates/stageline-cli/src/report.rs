@@ -64,8 +64,20 @@ struct Found {
 struct TrainingFlags {
     stages: usize,
     micro_batches: usize,
-    /// The index, counted from 0, of the model's layer with which each stage begins.
-    cut: Vec<usize>,
+    /// The index, counted from 0, of the model's layer with which each stage begins; `None` for a model that is cut by
+    /// hand, whose training refuses `--cut`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cut: Option<Vec<usize>>,
+}
+
+/// The partition of the model's layers for which a search found a plan.
+pub(crate) enum FoundCut {
+    /// The partition is not known, because the costs of the search are not from the log of a run.
+    Unknown,
+    /// The user has cut the model of the logged run into stages by hand, and the plan has these stages.
+    ByHand,
+    /// The index, counted from 0, of the model's layer with which each stage of the plan begins.
+    Starts(Vec<usize>),
 }
 
 /// The idle time of a worker in the simulated step, by its cause, in ms.
@@ -106,12 +118,16 @@ impl Report {
         }
     }
 
-    /// Adds the schedule of a found plan and, if the layers of the model are known, `cut`: the first layer of each of
-    /// the plan's stages.
-    pub(crate) fn found(self, schedule: &'static str, checked: &Checked, cut: Option<Vec<usize>>) -> Self {
+    /// Adds the schedule of a found plan, and the partition `cut` of the model's layers into its stages.
+    pub(crate) fn found(self, schedule: &'static str, checked: &Checked, cut: FoundCut) -> Self {
         let (plan, capacity) = (checked.plan(), checked.least_capacity());
         let flags = |cut| TrainingFlags { stages: plan.workers(), micro_batches: plan.micro_batches(), cut };
-        Self { found: Some(Found { schedule, capacity, training: cut.map(flags) }), ..self }
+        let training = match cut {
+            FoundCut::Unknown => None,
+            FoundCut::ByHand => Some(flags(None)),
+            FoundCut::Starts(starts) => Some(flags(Some(starts))),
+        };
+        Self { found: Some(Found { schedule, capacity, training }), ..self }
     }
 
     /// Prints the report of a simulated step as text or JSON, and writes the timeline to an SVG file or prints it as
@@ -130,9 +146,12 @@ impl fmt::Display for Report {
         if let Some(Found { schedule, capacity, training }) = &self.found {
             writeln!(f, "schedule       {schedule}, for channels that hold {capacity} micro-batches or more")?;
             if let Some(TrainingFlags { stages, micro_batches, cut }) = training {
-                let cut: Vec<_> = cut.iter().map(usize::to_string).collect();
-                let cut = cut.join(",");
-                writeln!(f, "training       --stages {stages} --micro-batches {micro_batches} --cut {cut}")?;
+                write!(f, "training       --stages {stages} --micro-batches {micro_batches}")?;
+                if let Some(starts) = cut {
+                    let starts: Vec<_> = starts.iter().map(usize::to_string).collect();
+                    write!(f, " --cut {}", starts.join(","))?;
+                }
+                writeln!(f)?;
             }
         }
         let (step, bound) = (self.step_ms, self.bound_ms);

@@ -10,7 +10,7 @@ use stageline_schedule::{Best, Memory, best};
 use crate::costs::{CostFlags, MemoryFlags};
 use crate::measured_search::{MeasuredSearch, starts};
 use crate::output::write_to;
-use crate::report::{Report, ReportFlags};
+use crate::report::{FoundCut, Report, ReportFlags};
 use crate::run::read;
 use crate::shape::not_too_large;
 
@@ -25,8 +25,9 @@ pub(crate) struct Flags {
     #[arg(long)]
     stages: usize,
     /// File with the log of a run, which a training program writes with `--log`. The costs of stages are computed from
-    /// the log, with the most even partition of the model's layers, which is printed as --cut. Transfers take the time of
-    /// the links in the log, unless --transfer, or --bytes with --bandwidth, gives their times
+    /// the log, with the most even partition of the model's layers, which is printed as --cut. A model that is cut by
+    /// hand keeps its stages. Transfers take the time of the links in the log, unless --transfer, or --bytes with
+    /// --bandwidth, gives their times
     #[arg(long, value_name = "FILE", conflicts_with_all = ["forward", "input_grad", "weight_grad", "backward", "optimizer"])]
     from: Option<PathBuf>,
     /// Number of micro-batches M in a step
@@ -56,18 +57,18 @@ pub(crate) fn run(flags: &Flags) -> Result<()> {
 }
 
 impl Flags {
-    /// Returns the best plan that the search finds and, if the costs are those of a log, the first layer of each of its
-    /// stages.
-    fn search(&self) -> Result<(Best, Option<Vec<usize>>)> {
+    /// Returns the best plan that the search finds, and the partition of the layers that belongs to it.
+    fn search(&self) -> Result<(Best, FoundCut)> {
         let Some(path) = &self.from else {
             let costs = self.costs.costs(self.stages, 1)?;
             let memory = self.memory.memory(self.stages, 1)?.unwrap_or_else(|| Memory::unlimited(self.stages));
-            return Ok((best(self.micro_batches, &costs, &memory, usize::MAX)?, None));
+            return Ok((best(self.micro_batches, &costs, &memory, usize::MAX)?, FoundCut::Unknown));
         };
         let measured = Measured::of(&read(path)?)?;
+        let by_hand = measured.is_cut_by_hand();
         let search = MeasuredSearch::with_flags(measured, self.stages, &self.costs, &self.memory)?;
         let found = search.best(self.micro_batches)?;
-        let cut = starts(&search.cut(found.checked.plan())?);
-        Ok((found, Some(cut)))
+        let starts = starts(&search.cut(found.checked.plan())?);
+        Ok((found, if by_hand { FoundCut::ByHand } else { FoundCut::Starts(starts) }))
     }
 }

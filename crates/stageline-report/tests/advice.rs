@@ -7,7 +7,7 @@ use stageline_report::record::{Link, Noise, SignalAndNoise};
 use stageline_report::{
     Advice, Change, Cut, LeftOut, Measured, NoiseScales, PredictError, PredictedTraining, Question, RunLog, Target,
 };
-use stageline_schedule::{GPipe, OneFOneB, Schedule};
+use stageline_schedule::{GPipe, Interleaved, OneFOneB, Schedule};
 
 use synthetic::log;
 
@@ -269,4 +269,41 @@ fn a_plan_without_a_generator_is_compared_with_schedules() {
     let workers = |change: &Change| matches!(change, Change::Workers(_));
     assert!(!advice.alternatives.found.iter().any(|(change, _)| workers(change)));
     assert!(!advice.alternatives.left_out.iter().any(|(change, _)| workers(change)));
+}
+
+/// Tests that a model of four stages that is cut by hand is compared with no other numbers of workers and of chunks,
+/// which its training refuses, on four workers and in two chunks on two workers.
+#[test]
+fn a_model_that_is_cut_by_hand_keeps_its_stages() {
+    let compared = |cut_by_hand: bool, workers: usize, chunked: bool| {
+        let mut log = noisy(log(&[1.0; 4], 4, 4, 0.0), 1e7);
+        log.run.cut_by_hand = cut_by_hand;
+        let noise = noise(&log);
+        let mut asked = question(&log, &noise, 8);
+        asked.target.workers = workers;
+        if chunked {
+            asked.target.schedule = &Interleaved { chunks: 2 };
+        }
+        let Advice { alternatives, recommendation, .. } = advise(&asked);
+        let left_out = alternatives.left_out.into_iter().map(|(change, _)| change);
+        let all: Vec<_> = alternatives.found.into_iter().map(|(change, _)| change).chain(left_out).collect();
+        let change = recommendation.unwrap().change;
+        assert!(change == Change::None || all.contains(&change));
+        all
+    };
+    let keeps = |chunks: usize| {
+        move |change: &Change| match change {
+            Change::Schedule { chunks: other, .. } => *other == chunks,
+            Change::Workers(_) => false,
+            Change::None | Change::Rows(_) => true,
+        }
+    };
+    for (workers, chunked) in [(4, false), (2, true)] {
+        let chunks = 4 / workers;
+        assert!(compared(true, workers, chunked).iter().all(keeps(chunks)));
+        let of_layers = compared(false, workers, chunked);
+        assert!(!of_layers.iter().all(keeps(chunks)), "{of_layers:?}");
+        let schedules = |change: &Change| matches!(change, Change::Schedule { .. });
+        assert!(compared(true, workers, chunked).iter().any(schedules), "other schedules are compared");
+    }
 }

@@ -180,9 +180,9 @@ impl<'a, M: Model> Recipe<'a, M> {
     ) -> Result<RunLine> {
         let Job { training, running, settings, .. } = self.job;
         let plan = pipeline.plan();
-        let layers = match (costs, &self.planned.cut) {
-            (Some(costs), Some(cut)) => record::layers(costs, cut)?,
-            _ => record::stages_as_layers(&pipeline.parameters()),
+        let (layers, cut_by_hand) = match (costs, &self.planned.cut) {
+            (Some(costs), Some(cut)) => (record::layers(costs, cut)?, false),
+            _ => (record::stages_as_layers(&pipeline.parameters()), true),
         };
         Ok(RunLine {
             stageline: env!("CARGO_PKG_VERSION").to_owned(),
@@ -191,6 +191,7 @@ impl<'a, M: Model> Recipe<'a, M> {
             replicas: running.replicas,
             channel_capacity: running.channel_capacity.unwrap_or(training.micro_batches),
             layers,
+            cut_by_hand,
             links,
             memory: estimate.map(|estimate| record::estimate(estimate, plan.workers())).unwrap_or_default(),
             batch_bytes,

@@ -107,7 +107,11 @@ fn read(path: &Path) -> RunLog {
 #[test]
 fn the_log_has_the_memory_of_all_batches() {
     let train = |run: Run<NoFlags>| drop(run.train(&row(), Ones::default()).unwrap());
-    let bytes = |settings: &[(&str, &str)]| log(settings, train).run.batch_bytes;
+    let bytes = |settings: &[(&str, &str)]| {
+        let run = log(settings, train).run;
+        assert!(!run.cut_by_hand, "a row of layers is cut by the training");
+        run.batch_bytes
+    };
     // A sample has two floats and a target of two, and a batch has six samples.
     assert_eq!(bytes(&[]), (1 + 16) * 6 * 16);
     assert_eq!(bytes(&[("read_ahead", "2")]), (1 + 2) * 6 * 16);
@@ -126,6 +130,7 @@ fn the_log_of_a_chain_has_a_layer_for_each_stage() {
     let log = log(&[("stages", "3")], train);
     let layers: Vec<_> = log.run.layers.iter().map(|layer| (&*layer.name, layer.stage, layer.parameters)).collect();
     // A matrix of 2 x 2 and a bias of 2.
+    assert!(log.run.cut_by_hand);
     assert_eq!(layers, [("stage 0", 0, 6), ("stage 1", 1, 6), ("stage 2", 2, 6)]);
     let measured = Measured::of(&log).unwrap();
     assert_eq!(measured.cut(), [0..1, 1..2, 2..3]);

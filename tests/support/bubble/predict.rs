@@ -63,6 +63,7 @@ fn of_run(flags: &Flags, run: &Measurement) -> Result<Measured> {
             layers: layers(flags, &run.case)?,
             links: Vec::new(),
             memory: Vec::new(),
+            cut_by_hand: false,
             batch_bytes: 0,
             tokens_per_micro_batch: run.case.micro_batch_size as f64,
             machine: BTreeMap::new(),

@@ -9,7 +9,7 @@ use stageline_report::{
 };
 use stageline_schedule::schedule_named;
 
-use crate::measured_search::starts;
+use crate::measured_search::cut_flag;
 
 /// The input for the question how many micro-batches (M) a step should have, which `stageline advise` answers: the log
 /// of a run, and the limits for the recommended training.
@@ -55,6 +55,9 @@ impl Accumulation<'_> {
             text += &table("setting", rows.map(|row| (name(row), &row.1)), fits);
         }
         text += &left_out(&alternatives);
+        if log.run.cut_by_hand {
+            text += "not compared: other numbers of workers and of chunks, because the model is cut by hand\n";
+        }
         text += &match &recommendation {
             Some(recommendation) => self.recommended(recommendation),
             None => "recommendation: none, because no compared setting fits into the memory; give more --memory, train with \
@@ -80,7 +83,6 @@ impl Accumulation<'_> {
             Change::None | Change::Workers(_) | Change::Rows(_) => (self.schedule_flag(), self.chunks),
         };
         let cut = &training.prediction.cut;
-        let starts: Vec<_> = starts(cut).iter().map(usize::to_string).collect();
         let mut flags = format!("--stages {} --micro-batches {}", cut.len() / chunks.max(1), training.micro_batches);
         let mut missing = String::new();
         if let Change::Rows(rows) = change {
@@ -102,10 +104,8 @@ impl Accumulation<'_> {
             }
             None => missing += "the log does not name the file of its plan: also give it as --schedule\n",
         }
-        let (settings, cut) = (recommendation.settings(), starts.join(","));
-        format!(
-            "recommendation: {settings}\nreason: it is {reason}.\nas flags of a training: {flags} --cut {cut}\n{missing}"
-        )
+        let (settings, cut) = (recommendation.settings(), cut_flag(self.log, cut));
+        format!("recommendation: {settings}\nreason: it is {reason}.\nas flags of a training: {flags}{cut}\n{missing}")
     }
 
     /// Returns the value of the flag `--schedule` for the schedule of the compared trainings: its name, or for a plan
@@ -251,6 +251,7 @@ mod tests {
             layers: Vec::new(),
             links: Vec::new(),
             memory: Vec::new(),
+            cut_by_hand: false,
             batch_bytes: 0,
             tokens_per_micro_batch: 1.0,
             machine: BTreeMap::new(),

@@ -86,6 +86,9 @@ impl Asked<'_> {
         }
         let same = cuts.iter().flat_map(|cut| &cut.bytes).all(|bytes| *bytes == cuts[0].bytes[0]);
         text + match (cuts.len(), same) {
+            (1, _) if self.log.run.cut_by_hand => {
+                "the model is cut by hand, so these hosts can split at no other boundary\n"
+            }
             (1, _) => "the run has no other boundary at which these hosts could split; log a run of more stages\n",
             (_, true) => "all of these boundaries carry the same bytes, so only the balance decides\n",
             (_, false) => "",

@@ -18,7 +18,7 @@ use self::accumulation::Accumulation;
 use self::links::most_live;
 use crate::chosen::{Chosen, SEARCH, has_generator};
 use crate::costs::amount;
-use crate::measured_search::starts;
+use crate::measured_search::cut_flag;
 use crate::output::print;
 use crate::run::{LinkFlags, layers, read};
 
@@ -28,7 +28,8 @@ use crate::run::{LinkFlags, layers, read};
 /// 256 take to the loss of the run by its gradient noise. Then it compares other schedules, other numbers of workers and
 /// larger micro-batches, and recommends the fastest training with the reason. It also prints whether the network links
 /// between workers are fast enough, the most even partition of the measured layers, and the main cause of idle time.
-/// With --hosts, it compares the partitions over several hosts.
+/// With --hosts, it compares the partitions over several hosts. A model that is cut by hand keeps its stages: no other
+/// numbers of workers and chunks are compared for it, and its flags have no --cut.
 #[derive(Args)]
 pub(crate) struct Flags {
     /// File with the log of a run, which a training program writes with `--log`
@@ -81,6 +82,23 @@ impl Flags {
             }
         }
     }
+
+    /// Checks that the recommended run has as many stages as the logged one if its model is cut by hand. `chunks` is the
+    /// number of stages of each worker.
+    fn check_stages(&self, log: &RunLog, chunks: usize) -> Result<()> {
+        let own = log.plan.stages();
+        let workers = match &self.hosts[..] {
+            [] => self.stages.unwrap_or(log.plan.workers()),
+            hosts => hosts.iter().copied().fold(0, usize::saturating_add),
+        };
+        let stages = workers.saturating_mul(chunks);
+        ensure!(
+            !log.run.cut_by_hand || stages == own,
+            "the model of the log is cut by hand into {own} stages, and P = {workers} with V = {chunks} has {stages}; leave --stages and \
+             --schedule out, or give numbers of workers and chunks with {own} stages"
+        );
+        Ok(())
+    }
 }
 
 pub(crate) fn run(flags: &Flags) -> Result<()> {
@@ -88,6 +106,7 @@ pub(crate) fn run(flags: &Flags) -> Result<()> {
     let log = read(&flags.from)?;
     let measured = Measured::of(&log)?;
     let Chosen { schedule, name, .. } = flags.schedule(&log)?;
+    flags.check_stages(&log, schedule.chunks())?;
     let other_size = flags.other_size.as_deref().map(|path| Ok::<_, Error>(Measured::of(&read(path)?)?)).transpose()?;
     let question = Asked { flags, log: &log, schedule: &schedule, name: &name, other_size };
     let (mut text, cut) =
@@ -95,11 +114,11 @@ pub(crate) fn run(flags: &Flags) -> Result<()> {
     for (stage, names) in layers(&log, &cut).into_iter().enumerate() {
         text += &format!("stage {stage}: {}\n", names.join(", "));
     }
-    let starts: Vec<_> = starts(&cut).iter().map(usize::to_string).collect();
     let workers = cut.len() / question.schedule.chunks();
-    text += &format!("as flags of a training: --stages {workers} --cut {}\n", starts.join(","));
+    text += &format!("as flags of a training: --stages {workers}{}\n", cut_flag(&log, &cut));
     if let Some((cause, share)) = log.main_cause() {
-        text += &format!("main cause of idle time: {}, {:.1}% of the stage time\n", advice(cause), 100.0 * share);
+        let advice = advice(cause, log.run.cut_by_hand);
+        text += &format!("main cause of idle time: {advice}, {:.1}% of the stage time\n", 100.0 * share);
     }
     print(&text)
 }
@@ -130,7 +149,9 @@ impl Asked<'_> {
         text += &self.accumulation().answer(&measured, self.target(workers, Cut::Balanced))?;
         text += &self.links(&measured, &self.target(workers, Cut::OfTheRun))?;
         let cut = measured.balanced(workers * self.schedule.chunks())?;
-        text += if measured.cut() == cut {
+        text += if self.log.run.cut_by_hand {
+            "the stages of the run, into which its model is cut by hand:\n"
+        } else if measured.cut() == cut {
             "the partition of the run is the most even one:\n"
         } else {
             "the most even partition:\n"
@@ -196,11 +217,17 @@ impl Asked<'_> {
     }
 }
 
-/// Returns the name of a cause of workers' idle time, with a remedy for it in brackets.
-fn advice(cause: Cause) -> &'static str {
+/// Returns the name of a cause of workers' idle time, with a remedy for it in brackets. `by_hand` says whether the model
+/// is cut into stages by hand, which only its program changes.
+fn advice(cause: Cause, by_hand: bool) -> &'static str {
     match cause {
+        Cause::Pipeline if by_hand => "filling and draining the pipeline (use a larger M)",
         Cause::Pipeline => "filling and draining the pipeline (use a larger M, or a schedule with chunks)",
+        Cause::Imbalance if by_hand => "stages with unequal work (cut the model elsewhere in its program)",
         Cause::Imbalance => "stages with unequal work (use the most even partition, or fewer stages)",
+        Cause::Transfer if by_hand => {
+            "transfers (cut the model where activations are small in its program, or use faster links)"
+        }
         Cause::Transfer => "transfers (split where activations are small, which --hosts finds, or use faster links)",
         Cause::Flush => "unequal parts of the flush (spread the parameters more evenly)",
         Cause::Other => "overhead of the runtime (use larger micro-batches)",

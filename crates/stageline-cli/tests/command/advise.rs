@@ -1,7 +1,7 @@
 //! Tests the answer of `stageline advise` to how many micro-batches (M) a step should have.
 
-use crate::logs::{LOG, log_of_four, noisy, write};
-use crate::{error, text};
+use crate::logs::{LOG, by_hand, log_of_four, noisy, write};
+use crate::{error, json, text};
 
 /// Returns the numbers in a table's row that begins with `name`, from the text that `stageline advise` prints.
 fn row(advice: &str, name: &str) -> Vec<f64> {
@@ -148,4 +148,36 @@ fn with_hosts_the_best_partition_has_the_table_too() {
         advice.contains("no M is recommended, and no other setting is compared: the log has no gradient noise"),
         "{advice}"
     );
+}
+
+/// Tests that no command proposes stages or a `--cut` that the training of a model that is cut by hand refuses.
+#[test]
+fn a_model_that_is_cut_by_hand_keeps_its_stages_and_gets_no_cut() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = write(folder.path(), "run.jsonl", &by_hand(&noisy(1_000_000_000)));
+    let advice = text(&format!("advise --from {log}"));
+    assert!(!advice.contains("--cut") && !advice.contains("P = 1, ") && !advice.contains(", V = "), "{advice}");
+    assert!(advice.contains("other numbers of workers and of chunks, because the model is cut by hand\n"), "{advice}");
+    assert!(advice.contains("\nas flags of a training: --stages 2 --micro-batches 256 --schedule "), "{advice}");
+    assert!(advice.contains("\nas flags of a training: --stages 2\n"), "{advice}");
+    assert!(advice.contains("(use a larger M), "), "{advice}");
+    for other in ["--stages 1", "--schedule interleaved"] {
+        let refused = error(&format!("advise --from {log} {other}"));
+        assert!(refused.contains("cut by hand into 2 stages") && refused.contains("leave --stages and"), "{refused}");
+    }
+
+    let four = write(folder.path(), "four.jsonl", &by_hand(&log_of_four("")));
+    // Four workers have a stage each, and two workers have two.
+    for workers in [4, 2] {
+        let search = format!("search --from {four} --stages {workers} --micro-batches 8");
+        let found = json(&format!("{search} --json"));
+        assert_eq!((found["stages"].as_u64(), found.get("cut")), (Some(workers), None));
+        let printed = text(&search);
+        assert!(printed.contains(&format!("\ntraining       --stages {workers} --micro-batches 8\n")), "{printed}");
+    }
+    let csv = folder.path().join("plan.csv");
+    text(&format!("search --from {four} --stages 2 --micro-batches 1 --csv {}", csv.display()));
+    assert!(text(&format!("check {}", csv.display())).contains(": 2 workers, 4 stages, 1 micro-batches,"));
+    let refused = error(&format!("search --from {four} --stages 3 --micro-batches 8"));
+    assert!(refused.contains("cut by hand into 4 stages, which 3 workers do not share evenly"), "{refused}");
 }

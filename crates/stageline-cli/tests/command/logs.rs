@@ -53,6 +53,11 @@ pub fn searched(log: &str) -> String {
     log.replace(r#""schedule":"1f1b""#, r#""schedule":"plan""#)
 }
 
+/// Makes the log of a run whose model is cut into its stages by hand.
+pub fn by_hand(log: &str) -> String {
+    log.replace(r#""tokens_per_micro_batch""#, r#""cut_by_hand":true,"tokens_per_micro_batch""#)
+}
+
 /// Writes the log of a made-up run to a file in `folder`, and returns the path of the file.
 pub fn write(folder: &Path, name: &str, text: &str) -> String {
     let path = folder.join(name);

@@ -27,7 +27,8 @@ pub struct Advice {
 
 impl Measured {
     /// Predicts trainings that reach the loss of a logged run: with the settings of the plan that the user gives to
-    /// `stageline advise`, and with one setting changed. Recommends the training that takes the least time.
+    /// `stageline advise`, and with one setting changed. Recommends the training that takes the least time. A model that
+    /// is cut by hand keeps its stages, so no other numbers of workers and of chunks are compared.
     ///
     /// # Errors
     /// Returns the errors of [`trainings`](Self::trainings), and [`PredictError::NoMemory`] if the memory is limited and

@@ -85,15 +85,18 @@ impl Measured {
         all
     }
 
+    /// Whether every compared training has as many stages on each of as many workers as the target: the caller gives
+    /// the partition of the layers, or the user has cut the model by hand.
+    fn has_fixed_stages(&self, question: &Question) -> bool {
+        self.cut_by_hand || matches!(question.target.cut, Cut::Given(_))
+    }
+
     /// Returns the schedules for which trainings are predicted: those that the number of the model's layers allows,
     /// except the schedule that the user gives to `stageline advise`.
     fn schedules(&self, question: &Question) -> Vec<(Change, Box<dyn Schedule>)> {
         let Target { workers, schedule: own, .. } = &question.target;
-        // A given partition has one number of stages.
-        let fits = |chunks: usize| match question.target.cut {
-            Cut::Given(_) => chunks == own.chunks(),
-            Cut::OfTheRun | Cut::Balanced => workers * chunks <= self.layers(),
-        };
+        let fixed = self.has_fixed_stages(question);
+        let fits = |chunks: usize| if fixed { chunks == own.chunks() } else { workers * chunks <= self.layers() };
         let mut found = Vec::new();
         for schedule in SCHEDULES {
             let chunked = (2..=MOST_CHUNKS).filter(|chunks| *chunks != schedule.chunks());
@@ -109,10 +112,10 @@ impl Measured {
     }
 
     /// Returns the other numbers of workers for which a training is predicted: powers of two, one worker more and one
-    /// less, up to the number of the model's layers.
+    /// less, up to the number of the model's layers. The list is empty if the stages are fixed.
     fn workers(&self, question: &Question) -> Vec<usize> {
-        let Target { workers: own, schedule, cut, .. } = &question.target;
-        if matches!(cut, Cut::Given(_)) {
+        let Target { workers: own, schedule, .. } = &question.target;
+        if self.has_fixed_stages(question) {
             return Vec::new();
         }
         let most = (self.layers() / schedule.chunks().max(1)).min(question.most_workers.unwrap_or(usize::MAX));

@@ -41,6 +41,7 @@ impl Measured {
             layers,
             footprint: Footprint::of(log, &cut),
             cut,
+            cut_by_hand: log.run.cut_by_hand,
             tokens: log.run.tokens_per_micro_batch * log.run.replicas as f64,
             step_overhead,
             action_overhead: (other - step_overhead) / actions_of_worker(&log.plan).max(1.0),

@@ -16,6 +16,8 @@ pub struct Measured {
     pub(super) footprint: Option<Footprint>,
     /// The partition of the model's layers in the logged run: the indices of the layers of each stage.
     pub(super) cut: Vec<Range<usize>>,
+    /// Whether the user has cut the model of the run by hand, so that each of its layers is a whole stage.
+    pub(super) cut_by_hand: bool,
     /// The number of tokens in one micro-batch, summed over the data-parallel replicas, which each have a micro-batch
     /// of their own.
     pub(super) tokens: f64,
@@ -96,6 +98,12 @@ impl Measured {
     /// Returns the number of layers of the logged run's model.
     pub fn layers(&self) -> usize {
         self.layers.len()
+    }
+
+    /// Whether the user has cut the model of the logged run into stages by hand. Each of its layers is then a stage, and
+    /// a training of it has the same stages and takes no `--cut`.
+    pub fn is_cut_by_hand(&self) -> bool {
+        self.cut_by_hand
     }
 
     /// Returns the partition of the model's layers in the logged run: the indices of the layers of each stage.

@@ -51,6 +51,7 @@ pub fn log(layers: &[f64], stages: usize, micro_batches: usize, other: f64) -> R
         links: Vec::new(),
         memory: Vec::new(),
         layers: layers.iter().enumerate().map(layer).collect(),
+        cut_by_hand: false,
         batch_bytes: 0,
         tokens_per_micro_batch: 100.0,
         machine: BTreeMap::new(),

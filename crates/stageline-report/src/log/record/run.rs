@@ -33,6 +33,10 @@ pub struct Run {
     pub channel_capacity: usize,
     /// The layers of the run's model, in order, each with the stage to which it belongs.
     pub layers: Vec<Layer>,
+    /// Whether the user has cut the model of the run into stages by hand. Its `layers` are then its stages, and no other
+    /// stages can be made of them; false in older logs.
+    #[serde(default)]
+    pub cut_by_hand: bool,
     /// The network links (latency and bandwidth) between consecutive stages, as measured before the first step: entry i
     /// is the link from stage i to stage i + 1, or `None` if both stages share a host's memory. The list is empty if no
     /// link was measured.
