@@ -86,15 +86,14 @@ impl Change {
         Some(changed.with_rows_times(1.0 / self.times as f64).under(plan))
     }
 
-    /// Returns the bytes of memory that a device needs with this combination of changes applied; `None` if the pipeline
-    /// cannot be changed in this way. If the device's stage is cut in two, each half gets a device of its own, and the
-    /// result is the need of the larger half.
-    pub(crate) fn needs(self, estimate: &MemoryEstimate, schedule: &dyn Schedule, device: &Device) -> Option<u64> {
+    /// Returns the bytes of memory that each device needs with this combination of changes applied; `None` if the
+    /// pipeline cannot be changed in this way. If a device's stage is cut in two, each half gets a device of its own, and
+    /// the need of the device is that of the larger half.
+    pub(crate) fn needs(self, estimate: &MemoryEstimate, schedule: &dyn Schedule) -> Option<Vec<(Device, u64)>> {
         let changed = self.of(estimate, schedule)?;
-        let needs = changed.needs_on(device).into_iter().map(|(bytes, _)| bytes);
-        let of_workers =
-            if self.cut == Cut::Twice && !is_host(device) { needs.max().unwrap_or(0) } else { needs.sum() };
-        Some(of_workers + changed.beside_workers_on(device))
+        let of_larger_half =
+            |device: &Device, bytes: u64, more: u64| if is_host(device) { bytes + more } else { bytes.max(more) };
+        Some(if self.cut == Cut::Twice { changed.devices_by(of_larger_half) } else { changed.devices() })
     }
 }
 

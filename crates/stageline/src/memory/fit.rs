@@ -6,7 +6,7 @@ use std::fmt;
 use burn::tensor::Device;
 use stageline_schedule::Schedule;
 
-use crate::device::location::is_host;
+use crate::device::location::{host, is_host, share_memory};
 use crate::device::opened::shown;
 use crate::memory::change::Change;
 use crate::memory::estimate::MemoryEstimate;
@@ -43,6 +43,21 @@ pub struct WayOut {
     pub levers: Vec<Lever>,
     /// The predicted bytes of memory that the device with too little memory needs after the settings are changed.
     pub needs: u64,
+    /// The first other device that may have too little memory after the settings are changed, such as the host for
+    /// optimizer states that move to it; `None` if all other devices have enough.
+    pub elsewhere: Option<Shortage>,
+}
+
+/// A device that has, or may have, too little memory for a training.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Shortage {
+    /// The device that has, or may have, too little memory.
+    pub device: Device,
+    /// The predicted bytes of memory that the training needs on the device.
+    pub needs: u64,
+    /// The memory that the device has, in bytes.
+    pub has: u64,
 }
 
 impl MemoryEstimate {
@@ -62,8 +77,9 @@ impl MemoryEstimate {
         rows: usize,
         takes: impl Fn(&Lever) -> bool,
     ) -> Result<(), Box<DoesNotFit>> {
-        let Some((device, needs, has)) = self.too_small(has) else { return Ok(()) };
-        let ways_out = WayOut::all(self, schedule, rows, &Shortage { device: &device, needs, has }, takes);
+        let Some(short) = self.too_small(&has) else { return Ok(()) };
+        let ways_out = WayOut::all(self, schedule, rows, &Room::new(self, &short, has), takes);
+        let Shortage { device, needs, has } = short;
         let workers = self.needs_on(&device).into_iter().map(|(_, worker)| worker).collect();
         let beside_workers = self.beside_workers_on(&device);
         Err(Box::new(DoesNotFit { device, needs, has, workers, beside_workers, ways_out }))
@@ -75,47 +91,93 @@ impl MemoryEstimate {
         self.too_small(has).is_none()
     }
 
-    /// Returns the first device with too little memory for its workers, with the bytes that it needs and the bytes that
-    /// it has; `None` if all devices have enough. `has` returns a device's memory in bytes, if it is known.
-    fn too_small(&self, has: impl Fn(&Device) -> Option<u64>) -> Option<(Device, u64, u64)> {
+    /// Returns the first device with too little memory for its workers; `None` if all devices have enough. `has` returns
+    /// a device's memory in bytes, if it is known.
+    fn too_small(&self, has: impl Fn(&Device) -> Option<u64>) -> Option<Shortage> {
         self.devices().into_iter().find_map(|(device, needs)| {
             let has = has(&device).filter(|has| needs > *has)?;
-            Some((device, needs, has))
+            Some(Shortage { device, needs, has })
         })
     }
 }
 
-/// A device with too little memory: the bytes that the training needs on it, and the bytes that it has.
-pub(crate) struct Shortage<'a> {
-    device: &'a Device,
-    needs: u64,
-    has: u64,
+/// The devices of a training that does not fit: the memory of each, and what the training needs there before a change of
+/// settings. One of the devices has too little memory.
+pub(crate) struct Room<'a> {
+    short: &'a Shortage,
+    /// The need and the memory of each other device whose memory is known, and of the host, which may have no need yet.
+    others: Vec<Shortage>,
+}
+
+impl<'a> Room<'a> {
+    /// Returns the room on the devices of a training; `short` is a device with too little memory, and `has` returns a
+    /// device's memory in bytes, if it is known.
+    fn new(estimate: &MemoryEstimate, short: &'a Shortage, has: impl Fn(&Device) -> Option<u64>) -> Self {
+        let mut needs = estimate.devices();
+        let unused = host().filter(|host| !needs.iter().any(|(device, _)| share_memory(device, host)));
+        needs.extend(unused.map(|host| (host, 0)));
+        needs.retain(|(device, _)| !share_memory(device, &short.device));
+        let known = needs.into_iter().filter_map(|(device, needs)| {
+            let has = has(&device)?;
+            Some(Shortage { device, needs, has })
+        });
+        Self { short, others: known.collect() }
+    }
+
+    /// Returns the first device, besides the one with too little memory, that may be too small for the needs after a
+    /// change of settings. A need that the change raises must leave a tenth of the memory free, because the changed
+    /// training was not measured.
+    fn elsewhere(&self, needs: &[(Device, u64)]) -> Option<Shortage> {
+        self.others.iter().find_map(|Shortage { device, needs: before, has }| {
+            let after = of_device(needs, device);
+            let too_small = after > *has || (after > *before && !leaves_a_tenth(after, *has));
+            too_small.then(|| Shortage { device: device.clone(), needs: after, has: *has })
+        })
+    }
+}
+
+/// Returns the bytes that a device needs, from the needs of all devices; 0 if they do not have the device.
+fn of_device(needs: &[(Device, u64)], device: &Device) -> u64 {
+    needs.iter().find(|(other, _)| share_memory(other, device)).map_or(0, |(_, bytes)| *bytes)
+}
+
+/// Whether a need is at most 90% of a device's memory.
+fn leaves_a_tenth(needs: u64, has: u64) -> bool {
+    needs <= has - has / 10
 }
 
 impl WayOut {
-    /// Whether a device with `has` bytes of memory is large enough for the training after this change of settings: the
-    /// predicted need must be at most 90% of `has`, because the changed training was not measured.
+    /// Whether all devices are large enough for the training after this change of settings. The device with too little
+    /// memory has `has` bytes, and a tenth of them must stay free, because the changed training was not measured.
     fn is_enough(&self, has: u64) -> bool {
-        self.needs <= has - has / 10
+        leaves_a_tenth(self.needs, has) && self.elsewhere.is_none()
     }
 
-    /// Returns the proposed changes of settings with which the training needs less memory on the device of `shortage`;
+    /// Whether the predicted needs are at most the memory of every device, if not with a tenth of it free.
+    fn may_be_enough(&self, has: u64) -> bool {
+        self.needs <= has && self.elsewhere.as_ref().is_none_or(|other| other.needs <= other.has)
+    }
+
+    /// Returns the proposed changes of settings with which the training needs less memory on the short device of `room`;
     /// `rows` is the number of rows (samples) of a micro-batch. Changes of a single setting come first, with
     /// micro-batches only as small as necessary. If no single setting is enough, one combination follows: the first in
-    /// the order of preference that is enough, or else the one with which the device needs the least memory.
+    /// the order of preference that is enough, or else the one with which the device needs the least memory, of
+    /// those for which all other devices are large enough, if there are any.
     pub(crate) fn all(
         estimate: &MemoryEstimate,
         schedule: &dyn Schedule,
         rows: usize,
-        shortage: &Shortage,
+        room: &Room,
         takes: impl Fn(&Lever) -> bool,
     ) -> Vec<Self> {
-        let Shortage { device, needs, has } = *shortage;
+        let Shortage { device, needs, has } = room.short;
+        let has = *has;
         let way_out = |change: Change| {
             let levers = Some(change.levers(estimate, rows)).filter(|levers| levers.iter().all(&takes))?;
-            Some(Self { levers, needs: change.needs(estimate, schedule, device)? })
+            let after = change.needs(estimate, schedule)?;
+            Some(Self { levers, needs: of_device(&after, device), elsewhere: room.elsewhere(&after) })
         };
-        let helps = |way_out: &Self| way_out.needs < needs;
+        let helps = |way_out: &Self| way_out.needs < *needs;
         let all: Vec<_> = Change::all(rows).into_iter().filter_map(way_out).filter(helps).collect();
         let (single, several): (Vec<_>, Vec<_>) = all.into_iter().partition(|way_out| way_out.levers.len() == 1);
         let is_size = |way_out: &Self| matches!(way_out.levers[..], [Lever::SmallerMicroBatches { .. }]);
@@ -125,9 +187,23 @@ impl WayOut {
         chosen.splice(at..at, size);
         if chosen.iter().all(|way_out| !way_out.is_enough(has)) {
             let fits = several.iter().find(|way_out| way_out.is_enough(has));
-            chosen.extend(fits.or(several.iter().min_by_key(|way_out| way_out.needs)).cloned());
+            let least = || several.iter().min_by_key(|way_out| (way_out.elsewhere.is_some(), way_out.needs));
+            chosen.extend(fits.or_else(least).cloned());
         }
         chosen
+    }
+
+    /// Returns a text that says whether the training fits after this change of settings, and which other device is the
+    /// reason if it does not. The device with too little memory has `has` bytes.
+    fn verdict(&self, has: u64) -> String {
+        let verdict = match self.is_enough(has) {
+            true => "fits",
+            false if self.may_be_enough(has) => "may fit",
+            false => "does not fit",
+        };
+        let Some(Shortage { device, needs, has }) = &self.elsewhere else { return verdict.to_owned() };
+        let (place, needs, has) = (place(device), Bytes(*needs), Bytes(*has));
+        format!("{verdict}: {place} would need about {needs}, and has {has}")
     }
 }
 
@@ -138,7 +214,7 @@ impl DoesNotFit {
     pub fn explain(&self, lever: impl Fn(&Lever) -> String, between: &str) -> String {
         use fmt::Write;
         let (needs, has) = (Bytes(self.needs), Bytes(self.has));
-        let place = if is_host(&self.device) { "the host".to_owned() } else { shown(&self.device) };
+        let place = place(&self.device);
         let mut text = format!("about {needs} of memory are needed on {place}, which has {has}");
         for worker in &self.workers {
             let WorkerEstimate {
@@ -175,21 +251,21 @@ impl DoesNotFit {
             let _ = write!(text, "\n  batches and other memory of the program {}", Bytes(self.beside_workers));
         }
         for (index, way_out) in self.ways_out.iter().enumerate() {
-            let WayOut { levers, needs } = way_out;
-            let levers: Vec<_> = levers.iter().map(&lever).collect();
-            let verdict = match needs {
-                _ if way_out.is_enough(self.has) => "fits",
-                needs if *needs <= self.has => "may fit",
-                _ => "does not fit",
-            };
+            let levers: Vec<_> = way_out.levers.iter().map(&lever).collect();
             let head = if index == 0 { "\nways out, the cheapest first:" } else { "" };
-            let _ = write!(text, "{head}\n  {}: about {}, {verdict}", levers.join(between), Bytes(*needs));
+            let (levers, verdict) = (levers.join(between), way_out.verdict(self.has));
+            let _ = write!(text, "{head}\n  {levers}: about {}, {verdict}", Bytes(way_out.needs));
         }
         if self.ways_out.iter().all(|way_out| !way_out.is_enough(self.has)) {
             text.push_str("\nuse a device that has more, or a smaller model");
         }
         text
     }
+}
+
+/// Returns the name of a device in an error message.
+fn place(device: &Device) -> String {
+    if is_host(device) { "the host".to_owned() } else { shown(device) }
 }
 
 /// A number of bytes that an error message shows in kB, MB or GB (powers of 1000).

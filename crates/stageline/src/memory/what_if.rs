@@ -295,6 +295,22 @@ mod tests {
         let moves = |levers: &[Lever]| levers == [Lever::StatesOnHost];
         let way_out = short.ways_out.iter().find(|way_out| moves(&way_out.levers)).unwrap();
         assert_eq!((&short.device, way_out.needs), (&gpu, on_device));
+        assert_eq!(way_out.elsewhere.as_ref().map(|host| (host.needs, host.has)), Some((8_000, 8_000)));
+        // The states also need room on the host, and a tenth of its memory stays free.
+        for (host, verdict) in [
+            (Some(7_000), "6.8 kB, does not fit: the host would need about 8.0 kB, and has 7.0 kB"),
+            (Some(8_500), "6.8 kB, may fit: the host would need about 8.0 kB, and has 8.5 kB"),
+            (Some(9_000), "6.8 kB, fits"),
+            (None, "6.8 kB, fits"),
+        ] {
+            let has = |device: &Device| if *device == Device::flex() { host } else { Some(8_000) };
+            let short = estimate.check(has, &OneFOneB, 1, |lever| *lever == Lever::StatesOnHost).unwrap_err();
+            let expected = format!("\n  optimizer states on the host: about {verdict}");
+            let ends = |rest: &str| rest.is_empty() || rest.starts_with('\n');
+            assert!(short.to_string().split_once(&expected).is_some_and(|(_, rest)| ends(rest)), "{short}");
+            let remedy = "use a device that has more, or a smaller model";
+            assert_eq!(short.to_string().contains(remedy), !verdict.ends_with(", fits"), "{short}");
+        }
         let has = |device: &Device| (*device == Device::flex()).then_some(7_000);
         let short = moved.check(has, &OneFOneB, 1, |_| true).unwrap_err();
         assert_eq!((&short.device, short.needs, short.workers.len()), (&Device::flex(), 8_000, 2));

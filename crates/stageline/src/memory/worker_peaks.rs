@@ -57,10 +57,16 @@ impl MemoryEstimate {
     /// also has the optimizer states that workers of other devices keep on the host, and the memory that the program
     /// needs besides its workers.
     pub fn devices(&self) -> Vec<(Device, u64)> {
+        self.devices_by(|_, bytes, more| bytes + more)
+    }
+
+    /// Returns the bytes of memory that each device needs, as [`devices`](Self::devices) does, but with the function
+    /// `both`, which combines the needs of two workers on a device, in place of their sum.
+    pub(crate) fn devices_by(&self, both: impl Fn(&Device, u64, u64) -> u64) -> Vec<(Device, u64)> {
         let mut devices: Vec<(Device, u64)> = Vec::new();
         let mut add =
             |device: Device, more: u64| match devices.iter_mut().find(|(other, _)| share_memory(other, &device)) {
-                Some((_, bytes)) => *bytes += more,
+                Some((_, bytes)) => *bytes = both(&device, *bytes, more),
                 None => devices.push((device, more)),
             };
         for (device, worker) in self.placed_workers() {
