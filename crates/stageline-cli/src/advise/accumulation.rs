@@ -5,7 +5,7 @@ use anyhow::Result;
 use serde_json::Value;
 use stageline_report::{
     Advice, Alternatives, Change, Measured, NoNoise, NoiseScales, PredictError, PredictedTraining, Question,
-    Recommendation, RunLog, Target,
+    Recommendation, RunLog, Target, record::Run,
 };
 use stageline_schedule::schedule_named;
 
@@ -47,6 +47,7 @@ impl Accumulation<'_> {
         let fits = |training: &PredictedTraining| question.fits(training);
         text += &table("M", trainings.iter().map(|training| (training.micro_batches.to_string(), training)), fits);
         text += without_memory(&trainings);
+        text += &beside_workers(&log.run);
         if !alternatives.found.is_empty() {
             text += "other settings, each with its fastest M:\n";
             let rows = alternatives.found.iter();
@@ -131,7 +132,7 @@ impl Accumulation<'_> {
             self.memory.is_none_or(|limit| training.peak_bytes().is_some_and(|peak| peak <= limit))
         };
         let table = table("M", trainings.iter().map(|training| (training.micro_batches.to_string(), training)), fits);
-        let table = table + without_memory(&trainings);
+        let table = table + without_memory(&trainings) + &beside_workers(&self.log.run);
         Ok(format!("by throughput alone:\n{table}no M is recommended, and no other setting is compared: {reason}\n"))
     }
 }
@@ -205,6 +206,22 @@ fn without_memory(trainings: &[PredictedTraining]) -> &'static str {
     }
 }
 
+/// Returns a line about the host's memory that a run needed and that neither the table nor `--memory` counts, because both
+/// are about the devices of single workers; empty if the log has none.
+fn beside_workers(run: &Run) -> String {
+    let states: f64 = run.memory.iter().map(|worker| worker.optimizer_on_host as f64).sum();
+    let batches = run.batch_bytes as f64;
+    if batches + states == 0.0 {
+        return String::new();
+    }
+    format!(
+        "besides, the run needed {:.1} MB of the host's memory for batches and {:.1} MB for optimizer states on the host, which neither \
+         the column memory nor --memory counts\n",
+        batches / 1e6,
+        states / 1e6
+    )
+}
+
 /// Returns a text as one word of a shell's command line.
 fn quoted(text: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./,:=+@%".contains(letter);
@@ -227,7 +244,6 @@ fn duration(seconds: f64) -> String {
 mod tests {
     use std::collections::BTreeMap;
 
-    use stageline_report::record::Run;
     use stageline_schedule::Plan;
 
     use super::*;

@@ -52,7 +52,8 @@ pub(crate) struct Flags {
     /// --bandwidth and --latency, or else by the slowest link in the log
     #[arg(long, value_name = "WORKERS,WORKERS", value_delimiter = ',', conflicts_with = "stages")]
     hosts: Vec<usize>,
-    /// Memory of each worker, in GB: trainings that need more are not recommended
+    /// Memory of each worker, in GB: trainings that need more are not recommended. The host's memory for batches and for
+    /// optimizer states of `--optimizer-state host` does not count
     #[arg(long, value_name = "GB", value_parser = amount)]
     memory: Option<f64>,
     /// Largest number of workers P to recommend [default: the number of layers of the model]

@@ -181,3 +181,22 @@ fn a_model_that_is_cut_by_hand_keeps_its_stages_and_gets_no_cut() {
     let refused = error(&format!("search --from {four} --stages 3 --micro-batches 8"));
     assert!(refused.contains("cut by hand into 4 stages, which 3 workers do not share evenly"), "{refused}");
 }
+
+/// Tests the line about the host's memory that no table of `stageline advise` counts: batches, and the optimizer states of
+/// two workers on other devices.
+#[test]
+fn memory_of_the_host_that_no_table_counts_is_printed() {
+    let folder = tempfile::tempdir().unwrap();
+    let worker = r#"{"parameters":1,"optimizer":0,"optimizer_on_host":2000000,"gradients":1,"activations":1,"other":0,"peak":3}"#;
+    let on_host = format!(r#""batch_bytes":3000000,"memory":[{worker},{worker}],"tokens_per_micro_batch""#);
+    for log in [LOG.to_owned(), noisy(40)] {
+        let silent = write(folder.path(), "silent.jsonl", &log);
+        assert!(!text(&format!("advise --from {silent}")).contains("of the host's memory"));
+        let counted = log.replace(r#""tokens_per_micro_batch""#, &on_host);
+        let counted = write(folder.path(), "run.jsonl", &counted);
+        let advice = text(&format!("advise --from {counted}"));
+        let expected =
+            "3.0 MB of the host's memory for batches and 4.0 MB for optimizer states on the host, which neither";
+        assert!(advice.contains(expected), "{advice}");
+    }
+}

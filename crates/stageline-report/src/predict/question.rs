@@ -17,7 +17,7 @@ pub struct Question<'a> {
     /// The costs of a run of the same model with micro-batches of another size; `None` if only one size is measured.
     pub other_size: Option<&'a Measured>,
     /// The memory of each worker in bytes, into which the recommended training must fit; `None` if the memory is not
-    /// limited.
+    /// limited. The host's memory for batches and for optimizer states of other devices does not count.
     pub memory: Option<f64>,
     /// The largest number of workers that the recommended training may have; `None` if only the number of the model's
     /// layers limits it.
