@@ -209,16 +209,16 @@ fn without_memory(trainings: &[PredictedTraining]) -> &'static str {
 /// Returns a line about the host's memory that a run needed and that neither the table nor `--memory` counts, because both
 /// are about the devices of single workers; empty if the log has none.
 fn beside_workers(run: &Run) -> String {
-    let states: f64 = run.memory.iter().map(|worker| worker.optimizer_on_host as f64).sum();
-    let batches = run.batch_bytes as f64;
-    if batches + states == 0.0 {
+    // The numbers of a log may be any, and so may be too large together for 64 bits.
+    let states: u128 = run.memory.iter().map(|worker| u128::from(worker.optimizer_on_host)).sum();
+    if run.batch_bytes == 0 && states == 0 {
         return String::new();
     }
     format!(
         "besides, the run needed {:.1} MB of the host's memory for batches and {:.1} MB for optimizer states on the host, which neither \
          the column memory nor --memory counts\n",
-        batches / 1e6,
-        states / 1e6
+        run.batch_bytes as f64 / 1e6,
+        states as f64 / 1e6
     )
 }
 
