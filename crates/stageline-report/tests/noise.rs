@@ -86,7 +86,7 @@ fn a_step_that_was_not_measured_has_the_noise_of_the_nearest_one() {
 }
 
 #[test]
-fn where_the_noise_hides_the_gradient_steps_fall_with_the_batch() {
+fn steps_fall_with_the_batch_if_the_noise_hides_the_gradient() {
     let hidden: Vec<_> = (0..60).map(|step| Some((if step < 30 { 1.0 } else { -1.0 }, 0.0))).collect();
     let scales = run(&hidden).noise_scales().unwrap();
     // Without noise a step is worth one step with any batch; without signal, as many as it has more samples.
