@@ -87,7 +87,7 @@ pub fn choose(running: &Running, training: &Training, costs: Option<&Costs>) -> 
             (Arc::new(plan), stages)
         }
     };
-    let cut = cut(running, &*schedule, (stages, micro_batches), costs)?;
+    let cut = cut(running, &*schedule, stages, micro_batches, costs)?;
     Ok(Planned { schedule, stages, cut })
 }
 
@@ -96,7 +96,8 @@ pub fn choose(running: &Running, training: &Training, costs: Option<&Costs>) -> 
 fn cut(
     running: &Running,
     schedule: &dyn Schedule,
-    (stages, micro_batches): (usize, usize),
+    stages: usize,
+    micro_batches: usize,
     costs: Option<&Costs>,
 ) -> Result<Option<Cut>> {
     Ok(match (&running.cut, costs, &running.speeds) {
