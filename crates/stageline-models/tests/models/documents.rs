@@ -50,7 +50,7 @@ fn packed(separate: bool) -> Batch<Samples, Tokens> {
 
 /// Trains a model for one step and returns the loss and the norm of the gradients.
 fn step(model: &LanguageModel, cut: &str, recompute: Recompute, batch: Batch<Samples, Tokens>) -> [f64; 2] {
-    let report = pipeline(model, cut, ("1f1b", recompute)).step(batch).unwrap();
+    let report = pipeline(model, cut, "1f1b", recompute).step(batch).unwrap();
     match report.update {
         Update::Stepped { gradient_norm, .. } => [report.loss, gradient_norm],
         update => panic!("{update:?}"),
@@ -65,7 +65,7 @@ fn the_loss_of_two_documents_is_the_mean_of_their_losses_by_their_targets() {
         config["initializer_range"] = json!(0.3);
         let model = new(folder.path(), &config);
         for cut in ["0", "0,3"] {
-            let mut pipeline = pipeline(&model, cut, ("1f1b", Recompute::Nothing));
+            let mut pipeline = pipeline(&model, cut, "1f1b", Recompute::Nothing);
             let mut loss = |batch| pipeline.eval(batch).unwrap().loss;
             let losses = [0, 1].map(|number| {
                 let (input, targets) = alone(number, 0..SAMPLES);

@@ -24,7 +24,7 @@ fn by_whole_forwards(pipeline: &mut Pipeline<Samples, Logits, Tokens>, prompt: &
 }
 
 fn generated(model: &LanguageModel, cut: &str, sampling: Sampling) -> Vec<u32> {
-    let mut pipeline = pipeline(model, cut, ("1f1b", Recompute::Nothing));
+    let mut pipeline = pipeline(model, cut, "1f1b", Recompute::Nothing);
     let before = logits(&mut pipeline);
     let tokens = model.generate(&mut pipeline, &[1, 20, 3], sampling).unwrap();
     let tokens = tokens.take(NEW).collect::<Result<_, _>>().unwrap();

@@ -47,7 +47,8 @@ pub fn new(folder: &Path, config: &Value) -> LanguageModel {
 pub fn pipeline(
     model: &LanguageModel,
     cut: &str,
-    (schedule, recompute): (&str, Recompute),
+    schedule: &str,
+    recompute: Recompute,
 ) -> Pipeline<Samples, Logits, Tokens> {
     let cut: Cut = cut.parse().unwrap();
     let config = || StageConfig::new(Device::flex(), AdamWConfig::new().init(), 1e-2).recompute(recompute);
@@ -59,7 +60,7 @@ pub fn pipeline(
 
 /// Builds a pipeline of a model in two stages, under 1F1B and without recomputation.
 pub fn plain(model: &LanguageModel) -> Pipeline<Samples, Logits, Tokens> {
-    pipeline(model, "0,3", ("1f1b", Recompute::Nothing))
+    pipeline(model, "0,3", "1f1b", Recompute::Nothing)
 }
 
 /// Returns token ids `[rows, length]` as the input of a training step, which differ from step to step.
