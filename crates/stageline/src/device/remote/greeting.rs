@@ -34,7 +34,7 @@ const NUMBERS: usize = 5;
 
 /// The version number of the operations and kernels that a server runs for its clients. The number is raised whenever
 /// one of them takes other inputs or returns other bits.
-const OPERATIONS: u16 = 4;
+const OPERATIONS: u16 = 5;
 
 impl Version {
     /// The version of this program. A server sends it to a client, and a client compares a server's version with it.
