@@ -1,14 +1,12 @@
-//! Trains a model of one's own: a small network that tells the points of two spirals apart, with its accuracy as a
-//! metric. Run the example with `--config examples/own_model.toml --report page.html --checkpoint kept`, and then with
-//! `--resume kept`.
+//! Trains a model of one's own, which tells the points of two spirals apart, with its accuracy as a metric. Run it with
+//! `--config examples/own_model.toml --report page.html --checkpoint kept`, and then with `--resume kept`.
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use burn::module::Module;
 use burn::nn::LinearConfig;
-use burn::tensor::activation::relu;
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{Device, Int, Tensor, TensorData, activation::relu};
 use stageline::nn::{Linear, cross_entropy};
 use stageline::{Batch, CountingAllocator, LossStage, Row, Stage, Weight};
 use stageline_train::{Data, NoFlags, Program};
@@ -16,8 +14,7 @@ use stageline_train::{Data, NoFlags, Program};
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new(); // it counts memory for estimates and the log
 
-/// A layer of the example's network: a linear layer from `[rows, from]` to `[rows, to]` with a ReLU, and with a
-/// residual connection if both widths are equal.
+/// A linear layer of the example's network, with a ReLU and a residual connection if both of its widths are equal.
 #[derive(Module, Debug)]
 struct Layer {
     linear: Linear,
@@ -50,8 +47,7 @@ impl LossStage for Layer {
     }
 }
 
-/// The training data of the example: points of two spirals, with the number of the point's spiral as its target. Every
-/// step has other points.
+/// Points of two spirals, with the number of the point's spiral as its target. Every step has other points.
 struct Spirals;
 
 impl Data for Spirals {
