@@ -203,6 +203,47 @@ fn a_layer_with_a_wrong_split_backward_is_named() {
     assert!(verified(build).passes());
 }
 
+/// A layer for tests of verification that uses its weight three times: first in a plain matrix product, whose gradient
+/// comes last in a whole backward and first in a split one, and then in two linear layers. The sums of the three
+/// gradients therefore have other last bits.
+#[derive(Module, Debug)]
+struct ThreeUses {
+    layer: Layer,
+}
+
+impl Stage for ThreeUses {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        let transposed = self.layer.linear.weight.val().transpose();
+        self.layer.forward(self.layer.forward(input.matmul(transposed).tanh()))
+    }
+}
+
+/// Tests that split backwards may round the sum of three gradients of a weight in another way than whole ones, on a
+/// plan that splits all backwards and on one that splits some.
+#[test]
+fn a_weight_with_three_uses_verifies_with_split_backwards() {
+    let some = "0F0,0F1,0F2,0F3,0B0,0I1,0W1,0B2,0I3,0W3\n1F0,1F1,1F2,1F3,1I0,1W0,1B1,1I2,1W2,1I3,1W3\n\
+                2F0,2B0,2F1,2B1,2F2,2I2,2W2,2F3,2B3\n";
+    let some = Plan::from_csv(some).unwrap();
+    let build = || named(|layer| ThreeUses { layer }, [Recompute::Nothing; 3]);
+    for verification in [verified(|| build().schedule(ZbH1)), verified(|| build().schedule(some.clone()))] {
+        assert!(verification.passes(), "{verification}");
+        for comparison in &verification.parameters {
+            assert!(comparison.differences.is_empty(), "{verification}");
+        }
+        let rounding = verification.split_rounding.as_ref().expect("other last bits");
+        assert_eq!((rounding.stage, &*rounding.path), (1, "layer.linear.weight"), "{verification}");
+        assert!(rounding.relative > 0.0 && rounding.relative < 1e-5, "{verification}");
+        let note = "in `layer.linear.weight` of stage 1; a weight that a stage uses three times or more";
+        assert!(verification.to_string().contains(note), "{verification}");
+    }
+    let whole = verified(build);
+    assert!(whole.passes() && whole.split_rounding.is_none(), "{whole}");
+}
+
 /// A layer for tests of verification that computes something else on one of the worker threads, by less than the
 /// tolerance for gradients.
 #[derive(Module, Debug)]

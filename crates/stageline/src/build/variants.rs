@@ -1,6 +1,7 @@
 //! Makes variants of a configured pipeline for a verification, which compares the pipeline's training with the same
 //! training on one device. Also returns the settings that the verification reads.
 
+use std::collections::HashSet;
 use std::num::NonZero;
 use std::thread::available_parallelism;
 
@@ -65,8 +66,12 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// Returns the builder of the plain loop, with whose parameters a verification compares those of a pipeline bit for
     /// bit: one thread runs all stages on the first stage's device, one micro-batch after the other, without
     /// recomputation. Micro-batches, gradient groups, precision, clipping and the cores of a worker are those of the
-    /// pipeline. `splits` says whether the loop computes weight gradients in the second half of a split backward.
+    /// pipeline. If `splits` is set, the loop splits the backwards that the configured schedule splits; otherwise all
+    /// its backwards are whole.
     pub(crate) fn plain_loop(mut self, splits: bool) -> Self {
+        let split = if splits { self.split_backwards() } else { HashSet::new() };
+        let of_replica = self.micro_batches;
+        let is_split = |stage: usize, micro_batch: usize| split.contains(&(stage, micro_batch % of_replica));
         let (stages, micro_batches) = (self.stages.devices.len(), self.configured_micro_batches());
         let (groups, cores) = (self.gradient_groups.unwrap_or(self.replicas()), self.configured_cores());
         let first = self.stages.devices[0].clone();
@@ -76,7 +81,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
             micro_batches,
             replica_devices: Vec::new(),
             gradient_groups: Some(groups),
-            schedule: Box::new(on_one_thread(stages, micro_batches, splits)),
+            schedule: Box::new(on_one_thread(stages, micro_batches, is_split)),
             channel_capacity: None,
             cores_per_stage: Some(cores),
             tuned_for: None,
@@ -92,11 +97,13 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self.cores_per_stage.map_or_else(machine, Cores::Each).of_one(workers)
     }
 
-    /// Whether the configured schedule has split backwards, whose second halves compute the deferred weight gradients.
-    pub(crate) fn splits_backwards(&self) -> bool {
+    /// Returns the stage and the micro-batch of each backward that the configured schedule splits into two halves, whose
+    /// second half computes the deferred weight gradients. Micro-batches are counted within a replica.
+    pub(crate) fn split_backwards(&self) -> HashSet<(usize, usize)> {
         let plan = self.schedule.plan(self.stages.devices.len(), self.micro_batches);
-        let splits = |plan: Plan| plan.rows().iter().flatten().any(|action| action.compute == Compute::WeightGradient);
-        plan.is_ok_and(splits)
+        let second_half =
+            |action: &Action| (action.compute == Compute::WeightGradient).then_some((action.stage, action.micro_batch));
+        plan.map_or_else(|_| HashSet::new(), |plan| plan.rows().iter().flatten().filter_map(second_half).collect())
     }
 
     /// Whether every stage of every replica is on the CPU of this host, whose kernels give the same bits each time.
@@ -124,19 +131,17 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
 }
 
 /// Returns the plan of a plain loop over micro-batches: one worker runs all stages, and each micro-batch passes all of
-/// them forward and then backward before the next one begins. If `splits` is set, the backwards are split, and the
-/// weight gradients of a micro-batch follow its input gradients.
-fn on_one_thread(stages: usize, micro_batches: usize, splits: bool) -> Plan {
-    let all = |compute, micro_batch| (0..stages).map(move |stage| Action { stage, compute, micro_batch });
+/// them forward and then backward before the next one begins. `is_split` says whether the backward of a stage and a
+/// micro-batch is split. The weight gradients of the split ones follow the last backward of the micro-batch.
+fn on_one_thread(stages: usize, micro_batches: usize, is_split: impl Fn(usize, usize) -> bool) -> Plan {
     let mut row = Vec::new();
     for micro_batch in 0..micro_batches {
-        row.extend(all(Compute::Forward, micro_batch));
-        if splits {
-            row.extend(all(Compute::InputGradient, micro_batch).rev());
-            row.extend(all(Compute::WeightGradient, micro_batch).rev());
-        } else {
-            row.extend(all(Compute::Backward, micro_batch).rev());
-        }
+        let of = |stage, compute| Action { stage, compute, micro_batch };
+        let backward = |stage| if is_split(stage, micro_batch) { Compute::InputGradient } else { Compute::Backward };
+        row.extend((0..stages).map(|stage| of(stage, Compute::Forward)));
+        row.extend((0..stages).rev().map(|stage| of(stage, backward(stage))));
+        let split = (0..stages).rev().filter(|stage| is_split(*stage, micro_batch));
+        row.extend(split.map(|stage| of(stage, Compute::WeightGradient)));
     }
     Plan::new(vec![row])
 }
@@ -149,10 +154,13 @@ mod tests {
 
     #[test]
     fn a_plain_loop_has_one_worker_and_completes() {
-        assert_eq!(on_one_thread(2, 2, false).to_csv(), "0F0,1F0,1B0,0B0,0F1,1F1,1B1,0B1\n");
-        assert_eq!(on_one_thread(2, 1, true).to_csv(), "0F0,1F0,1I0,0I0,1W0,0W0\n");
+        assert_eq!(on_one_thread(2, 2, |_, _| false).to_csv(), "0F0,1F0,1B0,0B0,0F1,1F1,1B1,0B1\n");
+        assert_eq!(on_one_thread(2, 1, |_, _| true).to_csv(), "0F0,1F0,1I0,0I0,1W0,0W0\n");
+        let first_of_stage_1 = |stage: usize, micro_batch: usize| (stage, micro_batch) == (1, 0);
+        assert_eq!(on_one_thread(2, 2, first_of_stage_1).to_csv(), "0F0,1F0,1I0,0B0,1W0,0F1,1F1,1B1,0B1\n");
         for splits in [false, true] {
-            assert!(check(on_one_thread(3, 4, splits), 4).is_ok());
+            assert!(check(on_one_thread(3, 4, |_, _| splits), 4).is_ok());
         }
+        assert!(check(on_one_thread(2, 2, first_of_stage_1), 2).is_ok());
     }
 }

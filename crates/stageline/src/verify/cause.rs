@@ -96,11 +96,12 @@ pub enum Cause {
         /// The name in checkpoints of the parameter nearest to the loss whose gradient differs with recomputation.
         name: String,
     },
-    /// A layer defers another weight gradient in a split backward than it computes in a whole one.
+    /// A layer defers another weight gradient in a split backward than it computes in a whole one. The difference is
+    /// larger than the tolerance for gradients.
     #[error(
         "a split backward: from the loss backwards, `{name}` of stage {stage} is the first parameter whose gradient \
-        differs from that of a whole backward; compare what its layer gives to `put_off` with what it computes \
-        otherwise (a weight that a stage uses three times or more may differ in the last bits)"
+        differs from that of a whole backward by more than rounding; compare what its layer gives to `put_off` with \
+        what it computes otherwise"
     )]
     SplitBackward {
         /// The stage with the parameter nearest to the loss whose gradient differs in a split backward.

@@ -64,7 +64,9 @@ use one_step::OneStep;
 ///
 /// A pipeline also makes one optimizer step as configured, and one without recomputation if it recomputes. Its
 /// parameters after each are compared by name with those of a plain loop over the same micro-batches on one thread. On
-/// the CPU of this host they must be equal bit for bit; on other devices only their gradients must agree.
+/// the CPU of this host they must be equal bit for bit; on other devices only their gradients must agree. The loop
+/// splits the backwards that the pipeline splits, unless their gradients differ from those of whole backwards by more
+/// than the tolerance.
 ///
 /// ```no_run
 /// # use burn::tensor::Tensor;
@@ -227,6 +229,7 @@ impl Verify {
 
         let one_step = is_pipeline.then(|| OneStep::of(build, &batch(0), bars.gradient)).transpose()?;
         let parameters = one_step.as_ref().map(OneStep::comparisons).unwrap_or_default();
+        let split_rounding = one_step.as_ref().and_then(OneStep::split_rounding);
 
         let gradients = difference::differences(&configured_gradients, &reference_gradients)?;
         let losses = configured.losses.into_iter().zip(reference.losses);
@@ -234,7 +237,8 @@ impl Verify {
         let validation = configured.validation.zip(reference.validation);
         let validation = validation.map(|(configured, reference)| Compared { configured, reference });
         let of_bits = one_step.as_ref().and_then(OneStep::cause);
-        let mut verification = Verification { bars, parameters, gradients, losses, validation, cause: of_bits.clone() };
+        let cause = of_bits.clone();
+        let mut verification = Verification { bars, parameters, split_rounding, gradients, losses, validation, cause };
         if !verification.agrees() {
             let diagnosis = Diagnosis {
                 build,

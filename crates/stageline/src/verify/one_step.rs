@@ -1,16 +1,20 @@
 //! One optimizer step of a pipeline beside the same step of a plain loop on one thread ([`OneStep`]): the parameters
 //! after it, compared by name and bit for bit, and the place where gradients begin to differ.
 //!
-//! The plain loop has the same micro-batches as the pipeline, so a deterministic device gives the same bits. A gradient
-//! is computed from the loss backwards. A faulty backward therefore changes the gradients of its own layer and of the
-//! layers before it, and the parameter nearest to the loss whose gradient differs belongs to the faulty layer.
+//! The plain loop has the same micro-batches as the pipeline, and splits the same backwards, so a deterministic device
+//! gives the same bits. Split backwards must agree with whole ones within the tolerance for gradients only, because a
+//! weight that a stage uses three times or more is then summed in another order.
+//!
+//! A gradient is computed from the loss backwards. A faulty backward therefore changes the gradients of its own layer
+//! and of the layers before it, and the parameter nearest to the loss whose gradient differs belongs to the faulty
+//! layer.
 
 use std::fmt;
 
 use stageline_nn::Recompute;
 
 use super::cause::Cause;
-use super::difference::{relative, wide};
+use super::difference::{self, Difference, relative, wide};
 use super::error::VerifyError;
 use super::models::Build;
 use super::parameters::{ParameterDifference, differences};
@@ -75,15 +79,20 @@ pub(super) struct OneStep {
     /// The largest relative difference with which two gradients of a parameter count as equal; `None` if their bits
     /// must be equal, because all stages are on the CPU of this host.
     bar: Option<f64>,
+    /// The step of the plain loop with which the pipeline's is compared. Its backwards are split as in the pipeline,
+    /// unless whole ones give the pipeline's bits, or split ones give wrong gradients.
     plain: Run,
     configured: Run,
     /// The step of the pipeline without recomputation; `None` if the configured pipeline recomputes nothing.
     kept: Option<Run>,
-    /// The step of a plain loop whose backwards are split in two halves; `None` unless the configured pipeline has
-    /// split backwards and other gradients than the plain loop.
-    halves: Option<Run>,
-    /// Whether a second plain loop has other gradients than the first one; false if this was not tried, because the
-    /// pipeline has the gradients of the first one.
+    /// The stage and the name of the parameter nearest to the loss whose gradient in a split backward differs from that
+    /// in a whole one by more than the tolerance; `None` if there is none.
+    wrong_split: Option<(usize, String)>,
+    /// The largest difference between gradients of split and of whole backwards, if it is within the tolerance; `None`
+    /// if they have the same bits, or the pipeline has the bits of whole backwards.
+    split_rounding: Option<Difference>,
+    /// Whether a second plain loop has the gradients of the first one; true if this was not tried, because the pipeline
+    /// has the gradients of the first one.
     is_repeatable: bool,
     /// The comparisons of parameters with the plain loop: as configured, and without recomputation if the configured
     /// pipeline recomputes.
@@ -112,6 +121,41 @@ impl Run {
         }
         Ok(Self { gradients, parameters: pipeline.named_tensors()? })
     }
+
+    /// Returns the stage and the name of the parameter nearest to the loss whose gradient differs from that of the step
+    /// `expected`: by more than `bar`, or in its bits if `bar` is `None`. If the bits of all gradients are equal, it is
+    /// the nearest parameter whose value after the step differs. Returns `None` if there is none.
+    fn first_apart(&self, expected: &Self, bar: Option<f64>) -> Option<(usize, String)> {
+        let norm = expected.gradients.iter().flat_map(|gradient| wide(&gradient.summed));
+        let norm = norm.map(|value| value * value).sum::<f64>().sqrt();
+        let is_apart = |(found, expected): &(&ParameterGradient, &ParameterGradient)| {
+            let (found, expected) = (&found.summed, &expected.summed);
+            match bar {
+                Some(bar) => {
+                    let apart = relative(wide(found), wide(expected), norm);
+                    apart.is_nan() || apart > bar
+                }
+                None => found.iter().map(|value| value.to_bits()).ne(expected.iter().map(|value| value.to_bits())),
+            }
+        };
+        let gradients = self.gradients.iter().zip(&expected.gradients);
+        if let Some((_, gradient)) = gradients.rev().find(is_apart) {
+            return Some((gradient.stage, expected.name(gradient)));
+        }
+        if bar.is_some() {
+            return None;
+        }
+        let found = self.parameters.iter().zip(&expected.parameters);
+        let (_, tensor) = found.rev().find(|(found, expected)| found.data.as_bytes() != expected.data.as_bytes())?;
+        Some((tensor.stage, tensor.name.to_string()))
+    }
+
+    /// Returns the name of the parameter of a gradient in checkpoints.
+    fn name(&self, gradient: &ParameterGradient) -> String {
+        let ParameterGradient { stage, path, .. } = gradient;
+        let named = self.parameters.iter().find(|tensor| tensor.stage == *stage && tensor.path == *path);
+        named.map_or_else(|| format!("stage{stage}.{path}"), |tensor| tensor.name.to_string())
+    }
 }
 
 impl OneStep {
@@ -125,12 +169,27 @@ impl OneStep {
         let configuration = build();
         let recompute = configuration.configured_recompute().to_vec();
         let recomputes = recompute.iter().any(|recompute| *recompute != Recompute::Nothing);
-        let (splits, on_host) = (configuration.splits_backwards(), configuration.is_on_host());
+        let (splits, on_host) = (!configuration.split_backwards().is_empty(), configuration.is_on_host());
         drop(configuration);
 
-        let plain = Run::of(build().plain_loop(false), batch)?;
+        let mut plain = Run::of(build().plain_loop(false), batch)?;
         let configured = Run::of(build(), batch)?;
         let kept = recomputes.then(|| Run::of(build().without_recomputation(), batch)).transpose()?;
+        let (mut is_repeatable, mut wrong_split, mut split_rounding) = (true, None, None);
+        let bar_of_bits = (!on_host).then_some(bar);
+        if configured.first_apart(&plain, bar_of_bits).is_some() {
+            let again = Run::of(build().plain_loop(false), batch)?;
+            is_repeatable = again.first_apart(&plain, bar_of_bits).is_none();
+            if splits && is_repeatable {
+                let halves = Run::of(build().plain_loop(true), batch)?;
+                wrong_split = halves.first_apart(&plain, Some(bar));
+                if wrong_split.is_none() {
+                    let apart = difference::differences(&halves.gradients, &plain.gradients)?;
+                    split_rounding = difference::worst(&apart).filter(|worst| worst.relative > 0.0).cloned();
+                    plain = halves;
+                }
+            }
+        }
         let compared = |recompute: Vec<Recompute>, run: &Run| -> Result<AfterOneStep, VerifyError> {
             let differences = differences(&run.parameters, &plain.parameters)?;
             Ok(AfterOneStep { recompute, parameters: plain.parameters.len(), differences })
@@ -138,15 +197,13 @@ impl OneStep {
         let nothing = vec![Recompute::Nothing; recompute.len()];
         let mut comparisons = vec![compared(recompute, &configured)?];
         comparisons.extend(kept.as_ref().map(|kept| compared(nothing, kept)).transpose()?);
+        Ok(Self { bar: bar_of_bits, plain, configured, kept, wrong_split, split_rounding, is_repeatable, comparisons })
+    }
 
-        let bar = (!on_host).then_some(bar);
-        let mut one_step = Self { bar, plain, configured, kept, halves: None, is_repeatable: true, comparisons };
-        if one_step.first_apart(&one_step.configured).is_some() {
-            let again = Run::of(build().plain_loop(false), batch)?;
-            one_step.is_repeatable = one_step.first_apart(&again).is_none();
-            one_step.halves = splits.then(|| Run::of(build().plain_loop(true), batch)).transpose()?;
-        }
-        Ok(one_step)
+    /// Returns the largest difference between gradients of split and of whole backwards in the plain loop, if it is
+    /// rounding and changes the bits of the pipeline; otherwise `None`.
+    pub(super) fn split_rounding(&self) -> Option<Difference> {
+        self.split_rounding.clone()
     }
 
     /// Returns the comparisons of the parameters after the step with those of the plain loop: first as configured, then
@@ -158,52 +215,16 @@ impl OneStep {
     /// Returns the likely cause for which the pipeline's step differs from that of the plain loop; `None` if they are
     /// equal.
     pub(super) fn cause(&self) -> Option<Cause> {
-        let (stage, name) = self.first_apart(&self.configured)?;
+        let (stage, name) = self.configured.first_apart(&self.plain, self.bar)?;
         if !self.is_repeatable {
             return Some(Cause::DrawsRandomNumbers);
         }
-        if self.kept.as_ref().is_some_and(|kept| self.first_apart(kept).is_none()) {
+        if self.kept.as_ref().is_some_and(|kept| kept.first_apart(&self.plain, self.bar).is_none()) {
             return Some(Cause::Recomputation { stage, name });
         }
-        let halves = self.halves.as_ref().and_then(|halves| self.first_apart(halves));
-        Some(match halves {
+        Some(match self.wrong_split.clone() {
             Some((stage, name)) => Cause::SplitBackward { stage, name },
             None => Cause::OtherBits { stage, name },
         })
-    }
-
-    /// Returns the stage and the name of the parameter nearest to the loss whose gradient in `run` differs from that of
-    /// the plain loop. If all gradients are equal, it is the nearest parameter whose value after the step differs.
-    /// Returns `None` if there is none.
-    fn first_apart(&self, run: &Run) -> Option<(usize, String)> {
-        let norm = self.plain.gradients.iter().flat_map(|gradient| wide(&gradient.summed));
-        let norm = norm.map(|value| value * value).sum::<f64>().sqrt();
-        let is_apart = |(found, expected): &(&ParameterGradient, &ParameterGradient)| {
-            let (found, expected) = (&found.summed, &expected.summed);
-            match self.bar {
-                Some(bar) => {
-                    let apart = relative(wide(found), wide(expected), norm);
-                    apart.is_nan() || apart > bar
-                }
-                None => found.iter().map(|value| value.to_bits()).ne(expected.iter().map(|value| value.to_bits())),
-            }
-        };
-        let gradients = run.gradients.iter().zip(&self.plain.gradients);
-        if let Some((_, gradient)) = gradients.rev().find(is_apart) {
-            return Some((gradient.stage, self.name(gradient)));
-        }
-        if self.bar.is_some() {
-            return None;
-        }
-        let found = run.parameters.iter().zip(&self.plain.parameters);
-        let (_, tensor) = found.rev().find(|(found, expected)| found.data.as_bytes() != expected.data.as_bytes())?;
-        Some((tensor.stage, tensor.name.to_string()))
-    }
-
-    /// Returns the name of the parameter of a gradient in checkpoints.
-    fn name(&self, gradient: &ParameterGradient) -> String {
-        let ParameterGradient { stage, path, .. } = gradient;
-        let named = self.plain.parameters.iter().find(|tensor| tensor.stage == *stage && tensor.path == *path);
-        named.map_or_else(|| format!("stage{stage}.{path}"), |tensor| tensor.name.to_string())
     }
 }

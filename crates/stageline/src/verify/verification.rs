@@ -19,6 +19,10 @@ pub struct Verification {
     /// micro-batches on one thread: first as configured, then without recomputation if the configuration recomputes.
     /// Empty for a training loop of the user's own, whose parameters are not known by name.
     pub parameters: Vec<AfterOneStep>,
+    /// The largest difference between gradients of split and of whole backwards in the first step, if it is rounding:
+    /// a weight that a stage uses three times or more is then summed in another order. `None` if there is none, or if
+    /// it is no rounding but the cause of a difference ([`Cause::SplitBackward`]).
+    pub split_rounding: Option<Difference>,
     /// The relative difference of each parameter's gradient at the first step between the verified training and its
     /// reference (the same training on one device), in layer order. It is the larger of the differences before and
     /// after clipping.
@@ -78,6 +82,14 @@ impl Verification {
             "parameters after one step, by name, beside a plain loop over the same micro-batches on one thread:"
         )?;
         self.parameters.iter().try_for_each(|comparison| write!(f, "{comparison}"))?;
+        if let Some(Difference { stage, path, relative }) = &self.split_rounding {
+            writeln!(
+                f,
+                "  (the loop splits its backwards as the pipeline does: whole ones have other bits, by at most \
+                 {relative:.1e} of a gradient's norm, in `{path}` of stage {stage}; a weight that a stage uses three \
+                 times or more is summed in another order)"
+            )?;
+        }
         let differ = self.parameters.iter().any(|comparison| !comparison.differences.is_empty());
         if differ && self.passes() {
             writeln!(f, "  (such a device may add in any order, so only the gradients must agree)")?;
