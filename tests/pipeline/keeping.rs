@@ -17,7 +17,8 @@ use crate::runs::{Place, hash, reseal, steps_in, wait_for_lines};
 fn a_stopped_run_resumes_to_the_same_bits_on_any_cut() {
     let place = Place::new();
     let whole = place.said("--steps 6 --stages 4 --log @whole.jsonl");
-    let first = place.said("--steps 6 --stages 4 --stop-after 3 --checkpoint @kept --log @parts.jsonl");
+    let flags = "--steps 6 --stages 4 --cores-per-stage 1 --peak-tflops 1";
+    let first = place.said(&format!("{flags} --stop-after 3 --checkpoint @kept --log @parts.jsonl"));
     assert!(first.contains("checkpoint after 3 steps; to resume from it: --resume "), "{first}");
     assert!(!first.contains("sha256"), "it went on: {first}");
     let from = place.checkpoint("kept", 3);
@@ -34,6 +35,9 @@ fn a_stopped_run_resumes_to_the_same_bits_on_any_cut() {
         let log = if index == 0 { "--log @parts.jsonl" } else { "" };
         let rest = place.said(&format!("--resume {from} --checkpoint @kept{index} {cut} {log}"));
         assert_eq!(hash(&rest), hash(&whole), "{cut}");
+        for line in ["cores_per_stage = 1\n", "peak_tflops = 1\n"] {
+            assert!(rest.contains(&format!("not taken from the checkpoint: {line}")), "{rest}");
+        }
     }
     // A short run that is made longer gives the same bits too. A new run does not write into a folder with checkpoints.
     place.said("--steps 3 --checkpoint @short");

@@ -21,8 +21,8 @@ pub struct CommandLine {
 }
 
 /// Resolves the command line `arguments` of a program, together with the settings of the checkpoint that `--resume`
-/// names. `command` describes the program's flags. Prints the settings that differ from the checkpoint, and the file
-/// paths that only the checkpoint gives.
+/// names. `command` describes the program's flags. Prints the settings that differ from the checkpoint, those that only
+/// the checkpoint has, and the file paths that come from the checkpoint.
 ///
 /// # Errors
 /// Returns a [`clap::Error`] if a flag is wrong or `--help` is given, and otherwise an error if a setting is wrong, the
@@ -67,11 +67,7 @@ pub fn command_line(command: &Command, arguments: &[OsString]) -> Result<Command
     // New checkpoints go to the folder in which this one was found, because the folder may have been moved.
     let folder = flags.checkpoint.clone().or_else(|| (place != saved.path()).then(|| place.to_owned()));
     now.checkpoint = folder.or_else(|| saved.store().map(Path::to_owned));
-    for (name, before) in &before.0 {
-        if let Some(now) = settings.0.get(name).filter(|now| *now != before) {
-            println!("different from the checkpoint: {name} = {}, was {}", shown(now), shown(before));
-        }
-    }
+    differences(&before, &settings, now.checkpoint.is_some()).iter().for_each(|line| println!("{line}"));
     // Paths that only the checkpoint names are printed, so that it cannot make a run read a file unnoticed.
     for name in paths(command) {
         if let Some(now) = settings.0.get(&name).filter(|now| alone.0.get(&name) != Some(now)) {
@@ -79,6 +75,20 @@ pub fn command_line(command: &Command, arguments: &[OsString]) -> Result<Command
         }
     }
     Ok(CommandLine { matches, flags: now, settings, saved: Some(saved) })
+}
+
+/// Returns a line for each setting of a checkpoint, `before`, that the resumed run with the settings `now` does not have,
+/// or has with another value. The folder of checkpoints has no line if the run writes into the folder from which it
+/// resumes, although it is not set: `writes_checkpoints` says whether the run writes any.
+fn differences(before: &Settings, now: &Settings, writes_checkpoints: bool) -> Vec<String> {
+    let line = |(name, before): (&String, &Value)| match now.0.get(name) {
+        Some(now) if now == before => None,
+        Some(now) => Some(format!("different from the checkpoint: {name} = {}, was {}", shown(now), shown(before))),
+        None if name == "checkpoint" && writes_checkpoints => None,
+        // The name is untrusted, too, because the program may not know the setting.
+        None => Some(format!("not taken from the checkpoint: {} = {}", Printable::new(name.as_str()), shown(before))),
+    };
+    before.0.iter().filter_map(line).collect()
 }
 
 /// Returns the names of the settings that are file paths.
@@ -171,6 +181,37 @@ mod tests {
                 "width",
             ]
         );
+    }
+
+    /// Tests that a resumed run names every setting of its checkpoint that it does not have, also those that have no
+    /// default and so vanish, and that hostile names and values are escaped and cut.
+    #[test]
+    fn settings_that_are_not_taken_from_the_checkpoint_are_named() {
+        let flags = "train --width 5 --memory 8 --cores-per-stage 1 --peak-tflops 2 --chunks 2 --device cuda:all \
+                     --cut 0,1 --log run.jsonl --checkpoint kept";
+        let (_, mut before) = merged(flags, None, "").unwrap();
+        before.0.insert("\u{1b}[2J".to_owned(), "x".repeat(1_000).into());
+        let (_, now) = merged("train --stages 3", Some(&before), "").unwrap();
+        let lines = differences(&before, &now, true);
+        let last = lines.iter().position(|line| line.contains("[2J")).unwrap();
+        assert!(lines[last].starts_with("not taken from the checkpoint: \\u{1b}[2J = \"xx"), "{}", lines[last]);
+        assert!(lines[last].len() < 200, "{}", lines[last]);
+        let others: Vec<_> = lines.iter().enumerate().filter(|(at, _)| *at != last).map(|(_, line)| &**line).collect();
+        assert_eq!(
+            others,
+            [
+                "not taken from the checkpoint: chunks = 2",
+                "not taken from the checkpoint: cores_per_stage = 1",
+                "different from the checkpoint: cut = \"counted\", was \"0,1\"",
+                "different from the checkpoint: device = \"cpu\", was \"cuda:all\"",
+                "not taken from the checkpoint: log = \"run.jsonl\"",
+                "not taken from the checkpoint: memory = 8",
+                "not taken from the checkpoint: peak_tflops = 2",
+                "different from the checkpoint: stages = 3, was 2",
+            ]
+        );
+        let lines = differences(&before, &now, false);
+        assert!(lines.contains(&"not taken from the checkpoint: checkpoint = \"kept\"".to_owned()), "{lines:?}");
     }
 
     /// Tests that a program's own switches, lists, required flags and positional arguments are read and overridden like
