@@ -1,9 +1,12 @@
 //! Reads the batches of a training ahead of the steps, on threads of their own.
 //!
 //! Nothing waits for these threads: a thread that hangs in `Data::batch` must not hang the end of a training. They own
-//! a share of the data, and each ends after the batch that it is reading when the [`Batches`] are dropped.
+//! a share of the data, and each ends after the batch that it is reading when the [`Batches`] are dropped. If
+//! `Data::batch` panics in such a thread after the training has returned, its message may still be printed. That is
+//! harmless: nobody needs the batch, and the thread ends.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -11,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use stageline::{Batch, Payload};
 
@@ -19,6 +22,9 @@ use crate::data::Data;
 
 /// The interval at which a training step that waits for its batch checks the stop signal.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// The loop of a thread that reads batches ahead of the steps.
+type Reader = Box<dyn FnOnce() + Send>;
 
 /// The batches of a range of training steps, in order, which several threads read ahead of the steps.
 pub struct Batches<In, Target> {
@@ -45,16 +51,42 @@ impl<In: Payload, Target: Payload> Batches<In, Target> {
     /// Starts `ahead` threads, which read the batches of the range `steps` with `samples` samples in each batch. At most
     /// `ahead` batches are read, or being read, and not taken. The threads end when all batches are read, or when the
     /// returned value is dropped. A wait for a batch ends when `stop` becomes true.
-    pub fn start<D>(data: &Arc<D>, steps: Range<usize>, samples: usize, ahead: usize, stop: Arc<AtomicBool>) -> Self
+    ///
+    /// # Errors
+    /// Returns an error if the system does not start so many threads.
+    pub fn start<D>(
+        data: &Arc<D>,
+        steps: Range<usize>,
+        samples: usize,
+        ahead: usize,
+        stop: Arc<AtomicBool>,
+    ) -> Result<Self>
+    where
+        D: Data<Input = In, Target = Target>,
+    {
+        // Nothing joins the threads (see the page of this module).
+        let spawn = |reader: Reader| thread::Builder::new().name("read-ahead".to_owned()).spawn(reader).map(drop);
+        Self::start_on(data, steps, samples, ahead, stop, spawn)
+    }
+
+    /// Starts to read batches as [`start`](Self::start) does, on threads that `spawn` starts.
+    fn start_on<D>(
+        data: &Arc<D>,
+        steps: Range<usize>,
+        samples: usize,
+        ahead: usize,
+        stop: Arc<AtomicBool>,
+        mut spawn: impl FnMut(Reader) -> io::Result<()>,
+    ) -> Result<Self>
     where
         D: Data<Input = In, Target = Target>,
     {
         // Neither channel is ever full, because at most this number of batches is allowed and not taken.
         let (allowed, to_read) = bounded::<usize>(ahead);
         let (done, read) = bounded(ahead);
-        for _ in 0..ahead.min(steps.len()) {
+        for started in 0..ahead.min(steps.len()) {
             let (data, to_read, done) = (Arc::clone(data), to_read.clone(), done.clone());
-            thread::spawn(move || {
+            let reader = move || {
                 for step in to_read {
                     let batch = catch_unwind(AssertUnwindSafe(|| data.batch(step, samples)));
                     let panicked = |_| Err(anyhow!("the batch of step {step} cannot be made: `Data::batch` panicked"));
@@ -63,12 +95,17 @@ impl<In: Payload, Target: Payload> Batches<In, Target> {
                         break;
                     }
                 }
-            });
+            };
+            // The threads that have started end, because an error drops `allowed`.
+            let missing = || {
+                format!("--read-ahead {ahead}: only {started} threads that read batches could be started; give fewer")
+            };
+            spawn(Box::new(reader)).with_context(missing)?;
         }
         let (untaken, unread, early) = (steps.clone(), steps, BTreeMap::new());
         let mut batches = Self { allowed, read, early, untaken, unread, failed: false, stop, waited: Duration::ZERO };
         (0..ahead).for_each(|_| batches.allow_next());
-        batches
+        Ok(batches)
     }
 
     /// Allows the reading threads to read one more batch, if there is one.
@@ -171,7 +208,7 @@ mod tests {
     #[test]
     fn batches_come_in_the_order_of_their_steps_until_an_error() {
         let data = Arc::new(Numbers { fails_at: 17, read: AtomicUsize::new(0) });
-        let mut batches = Batches::start(&data, 5..40, 2, AHEAD, never());
+        let mut batches = Batches::start(&data, 5..40, 2, AHEAD, never()).unwrap();
         let found: Vec<_> = (5..20).map_while(|_| batches.next().ok().flatten().map(number)).collect();
         assert_eq!(found, (5..17).map(|step| step as f32).collect::<Vec<_>>());
     }
@@ -179,11 +216,28 @@ mod tests {
     #[test]
     fn readers_end_when_the_batches_are_dropped() {
         let data = Arc::new(Numbers { fails_at: usize::MAX, read: AtomicUsize::new(0) });
-        let mut batches = Batches::start(&data, 0..1_000_000, 1, AHEAD, never());
+        let mut batches = Batches::start(&data, 0..1_000_000, 1, AHEAD, never()).unwrap();
         assert_eq!(number(batches.next().unwrap().unwrap()), 0.0);
         drop(batches);
         wait_for_the_end_of_readers(&data);
         assert!(data.read.load(Ordering::Relaxed) <= 1 + AHEAD);
+    }
+
+    /// Tests that a limit of the system on threads is an error that names the flag, and that the threads which had
+    /// started end.
+    #[test]
+    fn a_limit_on_threads_is_an_error_that_names_the_flag() {
+        let data = Arc::new(Numbers { fails_at: usize::MAX, read: AtomicUsize::new(0) });
+        let mut allowed = 3;
+        let spawn = |reader: Reader| {
+            allowed = usize::checked_sub(allowed, 1).ok_or(io::ErrorKind::WouldBlock)?;
+            thread::Builder::new().spawn(reader).map(drop)
+        };
+        let error = Batches::start_on(&data, 0..100, 1, AHEAD, never(), spawn).err().unwrap();
+        let expected = "--read-ahead 16: only 3 threads that read batches could be started; give fewer";
+        assert_eq!(error.to_string(), expected);
+        wait_for_the_end_of_readers(&data);
+        assert_eq!(data.read.load(Ordering::Relaxed), 0);
     }
 
     /// A source of batches for tests whose first batches are read only when the largest allowed number of threads reads
@@ -213,7 +267,7 @@ mod tests {
     fn sixteen_batches_are_read_ahead_and_no_more() {
         let (asked, too_early) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let data = Arc::new(Together { all_read: Barrier::new(AHEAD), asked, too_early });
-        let mut batches = Batches::start(&data, 0..200, 1, AHEAD, never());
+        let mut batches = Batches::start(&data, 0..200, 1, AHEAD, never()).unwrap();
         for step in 0..200 {
             data.asked.fetch_add(1, Ordering::SeqCst);
             assert_eq!(number(batches.next().unwrap().unwrap()), step as f32);
@@ -242,7 +296,7 @@ mod tests {
     fn the_stop_signal_ends_the_wait_for_a_batch_that_hangs() {
         let data = Arc::new(Hangs(Arc::default()));
         let stop = Arc::new(AtomicBool::new(false));
-        let mut batches = Batches::start(&data, 0..100, 1, AHEAD, Arc::clone(&stop));
+        let mut batches = Batches::start(&data, 0..100, 1, AHEAD, Arc::clone(&stop)).unwrap();
         thread::spawn(move || stop.store(true, Ordering::SeqCst));
         assert!(batches.next().unwrap().is_none(), "a batch that hangs was read");
         drop(batches);

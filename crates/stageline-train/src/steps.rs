@@ -66,7 +66,7 @@ impl Loop<'_> {
     {
         let (steps, samples) = (self.start..self.job.training.steps, self.job.training.batch_size);
         let ahead = self.job.running.read_ahead;
-        let mut batches = Batches::start(data, steps, samples, ahead, self.keeper.stop_signal());
+        let mut batches = Batches::start(data, steps, samples, ahead, self.keeper.stop_signal())?;
         let ended = self.steps(pipeline, &mut batches, log, evaluate);
         self.progress.end();
         self.last_bubble.iter().for_each(|bubble| println!("{bubble}"));
