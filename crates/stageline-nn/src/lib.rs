@@ -15,7 +15,7 @@
 //!   CPUs and on GPUs, if the crate is built with the backend. The GPU code has run on a Vulkan device in software and on
 //!   an emulated NVIDIA GPU only. There, causal attention stores no scores, so [`selective`] saves little memory.
 //! - **Fallbacks**: burn's own operations compute what a device has no kernel for, such as bf16 on a CPU.
-//!   [`finding_fallbacks`](forward::fallback::finding_fallbacks) names these operations and the reasons.
+//!   [`finding_fallbacks`] names these operations and the reasons ([`Reason`]).
 //! - **Custom layers**: the `Backward` of a burn operation (burn's feature `extension`) passes its weight gradients to
 //!   [`put_off`] as a [`Deferred`].
 //!
@@ -42,7 +42,7 @@ pub mod params;
 pub use autograd::recompute::{BlockOutOfRange, BlockSet, Recompute, block, feed_forward, selective, sequence};
 pub use autograd::split_backward::{Deferred, Sum, put_off};
 pub use forward::after_step;
-pub use forward::fallback::{Fallback, finding_fallbacks};
+pub use forward::fallback::{Fallback, Reason, finding_fallbacks};
 pub use forward::flops::{counting_flops, report_flops};
 pub use forward::layer_path::{in_layer, in_layers};
 pub use forward::recomputation::is_recomputation;

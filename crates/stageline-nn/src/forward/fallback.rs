@@ -9,6 +9,14 @@ use crate::forward::layer_path::layer_path;
 use crate::forward::thread_scope::collecting;
 
 /// An operation of a layer that is not computed by the kernels that this crate has for it, and the reason.
+///
+/// ```
+/// use stageline_nn::{Fallback, Reason};
+///
+/// fn is_cured_by_a_cast(fallback: &Fallback) -> bool {
+///     matches!(fallback.reason, Reason::Type(_) | Reason::Types(_))
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fallback {
     /// The name of the operation that falls back, such as `causal attention`.
