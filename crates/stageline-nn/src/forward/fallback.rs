@@ -37,6 +37,10 @@ pub enum Reason {
     Type(DType),
     /// The tensors of the operation have elements of these different types.
     Types(Vec<DType>),
+    /// burn's own gradient checkpointing is on, which the kernels do not support.
+    GradientCheckpointing,
+    /// The tensors of the operation are of different backends, or only some of them are on autodiff devices.
+    MixedDevices,
     /// The device belongs to another host and was opened without its name, so the kernels of its server are not known.
     UnknownServer,
     /// The heads of attention have more elements than the kernels without stored scores support on the device.
@@ -56,6 +60,15 @@ impl fmt::Display for Reason {
                 write!(f, "{BURNS}: the kernels of this device take no elements of the type {dtype:?}; use f32")
             }
             Self::Types(types) => write!(f, "{BURNS}: its tensors have the types {types:?}; cast them to one type"),
+            Self::GradientCheckpointing => write!(
+                f,
+                "{BURNS}: burn's own gradient checkpointing is on; turn it off, and recompute by `Recompute` instead"
+            ),
+            Self::MixedDevices => write!(
+                f,
+                "{BURNS}: its tensors are of different backends, or only some are on autodiff devices; move all to one \
+                 device"
+            ),
             Self::UnknownServer => write!(
                 f,
                 "{BURNS}: the kernels of the device's server are not known; open the device by `DeviceName::open_all`"
@@ -94,7 +107,14 @@ pub fn finding_fallbacks<R>(forward: impl FnOnce() -> R) -> (R, Vec<Fallback>) {
 
 #[cfg(test)]
 mod tests {
+    #[cfg(feature = "flex")]
+    use burn::nn::LayerNormConfig;
+    #[cfg(feature = "flex")]
+    use burn::tensor::{Device, Int, Tensor};
+
     use super::*;
+    #[cfg(feature = "flex")]
+    use crate::{LayerNorm, RotaryAngles, causal_attention, cross_entropy, gelu, rotated, swiglu};
 
     #[test]
     fn an_operation_is_noted_once_and_only_while_somebody_looks() {
@@ -106,5 +126,43 @@ mod tests {
         });
         let expected = Fallback { operation: "gelu", layer: String::new(), reason: Reason::Type(DType::F64) };
         assert_eq!(found, [expected]);
+    }
+
+    /// Returns the cross-entropy of a small model with all operations that have kernels, on a device.
+    #[cfg(feature = "flex")]
+    fn forward(device: &Device) -> Vec<f32> {
+        let values: Vec<_> = (0..48).map(|at| (at as f32 * 0.7).sin()).collect();
+        let input: Tensor<3> = Tensor::<1>::from_floats(values.as_slice(), device).reshape([1, 4, 12]);
+        let norm = LayerNorm::init(&LayerNormConfig::new(12), device);
+        let hidden = norm.forward(gelu(swiglu(input.clone(), input)));
+        let attended = causal_attention(rotated(hidden, &RotaryAngles::with_base(100.0, 4), 0), 1);
+        let targets = Tensor::<1, Int>::from_ints([0, 3, 2, 1], device);
+        cross_entropy(attended.reshape([4, 4]), targets).into_data().iter::<f32>().collect()
+    }
+
+    /// Tests that burn's own gradient checkpointing is the reason of every operation that it keeps from the kernels, and
+    /// that neither a training without it nor an evaluation, whose tensors are not tracked, has a fallback.
+    #[test]
+    #[cfg(feature = "flex")]
+    fn burns_gradient_checkpointing_is_noted_for_every_operation() {
+        let device = Device::flex();
+        let (expected, none) = finding_fallbacks(|| forward(&device.clone().autodiff()));
+        assert!(none.is_empty(), "{none:?}");
+        let (evaluated, none) = finding_fallbacks(|| forward(&device));
+        assert_eq!((evaluated, none), (expected.clone(), Vec::new()));
+        let (found, noted) = finding_fallbacks(|| forward(&device.clone().autodiff().gradient_checkpointing()));
+        assert!((found[0] - expected[0]).abs() < 1e-4, "{found:?}, by the kernels {expected:?}");
+        let operations: Vec<_> = noted.iter().map(|fallback| fallback.operation).collect();
+        let all = ["SwiGLU", "GELU", "layer normalisation", "rotary embedding", "causal attention", "cross-entropy"];
+        assert_eq!(operations, all);
+        assert!(noted.iter().all(|fallback| fallback.reason == Reason::GradientCheckpointing), "{noted:?}");
+    }
+
+    #[test]
+    #[cfg(feature = "flex")]
+    fn inputs_with_and_without_autodiff_in_one_operation_are_noted() {
+        let plain = Tensor::<2>::ones([2, 3], &Device::flex());
+        let (_, noted) = finding_fallbacks(|| swiglu(plain.clone(), plain.clone().autodiff()));
+        assert_eq!(noted, [Fallback { operation: "SwiGLU", layer: String::new(), reason: Reason::MixedDevices }]);
     }
 }

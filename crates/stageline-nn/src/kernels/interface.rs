@@ -3,12 +3,12 @@
 
 use std::fmt::Debug;
 
-use burn::backend::TensorMetadata;
 use burn::backend::autodiff::ops::Backward;
 use burn::backend::tensor::{Device, FloatTensor, IntTensor};
-use burn::tensor::{DType, Tensor};
+use burn::backend::{Autodiff, TensorMetadata};
+use burn::tensor::{DType, GradientCheckpointingStrategy, Int, Tensor};
 
-use crate::engine::recorded;
+use crate::engine::{Engine, recorded};
 use crate::forward::fallback::{Reason, report_fallback};
 use crate::kernels::attention_blocks::AttentionHeads;
 use crate::kernels::products::Products;
@@ -121,6 +121,47 @@ pub(crate) fn computes<B: Kernels>(operation: &'static str, device: &Device<B>, 
     false
 }
 
+/// Returns the primitive tensor of the backend `B` inside an autodiff tensor; `None` if the tensor is of another backend
+/// or without autodiff. If it is because burn's own gradient checkpointing is on, the running forward notes that as the
+/// reason why `operation` falls back.
+pub(crate) fn tracked<B: Engine, const D: usize>(
+    operation: &'static str,
+    tensor: &Tensor<D>,
+) -> Option<FloatTensor<Autodiff<B>>> {
+    if tensor.gradient_checkpointing_strategy() == Some(GradientCheckpointingStrategy::Balanced) {
+        report_fallback(operation, || Reason::GradientCheckpointing);
+        return None;
+    }
+    B::tracked(tensor.clone())
+}
+
+/// Returns `tensor`, the primitive of a further input of an operation. If there is none for the backend `B`, although
+/// the operation's main input `input` is of that backend, the running forward notes that as the reason why `operation`
+/// falls back.
+pub(crate) fn beside<B: Engine, T, const D: usize>(
+    operation: &'static str,
+    input: &Tensor<D>,
+    tensor: Option<T>,
+) -> Option<T> {
+    let is_of_backend = || match input.device().is_autodiff() {
+        true => tracked::<B, D>(operation, input).is_some(),
+        false => B::plain(input.clone()).is_some(),
+    };
+    if tensor.is_none() && is_of_backend() {
+        report_fallback(operation, || Reason::MixedDevices);
+    }
+    tensor
+}
+
+/// Returns the primitive of the integers that an operation has beside its main input `input`, as [`beside`] does.
+pub(crate) fn indices<B: Engine, const D: usize, const E: usize>(
+    operation: &'static str,
+    input: &Tensor<D>,
+    indices: &Tensor<E, Int>,
+) -> Option<IntTensor<B>> {
+    beside::<B, _, D>(operation, input, B::indices(indices.clone()))
+}
+
 /// Whether a tensor has no elements, which burn's kernels for GPUs reject.
 pub(crate) fn is_empty<const D: usize>(tensor: &Tensor<D>) -> bool {
     tensor.shape().num_elements() == 0
@@ -132,7 +173,7 @@ pub(crate) fn is_empty<const D: usize>(tensor: &Tensor<D>) -> bool {
 /// messages.
 ///
 /// Returns `None` if the input is empty or of another backend, if the backend has no kernel for the input's type or
-/// device, or if burn's own gradient checkpointing is on.
+/// device, or if burn's own gradient checkpointing is on. The running forward notes the last two reasons.
 pub fn operation<B: Kernels, O: Backward<B, 1>, const D: usize, const E: usize>(
     name: &'static str,
     backward: O,
@@ -147,7 +188,7 @@ pub fn operation<B: Kernels, O: Backward<B, 1>, const D: usize, const E: usize>(
         let input = B::plain(input.clone()).filter(|input| computes::<B>(name, &input.device(), &types))?;
         return Some(B::of_plain(forward(input).0));
     }
-    let (input, node) = B::tracked(input.clone())?.into_parts();
+    let (input, node) = tracked::<B, D>(name, input)?.into_parts();
     if !computes::<B>(name, &input.device(), &types) {
         return None;
     }

@@ -102,7 +102,7 @@ mod one {
     use burn::tensor::{Int, Tensor};
 
     use crate::kernels::attention_blocks::AttentionHeads;
-    use crate::kernels::{Kernels, operation};
+    use crate::kernels::{Kernels, indices, operation};
 
     /// The operation that represents the whole of causal attention in burn's autodiff graph.
     #[derive(Debug)]
@@ -137,7 +137,7 @@ mod one {
         starts: Option<&Tensor<2, Int>>,
     ) -> Option<Tensor<3>> {
         let starts = match starts {
-            Some(starts) => Some(B::indices(starts.clone())?),
+            Some(starts) => Some(indices::<B, 3, 2>("causal attention", input, starts)?),
             None => None,
         };
         operation::<B, _, 3, 3>("causal attention", CausalAttention, input, |input| {

@@ -13,7 +13,7 @@ use burn::tensor::Tensor;
 use crate::autograd::split_backward::{Sum, may_put_off, put_off_any};
 use crate::engine::recorded;
 use crate::kernels::variants::{Norm, Normalisation};
-use crate::kernels::{Kernels, computes, is_empty};
+use crate::kernels::{Kernels, beside, computes, is_empty, tracked};
 
 /// The operation that represents a whole normalisation in burn's autodiff graph.
 #[derive(Debug)]
@@ -92,8 +92,8 @@ pub fn normalised<B: Kernels, const D: usize>(
         Norm::RootMeanSquare => "RMS normalisation",
     };
     if !input.device().is_autodiff() {
+        let (gamma, beta) = (beside::<B, _, D>(name, input, B::plain(gamma))?, beta.map(B::plain));
         let input = B::plain(input.clone()).filter(|input| computes::<B>(name, &input.device(), &types))?;
-        let (gamma, beta) = (B::plain(gamma)?, beta.map(B::plain));
         let beta = match &beta {
             Some(beta) => Some(beta.as_ref()?),
             None => None,
@@ -101,8 +101,8 @@ pub fn normalised<B: Kernels, const D: usize>(
         let (output, _) = B::normalised(&input, &gamma, beta, norm);
         return Some(B::of_plain(output));
     }
-    let (input, input_node) = B::tracked(input.clone())?.into_parts();
-    let (gamma, gamma_node) = B::tracked(gamma)?.into_parts();
+    let (gamma, gamma_node) = beside::<B, _, D>(name, input, B::tracked(gamma))?.into_parts();
+    let (input, input_node) = tracked::<B, D>(name, input)?.into_parts();
     if !computes::<B>(name, &input.device(), &types) {
         return None;
     }

@@ -104,9 +104,13 @@ pub fn rotated(input: Tensor<3>, angles: &RotaryAngles, first: usize) -> Tensor<
     if let Some(output) = of_their_backend!(one::rotated, &input, &cosines, &sines) {
         return output;
     }
-    match input.device().is_autodiff() {
-        true => rotation::rotated(input, cosines.autodiff(), sines.autodiff()),
-        false => rotation::rotated(input, cosines, sines),
+    match input.gradient_checkpointing_strategy() {
+        Some(strategy) => {
+            // burn rejects operations on tensors with different strategies.
+            let alike = |angles: Tensor<2>| angles.autodiff().with_gradient_checkpointing_strategy(strategy);
+            rotation::rotated(input, alike(cosines), alike(sines))
+        }
+        None => rotation::rotated(input, cosines, sines),
     }
 }
 
@@ -120,7 +124,7 @@ mod one {
     use burn::backend::tensor::FloatTensor;
     use burn::tensor::Tensor;
 
-    use crate::kernels::{Kernels, operation};
+    use crate::kernels::{Kernels, beside, operation};
 
     /// The operation that represents the rotation of queries or keys by their positions in burn's autodiff graph.
     #[derive(Debug)]
@@ -149,7 +153,8 @@ mod one {
         cosines: &Tensor<2>,
         sines: &Tensor<2>,
     ) -> Option<Tensor<3>> {
-        let angles = [B::plain(cosines.clone())?, B::plain(sines.clone())?];
+        let plain = |angles: &Tensor<2>| beside::<B, _, 3>("rotary embedding", input, B::plain(angles.clone()));
+        let angles = [plain(cosines)?, plain(sines)?];
         operation::<B, _, 3, 3>("rotary embedding", Rotation, input, |input| {
             (B::rotated(&input, &angles[0], &angles[1]), angles)
         })
