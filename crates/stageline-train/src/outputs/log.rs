@@ -128,7 +128,8 @@ impl Log {
         step.model_flop_utilisation = figures.utilisation;
         step.batch_wait_seconds = figures.waited.as_secs_f64();
         if step.synchronised {
-            // In other steps, a reading would wait until all work for the GPU is issued.
+            // In other steps, a reading would wait until all work for the GPU is issued. With overlapping steps, the
+            // next step is in flight, and its tensors count as well.
             step.device_memory = record::device_memory(&self.gpus);
         }
         if let (Some(noise), Some(estimated)) = (&mut step.noise, &report.noise) {

@@ -144,12 +144,14 @@ pub struct StageCosts {
     pub output_bytes: Option<f64>,
 }
 
-/// The memory of a GPU after a training step, in bytes.
+/// The memory of a GPU, in bytes, when a training step was reported. With overlapping steps (`--flush ahead`) the next
+/// step is then in flight, so its tensors count as well.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceMemory {
     /// The name under which the GPU was opened, such as `cuda:0`.
     pub device: String,
-    /// The bytes on the GPU that tensors and kernels of the training use between two steps.
+    /// The bytes on the GPU that tensors and kernels of the training use: those that stay between two steps, and with
+    /// overlapping steps a part of the next step's activations and gradients.
     pub in_use: u64,
     /// The bytes that the training has reserved on the GPU: those in use, and those that are kept for later tensors.
     pub reserved: u64,
