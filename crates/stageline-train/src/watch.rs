@@ -56,7 +56,7 @@ impl Watch {
         let (layer, share) = largest(of_each)?;
         Some(format!(
             "step {step}: the gradient norm is {norm:.3e}, {:.0} times the median of the {} steps before; {:.0}% of its square is in \
-             `{layer}`. If the loss rises as well, lower `--learning-rate`, lengthen `--warm-up`, or set `--clip`",
+             `{layer}`. If the loss rises as well, lower `--learning-rate` or `--clip`, or lengthen `--warm-up`",
             norm / median,
             sorted.len(),
             100.0 * share
@@ -156,6 +156,7 @@ mod tests {
         ]);
         let warning = watch.jump(40, 325.0_f64.sqrt(), &wild).unwrap();
         assert!(warning.contains("`blocks.0`") && warning.contains("69%") && warning.contains("15 times"), "{warning}");
+        assert!(warning.ends_with("lower `--learning-rate` or `--clip`, or lengthen `--warm-up`"), "{warning}");
         assert_eq!(watch.jump(41, 100.0, &wild), None);
         assert!((42..40 + REMEMBERED).all(|step| watch.jump(step, 1.0, &calm).is_none()));
         assert!(watch.jump(40 + REMEMBERED, 100.0, &wild).is_some());
