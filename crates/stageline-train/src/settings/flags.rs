@@ -32,8 +32,8 @@ pub struct TrainingFlags {
     #[arg(help_heading = "Pipeline", long, default_value = "counted", value_name = "CUT")]
     pub cut: CutBy,
     /// Relative speed of each device in the list of --device, such as 1,2,1, by which the cut gives faster devices more
-    /// layers; or `measured`, which times a matrix product on each device at the start [default: all devices are
-    /// equally fast]
+    /// layers; or `measured`, which times a matrix product on each device at the start. If unset, all devices count as
+    /// equally fast
     #[arg(help_heading = "Pipeline", long, value_name = "SPEEDS")]
     pub speeds: Option<SpeedsBy>,
     /// Number of micro-batches (M) into which each replica splits its share of a batch, and over which gradients are
@@ -45,8 +45,8 @@ pub struct TrainingFlags {
     #[arg(help_heading = "Training", long, default_value_t = 1)]
     pub replicas: usize,
     /// Number of groups of micro-batches whose gradients are summed before the sums of the groups are added. One
-    /// replica with R times the micro-batches in R groups gives the same bits as R replicas [default: the number of
-    /// replicas]
+    /// replica with R times the micro-batches in R groups gives the same bits as R replicas. If unset, it is the number
+    /// of replicas
     #[arg(help_heading = "Training", long, value_name = "GROUPS")]
     pub gradient_groups: Option<usize>,
     /// Number of samples in a micro-batch
@@ -62,21 +62,21 @@ pub struct TrainingFlags {
     /// Number of optimizer steps
     #[arg(help_heading = "Training", long, default_value_t = SHORTEST_SCHEDULE)]
     pub steps: usize,
-    /// Length of the learning rate schedule (warm-up and decay), in steps [default: --steps, but at least 400, so that
-    /// a short run trains like the beginning of a longer one]
+    /// Length of the learning rate schedule (warm-up and decay), in steps. If unset, it is --steps, but at least 400, so
+    /// that a short run trains like the beginning of a longer one
     #[arg(help_heading = "Training", long, value_name = "STEPS")]
     pub schedule_steps: Option<usize>,
     /// Batch size, in samples, for which the number of steps and the learning rate were chosen. If the batch size
-    /// differs, for example after a change of M, a warning tells the consequences [default: the batch size of the first
-    /// run]
+    /// differs, for example after a change of M, a warning tells the consequences. If unset, it is the batch size of the
+    /// first run
     #[arg(help_heading = "Training", long, value_name = "SAMPLES")]
     pub tuned_for: Option<usize>,
     /// Peak learning rate, which is reached at the end of the warm-up
     #[arg(help_heading = "Training", long, default_value_t = 2e-3)]
     pub learning_rate: f64,
     /// Length of the warm-up in steps, or in samples as `samples:N`, which does not change with the batch size. In the
-    /// warm-up the learning rate rises to its peak; it then falls along a cosine to a tenth of the peak [default: a
-    /// tenth of --schedule-steps]
+    /// warm-up the learning rate rises to its peak; it then falls along a cosine to a tenth of the peak. If unset, it is
+    /// a tenth of --schedule-steps
     #[arg(help_heading = "Training", long, value_name = "STEPS")]
     pub warm_up: Option<WarmUp>,
     /// Weight decay of all parameters except norms and biases
@@ -88,8 +88,8 @@ pub struct TrainingFlags {
     /// Precision of forwards and backwards: full, bf16 or f16. Parameters and gradient sums stay in f32
     #[arg(help_heading = "Training", long, default_value_t = Precision::Full)]
     pub precision: Precision,
-    /// Factor by which the loss is multiplied before its backward: a number, or `dynamic` [default: dynamic with f16,
-    /// else 1]
+    /// Factor by which the loss is multiplied before its backward: a number, or `dynamic`. If unset, it is dynamic with
+    /// f16, else 1
     #[arg(help_heading = "Training", long, value_name = "FACTOR")]
     pub loss_scale: Option<LossScaleBy>,
     /// Reaction to a step whose loss or gradients are NaN or infinite: `stop` ends the training with an error, `skip`
@@ -142,8 +142,8 @@ pub struct TrainingFlags {
     #[arg(help_heading = "Memory", long, default_value_t = OptimizerState::Device, value_name = "device|host")]
     pub optimizer_state: OptimizerState,
     /// Memory of each device, in GB, where all CPUs count as one device. A training that is estimated to need more is
-    /// refused, and the error proposes other flags [default: the free memory of the host, and the whole memory of a GPU
-    /// that reports it]
+    /// refused, and the error proposes other flags. If unset, it is the free memory of the host, and the whole memory of
+    /// a GPU that reports it
     #[arg(help_heading = "Memory", long, value_name = "GB")]
     pub memory: Option<f64>,
     /// Number of batches that are read ahead of the steps, by as many threads. Reading a batch may take as long as this
@@ -155,7 +155,7 @@ pub struct TrainingFlags {
     pub seed: u64,
     /// Interval, in steps, of synchronised steps, in which workers wait for their device after every action. For GPUs
     /// and other hosts, only these steps show the times and bubbles of the devices, and only the other steps show the
-    /// throughput. 0 never waits [default: 20 with GPUs or devices of other hosts, else 0]
+    /// throughput. 0 never waits. If unset, it is 20 with GPUs or devices of other hosts, else 0
     #[arg(help_heading = "Measurement", long, value_name = "STEPS")]
     pub synchronise_every: Option<usize>,
     /// Peak TFLOP/s of one device in this precision, such as 989 for an H200 in bf16. The log and the progress bar then
@@ -170,10 +170,12 @@ pub struct TrainingFlags {
     /// File whose first line is the secret (token) of the hosts that serve devices to this run
     #[arg(help_heading = "Devices", long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-    /// Number of micro-batches that a channel between two stages can hold [default: all, so that no sender waits]
+    /// Number of micro-batches that a channel between two stages can hold. If unset, it holds all, so that no sender
+    /// waits
     #[arg(help_heading = "Pipeline", long)]
     pub channel_capacity: Option<usize>,
-    /// Number of cores that the kernels of one worker may use [default: the machine's cores, divided among all workers]
+    /// Number of cores that the kernels of one worker may use. If unset, the machine's cores are divided among all
+    /// workers
     #[arg(help_heading = "Devices", long)]
     pub cores_per_stage: Option<usize>,
     /// Verifies over this number of steps [100 if none is given] that the pipeline trains as one full batch on one
