@@ -155,8 +155,9 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
                 stage,
                 replica,
                 "the backward of `{first}` in stage {stage}, and of {more} more of its parameters, is not split: \
-                 build their layers from `stageline::nn::{{Linear, Embedding, LayerNorm}}` (LoRA adapters are never \
-                 split), or choose a schedule without split backwards"
+                 use `stageline::nn::{{Linear, Embedding, LayerNorm, RmsNorm}}` for layers that have a counterpart \
+                 there (convolutions have none, and LoRA adapters are never split), or choose a schedule without split \
+                 backwards"
             );
         }
     }
