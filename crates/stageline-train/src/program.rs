@@ -75,7 +75,7 @@ impl<F: Parser> Program<F> {
     /// `--help`, with status 0. A run that writes no checkpoints does not handle signals.
     pub fn main(self, train: impl FnOnce(Run<F>) -> Result<()>) -> ExitCode {
         let Err(error) = self.run(train) else { return ExitCode::SUCCESS };
-        eprintln!("Error: {error:?}");
+        eprintln!("Error: {}", message(&error));
         let mut cause = error.downcast_ref::<StepError>();
         while let Some(StepError::Torn { cause: inner, .. }) = cause {
             cause = Some(inner);
@@ -155,6 +155,13 @@ impl<F: Parser> Program<F> {
     }
 }
 
+/// Returns an error's message and the messages of its causes, each on lines of its own. anyhow's own format adds a
+/// backtrace if `RUST_BACKTRACE` is set, which hides the message.
+fn message(error: &anyhow::Error) -> String {
+    let causes: Vec<_> = error.chain().skip(1).map(|cause| cause.to_string().replace('\n', "\n    ")).collect();
+    if causes.is_empty() { error.to_string() } else { format!("{error}\n\nCaused by:\n    {}", causes.join("\n    ")) }
+}
+
 /// Prints log messages on stderr, above the progress bar: by default the warnings of all crates and the messages of
 /// Stageline's crates from level INFO on. The environment variable `RUST_LOG` replaces these levels; for example,
 /// `stageline=trace` also shows the spans of all steps and actions.
@@ -183,4 +190,18 @@ fn show_warnings(progress: &Progress) {
     };
     // A program may have a subscriber of its own, which then stays.
     let _ = tracing_subscriber::registry().with(shown.with_filter(filter)).try_init();
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::message;
+
+    #[test]
+    fn an_error_is_its_message_and_its_causes_without_a_backtrace() {
+        assert_eq!(message(&anyhow!("--steps 0: give 1 or more")), "--steps 0: give 1 or more");
+        let error = anyhow!("line 1\nline 2").context("the file").context("--config");
+        assert_eq!(message(&error), "--config\n\nCaused by:\n    the file\n    line 1\n    line 2");
+    }
 }
