@@ -29,7 +29,7 @@ ORDER = {
     "stageline-data": "corpus sampler key text file_range tokens error change walk open".split(),
     "stageline-report": "export page predict log".split(),
     "stageline-train": (
-        "program training steps watch recipe evaluation memory batch_memory kernels checkpoints plan prefetch settings outputs tokens documents model data fingerprint muon adamw".split()
+        "program training steps watch recipe evaluation repeatable memory batch_memory kernels checkpoints plan prefetch settings outputs tokens documents model data fingerprint muon adamw".split()
     ),
 }
 TESTS = re.compile(r"#\[cfg\(.*test.*\)\]\s*(?:#\[[^\n]*\]\s*)*(?:pub(?:\([a-z]+\))? )?mod \w+ \{")

@@ -45,6 +45,7 @@
 //! - `plan`: chooses the plan (a schedule, a file, or a search), the cut (partition of the layers into stages) and the
 //!   devices of the stages (`Planned`).
 //! - `recipe`: builds the pipelines of a training from its job and plan, and describes the run (`Recipe`).
+//! - `repeatable`: checks that the data returns the same batch for the same step each time.
 //! - `batch_memory`: the memory that batches take on the host.
 //! - `memory`: estimates the memory of a training, and refuses one that does not fit, with proposals for other flags
 //!   (`Demand`).
@@ -78,6 +79,7 @@ mod plan;
 mod prefetch;
 mod program;
 mod recipe;
+mod repeatable;
 mod settings;
 mod steps;
 mod tokens;

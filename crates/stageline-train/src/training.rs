@@ -23,6 +23,7 @@ use crate::outputs::progress::Progress;
 use crate::outputs::record;
 use crate::plan;
 use crate::recipe::{PipelineOf, Recipe, links, utilisation};
+use crate::repeatable::first_sample;
 use crate::settings::job::Job;
 use crate::steps::{Loop, OnStep, Stopped};
 
@@ -138,8 +139,8 @@ impl<F> Run<F> {
     ///
     /// # Errors
     /// Returns an error if the settings do not fit the model or the data, the training does not fit into the memory, a
-    /// batch cannot be read, an output cannot be written, or a step fails. With `--checkpoint`, the steps before the
-    /// error are saved in a checkpoint.
+    /// batch cannot be read, two reads of one sample differ, an output cannot be written, or a step fails. With
+    /// `--checkpoint`, the steps before the error are saved in a checkpoint.
     pub fn train<M, D>(self, model: &M, data: D) -> Result<Option<TrainedOf<M>>>
     where
         M: Model,
@@ -153,7 +154,7 @@ impl<F> Run<F> {
         if let Some(parameters) = model.parameters().filter(|_| self.optimizer.is_none()) {
             memory::refuse_too_many_parameters(&job, parameters, saved.is_some(), smaller)?;
         }
-        let sample = data.batch(0, 1)?;
+        let sample = first_sample(&*data)?;
         let of_step = sample.bytes().saturating_mul(job.training.batch_size as u64);
         let costs = plan::costs(model, input(sample)?, &job, outputs.log.is_some() || outputs.report.is_some());
         let planned = plan::choose(&job.running, &job.training, costs.as_ref())?;

@@ -1,0 +1,88 @@
+//! Checks before a training that its data returns the same batch for the same step each time.
+
+use anyhow::{Result, ensure};
+use burn::tensor::{Bool, Int, Tensor, TensorData};
+use stageline::{Batch, Payload, PayloadMapper};
+
+use crate::data::Data;
+
+/// Copies the tensors of a payload to the host.
+struct Values(Vec<TensorData>);
+
+impl PayloadMapper for Values {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        self.0.push(tensor.to_data());
+        tensor
+    }
+
+    fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
+        self.0.push(tensor.to_data());
+        tensor
+    }
+
+    fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
+        self.0.push(tensor.to_data());
+        tensor
+    }
+}
+
+/// Returns the first sample of the first step, as a batch. It is read twice.
+///
+/// # Errors
+/// Returns an error if the sample cannot be read, or if both reads differ in a bit.
+pub fn first_sample<D: Data>(data: &D) -> Result<Batch<D::Input, D::Target>> {
+    let (first, second) = (data.batch(0, 1)?, data.batch(0, 1)?);
+    ensure!(
+        values(first.clone())? == values(second)?,
+        "`Data::batch(0, 1)` returned two different batches in two calls; it must return the same batch for the same step each time, \
+         or a resumed training sees other samples. `Tensor::random` in `batch` is a usual cause, because all threads share burn's \
+         generator: use a generator of your own, seeded with `run.seed()` and the number of the sample"
+    );
+    Ok(first)
+}
+
+/// Returns the values of all tensors of a batch of one sample.
+fn values<In: Payload, Target: Payload>(sample: Batch<In, Target>) -> Result<Vec<TensorData>> {
+    let mut values = Values(Vec::new());
+    for (input, target) in sample.into_micro_batches(1)? {
+        drop((input.map(&mut values), target.map(&mut values)));
+    }
+    Ok(values.0)
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use burn::tensor::Device;
+
+    use super::*;
+
+    /// A source of batches for tests. If `changes`, its targets differ from the first call to the second.
+    struct Source {
+        changes: bool,
+        is_second: AtomicBool,
+    }
+
+    impl Data for Source {
+        type Input = Tensor<1>;
+        type Target = Tensor<1, Int>;
+
+        fn batch(&self, _: usize, samples: usize) -> Result<Batch<Tensor<1>, Tensor<1, Int>>> {
+            let cpu = Device::flex();
+            let target = i32::from(self.is_second.fetch_or(true, Ordering::Relaxed) && self.changes);
+            let targets = TensorData::new(vec![target; samples], [samples]);
+            // A value that is not a number is the same in its bits, although it does not equal itself.
+            Ok(Batch::new(Tensor::full([samples], f32::NAN, &cpu), Tensor::from_data(targets, &cpu)))
+        }
+    }
+
+    #[test]
+    fn a_source_whose_batch_changes_between_two_calls_is_refused() {
+        let source = |changes| Source { changes, is_second: AtomicBool::new(false) };
+        assert!(first_sample(&source(false)).is_ok());
+        let error = first_sample(&source(true)).unwrap_err().to_string();
+        assert!(error.contains("must return the same batch") && error.contains("`run.seed()`"), "{error}");
+    }
+}
