@@ -122,6 +122,13 @@ fn every_refused_flag_works_as_its_message_suggests() {
 }
 
 #[test]
+fn an_error_has_no_backtrace_even_if_backtraces_are_on() {
+    let place = Place::new();
+    let output = place.command("--micro-batches 0").env("RUST_BACKTRACE", "1").output().unwrap();
+    assert_eq!(place.shown(&output), "Error: --micro-batches 0: give 1 to 65536\n");
+}
+
+#[test]
 fn a_channel_capacity_that_is_too_small_names_one_that_works() {
     let place = Place::new();
     let flags = "--steps 1 --layers 4 --stages 2 --schedule interleaved --micro-batches 4";
