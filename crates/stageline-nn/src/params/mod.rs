@@ -1,5 +1,5 @@
 //! The parameters of a module: finds them by path, reads and writes their values, and keeps each tied parameter a
-//! single tensor. The module is public because names such as [`read`], [`write`] and [`unify`] say what they act on
+//! single tensor. The module is public because names such as [`read`], [`write()`] and [`unify`] say what they act on
 //! only with its name.
 //!
 //! Input: burn modules. Output: values on the host, descriptions of parameters, or the module with other values. This
