@@ -32,5 +32,6 @@ pub use hollow::hollow;
 pub use named::{Named, named_gradients, values_by_id, zero_gradients};
 pub use read_many::read_many;
 pub use seed::{materialize, seeded_on, unseeded};
+pub use sending::is_remote;
 pub use shared::unify;
 pub use visit::{Description, FloatParameter, describe, is_trained, map_floats, read, visit_floats, with_value, write};

@@ -64,13 +64,12 @@ impl Sending {
     }
 }
 
-/// Whether a device belongs to another host.
-#[cfg(feature = "remote")]
-fn is_remote(device: &Device) -> bool {
-    matches!(device.clone().inner().as_dispatch(), burn::backend::DispatchDevice::Remote(_))
-}
-
-#[cfg(not(feature = "remote"))]
-fn is_remote(_: &Device) -> bool {
+/// Whether a device belongs to another host, whose server (`stageline serve`) makes the device available; false in a
+/// build without the feature `remote`.
+#[cfg_attr(not(feature = "remote"), allow(unused_variables))]
+pub fn is_remote(device: &Device) -> bool {
+    #[cfg(feature = "remote")]
+    return matches!(device.clone().inner().as_dispatch(), burn::backend::DispatchDevice::Remote(_));
+    #[cfg(not(feature = "remote"))]
     false
 }

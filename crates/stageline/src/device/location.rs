@@ -2,6 +2,7 @@
 //! two devices share a memory.
 
 use burn::tensor::Device;
+pub(crate) use stageline_nn::params::is_remote;
 
 /// Whether a device is the CPU of this host.
 #[cfg(feature = "flex")]
@@ -23,17 +24,6 @@ pub(crate) fn host() -> Option<Device> {
 #[cfg(not(feature = "flex"))]
 pub(crate) fn host() -> Option<Device> {
     None
-}
-
-/// Whether a device belongs to another host, whose server (`stageline serve`) makes the device available.
-#[cfg(feature = "remote")]
-pub(crate) fn is_remote(device: &Device) -> bool {
-    matches!(device.clone().inner().as_dispatch(), burn::backend::DispatchDevice::Remote(_))
-}
-
-#[cfg(not(feature = "remote"))]
-pub(crate) fn is_remote(_: &Device) -> bool {
-    false
 }
 
 /// Whether a device is an NVIDIA GPU of this host that is used through CUDA.
