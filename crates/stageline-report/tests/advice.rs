@@ -26,8 +26,9 @@ fn noise(log: &RunLog) -> NoiseScales {
     log.noise_scales().unwrap()
 }
 
-/// Returns the question which settings let a training reach the loss of a run soonest, for the run's own number of
-/// workers under 1F1B. The recommended training may have at most `most_workers` workers.
+/// Returns the input of a recommendation after a run, which asks for the settings that let a training reach the loss of
+/// the run soonest. The plan whose settings vary is 1F1B with the run's numbers of workers and micro-batches. The
+/// recommended training may have at most `most_workers` workers.
 fn question<'a>(log: &'a RunLog, noise: &'a NoiseScales, most_workers: usize) -> Question<'a> {
     let (workers, micro_batches) = (log.plan.workers(), log.plan.micro_batches());
     let target = Target { workers, micro_batches, schedule: &OneFOneB, cut: Cut::Balanced };
@@ -42,9 +43,12 @@ fn change(advice: &Advice) -> Change {
     advice.recommendation.as_ref().unwrap().change
 }
 
-/// Tests the recommended number of micro-batches (M) against the closed form of 1F1B with two equal stages: a step
-/// takes (M + 1) x 12 s and 2 s for the flush, and a training takes 1 + N / (100 M) steps for each full-batch step, for
-/// a noise scale of N tokens.
+/// Tests the predicted times and the recommended number of micro-batches (M) against the closed form of 1F1B with two
+/// equal stages. On each stage the forward and backward of a micro-batch take 12 s, and the flush takes 2 s. So a step
+/// takes 12 (M + 1) + 2 s.
+///
+/// A micro-batch has 100 tokens, and the gradient has a noise scale of 100,000 tokens. So a training needs 1 + 1000 / M
+/// times as many steps as one with infinitely large batches (arXiv:1812.06162).
 #[test]
 fn the_m_with_the_least_time_is_recommended_with_its_figures() {
     let log = noisy(log(&[1.0; 8], 2, 4, 0.0), 1e5);
@@ -213,8 +217,10 @@ fn larger_micro_batches_are_recommended_if_two_sizes_are_measured() {
     );
 }
 
-/// Tests a memory with room for 4 live micro-batches on each worker. GPipe keeps all M micro-batches of a step live,
-/// and 1F1B at most P, the number of stages.
+/// Tests that a recommended training fits into the memory. With room for 4 live micro-batches on each worker, GPipe
+/// fits only up to M = 4, because it keeps all M micro-batches of a step live. A larger M is then recommended under
+/// another schedule: 1F1B keeps at most P live, the number of stages. Nothing is recommended with room for no
+/// micro-batch.
 #[test]
 fn a_training_that_needs_too_much_memory_is_not_recommended() {
     let log = noisy(log(&[1.0; 8], 2, 4, 0.0), 1e5);

@@ -94,8 +94,9 @@ fn transfer_time_is_counted_once() {
     assert!((step(&log) - (without_sends - 2.0 * 2.25) - 6.0 * 2.375).abs() < 1e-9, "{}", step(&log));
 }
 
-/// Tests the prediction for a run whose steps took 1.25 times their simulated time: predicted steps, too, are 1.25
-/// times as long as simulated ones. A run over network links gets no such factor, because its links may be the reason.
+/// Tests the prediction for a run whose steps took 1.25 times as long as their simulation: predicted steps are also
+/// 1.25 times as long as their simulation. The prediction for a run over network links has no such factor, because the
+/// links may be the cause of the longer steps.
 #[test]
 fn steps_that_vary_take_longer_than_simulated_in_predictions_too() {
     let log = log(&[1.0; 4], 2, 4, 0.5);

@@ -1,11 +1,11 @@
 //! The noise scale of the gradient over the steps of a run ([`NoiseScales`]), from the estimates of its measured steps.
 //!
-//! *Window.* The estimates of one step are too rough for a ratio. The noise scale at a measured step is therefore the
-//! mean of the variances over the mean of the squared norms in a window of 9 measured steps: the step itself and 4 on
-//! each side, fewer at both ends of the run. The window is short because the squared norm falls by orders of magnitude
-//! at the start of a training, where a mean over more steps would be that of the first ones. If the mean of the squared
-//! norms is not above 0, the gradient cannot be told from its noise, and the noise scale counts as infinite. A step
-//! that was not measured has the noise scale of the nearest one that was.
+//! *Window.* The noise scale is a ratio, for which the estimates of one step are too rough. The noise scale at a
+//! measured step is therefore the mean of the variances over the mean of the squared norms in a window of 9 measured
+//! steps: the step itself and 4 on each side, fewer at both ends of the run. The window is short because the squared
+//! norm falls by orders of magnitude at the start of a training, where the first steps would dominate a mean over more
+//! steps. If the mean of the squared norms is not above 0, the gradient cannot be told from its noise, and the noise
+//! scale counts as infinite. A step that was not measured has the noise scale of the nearest one that was.
 //!
 //! *Steps to a loss.* A step with a batch of B lowers the loss in proportion to 1 / (1 + N / B), where N is the noise
 //! scale at that time and the learning rate the best one for B (McCandlish et al., 2018,
@@ -34,7 +34,7 @@ pub struct NoiseScales {
 struct OfStep {
     /// The weight of the targets of a training step (in most models, their number of tokens).
     batch: f64,
-    /// The noise scale of the gradient at a training step, as the loss weight of a batch (in most models, a number of
+    /// The noise scale of the gradient at a training step, in the unit of the loss weight of a batch (in most models,
     /// tokens); infinite if the estimated squared norm of the gradient is not above 0.
     scale: f64,
 }
@@ -52,7 +52,7 @@ pub enum NoNoise {
     /// No step of the run measured the noise of its gradient.
     #[error("the log has no gradient noise; log a run with --noise-every 10 and --micro-batches 2 or more")]
     NotMeasured,
-    /// Fewer steps of the run measured the gradient noise than an average needs.
+    /// The run measured the gradient noise in too few steps to compute a noise scale, which is an average over steps.
     #[error(
         "{measured} steps of the log measured the gradient noise, and {needed} are needed; log a longer run, or one with a smaller \
          --noise-every"
@@ -118,16 +118,16 @@ impl NoiseScales {
         self.of_steps.iter().map(|step| step.worth(batch)).sum()
     }
 
-    /// Returns the median of the gradient's noise scale over the steps of the run, as the loss weight of a batch (in
-    /// most models, a number of tokens); infinite if the noise scale is infinite at half of the steps.
+    /// Returns the median of the gradient's noise scale over the steps of the run, in the unit of the loss weight of a
+    /// batch (in most models, tokens); infinite if the noise scale is infinite at half of the steps.
     pub fn typical(&self) -> f64 {
         let mut scales: Vec<_> = self.of_steps.iter().map(|step| step.scale).collect();
         scales.sort_by(f64::total_cmp);
         scales.get(scales.len() / 2).copied().unwrap_or(f64::INFINITY)
     }
 
-    /// Returns the gradient's noise scale at the last step of the run, as the loss weight of a batch (in most models, a
-    /// number of tokens); infinite if the averaged squared norm of the gradient is not above 0 there.
+    /// Returns the gradient's noise scale at the last step of the run, in the unit of the loss weight of a batch (in
+    /// most models, tokens); infinite if the averaged squared norm of the gradient is not above 0 there.
     pub fn last(&self) -> f64 {
         self.of_steps.last().map_or(f64::INFINITY, |step| step.scale)
     }
@@ -145,8 +145,8 @@ impl OfStep {
 }
 
 impl SignalAndNoise {
-    /// Returns the gradient's noise scale from the estimates of several steps, as the loss weight of a batch (in most
-    /// models, a number of tokens); `None` if the mean squared norm is not above 0, or there is no estimate.
+    /// Returns the gradient's noise scale from the estimates of several steps, in the unit of the loss weight of a
+    /// batch (in most models, tokens); `None` if the mean squared norm is not above 0, or there is no estimate.
     pub fn scale_of(estimates: &[Self]) -> Option<f64> {
         let sum = |figure: fn(&Self) -> f64| estimates.iter().map(figure).sum::<f64>();
         let (squared_norm, variance) = (sum(|estimate| estimate.squared_norm), sum(|estimate| estimate.variance));

@@ -22,8 +22,8 @@ pub(super) fn thinned<'a>(steps: &[&'a Step]) -> impl Iterator<Item = &'a Step> 
     steps.iter().copied().step_by(every(steps.len()))
 }
 
-/// Returns the interval, as a number of points, at which points of a chart's line are drawn, so that at most 2,000 of
-/// `points` points are.
+/// Returns the smallest n for which at most 2,000 points remain if a chart draws only every n-th point of a line with
+/// `points` points.
 pub(super) fn every(points: usize) -> usize {
     const MOST: usize = 2_000;
     points.div_ceil(MOST).max(1)

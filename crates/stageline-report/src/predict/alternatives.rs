@@ -51,7 +51,8 @@ pub enum LeftOut {
     /// batch is not a multiple of `rows`.
     #[error("the fastest M = {micro_batches} is no multiple of {rows}")]
     Indivisible {
-        /// The number of micro-batches in a step of the fastest training without a changed setting.
+        /// The number of micro-batches in a step of the fastest training with the settings of the plan that the user
+        /// gives to `stageline advise`.
         micro_batches: usize,
         /// The factor by which the number of rows (samples) of a micro-batch would be larger than in the logged run.
         rows: usize,
@@ -67,8 +68,8 @@ pub enum LeftOut {
 
 impl Measured {
     /// Predicts trainings in which one setting, such as the schedule, differs from the plan that the user gives to
-    /// `stageline advise`. `own` is the fastest training without a changed setting; `None` if no such training fits
-    /// into the memory.
+    /// `stageline advise`. `own` is the fastest training with the settings of that plan; `None` if no such training
+    /// fits into the memory.
     pub(super) fn alternatives(&self, question: &Question, own: Option<&PredictedTraining>) -> Alternatives {
         let mut all = Alternatives::default();
         for (change, schedule) in self.schedules(question) {
@@ -111,8 +112,9 @@ impl Measured {
         found
     }
 
-    /// Returns the other numbers of workers for which a training is predicted: powers of two, one worker more and one
-    /// less, up to the number of the model's layers. The list is empty if the stages are fixed.
+    /// Returns the numbers of workers for which trainings are predicted besides the number in the plan that the user
+    /// gives to `stageline advise`: powers of two, one worker more and one less, up to the number of the model's
+    /// layers. The list is empty if the stages are fixed.
     fn workers(&self, question: &Question) -> Vec<usize> {
         let Target { workers: own, schedule, .. } = &question.target;
         if self.has_fixed_stages(question) {
@@ -127,8 +129,8 @@ impl Measured {
         all
     }
 
-    /// Predicts a training with the same batch as `own`, the fastest training without a changed setting, but in
-    /// micro-batches with `rows` times as many rows (samples).
+    /// Predicts a training with the same batch as `own` (the fastest training with the settings of the plan that the
+    /// user gives to `stageline advise`), but in micro-batches with `rows` times as many rows (samples).
     fn with_rows(
         &self,
         question: &Question,

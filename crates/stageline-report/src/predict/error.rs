@@ -76,8 +76,8 @@ pub enum PredictError {
     /// workers of each host.
     #[error("hosts of {0:?} workers: give the number of workers, at least 1, of each of 2 hosts or more")]
     Hosts(Vec<usize>),
-    /// The given hosts cannot be separated at the stage boundaries of the run: for every choice of boundaries, some
-    /// host has fewer layers than stages.
+    /// The layers of the run cannot be divided among the given hosts. Two hosts can meet only at a stage boundary of
+    /// the run, and with every choice of such boundaries some host has fewer layers than it needs for its stages.
     #[error(
         "hosts of {hosts:?} workers cannot be separated at boundaries of the run, which has {stages} stages of {layers} layers: a host \
          needs a layer for each of its stages; log a run of more stages, or give fewer workers"

@@ -3,9 +3,10 @@
 //! The model of a worker's memory:
 //!
 //! - Parameters and optimizer states (the resident memory) and gradients (4 bytes a parameter) belong to layers. A
-//!   layer has a share of its worker's resident memory by its parameters.
+//!   layer has a share of its worker's resident memory in proportion to its number of parameters.
 //! - Activations are kept once for each live micro-batch (from its forward to its backward). A layer has a share of its
-//!   stage's activations by its weight.
+//!   stage's activations in proportion to its `weight` in the log, which is the relative cost of its forward and
+//!   backward (such as its FLOPs).
 //! - During the flush the resident memory is in use twice: the new parameters and optimizer states, and the old ones.
 //! - The rest of a worker's peak (buffers of kernel threads, workspaces of kernels, gradients in flight) stays as the
 //!   run had it.

@@ -32,7 +32,7 @@ pub struct Measured {
     pub(super) send_seconds: f64,
     /// The run's measured step time, divided by the step time that is simulated for the run's own plan. In the
     /// simulation all micro-batches of a stage take the same time; in a run they vary, and the stages wait for the
-    /// slower ones. It is 1 for a run over network links, whose transfers may be the reason.
+    /// slower ones. It is 1 for a run over network links, because its transfers may be the cause of longer steps.
     pub(super) variation: f64,
     /// The number of micro-batches that a channel between two stages can hold; `None` if it can hold all micro-batches
     /// of a step.

@@ -14,9 +14,10 @@
 //! - `prediction`: the simulation of another plan with these costs. `footprint`: its peak memory by worker.
 //! - `size`: the costs of micro-batches of another size, from two runs.
 //! - `trainings`: trainings to the same loss with other numbers of micro-batches ([`PredictedTraining`]).
-//! - `question`: which of them takes the least time within a memory ([`Question`]). `alternatives`: trainings with another
-//!   schedule, number of workers or micro-batch size ([`Change`]). `recommendation`: the recommended one, with its reason
-//!   ([`Recommendation`]). `advice`: all of these together ([`Advice`]).
+//! - `question`: the input of a recommendation: the logged run, the plan whose settings vary, and the limits on memory
+//!   and workers ([`Question`]). `alternatives`: trainings with another schedule, number of workers or micro-batch size
+//!   ([`Change`]). `recommendation`: the recommended training, with the reason ([`Recommendation`]). `advice`: the
+//!   predicted trainings, the alternatives and the recommendation together ([`Advice`]).
 //! - `network`: the network links between workers, and the workers of each host. `host_cuts`: partitions over hosts.
 //! - `error`: the reasons why there is no prediction ([`PredictError`]).
 

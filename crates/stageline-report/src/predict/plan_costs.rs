@@ -6,8 +6,8 @@
 //!   assumed to be equal.
 //! - *Transfers.* Worker n of the plan has the network links of worker n of the run. A transfer over a link takes its
 //!   latency plus bytes / bandwidth, and keeps no worker busy. To count a transfer only once, the prediction takes from
-//!   the duration of a logged send only the part beyond this transfer time. The cause `other` of the log is assumed to
-//!   contain no transfers.
+//!   the duration of a logged send only the part beyond this transfer time. The idle time that the log attributes to
+//!   the cause `other` is assumed to contain no transfers.
 //! - *Sizes.* The bytes of a transfer are known at the stage boundaries of the run. At other split points their mean is
 //!   assumed.
 

@@ -14,7 +14,8 @@ pub struct Question<'a> {
     /// The plan that the user gives to `stageline advise`, whose settings are changed one at a time. Its number of
     /// micro-batches is that of the logged run; predicted trainings are compared with it.
     pub target: Target<'a>,
-    /// The costs of a run of the same model with micro-batches of another size; `None` if only one size is measured.
+    /// The measured costs of a second run of the logged model, with micro-batches of another size; `None` if only one
+    /// size is measured.
     pub other_size: Option<&'a Measured>,
     /// The memory of each worker in bytes, into which the recommended training must fit; `None` if the memory is not
     /// limited. The host's memory for batches and for optimizer states of other devices does not count.

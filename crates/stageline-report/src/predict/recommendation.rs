@@ -78,9 +78,9 @@ pub(super) fn recommended_m(question: &Question, trainings: &[PredictedTraining]
     Some(Recommendation { change: Change::None, training: training.clone(), reason })
 }
 
-/// Returns the recommended one of `alternatives`, the predicted trainings with one changed setting. `own` is the
-/// shortest training without a changed setting; `None` if none fits into the memory. The result is `None` if no change
-/// is worth it.
+/// Returns the recommended one of `alternatives`, the predicted trainings with one changed setting; `None` if no change
+/// is worth recommending. `own` is the shortest training with the settings of the plan that the user gives to
+/// `stageline advise`; `None` if no such training fits into the memory.
 ///
 /// A changed setting is recommended if its training is at least 10% shorter than `own`. More workers must also be used
 /// well: together they may take at most 1.25 times the worker-hours. Fewer workers are recommended if the training
@@ -103,8 +103,8 @@ pub(super) fn recommended_change(
     Some(Recommendation { change: *change, training: training.clone(), reason })
 }
 
-/// Whether a training with a changed setting is recommended in place of `own`, the shortest training without a changed
-/// setting.
+/// Whether a training with a changed setting is recommended in place of `own`, the shortest training with the settings
+/// of the plan that the user gives to `stageline advise`.
 fn is_better(question: &Question, own: &PredictedTraining, change: Change, training: &PredictedTraining) -> bool {
     let (Some(before), Some(after)) = (own.seconds(), training.seconds()) else { return false };
     let shorter = after <= (1.0 - WORTH) * before;
@@ -119,7 +119,7 @@ fn is_better(question: &Question, own: &PredictedTraining, change: Change, train
 }
 
 /// Returns a text that says why a changed setting is recommended: the figures of its training beside those of `own`,
-/// the shortest training without a changed setting.
+/// the shortest training with the settings of the plan that the user gives to `stageline advise`.
 fn of_change(question: &Question, own: &PredictedTraining, change: Change, training: &PredictedTraining) -> String {
     let (m, compared) = (own.micro_batches, Compared { training, other: own });
     let other = match change {
@@ -170,8 +170,9 @@ fn as_in_the_run(training: &PredictedTraining, shortest: &PredictedTraining) -> 
 }
 
 /// Returns a text that says why the number of micro-batches (M) of the training `own` is recommended, by a comparison
-/// with another training. If `own` does not have the M of the run, the other training has it. Otherwise the other
-/// training has the next smaller M, or the next larger M if there is no smaller one.
+/// with a training that differs only in M. If the M of the logged run differs from that of `own` and its training is
+/// predicted, this is the training with the run's M. Otherwise it is the training with the next smaller M, or with the
+/// next larger M if no smaller one is predicted.
 fn beside_another(question: &Question, trainings: &[PredictedTraining], own: &PredictedTraining) -> String {
     let at = trainings.iter().position(|training| training.micro_batches == own.micro_batches).unwrap_or(0);
     let run = trainings.iter().find(|training| training.micro_batches == question.target.micro_batches);

@@ -30,7 +30,8 @@ pub enum Line {
     Step(Box<Step>),
     /// The loss on validation data after some training steps.
     Validation(Validation),
-    /// A line of a run's log with any other JSON value; readers of the log skip such a line.
+    /// A line of another kind than those of the other variants: a JSON value without the fields `plan`, `step` and
+    /// `after_steps`. Readers of the log skip such a line.
     Other(Value),
 }
 

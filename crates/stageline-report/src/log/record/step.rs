@@ -162,12 +162,12 @@ pub struct DeviceMemory {
 /// (in most models, the number of tokens) of the batch whose gradient has as much noise as signal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Noise {
-    /// A rough noise scale of the gradient from the estimates of one step alone, as the loss weight of a batch (in most
-    /// models, a number of tokens); `None` if the estimated squared norm of the gradient is not above 0.
+    /// The noise scale of the gradient, roughly estimated from this step alone. Its unit is that of the loss weight of
+    /// a batch (in most models, tokens). It is `None` if the estimated squared norm of the gradient is not above 0.
     pub scale: Option<f64>,
     /// The noise scale of the gradient from running averages of the squared norm and the variance over the steps of the
-    /// run, as the loss weight of a batch (in most models, a number of tokens). A resumed run begins these averages
-    /// anew. `None` if the averaged squared norm is not above 0.
+    /// run. Its unit is that of the loss weight of a batch (in most models, tokens). A resumed run begins these
+    /// averages anew. `None` if the averaged squared norm is not above 0.
     pub smoothed_scale: Option<f64>,
     /// The estimates of the gradient's squared norm and noise over all parameters of the model.
     pub total: SignalAndNoise,
