@@ -104,7 +104,7 @@ pub enum Damage {
         tensor: String,
         /// The name of the wrong file, in which the manifest of a checkpoint places a tensor.
         found: String,
-        /// The name of the checkpoint file to which the name of the misplaced tensor assigns it.
+        /// The name of the right file: the checkpoint file in which a tensor with this name belongs.
         expected: String,
     },
     /// The size of a checkpoint's tensor according to its type and shape in the manifest, or the total size of the

@@ -241,7 +241,7 @@ pub enum CheckpointError {
         /// limit.
         reason: String,
     },
-    /// The manifest of the checkpoint to save is not written, because a reader would refuse its text or get other
+    /// The manifest of the checkpoint to save cannot be written, because a reader would refuse its text or get other
     /// values from it.
     #[error(
         "the manifest of {bytes} bytes could not be read back: {}; make `run` smaller and less deeply nested",

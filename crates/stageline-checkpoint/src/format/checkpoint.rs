@@ -76,7 +76,7 @@ impl Progress {
     }
 }
 
-/// Converts an invalid step count or loss scale in a manifest to the [`Damage`] that reading the checkpoint returns.
+/// Converts an invalid step count or loss scale to the [`Damage`] that is returned when a checkpoint is read.
 impl From<InvalidProgress> for Damage {
     fn from(invalid: InvalidProgress) -> Self {
         match invalid {
@@ -89,7 +89,7 @@ impl From<InvalidProgress> for Damage {
     }
 }
 
-/// Converts an invalid step count or loss scale of a checkpoint to save to the [`CheckpointError`] that saving returns.
+/// Converts an invalid step count or loss scale to the [`CheckpointError`] that is returned when a checkpoint is saved.
 impl From<InvalidProgress> for CheckpointError {
     fn from(invalid: InvalidProgress) -> Self {
         match invalid {

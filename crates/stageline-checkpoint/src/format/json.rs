@@ -13,8 +13,8 @@ use serde_json::{Map, Value, json};
 
 use crate::printable::Printable;
 
-/// The key of the JSON object `{"$f64": "<float>"}`, which replaces a float in the `run` values of a manifest if a JSON
-/// number would lose bits of the float.
+/// The key of the JSON object `{"$f64": "<float>"}`, which replaces a float in a manifest's map `run` (a program's own
+/// values) if a JSON number would lose bits of the float.
 const MARK: &str = "$f64";
 
 /// Whether the JSON parser reads the float `value` back exactly, after it was written as a JSON number.
@@ -64,8 +64,8 @@ pub(crate) mod exact_float {
     }
 }
 
-/// Serializes and deserializes the `run` values of a manifest (configuration and fingerprints) without loss of float
-/// bits, for `#[serde(with)]`: see [`encode`].
+/// Serializes and deserializes a manifest's map `run` (a program's own values, such as configuration and fingerprints)
+/// without loss of float bits, for `#[serde(with)]`: see [`encode`].
 pub(crate) mod exact_values {
     use super::*;
 
@@ -118,8 +118,8 @@ fn decode(value: Value) -> Value {
     }
 }
 
-/// Returns the key of a JSON object that has a single key, if this key is `$f64`, `$$f64` and so on; `None` for any
-/// other object.
+/// Returns the key of a JSON object that stands for a float, or that looks as if it did: its only key is `$f64`, or
+/// `$f64` with further `$` in front, such as `$$f64` (see [`encode`]). Returns `None` for any other object.
 fn marked(fields: &Map<String, Value>) -> Option<&str> {
     let key = fields.keys().next().filter(|_| fields.len() == 1)?;
     (key.ends_with(MARK) && key.trim_start_matches('$') == &MARK[1..]).then_some(key)

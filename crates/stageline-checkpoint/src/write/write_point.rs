@@ -54,16 +54,16 @@ pub enum WritePoint {
     /// The point of a checkpoint's save just before the save renames an old checkpoint to a temporary name. The old
     /// checkpoint's files are removed after that.
     HideOld {
-        /// The position of the old checkpoint that the save renames next, among those that it removes, oldest first,
-        /// counted from 0.
+        /// The index of the old checkpoint that the save renames next. The old checkpoints to remove are counted from
+        /// 0, beginning with the oldest.
         old: usize,
     },
     /// The point of a checkpoint's save just before the save makes the renames of all old checkpoints durable.
     SyncHidden,
     /// The point of a checkpoint's save just before the save removes the files of an old checkpoint.
     RemoveOld {
-        /// The position of the old checkpoint whose files the save removes next, among the old checkpoints that it
-        /// removes, oldest first, counted from 0.
+        /// The index of the old checkpoint whose files the save removes next. The old checkpoints to remove are counted
+        /// from 0, beginning with the oldest.
         old: usize,
     },
     /// The end of a checkpoint's save: the save is complete and returns.
