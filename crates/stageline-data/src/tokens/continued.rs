@@ -21,10 +21,10 @@ pub struct Continued<'a> {
     /// because the text of a token may depend on the token before it, and then those whose last character is
     /// incomplete.
     window: Vec<u32>,
-    /// The number of tokens at the beginning of the decoded window (the last tokens of the text) whose text has been
-    /// returned completely.
+    /// The number of tokens at the beginning of `window` (the last tokens of the text) whose text has been returned
+    /// completely.
     returned: usize,
-    /// The part of the decoded window's text (that of the last tokens) that has been returned to the caller.
+    /// The beginning of the text of `window` (the last tokens) that has been returned to the caller already.
     shown: String,
 }
 
@@ -87,8 +87,8 @@ impl<'a> Continued<'a> {
         }
     }
 
-    /// Marks all tokens of the decoded window (the last tokens of the text) as returned, and removes from the window
-    /// the tokens that had been returned before.
+    /// Marks all tokens in `window` (the last tokens of the text) as returned, and removes the tokens that had been
+    /// returned before from `window`.
     fn end_window(&mut self) -> Result<(), TokenError> {
         if self.window.len() > self.returned {
             self.window.drain(..self.returned);

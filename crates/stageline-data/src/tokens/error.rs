@@ -117,7 +117,7 @@ pub enum TokenError {
     /// A file is not a `tokenizer.json` that the tokenizer library can use.
     #[error("{} is no tokenizer: {}; give a tokenizer.json of Hugging Face", shown(path), printable(message))]
     Tokenizer {
-        /// The path of the file that was read as a `tokenizer.json`, but is none.
+        /// The path of the file that was to be used as a `tokenizer.json`, but is not a valid one.
         path: PathBuf,
         /// The reason why the file is no tokenizer, such as the error message of the parser.
         message: String,
@@ -133,7 +133,7 @@ pub enum TokenError {
     /// A file is no token file, is damaged, or was written by another release.
     #[error("{} is no usable token file: {damage}; delete it, and prepare the tokens again", shown(path))]
     Damaged {
-        /// The path of the file that was read as a token file, but is damaged or no token file.
+        /// The path of the file that was to be used as a token file, but is damaged or of another kind.
         path: PathBuf,
         /// The first fault that was found in a damaged token file, in words that are safe to print.
         damage: String,
@@ -149,7 +149,7 @@ pub enum TokenError {
     OutOfRange {
         /// The name of the option whose value is out of range, or `held_out` for the share of tokens to hold out.
         name: &'static str,
-        /// The value that is out of range, as text.
+        /// The invalid value of the option, or of the share of tokens to hold out, as text.
         value: String,
         /// The range of valid values for the option or the share to hold out, in words.
         allowed: String,

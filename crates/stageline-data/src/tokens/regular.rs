@@ -1,4 +1,5 @@
-//! Opens files that are regular, because a pipe waits for its other end and a device may never end: [`open_file`].
+//! Opens only regular files ([`open_file`]): a pipe could block until another process writes to it, and a device may
+//! have no end.
 
 use std::fs::{self, File};
 use std::path::Path;
