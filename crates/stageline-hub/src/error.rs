@@ -116,11 +116,11 @@ pub enum FolderError {
         Printable::new(tensor)
     )]
     FileName {
-        /// The path of the model folder's index, `model.safetensors.index.json`, which names a refused file.
+        /// The path of the model folder's index, `model.safetensors.index.json`, which has the invalid file name.
         path: PathBuf,
-        /// The name of the tensor for which the model folder's index names the refused weights file.
+        /// The name of the tensor that is, according to the model folder's index, in the file with the invalid name.
         tensor: String,
-        /// The refused name of a weights file, as the model folder's index has it.
+        /// The invalid name of a weights file, as the model folder's index has it.
         file: String,
     },
     /// The index of a model folder lists a tensor in a weights file that does not have the tensor.
@@ -197,20 +197,20 @@ pub enum FolderError {
         /// The type of the tensor's elements in the weights file, which is not converted to f32.
         dtype: Dtype,
     },
-    /// A model file or folder is not written, for example because the model is read from this folder, or because the
-    /// values for a tensor do not fit its shape.
+    /// A model file or folder was to be written, but the write is refused, for example because the model is read from
+    /// this folder, or because the values for a tensor do not fit its shape.
     #[error("{} is not written: {reason}", shown(path))]
     Refused {
-        /// The path of the file or folder of a model that is not written.
+        /// The path of the model file or model folder that was to be written.
         path: PathBuf,
-        /// The reason why the file or folder of a model is not written.
+        /// The reason why the write of the model file or model folder is refused.
         reason: Refusal,
     },
     /// The function that the caller passed to [`Layout::write`](crate::Layout::write) returned an error instead of the
     /// values of a tensor.
     #[error("{} is not written: no values for the tensor `{}`", shown(path), Printable::new(tensor))]
     Values {
-        /// The path of the weights file that is not written.
+        /// The path of the weights file that was to be written.
         path: PathBuf,
         /// The name of the tensor for which the caller's function returned an error.
         tensor: String,

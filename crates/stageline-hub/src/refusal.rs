@@ -141,7 +141,7 @@ pub enum Refusal {
     /// configuration.
     #[error("it has no JSON form: {}", Printable::new(reason))]
     Json {
-        /// The error message of the JSON library for the contents of the file that is not written.
+        /// The error message of the JSON library, which says why the contents of the file have no JSON form.
         reason: String,
     },
 }
