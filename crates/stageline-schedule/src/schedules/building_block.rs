@@ -11,9 +11,9 @@ use crate::plan::{Action, Compute, Plan, live_after};
 /// is a worker's six actions on one micro-batch, and one cell holds one action of a worker.
 const INTERVAL: usize = 6;
 
-/// Generates a plan with two stages per worker, in which each worker repeats its building block (its actions on one
-/// micro-batch) every [`INTERVAL`] cells of time. Worker w of P has stages w and 2P-1-w. Then every action moves to the
-/// earliest cell that the memory allows.
+/// Generates a plan with two stages per worker, in which each worker begins its building block (its actions on one
+/// micro-batch) anew every [`INTERVAL`] time cells. A time cell is a slot for one action of each worker. Worker w of P
+/// has stages w and 2P-1-w. Then every action moves to the earliest cell that the memory allows.
 ///
 /// `block` gets w and P, and returns the cells in which worker w runs four actions on micro-batch 0: the forwards of
 /// its first and second stage, and the input gradients of its second and first stage. The cells must differ modulo
@@ -29,9 +29,10 @@ pub(crate) fn repeated(
     Ok(squeezed(&pattern))
 }
 
-/// Returns the list of actions of a worker that repeats its building block (its actions on one micro-batch) every
-/// [`INTERVAL`] cells of time for the next micro-batch. `block` has the cells of the forwards and input gradients of
-/// micro-batch 0; weight gradients fill free cells.
+/// Returns the list of actions of a worker that begins its building block (its actions on one micro-batch) anew every
+/// [`INTERVAL`] time cells. A time cell is a slot for one action of the worker. `block` has the numbers of the cells
+/// with the forwards and input gradients of micro-batch 0. Weight gradients fill the cells that no forward or input
+/// gradient takes.
 fn repeat(block: [usize; 4], [first, second]: [usize; 2], micro_batches: usize) -> Vec<Action> {
     let (forward, input_gradient) = (Compute::Forward, Compute::InputGradient);
     let computes = [(first, forward), (second, forward), (second, input_gradient), (first, input_gradient)];
@@ -53,9 +54,9 @@ fn repeat(block: [usize; 4], [first, second]: [usize; 2], micro_batches: usize) 
     row
 }
 
-/// Returns a plan with the same actions as `plan`, each in the earliest possible cell of time (one cell holds one
-/// action per worker). No worker has more live micro-batches (between forward and weight gradient), counted once for
-/// each of its two stages, than the largest peak of a worker in `plan`.
+/// Returns a plan with the same actions as `plan`, each in the earliest possible time cell (a slot for one action of
+/// each worker). No worker has more live micro-batches (between forward and weight gradient), counted once for each of
+/// its two stages, than the largest peak of a worker in `plan`.
 ///
 /// The computation always ends, because the earliest remaining action of `plan` can run next.
 fn squeezed(plan: &Plan) -> Plan {

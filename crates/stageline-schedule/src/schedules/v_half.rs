@@ -10,8 +10,8 @@ use crate::plan::Plan;
 /// (Qi et al., 2024, [arXiv:2405.15362](https://arxiv.org/abs/2405.15362)).
 ///
 /// A worker's actions on one micro-batch form a building block. The worker repeats the block for the next micro-batch
-/// every six cells of time, where one cell holds one action. Weight gradients fill the free cells. Then every action
-/// moves to the earliest time that does not raise the peak of live micro-batches.
+/// every six time cells, where a cell is a slot for one action. Weight gradients fill the cells that no other action
+/// takes. Then every action moves to the earliest time that does not raise the peak of live micro-batches.
 ///
 /// A longer block keeps the activations of more micro-batches. In V-Half, the forwards of a micro-batch advance by one
 /// stage every two cells in the first half of the stages, and every cell in the second half. The input gradients begin

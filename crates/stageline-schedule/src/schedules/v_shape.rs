@@ -20,11 +20,13 @@ pub(crate) enum Step {
     /// A step of a generator of plans: it appends the input gradient of a chunk (one of the worker's two stages) on the
     /// chunk's next micro-batch.
     I(usize),
-    /// A step of a generator of plans: it appends the oldest weight gradient of a chunk (one of the worker's two
-    /// stages) that the worker's list of actions lacks, although it has the input gradient.
+    /// A step of a generator of plans: it appends the oldest pending weight gradient of a chunk (one of the worker's
+    /// two stages). A weight gradient is pending if the worker's list of actions has the input gradient of the same
+    /// micro-batch, but not yet the weight gradient.
     W(usize),
-    /// A step of a generator of plans: it appends the oldest weight gradient of either of the worker's two stages that
-    /// the worker's list of actions lacks, although it has the input gradient.
+    /// A step of a generator of plans: it appends the oldest pending weight gradient of the worker's two stages. A
+    /// weight gradient is pending if the worker's list of actions has the input gradient of the same micro-batch, but
+    /// not yet the weight gradient.
     Oldest,
 }
 
@@ -36,8 +38,8 @@ pub(crate) struct Row {
     micro_batches: usize,
     forwards: [usize; 2],
     backwards: [usize; 2],
-    /// The weight gradients that a worker's list of actions still lacks while a plan is generated, although it has
-    /// their input gradients; oldest first.
+    /// The pending weight gradients, oldest first: the list of actions has the input gradients of their micro-batches,
+    /// but not yet the weight gradients.
     pending: VecDeque<Action>,
     actions: Vec<Action>,
 }
