@@ -84,8 +84,8 @@ macro_rules! of_their_backend {
 
 pub(crate) use of_their_backend;
 
-/// Whether two tensors are the same node of an autodiff graph, as a parameter and its value are unless the value is
-/// computed from other tensors.
+/// Whether two tensors are the same node of an autodiff graph. A parameter's own tensor and its value are the same
+/// node, unless the value is computed from other tensors, as with LoRA.
 pub fn are_one_node<const D: usize>(one: &Tensor<D>, other: &Tensor<D>) -> bool {
     fn compared<B: Engine, const D: usize>(_: PhantomData<B>, one: &Tensor<D>, other: &Tensor<D>) -> Option<bool> {
         Some(B::tracked(one.clone())?.id() == B::tracked(other.clone())?.id())

@@ -1,5 +1,6 @@
-//! Autodiff that a pipeline needs beyond burn's: split backwards and recomputation. The module is public because
-//! [`collect`], [`gather`] and [`root`] say what they act on only with its name.
+//! Autodiff that a pipeline needs beyond burn's: split backwards and recomputation. The module is public because the
+//! function names [`collect`], [`gather`] and [`root`] are clear only after the module's name, as in
+//! `autograd::collect`.
 //!
 //! Inputs are modules, tensors and burn's graphs; outputs are tensors in these graphs and gradients. This folder must
 //! not know stages or plans.

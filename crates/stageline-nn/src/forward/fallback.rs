@@ -1,4 +1,5 @@
-//! Finds the operations of a forward for which the device has no kernel, and which are computed in another way.
+//! Finds the fallbacks of a forward: operations that no kernel of this crate computes on the device, and which are
+//! computed in a slower way or with more memory.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -19,12 +20,12 @@ use crate::forward::thread_scope::collecting;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fallback {
-    /// The name of the operation that falls back, such as `causal attention`.
+    /// The name of the operation that is not computed by this crate's kernels, such as `causal attention`.
     pub operation: &'static str,
     /// The path of the layer in its stage, such as `1.3`, as burn names it in the paths of parameters. The path is empty
     /// for a stage that is not a sequence of layers.
     pub layer: String,
-    /// The reason why the operation falls back.
+    /// The reason why the operation is not computed by this crate's kernels.
     pub reason: Reason,
 }
 
@@ -43,11 +44,12 @@ pub enum Reason {
     MixedDevices,
     /// The device belongs to another host and was opened without its name, so the kernels of its server are not known.
     UnknownServer,
-    /// The heads of attention have more elements than the kernels without stored scores support on the device.
+    /// The heads of attention have more elements than the FlashAttention kernels, which store no attention scores,
+    /// support on the device. Attention then stores its scores.
     LargeHead {
         /// The number of elements of a head of the attention.
         size: usize,
-        /// The largest number of elements of a head for which the device computes attention without stored scores.
+        /// The largest number of elements of a head that the FlashAttention kernels support on the device.
         largest: usize,
     },
 }
@@ -83,13 +85,14 @@ impl fmt::Display for Reason {
 }
 
 thread_local! {
-    /// The operations that fell back so far in the running forward; `None` if no [`finding_fallbacks`] runs on the
-    /// thread.
+    /// The operations of the running forward that were not computed by this crate's kernels so far; `None` if no
+    /// [`finding_fallbacks`] runs on the thread.
     static FOUND: RefCell<Option<Vec<Fallback>>> = const { RefCell::new(None) };
 }
 
-/// Notes that an operation of the running forward falls back, if a call of [`finding_fallbacks`] on this thread looks
-/// for such operations. An operation that runs several times in one layer is noted once.
+/// Records that an operation of the running forward is not computed by this crate's kernels, if a call of
+/// [`finding_fallbacks`] on this thread looks for such operations. An operation that runs several times in one layer is
+/// recorded once.
 pub fn report_fallback(operation: &'static str, reason: impl FnOnce() -> Reason) {
     FOUND.with_borrow_mut(|found| {
         let Some(found) = found else { return };
@@ -100,7 +103,8 @@ pub fn report_fallback(operation: &'static str, reason: impl FnOnce() -> Reason)
     });
 }
 
-/// Calls `forward` on this thread, and returns its result and the operations that fell back in it.
+/// Calls `forward` on this thread. Returns its result, and the operations in it that were not computed by this crate's
+/// kernels.
 pub fn finding_fallbacks<R>(forward: impl FnOnce() -> R) -> (R, Vec<Fallback>) {
     collecting(&FOUND, Vec::new(), forward)
 }
@@ -140,8 +144,9 @@ mod tests {
         cross_entropy(attended.reshape([4, 4]), targets).into_data().iter::<f32>().collect()
     }
 
-    /// Tests that burn's own gradient checkpointing is the reason of every operation that it keeps from the kernels, and
-    /// that neither a training without it nor an evaluation, whose tensors are not tracked, has a fallback.
+    /// Tests that burn's own gradient checkpointing is the reported reason for every operation that the kernels do not
+    /// compute because of it. A training without it has no fallback, and neither has an evaluation, whose tensors are
+    /// not tracked.
     #[test]
     #[cfg(feature = "flex")]
     fn burns_gradient_checkpointing_is_noted_for_every_operation() {

@@ -63,9 +63,9 @@ fn moments(Moments { mean, over_deviation }: &Moments<Float>) -> Moments<Tensor<
 /// GPU can run.
 #[derive(Clone, Debug)]
 pub enum Kept {
-    /// The values kept by the attention kernels that store no scores: attention's input and output, the positions at
-    /// which documents begin, and the logarithm of each query's sum of exponentiated scores. The backward recomputes
-    /// the scores from them.
+    /// The values kept by the FlashAttention kernels, which store no attention scores: attention's input and output,
+    /// the positions at which documents begin, and the logarithm of each query's sum of exponentiated scores. The
+    /// backward recomputes the scores from them.
     Logarithms {
         /// The input of causal attention: the queries, keys and values of all heads, side by side.
         input: Float,
@@ -76,8 +76,8 @@ pub enum Kept {
         /// The logarithm of the sum of the exponentiated scores of each query of causal attention.
         logarithms: Float,
     },
-    /// The values kept for attention heads that the kernels without stored scores do not support: the attention
-    /// weights, and the queries, keys and values from which the weights were computed.
+    /// The values kept if the attention heads are too large for the FlashAttention kernels: the attention weights, and
+    /// the queries, keys and values from which the weights were computed.
     Weights(Attended<Float>),
 }
 

@@ -112,7 +112,7 @@ pub trait Kernels: Products {
 }
 
 /// Whether the kernels of a device compute an operation on tensors with elements of the types `types`. If they do not,
-/// the running forward notes the reason.
+/// the running forward records the reason.
 pub(crate) fn computes<B: Kernels>(operation: &'static str, device: &Device<B>, types: &[DType]) -> bool {
     let differ = types.iter().any(|dtype| *dtype != types[0]);
     let obstacle = if differ { Some(Reason::Types(types.to_vec())) } else { B::obstacle(device, types[0]) };
@@ -121,9 +121,9 @@ pub(crate) fn computes<B: Kernels>(operation: &'static str, device: &Device<B>, 
     false
 }
 
-/// Returns the primitive tensor of the backend `B` inside an autodiff tensor; `None` if the tensor is of another backend
-/// or without autodiff. If it is because burn's own gradient checkpointing is on, the running forward notes that as the
-/// reason why `operation` falls back.
+/// Returns the primitive tensor of the backend `B` inside an autodiff tensor; `None` if the tensor is of another
+/// backend or without autodiff, or if burn's own gradient checkpointing is on. In the last case the running forward
+/// records the reason why no kernel of this crate computes `operation`.
 pub(crate) fn tracked<B: Engine, const D: usize>(
     operation: &'static str,
     tensor: &Tensor<D>,
@@ -135,9 +135,10 @@ pub(crate) fn tracked<B: Engine, const D: usize>(
     B::tracked(tensor.clone())
 }
 
-/// Returns `tensor`, the primitive of a further input of an operation. If there is none for the backend `B`, although
-/// the operation's main input `input` is of that backend, the running forward notes that as the reason why `operation`
-/// falls back.
+/// Returns `tensor`, which is the primitive tensor of the backend `B` inside a further input of an operation, or `None`
+/// if that input is of another backend. If it is `None` although the operation's main input `input` is of the backend
+/// `B`, no kernel of this crate can compute `operation`, and the running forward records the different devices as the
+/// reason.
 pub(crate) fn beside<B: Engine, T, const D: usize>(
     operation: &'static str,
     input: &Tensor<D>,

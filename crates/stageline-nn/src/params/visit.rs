@@ -1,9 +1,13 @@
 //! Visits the tensors of a module, trained or not: describes, reads, writes and changes them.
 //!
-//! [`visit_floats`] and [`map_floats`] call a closure with each float parameter, whatever its rank. A visitor or a
-//! mapper of its own is only needed where integers and booleans change too (`hollow`, and `hand_over` in `stageline`),
-//! where a function needs the rank in the type (`fork` of burn's `Param` in `seed`, [`Sum::add`] in `split_backward`,
-//! `copies` in `stageline`), for structs instead of tensors (`batch_norm`), and in crates that do not know this one.
+//! [`visit_floats`] and [`map_floats`] call a closure with each float parameter, whatever its rank. Only these tasks
+//! need a new type that implements burn's `ModuleVisitor` or `ModuleMapper`:
+//!
+//! - changes of integers and booleans too: `hollow`, and `hand_over` in `stageline`;
+//! - functions that need the rank of a parameter in its type: `fork` of burn's `Param` in `seed`, [`Sum::add`] in
+//!   `split_backward`, and `copies` in `stageline`;
+//! - visits of structs instead of tensors: `batch_norm`;
+//! - visits in crates that do not depend on this crate.
 //!
 //! [`Sum::add`]: crate::Sum::add
 

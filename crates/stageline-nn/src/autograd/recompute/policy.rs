@@ -240,8 +240,8 @@ impl SequenceParts {
 
     /// Runs a sequence of blocks part by part (a part is one block or a segment of blocks) and returns the output of
     /// the last part. `recomputed` computes the parts that the [`Recompute`] setting selects, and `kept` the other
-    /// parts, each from the part's blocks and its input. Blocks marked inside a kept part are neither counted nor
-    /// recomputed.
+    /// parts, each from the part's blocks and its input. While `kept` runs, the blocks inside its part (those that call
+    /// [`block`](super::block)) are neither counted nor recomputed.
     pub fn run<B, T>(
         self,
         blocks: &[B],

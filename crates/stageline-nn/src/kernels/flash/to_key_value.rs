@@ -5,10 +5,11 @@ use burn_cubecl::cubecl::prelude::*;
 
 use super::block::{LANES, add_weighted, blocks_between, clear, is_seen, load, product, reload, write};
 
-/// Computes the gradients of a block of keys and values of one key-value head of attention into their columns in
-/// `to_input`. The gradients are added up over the query heads that share the head, and over queries, in ascending
-/// order, so their bits do not depend on the order of the thread blocks. There is one cube (thread block) for each
-/// block of keys, key-value head and sample.
+/// Computes the gradients of a block of keys and values (some consecutive positions) of one key-value head of
+/// attention. It writes them to the columns of that head's keys and values in `to_input`, the gradient of attention's
+/// input, `[batch, length, (query heads + 2 x key-value heads) x size]`. The gradients are added up over the query
+/// heads that share the head, and over queries, in ascending order, so their bits do not depend on the order of the
+/// thread blocks. There is one cube (thread block) for each block of keys, key-value head and sample.
 #[cube(launch, address_type = "dynamic")]
 #[allow(clippy::too_many_arguments)]
 pub fn to_key_value<E: Float, I: Int>(
@@ -93,8 +94,9 @@ pub fn to_key_value<E: Float, I: Int>(
     }
 }
 
-/// Writes the numbers that a GPU thread has computed in one row of a block to the block, `[rows, rows]`, in shared
-/// memory. The thread has one number for each of the columns that it computes.
+/// Writes the numbers that a GPU thread has computed to shared memory, into one row of a square matrix `[rows, rows]`
+/// with one number for each pair of a key (row) and a query (column). `lane` is the column of the thread's first
+/// number, and its further numbers are [`LANES`] columns apart.
 #[cube]
 fn write_own(numbers: &Array<f32>, to: &mut Shared<[f32]>, row: usize, lane: usize, #[comptime] rows: usize) {
     #[unroll]

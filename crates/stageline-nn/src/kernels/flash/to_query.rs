@@ -7,8 +7,9 @@ use super::block::{
     LANES, add_weighted, blocks_between, clear, first_seen_block, is_seen, load, product, reload, write,
 };
 
-/// Computes the gradients of a block of queries of one attention head into the columns of these queries in `to_input`.
-/// There is one cube (thread block) for each block of queries, query head and sample.
+/// Computes the gradients of a block of queries (some consecutive positions) of one attention head. It writes them to
+/// the columns of that head in `to_input`, the gradient of attention's input, `[batch, length, (query heads + 2 x
+/// key-value heads) x size]`. There is one cube (thread block) for each block of queries, query head and sample.
 #[cube(launch, address_type = "dynamic")]
 #[allow(clippy::too_many_arguments)]
 pub fn to_query<E: Float, I: Int>(

@@ -1,4 +1,5 @@
-//! What the kernels of CPUs keep for their backwards, as tensors that a client holds.
+//! Converts the values that the kernels of CPUs keep for their backwards to tensors to which a client has handles, and
+//! back.
 
 use burn::backend::tensor::{Device, FloatTensor, IntTensor};
 use burn::backend::{Flex, TensorMetadata};

@@ -9,8 +9,9 @@ use crate::kernels::Kernels;
 use crate::kernels::attention_blocks::AttentionHeads;
 use crate::kernels::variants::{GeluForm, Norm, Normalisation};
 
-/// A backend whose kernels a server executes for clients. What a forward keeps for its backward stays on the server, as
-/// tensors that the client holds; the methods convert it to these tensors and back.
+/// A backend whose kernels a server executes for clients on other hosts. The values that a forward keeps for its
+/// backward stay in the server's memory, as tensors to which the client has handles. The methods convert these values
+/// to such tensors and back.
 pub trait Served: Kernels + BackendIr {
     /// Returns the kernels of a device of this backend.
     fn kernels(device: &Device<Self>) -> ServedKernels;
@@ -27,9 +28,9 @@ pub trait Served: Kernels + BackendIr {
     /// attention itself, and then the tensors that the backward needs, except attention's input.
     fn sent_attention(output: FloatTensor<Self>, attended: Self::Attended) -> Vec<FloatTensor<Self>>;
 
-    /// Returns the gradient of causal attention's input, given the tensors that the client held for the backward
-    /// (`kept`), the positions of the first key in each query's document, if the backward needs them, and the gradient of
-    /// the output.
+    /// Returns the gradient of causal attention's input, given the tensors to which the client kept handles for the
+    /// backward (`kept`), the positions of the first key in each query's document, if the backward needs them, and the
+    /// gradient of the output.
     fn received_attention(
         kept: Vec<FloatTensor<Self>>,
         starts: Option<IntTensor<Self>>,

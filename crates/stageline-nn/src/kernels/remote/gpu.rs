@@ -1,4 +1,5 @@
-//! What the kernels of GPUs keep for their backwards, as tensors that a client holds.
+//! Converts the values that the kernels of GPUs keep for their backwards to tensors to which a client has handles, and
+//! back.
 
 use burn::backend::tensor::{Device, FloatTensor, IntTensor};
 use burn::backend::{Cube, TensorMetadata};
@@ -32,8 +33,10 @@ impl Served for Cube {
         Moments { mean: (norm == Norm::Layer).then(|| column(0)), over_deviation: column(1) }
     }
 
-    /// Returns attention and, if the kernels stored no scores, the logarithms of the sums of exponentiated scores. Else
-    /// it returns attention, all queries, keys and values, the attention weights, and the reciprocals of their sums.
+    /// Returns the output of attention and the tensors that the backward needs. If the FlashAttention kernels computed
+    /// attention, this is the logarithm of each query's sum of exponentiated scores. For larger heads these are three
+    /// tensors: all queries, keys and values; the attention weights before they are divided by their sum; and the
+    /// reciprocal of each query's sum of weights.
     fn sent_attention(output: Float, kept: Kept) -> Vec<Float> {
         match kept {
             Kept::Logarithms { logarithms, .. } => vec![output, logarithms],
@@ -41,8 +44,9 @@ impl Served for Cube {
         }
     }
 
-    /// Returns the gradient of attention's input. `kept` is the input, the output and the logarithms of the kernels that
-    /// store no scores, or else the output and the three tensors from which the scores are known.
+    /// Returns the gradient of attention's input. `kept` has the input, the output and the logarithms if the
+    /// FlashAttention kernels computed attention. For larger heads it has the output and the three tensors that
+    /// [`sent_attention`](Served::sent_attention) returned.
     fn received_attention(
         kept: Vec<Float>,
         starts: Option<IntTensor<Self>>,

@@ -2,13 +2,15 @@
 //!
 //! Input: handles of tensors that are on the server. Output: handles of the results, which stay on the server. Each
 //! kernel is one custom operation of burn's remote protocol, so a stage computes the same bits on another host as on
-//! this one. The client must know the server's kernels ([`ServedKernels`]), because they decide what a forward keeps for
-//! its backward; burn's own operations are used on a device whose kernels it does not know, and the forward notes that.
-//! This folder must not read tensors back to this host, and must not open connections: that is the task of `stageline`.
+//! this one. The client must know the server's kernels ([`ServedKernels`]), because they decide what a forward keeps
+//! for its backward. On a device whose kernels it does not know, burn's own operations are used, and the forward
+//! records that. This folder must not read tensors back to this host, and must not open connections: that is the task
+//! of `stageline`.
 //!
 //! - `served_kernels`: the kernels of the connected devices of other hosts.
 //! - `done`: the execution of the kernels on a server (`Served`).
-//! - `cpu`, `gpu`: what the kernels of CPUs and of GPUs keep for their backwards, as tensors that a client holds.
+//! - `cpu`, `gpu`: the values that the kernels of CPUs and of GPUs keep for their backwards, converted to tensors to
+//!   which a client has handles, and back.
 
 #[cfg(all(feature = "serve", feature = "flex"))]
 mod cpu;
@@ -188,17 +190,18 @@ impl Products for Remote {
 #[derive(Clone, Debug)]
 pub struct Attended {
     /// The float tensors that the backward of causal attention needs. On a CPU these are its input and the attention
-    /// weights of all query heads of all samples in one vector. On a GPU they are the input, the output and the
-    /// logarithms of the sums of exponentiated scores, or for large heads the output and the tensors from which the
-    /// scores are known.
+    /// weights of all query heads of all samples in one vector. On a GPU with FlashAttention they are the input, the
+    /// output and the logarithm of each query's sum of exponentiated scores. For heads too large for FlashAttention
+    /// they are the output and the tensors that `stored` describes.
     kept: Vec<Float>,
     /// The positions of the first key in each query's document; `None` for samples of one document, and if the backward
     /// does not need them.
     starts: Option<IntTensor<Remote>>,
 }
 
-/// Returns the shapes and types of the tensors that causal attention with stored scores keeps on a GPU besides its
-/// output: all queries, keys and values, the attention weights, and the reciprocals of their sums.
+/// Returns the shapes and types of the tensors that causal attention keeps on a GPU besides its output if its heads are
+/// too large for the FlashAttention kernels: all queries, keys and values, the attention weights, and the reciprocal of
+/// each query's sum of weights.
 fn stored(input: &Float, heads: AttentionHeads) -> [(Shape, DType); 3] {
     let (shape, dtype) = like(input);
     let (batch, length, size) = (shape[0], shape[1], shape[2] / heads.columns());

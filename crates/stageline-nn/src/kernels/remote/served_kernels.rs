@@ -13,14 +13,15 @@ pub enum ServedKernels {
     Cpu,
     /// The device is a GPU of its host, whose kernels take f32, bf16 and f16.
     Gpu {
-        /// The largest number of elements of a head for which the GPU computes attention without stored scores.
+        /// The largest number of elements of a head that the FlashAttention kernels, which store no attention scores,
+        /// support on the GPU.
         largest_head: usize,
     },
 }
 
 impl ServedKernels {
-    /// Returns the kernels as a number, the form in which a server names them to a client: 1 for a CPU, and for a GPU 2
-    /// plus the number of elements of the largest head.
+    /// Returns the number by which a server names these kernels to a client. It is 1 for the kernels of a CPU. For
+    /// those of a GPU it is `2 + largest_head`.
     pub fn number(self) -> f32 {
         match self {
             Self::Cpu => 1.0,
@@ -40,7 +41,8 @@ impl ServedKernels {
     }
 }
 
-/// Displays the kernels as a phrase about the device that has them, for messages at the start of a training.
+/// Displays the kind of the kernels (for CPUs or for GPUs) and the element types that they take, for messages at the
+/// start of a training.
 impl fmt::Display for ServedKernels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
