@@ -39,7 +39,8 @@ pub fn rows(input: Tensor<3>) -> Tensor<2> {
 /// values.
 struct Position<'a> {
     /// The names of the fields on the path to the visited parameter. A layer is an enum with one variant for each model
-    /// family, and the name of the variant, which is `None` here, is not part of the path.
+    /// family. The variant's name does not belong to the parameter's name, so an entry is `None` where the path enters
+    /// a variant.
     path: Vec<Option<String>>,
     place: Place,
     naming: &'a Naming,
@@ -139,7 +140,7 @@ fn numbers<const D: usize>(tensor: &Tensor<D>) -> Vec<f32> {
     data.as_slice::<f32>().map_or_else(|_| data.iter::<f32>().collect(), <[f32]>::to_vec)
 }
 
-/// The source and the training of a model's parameters.
+/// The settings of a model's parameters: the folder from which they are read, and which of them are frozen.
 pub struct Preparation<'a> {
     /// The folder from which parameters are read when they are first used; `None` if they are drawn at random. It must
     /// have passed [`HubParameter::check`], or the first use may panic.

@@ -133,9 +133,10 @@ mod tests {
         }
     }
 
-    /// Returns the exact frequency of a pair of a head's elements before any scaling, and the largest relative error of
-    /// this frequency in f32. The exponent has an error of half a unit in its last place, by which the logarithm of
-    /// `theta` is multiplied; the power and the reciprocal add one unit in the last place.
+    /// Returns the exact frequency of a pair of a head's elements before any scaling, and a bound on the relative error
+    /// of this frequency if it is computed in f32. The exponent is at most 1 and has a rounding error of at most half
+    /// an ulp (unit in the last place). It changes the power relatively by this error times the logarithm of `theta`.
+    /// The roundings of the power and of the reciprocal add at most half an ulp each.
     fn exact(theta: f64, pair: usize, size: usize) -> (f64, f64) {
         let unit = f64::from(f32::EPSILON);
         (theta.powf(-2.0 * pair as f64 / size as f64), unit * (theta.ln() / 2.0 + 1.0))
