@@ -25,7 +25,8 @@ pub type Logits = Tensor<3>;
 pub struct Shape {
     /// The number of transformer blocks in the GPT.
     pub layers: usize,
-    /// The width of the GPT: the number of values in the activation of one byte.
+    /// The width of the GPT: the number of values in the activation of one token. A token of this GPT is a byte of
+    /// text.
     pub width: usize,
     /// The maximum length of the GPT's input, in bytes of text.
     pub context: usize,
