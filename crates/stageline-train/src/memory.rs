@@ -254,7 +254,8 @@ impl<'a> Room<'a> {
 }
 
 /// Returns the error message for a training job that does not fit into the memory of a device. The message shows each
-/// proposed change as flags, such as `--recompute full`, and the flag for fewer batches if the device has them.
+/// proposed change as flags, such as `--recompute full`. If batches are in the memory of that device, it also proposes
+/// a smaller `--read-ahead`, which keeps fewer of them.
 fn explain(refused: &DoesNotFit) -> String {
     let flag = |lever: &Lever| match lever {
         Lever::SmallerMicroBatches { rows, micro_batches } => {

@@ -280,8 +280,9 @@ mod tests {
         Job::of(TrainingFlags::from_arg_matches(&matches).unwrap(), Settings(BTreeMap::new())).unwrap()
     }
 
-    /// Tests that a model's layers are run to find their costs only if their FLOPs or times are needed; if the user
-    /// gives the cut (the partition into stages) as a list, they mostly are not.
+    /// Tests in which cases the layers of a model are run to find their FLOPs or times. If the user gives the cut (the
+    /// partition into stages) as a list, they are run only for a log or a page of the run, for the model FLOP
+    /// utilisation, or for a search for a plan. Without such a list they are always run.
     #[test]
     fn no_layer_is_run_for_a_list_cut_whose_flops_nobody_needs() {
         let layer = |device: &Device| Layer { linear: LinearConfig::new(2, 2).init(device) };

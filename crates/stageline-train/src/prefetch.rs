@@ -223,8 +223,8 @@ mod tests {
         assert!(data.read.load(Ordering::Relaxed) <= 1 + AHEAD);
     }
 
-    /// Tests that a limit of the system on threads is an error that names the flag, and that the threads which had
-    /// started end.
+    /// Tests reading ahead on a system that allows only 3 threads: the start returns an error that names the flag
+    /// `--read-ahead`, and the threads that had started end.
     #[test]
     fn a_limit_on_threads_is_an_error_that_names_the_flag() {
         let data = Arc::new(Numbers { fails_at: usize::MAX, read: AtomicUsize::new(0) });
@@ -240,8 +240,9 @@ mod tests {
         assert_eq!(data.read.load(Ordering::Relaxed), 0);
     }
 
-    /// A source of batches for tests whose first batches are read only when the largest allowed number of threads reads
-    /// at the same time. It counts the batches that were requested too far ahead of the training.
+    /// A source of batches for tests. Each read of one of the first `AHEAD` batches waits until all of them are being
+    /// read at the same time. The source also counts the batches whose read began too early: more than `AHEAD` batches
+    /// ahead of the training.
     struct Together {
         all_read: Barrier,
         asked: AtomicUsize,

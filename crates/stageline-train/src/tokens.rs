@@ -30,8 +30,8 @@ pub struct TokenSettings<'a> {
     pub vocabulary: usize,
     /// The length, in tokens, of the longest input that the model takes.
     pub positions: usize,
-    /// The number of tokens that the model takes as input from each sample of a text; at most `positions`. A JSON file
-    /// of rows ignores it, because its rows set the length.
+    /// The number of tokens of each sample of a text that are the model's input, from 1 to the length of the longest
+    /// input (`positions`). For a JSON file of rows this field has no effect, because the rows set the length.
     pub context: usize,
     /// The treatment of several documents in one sample of a text. A JSON file of rows has no documents, so they must be
     /// joined.

@@ -295,8 +295,8 @@ fn speeds(by: &SpeedsBy, devices: &[Device]) -> Result<Vec<f64>> {
     }
 }
 
-/// Returns a watchdog that warns after `seconds` seconds without a new action, and ends the training after ten times as
-/// many more; `None` for 0 seconds.
+/// Returns a watchdog that warns of a stall after `seconds` seconds without a new activity of any worker (or later, if
+/// actions are slow), and ends the training 10 x `seconds` seconds after the warning; `None` if `seconds` is 0.
 fn watchdog(seconds: u32) -> Option<Watchdog> {
     let floor = Duration::from_secs(seconds.into());
     (seconds > 0).then(|| Watchdog { floor, grace: 10 * floor, ..Watchdog::default() })

@@ -77,9 +77,10 @@ pub fn command_line(command: &Command, arguments: &[OsString]) -> Result<Command
     Ok(CommandLine { matches, flags: now, settings, saved: Some(saved) })
 }
 
-/// Returns a line for each setting of a checkpoint, `before`, that the resumed run with the settings `now` does not have,
-/// or has with another value. The folder of checkpoints has no line if the run writes into the folder from which it
-/// resumes, although it is not set: `writes_checkpoints` says whether the run writes any.
+/// Returns a line for each setting that a resumed run lacks or has with another value than its checkpoint. `before` has
+/// the settings of the checkpoint, and `now` those of the run. If `now` lacks the setting `checkpoint` (the folder for
+/// checkpoints), but the run writes checkpoints (`writes_checkpoints`), there is no line for it: the run then writes
+/// into the folder from which it resumes.
 fn differences(before: &Settings, now: &Settings, writes_checkpoints: bool) -> Vec<String> {
     let line = |(name, before): (&String, &Value)| match now.0.get(name) {
         Some(now) if now == before => None,
@@ -102,7 +103,8 @@ pub(crate) fn shown(value: &Value) -> Printable<'static> {
     Printable::new(value.to_string())
 }
 
-/// Returns a setting from a checkpoint as text that is safe to print, and of which only a hostile value is cut.
+/// Returns the value of a setting from a checkpoint as text that is safe to print. Values of the length that settings
+/// may have are printed in full; a longer value, which only a manipulated checkpoint has, is shortened.
 fn whole(value: &Value) -> Printable<'static> {
     shown(value).at_most(LONGEST_VALUE)
 }
