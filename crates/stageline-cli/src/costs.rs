@@ -84,8 +84,9 @@ impl CostFlags {
         !self.transfer.is_empty() || !self.bytes.is_empty()
     }
 
-    /// Returns `costs`, the costs of `workers` x `chunks` stages in ms, with the transfers that the flags give in place
-    /// of their own. If no flag gives the times of transfers, the costs keep their own times.
+    /// Returns `costs`, the costs of `workers` x `chunks` stages in ms, with the times of transfers from the flags
+    /// --transfer, --bytes and --bandwidth. If none of these flags is set, the times of transfers in `costs` stay. In
+    /// both cases --serialised decides whether the transfers of a worker overlap.
     pub(crate) fn with_transfers(&self, costs: Costs, workers: usize, chunks: usize) -> anyhow::Result<Costs> {
         let transfers = if self.serialised { Transfers::Serialised } else { Transfers::Asynchronous };
         let costs = costs.with_transfers(transfers);
@@ -115,7 +116,7 @@ impl CostFlags {
 
 impl MemoryFlags {
     /// Returns the bytes of activations that a micro-batch occupies on each of `workers` x `chunks` stages, with the
-    /// memory limit of a worker in bytes; `None` if the flags are unset.
+    /// memory limit of a worker in bytes; `None` if --memory-per-forward is unset.
     pub(crate) fn memory(&self, workers: usize, chunks: usize) -> anyhow::Result<Option<Memory>> {
         if self.memory_per_forward.is_empty() {
             return Ok(None);

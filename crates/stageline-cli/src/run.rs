@@ -14,7 +14,8 @@ use crate::chosen::{Chosen, SEARCH};
 use crate::costs::{amount, rate};
 use crate::output::print;
 
-/// Predicts step time, bubble, throughput and memory for another P, M or schedule, from the log of a run.
+/// Predicts step time, bubble, throughput and memory for another number of workers (P), number of micro-batches (M) or
+/// schedule, from the log of a run.
 ///
 /// The prediction is a simulation with the costs that the run measured. With another P, stages are made of the layers
 /// in the log; each layer has a share of its stage's time in proportion to its FLOPs. The halves of a split backward

@@ -19,8 +19,8 @@ pub(super) struct Accumulation<'a> {
     /// are compared with this plan.
     pub(super) schedule: &'a str,
     pub(super) chunks: usize,
-    /// The costs of a run of the same model with micro-batches of another size, by which larger micro-batches are
-    /// predicted.
+    /// The measured costs of a second run of the logged model, with micro-batches of another size. Trainings with
+    /// larger micro-batches are predicted from the costs of both runs, and not predicted if this is `None`.
     pub(super) other_size: Option<&'a Measured>,
     /// The memory of each worker in bytes, into which the training that `stageline advise` recommends must fit.
     pub(super) memory: Option<f64>,
@@ -76,7 +76,7 @@ impl Accumulation<'_> {
     }
 
     /// Returns the recommended settings, their reason as a sentence, and the flags of a training with these settings,
-    /// which a shell takes as they are. What the log does not tell follows as a sentence.
+    /// quoted for a shell. A sentence follows for each setting whose value is not in the log.
     fn recommended(&self, recommendation: &Recommendation) -> String {
         let Recommendation { change, training, reason } = recommendation;
         let (schedule, chunks) = match change {
@@ -109,8 +109,9 @@ impl Accumulation<'_> {
         format!("recommendation: {settings}\nreason: it is {reason}.\nas flags of a training: {flags}{cut}\n{missing}")
     }
 
-    /// Returns the value of the flag `--schedule` for the schedule of the compared trainings: its name, or for a plan
-    /// that no schedule generates what the run was started with. `None` if the log does not have that.
+    /// Returns the value of the flag `--schedule` for the schedule of the compared trainings. This is the name of the
+    /// schedule. For a plan that no schedule generates, it is the value with which the logged run was started, such as
+    /// the path of a plan file; `None` if the log does not have this value.
     fn schedule_flag(&self) -> Option<String> {
         if schedule_named(self.schedule).is_ok() {
             return Some(self.schedule.to_owned());
@@ -206,8 +207,9 @@ fn without_memory(trainings: &[PredictedTraining]) -> &'static str {
     }
 }
 
-/// Returns a line about the host's memory that a run needed and that neither the table nor `--memory` counts, because both
-/// are about the devices of single workers; empty if the log has none.
+/// Returns a line about the host's memory that a run needed for batches and for optimizer states on the host; empty if
+/// the log has none. The memory column of the tables and the limit `--memory` do not count this memory, because both
+/// are about the device of a single worker.
 fn beside_workers(run: &Run) -> String {
     // The numbers of a log may be any, and so may be too large together for 64 bits.
     let states: u128 = run.memory.iter().map(|worker| u128::from(worker.optimizer_on_host)).sum();

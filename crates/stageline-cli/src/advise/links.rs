@@ -44,8 +44,8 @@ impl Asked<'_> {
         Ok(text + &self.tolerant_schedules(measured, target, with.bubble)?)
     }
 
-    /// Returns a line for each of the schedules eager-1f1b, zb-h1 and zb-h2 whose predicted bubble with the same
-    /// network links is smaller than `bubble`.
+    /// Returns a line for each of the schedules eager-1f1b, zb-h1 and zb-h2 whose predicted bubble is smaller than
+    /// `bubble`, the bubble of the plan `target`. All are predicted with the network links in `measured`.
     fn tolerant_schedules(&self, measured: &Measured, target: &Target, bubble: f64) -> Result<String> {
         let mut text = String::new();
         for name in ["eager-1f1b", "zb-h1", "zb-h2"].into_iter().filter(|name| *name != self.name) {

@@ -218,8 +218,9 @@ impl Asked<'_> {
     }
 }
 
-/// Returns the name of a cause of workers' idle time, with a remedy for it in brackets. `by_hand` says whether the model
-/// is cut into stages by hand, which only its program changes.
+/// Returns the name of a cause of workers' idle time, with a remedy for it in brackets. `by_hand` says whether the
+/// model's program cuts the model into stages by hand; no flag changes the stages of such a model, so the remedy is
+/// then another one.
 fn advice(cause: Cause, by_hand: bool) -> &'static str {
     match cause {
         Cause::Pipeline if by_hand => "filling and draining the pipeline (use a larger M)",

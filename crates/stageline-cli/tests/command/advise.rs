@@ -61,9 +61,9 @@ fn one_recommendation_has_its_reason() {
     assert!(reason.contains(" faster to the same loss than 1f1b with M = 1, because its bubble is "), "{reason}");
 }
 
-/// Tests that the recommended flags are words of a command line for a training, and that everything else about the
-/// recommendation is in sentences of its own. Micro-batches of 20 tokens take as long as those of 10, so that larger
-/// ones are recommended.
+/// Tests that the recommended flags can be copied into the command line of a training: they are on one line without
+/// other text, and advice that has no flag is on another line. In the two logs of the test, micro-batches of 20 tokens
+/// take as long as those of 10, so larger micro-batches are recommended.
 #[test]
 fn recommended_flags_can_be_copied() {
     let folder = tempfile::tempdir().unwrap();
