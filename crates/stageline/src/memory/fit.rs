@@ -136,7 +136,8 @@ impl<'a> Room<'a> {
     }
 }
 
-/// Returns the bytes that a device needs, from the needs of all devices; 0 if they do not have the device.
+/// Returns the bytes that are needed on the device `device`; 0 if the list `needs`, which has the bytes needed on each
+/// device, does not contain the device.
 fn of_device(needs: &[(Device, u64)], device: &Device) -> u64 {
     needs.iter().find(|(other, _)| share_memory(other, device)).map_or(0, |(_, bytes)| *bytes)
 }
@@ -193,8 +194,9 @@ impl WayOut {
         chosen
     }
 
-    /// Returns a text that says whether the training fits after this change of settings, and which other device is the
-    /// reason if it does not. The device with too little memory has `has` bytes.
+    /// Returns a text that says whether the training fits after this change of settings. `has` is the memory in bytes
+    /// of the device that has too little without the change. If a second device may be too small after the change, the
+    /// text names it, with its need and its memory.
     fn verdict(&self, has: u64) -> String {
         let verdict = match self.is_enough(has) {
             true => "fits",

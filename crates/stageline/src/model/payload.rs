@@ -37,9 +37,9 @@ pub trait PayloadMapper {
     fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
         tensor
     }
-    /// Replaces the tensors of `shared`, a part of a batch that several stages read (such as an attention mask), and
-    /// returns the result. By default only the current stage's copies of these tensors are replaced, and the caller's
-    /// tensors stay.
+    /// Returns `shared`, a part of a batch that several stages read (such as an attention mask), with its tensors
+    /// replaced by those that this mapper returns for them. By default only the current stage's copies of these tensors
+    /// are replaced, and the tensors that the caller gave stay.
     fn shared<T: Payload>(&mut self, shared: SharedInput<T>) -> SharedInput<T>
     where
         Self: Sized,

@@ -4,8 +4,8 @@
 //! [`Recording`] with the step's bubble, its measured costs, and an [`Account`] of each worker: its idle time by cause,
 //! found by simulations of the plan with the measured costs. This folder owns all measuring on worker threads: the
 //! recorder of events, the waits for a device's clock, the counts of allocated bytes, and the evaluation of events. It
-//! must not change the training, and must not predict bytes: all byte counts here are measured, and simulations here
-//! give times. The bytes that a worker would hold in a simulated plan are in `memory`.
+//! must not change the training, and must not predict bytes: it measures all its byte counts, and simulates only times.
+//! Predictions of a worker's memory under a plan are the task of the crate's folder `memory`.
 //!
 //! - `events`: the worker's recorder of events (`Diary`).
 //! - `gauges`: the clock and memory readings that a worker takes at the end of every activity (`Gauges`).

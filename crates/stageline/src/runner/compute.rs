@@ -20,8 +20,8 @@ use stageline_nn::{Fallback, Recompute, finding_fallbacks};
 
 use stageline_nn::params::describe;
 
-/// Warns of the operations that fell back in a forward of a stage: one message for each operation and reason, with the
-/// first layer in which it fell back and the number of further ones.
+/// Warns of the operations in a forward of a stage that are not computed by the kernels of `stageline-nn`: one message
+/// for each operation and reason, with the first layer that has this operation and the number of further layers.
 fn warn_of_fallbacks(found: &[Fallback], stage: usize, replica: usize) {
     let is_same = |one: &Fallback, other: &Fallback| (one.operation, &one.reason) == (other.operation, &other.reason);
     for (index, first) in found.iter().enumerate() {

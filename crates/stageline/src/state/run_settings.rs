@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-/// The name of the entry that holds the pipeline's settings among the `run` values of a checkpoint, which record a
-/// program's own state.
+/// The name of the entry with the pipeline's settings in a checkpoint's map `run`, in which a program records its own
+/// state.
 const ENTRY: &str = "pipeline";
 
 /// The relative difference up to which two learning rates count as equal. The functions of a learning rate schedule,
@@ -28,7 +28,8 @@ pub(crate) struct RunSettings {
 }
 
 impl RunSettings {
-    /// Writes the pipeline's settings, such as its number of micro-batches, into the `run` values of a checkpoint.
+    /// Writes the pipeline's settings, such as its number of micro-batches, as one entry into `run`, the map in which a
+    /// checkpoint records a program's own state.
     pub(crate) fn write(self, run: &mut BTreeMap<String, Value>) {
         let Self { micro_batches, gradient_groups, learning_rate } = self;
         let entry = json!({
@@ -39,8 +40,8 @@ impl RunSettings {
         run.insert(ENTRY.to_owned(), entry);
     }
 
-    /// Returns the pipeline's settings from the `run` values of a checkpoint; `None` if the checkpoint is an older one
-    /// without such settings.
+    /// Returns the pipeline's settings from `run`, the map in which a checkpoint records a program's own state; `None`
+    /// if the checkpoint is an older one without such settings.
     pub(crate) fn read(run: &BTreeMap<String, Value>) -> Option<Self> {
         let entry = run.get(ENTRY)?;
         let number = |name: &str| usize::try_from(entry.get(name)?.as_u64()?).ok();

@@ -45,11 +45,13 @@ pub enum OptimizerState {
 }
 
 impl OptimizerState {
-    /// Returns an optimizer that keeps its state in this memory. It takes the place of `optimizer` in a
+    /// Returns `optimizer`, changed so that between steps its state is in the memory that `self` names: that of the
+    /// stage's device, or that of this host. The result takes the place of `optimizer` in a
     /// [`StageConfig`](crate::StageConfig) and in burn's `ModuleOptimizer::with_group`.
     ///
-    /// `optimizer` is one for single parameters, as burn's configurations of optimizers build it. A `ModuleOptimizer`
-    /// cannot be given, because burn does not say where it shall keep its states.
+    /// `optimizer` must be an optimizer of single parameters (burn's trait `Optimizer`), which the method `build` of
+    /// burn's configurations returns. A `ModuleOptimizer` is not accepted, because burn has no setting for the memory
+    /// in which it keeps its states.
     pub fn of<O: Optimizer>(self, optimizer: O) -> PlacedState<O> {
         PlacedState { optimizer, memory: self }
     }

@@ -2,8 +2,8 @@
 //! after it, compared by name and bit for bit, and the place where gradients begin to differ.
 //!
 //! The plain loop has the same micro-batches as the pipeline, and splits the same backwards, so a deterministic device
-//! gives the same bits. Split backwards must agree with whole ones within the tolerance for gradients only, because a
-//! weight that a stage uses three times or more is then summed in another order.
+//! gives the same bits. The gradients of split backwards must agree with those of whole backwards only within the
+//! tolerance, because a weight that a stage uses three times or more is then summed in another order.
 //!
 //! A gradient is computed from the loss backwards. A faulty backward therefore changes the gradients of its own layer
 //! and of the layers before it, and the parameter nearest to the loss whose gradient differs belongs to the faulty
@@ -79,8 +79,9 @@ pub(super) struct OneStep {
     /// The largest relative difference with which two gradients of a parameter count as equal; `None` if their bits
     /// must be equal, because all stages are on the CPU of this host.
     bar: Option<f64>,
-    /// The step of the plain loop with which the pipeline's is compared. Its backwards are split as in the pipeline,
-    /// unless whole ones give the pipeline's bits, or split ones give wrong gradients.
+    /// The step of the plain loop with which the pipeline's step is compared. Its backwards are whole if the pipeline's
+    /// step has the bits of whole backwards. Otherwise they are split as in the pipeline, unless gradients of split
+    /// backwards are wrong or those of whole backwards are not repeatable.
     plain: Run,
     configured: Run,
     /// The step of the pipeline without recomputation; `None` if the configured pipeline recomputes nothing.

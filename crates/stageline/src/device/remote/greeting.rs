@@ -23,7 +23,8 @@ pub(super) struct Greeting {
     pub(super) kernels: Option<ServedKernels>,
 }
 
-/// The version of a program: its major, minor and patch number, and [`OPERATIONS`], the version of its operations.
+/// The version of the program that a server or a client runs: its major, minor and patch number, and the version number
+/// of the operations that a server executes for its clients ([`OPERATIONS`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Version([u16; 4]);
 
