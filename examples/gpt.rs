@@ -34,7 +34,7 @@ struct Flags {
     /// Number of transformer blocks of the model
     #[arg(long, default_value_t = 4)]
     layers: usize,
-    /// Width of the model: the number of values in the activation of one byte
+    /// Width of the model: the number of values in the activation of one token, which is a byte of text
     #[arg(long, default_value_t = 128)]
     width: usize,
     /// Length of a sample, in bytes

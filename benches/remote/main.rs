@@ -1,6 +1,6 @@
-//! Measures how many actions (forwards and backwards of micro-batches) a second one training drives on server processes
-//! of this host, compared with stages on local threads, and how much CPU time this needs in the training's own process.
-//! `scripts/remote-latency.py` measures the cost of a network with latency.
+//! Measures the rate of actions (forwards and backwards of micro-batches) of a training whose stages are on server
+//! processes of this host, and compares it with stages on local threads. It also measures the CPU time for each action
+//! in the training's own process. `scripts/remote-latency.py` measures the cost of a network with latency.
 //!
 //! ```text
 //! cargo bench --bench remote
@@ -132,7 +132,8 @@ fn used(run: impl FnOnce()) -> (f64, f64) {
     (start.elapsed().as_secs_f64(), cpu_seconds() - before)
 }
 
-/// Returns the CPU time of this process so far in seconds, in hundredths; NaN on systems other than Linux.
+/// Returns the CPU time that this process has used so far, in seconds with a resolution of 0.01 s; NaN on systems other
+/// than Linux.
 fn cpu_seconds() -> f64 {
     let Ok(text) = std::fs::read_to_string("/proc/self/stat") else { return f64::NAN };
     let behind_the_name = text.rsplit_once(')').map_or("", |(_, rest)| rest);

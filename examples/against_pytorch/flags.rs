@@ -31,7 +31,7 @@ pub struct Flags {
     /// Number of transformer blocks of the GPT
     #[arg(long, default_value_t = 2)]
     pub layers: usize,
-    /// Width of the model: the number of values in the activation of one byte
+    /// Width of the model: the number of values in the activation of one token, which is a byte of text
     #[arg(long, default_value_t = 64)]
     pub width: usize,
     /// Length of a sample, in bytes

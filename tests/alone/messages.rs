@@ -16,27 +16,27 @@ impl Messages {
         Self(Mutex::new(Vec::new()))
     }
 
-    /// Adds the message of a logged event.
+    /// Appends the message of a logged event to the list of messages.
     pub fn add(&self, event: &Event) {
         let mut message = Message::default();
         event.record(&mut message);
         self.0.lock().unwrap().push(message.0);
     }
 
-    /// Removes all messages that were added so far, and returns them.
+    /// Removes all messages from the list, and returns them.
     pub fn take(&self) -> Vec<String> {
         std::mem::take(&mut *self.0.lock().unwrap())
     }
 }
 
-/// A layer of a tracing subscriber that adds the message of every event.
+/// A layer of a tracing subscriber that appends the message of every logged event to the list.
 impl<S: Subscriber> Layer<S> for &'static Messages {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         self.add(event);
     }
 }
 
-/// The text of a logged event, as a visitor of the event's fields that keeps the field `message`.
+/// A visitor of the fields of a logged event, which keeps the text of the field `message`.
 #[derive(Default)]
 struct Message(String);
 

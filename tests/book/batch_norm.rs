@@ -1,4 +1,6 @@
-//! A measurement of the book: what accumulation does to a model with a batch norm, and to one with a layer norm.
+//! Tests gradient accumulation with a batch norm and with a layer norm, and prints a table of the book (`docs/book`).
+//! With burn's batch norm, the gradient and the running variance depend on the number of micro-batches. The gradient
+//! with a layer norm and the running variance of `AccumulatedBatchNorm` do not.
 //!
 //! `cargo test --release --test book batch_norm -- --nocapture` prints the table.
 

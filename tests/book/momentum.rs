@@ -1,4 +1,5 @@
-//! A measurement of the book: momentum averages optimizer steps, so accumulation does not dilute it.
+//! Tests that gradient accumulation does not weaken momentum, because momentum averages over optimizer steps, and
+//! prints a table of the book (`docs/book`).
 //!
 //! `cargo test --release --test book momentum -- --nocapture` prints the table.
 
@@ -10,10 +11,11 @@ use stageline_workspace::mlp::noise;
 
 use crate::model::Line;
 
-/// The standard deviation of the noise in the targets of the measurement.
+/// The standard deviation of the noise in the targets on which the test trains.
 const NOISE: f64 = 6.0;
 
-/// The learning rate of the measurement, so small that the parameters, and with them the gradient, hardly change.
+/// The learning rate of the test's trainings. It is so small that the parameters hardly change, and so neither does the
+/// expected gradient.
 const RATE: f64 = 1e-6;
 
 /// The number of steps after which an average with a momentum of 0.9 has forgotten its beginning.
@@ -56,9 +58,12 @@ fn norms(micro_batches: usize) -> Result<(f64, f64), BoxError> {
     Ok(((gradient / measured as f64).sqrt(), (update / measured as f64).sqrt() / RATE))
 }
 
-/// Tests the ratio of update to gradient against its closed form. The gradient is (-2, 0) and noise of the variance 8
-/// NOISE^2 / B for B rows. A momentum of 0.9 adds up ten steps of what is constant, and noise of 1 / (1 - 0.9^2) times
-/// the variance.
+/// Tests the ratio of the update's norm to the gradient's norm against its closed form, for M = 1 to 64 micro-batches.
+/// The gradient is the constant (-2, 0) plus noise with the variance 8 NOISE^2 / B for a batch of B rows.
+///
+/// With a momentum of 0.9, an update is the sum of all past gradients with the weights 1, 0.9, 0.9^2 and so on. So it
+/// has 10 times the constant part, and 1 / (1 - 0.9^2) times the variance of the noise. More micro-batches have less
+/// noise, so the ratio grows with M.
 #[test]
 fn momentum_is_not_diluted_by_accumulation() -> Result<(), BoxError> {
     println!("| M | gradient norm | update norm / rate | update / (rate x gradient) | in theory |");

@@ -75,9 +75,10 @@ const WITHIN: f64 = 2e-5;
 /// Asserts that attention on the device in half precision gives the output and gradient of attention in f64 on the host
 /// for the same rounded input. `spacing` is the distance from 1 to the next number of the type.
 ///
-/// Kernels compute in f32 and round each result once. WGSL leaves open to which of the two neighbours, so the error of
-/// an output is at most the spacing of the numbers around it, beside that of f32. A gradient is also computed from the
-/// rounded output, whose error is of the same size.
+/// Kernels compute in f32 and round each result once. WGSL allows rounding to either of the two nearest numbers of the
+/// type. So the error of an output is at most the spacing of the type's numbers near the output, plus the error of the
+/// computation in f32. A gradient can have twice that error, because it is computed from the rounded output and is
+/// rounded itself.
 fn check_in_half_precision(device: &Device, dtype: FloatDType, spacing: f64, heads: AttentionHeads, shape: [usize; 3]) {
     let [input, upstream] = random(heads, shape).map(|tensor| tensor.cast(dtype).cast(FloatDType::F32));
     let exact = both(&exactly(&input), heads, None, &exactly(&upstream));
@@ -112,7 +113,7 @@ fn attention_is_that_in_f64_at_every_length() {
     check(device, heads(2, 1, Some(130)), [1, 513, 64], None);
     check(device, heads(1, 1, None), [1, 2048, 8], None);
     check(device, heads(1, 1, Some(1000)), [1, 2048, 8], None);
-    // A head so large that blocks have fewer rows, and one that is beyond the kernels without stored scores.
+    // A head so large that blocks have fewer rows, and one that is too large for the FlashAttention kernels.
     check(device, heads(2, 2, None), [2, 70, 200], None);
     check(device, heads(1, 1, None), [2, 40, 300], None);
 }

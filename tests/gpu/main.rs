@@ -9,7 +9,7 @@
 //! - `killed`: runs that are stopped or killed on the device resume.
 //! - `memory`: the memory in use, the reserved memory and the process do not grow over many steps.
 //! - `optimizer_state`: optimizer states on the host are not in the device's memory, and change no bits.
-//! - `attention`: attention without stored scores, against f64.
+//! - `attention`: attention by the FlashAttention kernels, which store no scores, is compared with f64.
 //! - `fallbacks`: operations that the device's kernels do not compute are named.
 //! - `served`: a device that a server lends trains as the same device here.
 //! - `devices`: `stageline devices`, missing and broken drivers, and what the start of a run says about devices.

@@ -38,8 +38,8 @@ struct Found {
     middle: Checkpoint,
 }
 
-/// Returns a checkpoint whose tensors are copied. burn reads tensors lazily, and what it has read keeps the memory of
-/// the tensor on the device.
+/// Returns a checkpoint whose tensors are copied to new host memory. burn reads tensors lazily, so the bytes that it
+/// returns keep the tensor's memory on the device in use, which the test measures.
 fn copied(mut checkpoint: Checkpoint) -> Checkpoint {
     let Checkpoint { parameters, optimizer, .. } = &mut checkpoint;
     for tensor in parameters.values_mut().chain(optimizer.values_mut()) {

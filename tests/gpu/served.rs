@@ -50,8 +50,8 @@ fn trained(flags: &str) -> (Vec<f64>, String) {
 }
 
 /// Tests trainings whose stages are on a lent GPU: they have the losses of the same GPU here, with whole and split
-/// backwards, with recomputation, and with heads for which attention stores scores. The start names the kernels, and no
-/// layer falls back to burn's operations or to whole backwards.
+/// backwards, with recomputation, and with heads too large for the FlashAttention kernels. The start names the kernels,
+/// and every layer uses the kernels, and splits its backward if the schedule does.
 #[test]
 fn a_lent_gpu_trains_by_the_kernels_of_a_gpu() {
     let server = Server::start();

@@ -37,16 +37,15 @@ type Scheduled = &'static (dyn Schedule + Sync);
 #[derive(Clone, Copy)]
 struct Shape {
     schedule: Scheduled,
-    /// P, the number of stages of the explored pipeline.
+    /// P, the number of stages of the tested pipeline.
     stages: usize,
-    /// M, the number of micro-batches of each replica in a step of the explored pipeline.
+    /// M, the number of micro-batches of each replica in a step of the tested pipeline.
     micro_batches: usize,
-    /// The number of micro-batches for which each channel between two stages of the explored pipeline has room.
+    /// The capacity of each channel between two stages of the tested pipeline, in micro-batches.
     capacity: usize,
-    /// Whether transfers between stages of the explored pipeline are issued in the plan's global order, as between
-    /// GPUs.
+    /// Whether transfers between stages of the tested pipeline are issued in the plan's global order, as between GPUs.
     ordered: bool,
-    /// R, the number of data-parallel replicas of the explored pipeline.
+    /// R, the number of data-parallel replicas of the tested pipeline.
     replicas: usize,
 }
 

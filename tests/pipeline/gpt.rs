@@ -1,5 +1,5 @@
-//! Tests of the example's GPT: training with every partition into stages, schedule and recomputation gives the
-//! parameter hash of a training loop without Stageline.
+//! Tests of the byte-level GPT of the example `gpt`: training with every partition into stages, schedule and
+//! recomputation gives the parameter hash of a training loop without Stageline.
 
 use std::num::NonZero;
 
@@ -16,7 +16,7 @@ use crate::model::{Bytes, Gpt, Layers, Logits, Shape, costs, gpt};
 const SHAPE: Shape = Shape { layers: 3, width: 32, context: 16 };
 const STEPS: usize = 2;
 
-/// The model shape and the settings of a training of the example's GPT, which is run as a pipeline or as a loop without
+/// The model shape and the settings of a training of the example `gpt`, which is run as a pipeline or as a loop without
 /// Stageline.
 #[derive(Clone, Copy)]
 struct Training {

@@ -225,8 +225,10 @@ impl Caches {
     }
 }
 
-/// Tests that the memory in a message's suggestion is close to the estimate of a run with the suggested flags, whatever
-/// the processor's caches. Each kernel thread has a buffer for packed matrices that is as large as an L2 cache.
+/// Tests the error message for too little memory, which suggests flags and says how much memory a run needs with them.
+/// That number is within 12% of the memory estimate of a run with these flags. This is tested with the caches of this
+/// machine, and with a simulated L2 cache of 2 MiB, because each kernel thread has a buffer for packed matrices as
+/// large as an L2 cache.
 #[cfg(target_os = "linux")]
 #[test]
 fn suggested_flags_need_the_memory_that_their_message_says() {

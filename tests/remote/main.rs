@@ -138,9 +138,9 @@ fn several_stages_and_replicas_on_a_host_match_a_local_run() {
     }
 }
 
-/// Tests what the start of a training says about the devices of other hosts: the kernels by which their servers compute,
-/// the paths of tensors and of the gradient sums of replicas, and operations that these kernels do not compute. A lent CPU
-/// computes by the same kernels as a CPU here, so nothing falls back in f32.
+/// Tests what the start of a training says about the devices of other hosts: the kernels by which their servers
+/// compute, the paths of tensors and of the gradient sums of replicas, and operations that these kernels do not
+/// compute. A lent CPU computes by the same kernels as a CPU here, so it computes every operation in f32 by them.
 #[test]
 fn the_start_names_the_kernels_and_the_paths_of_other_hosts() {
     let place = place();

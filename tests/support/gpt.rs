@@ -1,4 +1,4 @@
-//! The example's GPT on generated text, for benches.
+//! The byte-level GPT of the example `gpt` on generated text, for benches.
 
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};

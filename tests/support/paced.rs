@@ -23,7 +23,8 @@ pub struct Paced {
     pace: Pace,
 }
 
-/// The durations for which a stage that sleeps instead of computing sleeps in its actions on one micro-batch.
+/// The durations of a stage's actions on one micro-batch. In each action the stage sleeps that long instead of
+/// computing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pace {
     /// The duration of the stage's forward of one micro-batch, in which the stage sleeps instead of computing.

@@ -37,16 +37,17 @@ pub struct Flags {
     /// with --batch, the milliseconds for one sample
     #[arg(long, allow_negative_numbers = true, default_value_t = 10.0)]
     pub backward_ms: f64,
-    /// Number of consecutive steps whose times must agree, so that the warm-up of a case ends
+    /// Number of consecutive steps whose times must agree, so that the warm-up of a measured pipeline ends
     #[arg(long, default_value_t = 3, value_name = "STEPS")]
     pub warm_up_steps: usize,
     /// Percentage by which the longest of these steps may take longer than the shortest
     #[arg(long, allow_negative_numbers = true, default_value_t = 10.0, value_name = "PERCENT")]
     pub warm_up_within: f64,
-    /// Largest number of steps in the warm-up of a case [default: 100 on GPUs, which tune kernels; 10 otherwise]
+    /// Largest number of steps in the warm-up of a measured pipeline [default: 100 on GPUs, which tune kernels; 10
+    /// otherwise]
     #[arg(long, value_name = "STEPS")]
     pub warm_up_most: Option<usize>,
-    /// Number of measured steps of each case, after the warm-up
+    /// Number of measured steps of each pipeline, after the warm-up
     #[arg(long, default_value_t = 3)]
     pub rounds: usize,
     /// Overlaps steps: a stage begins the next step before the others have finished this one
@@ -86,9 +87,9 @@ pub struct Flags {
 pub enum Kind {
     /// Stages that sleep for a given time instead of computing, and use no core
     Paced,
-    /// The example's GPT on CPUs, with one core for each worker
+    /// Stages of a byte-level GPT (that of the example gpt) on CPUs, with one core for each worker
     Cpu,
-    /// The example's GPT on NVIDIA GPUs
+    /// Stages of a byte-level GPT (that of the example gpt) on NVIDIA GPUs
     Cuda,
 }
 
@@ -155,7 +156,8 @@ impl Flags {
         Ok(cases)
     }
 
-    /// Returns the criterion that ends the warm-up of a case.
+    /// Returns the criterion that ends the warm-up steps before the measured steps of a case, which is a combination of
+    /// schedule, P and M.
     pub fn warm_up(&self) -> WarmUp {
         let most = self.warm_up_most.unwrap_or(if self.kind == Kind::Cuda { 100 } else { 10 });
         WarmUp { agreeing: self.warm_up_steps, within: self.warm_up_within / 100.0, most }

@@ -15,7 +15,8 @@ use crate::model::{Shape, costs, gpt};
 use crate::paced::Paced;
 use crate::side_by_side::median;
 
-/// The number of reports of the warm-up that are kept, because predictions leave out the first two steps of a log.
+/// The number of step reports from the end of the warm-up that are placed before the reports of the measured steps.
+/// Predictions leave out the first two steps of a log as a warm-up, so they leave out these and no measured step.
 const KEPT: usize = 2;
 
 /// Measures the given cases of the bubble bench and returns one [`Point`] (the measured figures) for each, or the

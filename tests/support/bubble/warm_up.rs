@@ -49,7 +49,8 @@ impl WarmUp {
 }
 
 impl WarmedUp {
-    /// Returns the later and rougher end of two warm-ups: the larger number of steps and the larger spread.
+    /// Combines two warm-ups into one result: the larger number of steps, and the larger spread of step times. It is
+    /// settled only if both warm-ups settled.
     pub fn and(self, other: Self) -> Self {
         Self {
             steps: self.steps.max(other.steps),
