@@ -205,8 +205,8 @@ class DryRun(Table):
             self.row(f"launches a layer and micro-batch, in {precision}", f"{more:g}", f"{bar}", more <= bar)
 
     def attention(self):
-        """Counts the memory that attention and its backward access, for a head that the kernels without stored scores
-        take, and for a slightly larger one that they do not take."""
+        """Counts the memory that attention and its backward access, for a head that the FlashAttention kernels, which
+        store no scores, support, and for a slightly larger one that they do not support."""
 
         def accessed(size, precision):
             ledger = self.folder / "attention.json"

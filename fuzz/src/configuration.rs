@@ -188,8 +188,9 @@ fn assert_file_setting(name: &str, value: &toml::Value) {
     }
 }
 
-/// Asserts that the settings of a resumed run, merged without other sources, change only the settings of the same
-/// names, and no other flag.
+/// Asserts what a resumed run without command-line flags and settings file takes from its checkpoint's settings
+/// `before`: it takes only settings that a resumed run may inherit, and all other settings and flags keep their
+/// defaults.
 fn assert_inherited(before: &Settings) {
     let Ok(resolved) = merge(&["gpt".into()], Some(before), None) else { return };
     // A command line may lack even the program's name.

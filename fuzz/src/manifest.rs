@@ -149,8 +149,8 @@ fn tensors(contents: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Replaces the checkpoint's manifest in `files` by one with a valid seal (SHA-256), and also the tensor file if
-/// `contents` has one after the manifest.
+/// Replaces the checkpoint's manifest in `files` by the manifest in `contents`, to which it adds a valid seal
+/// (SHA-256). If `contents` has a separator byte, the bytes after it replace the checkpoint's tensor file.
 fn seal(files: &mut Files, contents: &[u8]) {
     let mut parts = contents.splitn(2, |&byte| byte == BORDER);
     let object = parts.next().unwrap_or_default();

@@ -37,8 +37,9 @@ pub fn plan_csv(bytes: &[u8]) {
     }
 }
 
-/// Asserts what must hold for every plan that the check accepts: for its least channel capacity, for its instructions
-/// with sends and receives, and for its transfers.
+/// Asserts the properties of a plan that the check accepted. The check accepts it at its least channel capacity too,
+/// and at no smaller one. Its CSV form with sends and receives is read back as the same plan. It has two transfers for
+/// each micro-batch and boundary between stages, and at least two actions for each micro-batch and stage.
 fn assert_checked(checked: &Checked) {
     let (plan, least) = (checked.plan(), checked.least_capacity());
     assert!(least <= checked.capacity());

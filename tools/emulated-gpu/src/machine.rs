@@ -25,11 +25,12 @@ pub enum Work {
     Launch(usize, Vec<Access>),
     /// A copy of memory, with its accesses to device memory; a copy does not advance the time of the stream.
     Copy(Vec<Access>),
-    /// The record of a CUDA event in the stream: the event is done once the stream reaches this operation. The second
-    /// value numbers the records of the event.
+    /// The record of a CUDA event in the stream: the event is done once the stream reaches this operation. The two
+    /// values are the number of the event and the number of this record, because an event can be recorded several
+    /// times.
     Record(EventId, u64),
-    /// A wait of the stream for a CUDA event, until the stream of the event has reached the event's record with the
-    /// given number.
+    /// A wait of the stream for a CUDA event: until the stream of the event has reached a certain record of the event.
+    /// The two values are the number of the event and the number of that record.
     Wait(EventId, u64),
     /// A send of the tensor at an address in memory. It completes together with the receive that has the same ranks,
     /// communicator and size.

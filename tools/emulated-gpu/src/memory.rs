@@ -46,7 +46,8 @@ struct Range {
 }
 
 impl Ranges {
-    /// Creates the list of address ranges that a kernel may access from the addresses and lengths of allocations.
+    /// Creates the list of the address ranges that a kernel may access: the given allocations, each as its address and
+    /// its length in bytes.
     pub fn of(allocations: impl Iterator<Item = (u64, u64)>) -> Self {
         let range = |(begin, bytes): (u64, u64)| {
             let words = bytes.div_ceil(SECTOR).div_ceil(u64::from(u64::BITS));

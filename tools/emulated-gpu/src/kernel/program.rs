@@ -45,8 +45,9 @@ pub struct Address {
 /// The layout of a matrix that an instruction loads from memory or stores there.
 #[derive(Clone, Copy, Debug)]
 pub enum Rows {
-    /// The rows of the matrix are equally far apart in memory. A register has the number of elements between the starts
-    /// of two rows, or of two columns if the flag is true and the columns are stored one after another instead.
+    /// The rows of the matrix are equally far apart in memory, or its columns if the second value is true. The first
+    /// value is the register with that distance: the number of elements from the start of a row, or column, to the
+    /// start of the next.
     Strided(Register, bool),
     /// Each lane of the warp gives the address of one row of the matrix.
     ByLane,
