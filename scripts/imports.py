@@ -28,9 +28,7 @@ ORDER = {
     "stageline-checkpoint": "write read format error damage printable disk".split(),
     "stageline-data": "corpus sampler key text file_range tokens error change walk open".split(),
     "stageline-report": "export page predict log".split(),
-    "stageline-train": (
-        "program training steps watch recipe evaluation repeatable memory batch_memory kernels checkpoints plan prefetch settings outputs tokens documents model data fingerprint muon adamw".split()
-    ),
+    "stageline-train": "program training memory kernels plan optimizers settings outputs data model fingerprint".split(),
 }
 TESTS = re.compile(r"#\[cfg\(.*test.*\)\]\s*(?:#\[[^\n]*\]\s*)*(?:pub(?:\([a-z]+\))? )?mod \w+ \{")
 COMMENT = re.compile(r"//[^\n]*")

@@ -33,65 +33,42 @@
 //!
 //! # Layout
 //!
-//! In the order in which a run uses them:
+//! In the order in which a run uses them; each folder's page describes its files:
 //!
 //! - `program`: the program around a training: reads the settings, shows warnings, sets the exit status (`Program`).
-//! - `settings`: the settings, from the command line, a TOML file and a checkpoint to a validated `Job`.
-//! - `training`: one training, from a job, a model and its data to the trained pipeline (`Run`, `Trained`).
-//! - `adamw`: AdamW with exact bias corrections, as PyTorch has them.
-//! - `muon`: Muon for matrices, beside AdamW for all other parameters.
-//! - `model`, `data`: the two traits that a program implements. A [`Row`](stageline::Row), which is a model as first
-//!   layer, blocks and last layer, implements the first one.
+//! - `settings/`: the settings, from the command line, a TOML file and a checkpoint to a validated `Job`.
+//! - `training/`: one training, from a job, a model and its data to the trained pipeline (`Run`, `Trained`).
+//! - `model`: the model as a program brings it (`Model`). A [`Row`](stageline::Row), which is a model as first layer,
+//!   blocks and last layer, is one.
+//! - `data/`: the source of batches that a program brings (`Data`), those for language models, and reading ahead.
 //! - `plan`: chooses the plan (a schedule, a file, or a search), the cut (partition of the layers into stages) and the
 //!   devices of the stages (`Planned`).
-//! - `recipe`: builds the pipelines of a training from its job and plan, and describes the run (`Recipe`).
-//! - `repeatable`: checks that the data returns the same batch for the same step each time.
-//! - `batch_memory`: the memory that batches take on the host.
-//! - `memory`: estimates the memory of a training, and refuses one that does not fit, with proposals for other flags
-//!   (`Demand`).
+//! - `optimizers/`: the optimizers that `--optimizer` names, among them AdamW and Muon.
+//! - `memory/`: refuses a training that does not fit, with proposals for other flags (`Demand`).
 //! - `kernels`: tells the user that GPUs compile and tune kernels before the first step (`Compiling`).
-//! - `steps`: the loop over the steps, which decides when to evaluate, save, log and stop (`Loop`).
-//! - `watch`: warnings about gradients and updates that are a sign of a bad training (`Watch`).
-//! - `prefetch`: reads batches ahead of the steps on threads of its own (`Batches`).
-//! - `evaluation`: evaluates held-out samples, and warns if the loss is a mean instead of a sum.
-//! - `checkpoints`: writes checkpoints in the background (`Keeper`), checks whether a run may resume a checkpoint
-//!   (`Identity`), and handles Ctrl-C and SIGTERM.
-//! - `outputs`: writes the log, the trace, TensorBoard's files, the page and the progress bar (`Log`, `Progress`).
-//! - `tokens`: batches for language models, whose targets are the next tokens (`TokenWindows`, `TokenRows`).
-//! - `documents`: the treatment of several documents in one sample (`Documents`).
+//! - `outputs/`: writes the log, the trace, TensorBoard's files, the page and the progress bar (`Log`, `Progress`).
 //! - `fingerprint`: a hash of the parameters, by which two trainings can be compared bit for bit.
 //!
 //! The crate trains by the public interface of `stageline`: it must not run stages or compute on their tensors itself.
 
-mod adamw;
-mod batch_memory;
-mod checkpoints;
 mod data;
-mod documents;
-mod evaluation;
 mod fingerprint;
 mod kernels;
 mod memory;
 mod model;
-mod muon;
+mod optimizers;
 mod outputs;
 mod plan;
-mod prefetch;
 mod program;
-mod recipe;
-mod repeatable;
 mod settings;
-mod steps;
-mod tokens;
 mod training;
-mod watch;
 
 pub use data::Data;
-pub use documents::{Documents, TokenSamples};
+pub use data::documents::{Documents, TokenSamples};
+pub use data::tokens::{TokenData, TokenRows, TokenSettings, TokenWindows, open_tokens};
 pub use fingerprint::fingerprint;
 pub use model::{HandCut, Model};
 pub use outputs::record::step as record_of_step;
 pub use program::{NoFlags, Program};
 pub use settings::flags::TrainingFlags;
-pub use tokens::{TokenData, TokenRows, TokenSettings, TokenWindows, open_tokens};
-pub use training::{Run, Trained};
+pub use training::run::{Run, Trained};

@@ -16,7 +16,7 @@ use crate::outputs::progress::Progress;
 use crate::settings::flags::TrainingFlags;
 use crate::settings::job::Job;
 use crate::settings::resume::{CommandLine, command_line};
-use crate::training::Run;
+use crate::training::run::Run;
 
 /// The exit status of the process after a stall, in which a stage made no progress until the watchdog ended the
 /// training.

@@ -10,11 +10,9 @@
 //! - `merge`: merges the sources of settings, of which the later one wins (`Settings`, `Merged`).
 //! - `resume`: the command line together with the checkpoint that it resumes (`CommandLine`).
 //! - `job`: the validated settings (`Job`): hyperparameters, execution, checkpoints and outputs.
-//! - `optimizers`: the optimizers that `--optimizer` names.
 
 pub mod flags;
 pub mod job;
 pub mod merge;
-pub mod optimizers;
 pub mod resume;
 pub mod values;

@@ -85,7 +85,7 @@ mod tests {
 
     use super::*;
     use crate::data::Data;
-    use crate::tokens::TokenWindows;
+    use crate::data::tokens::TokenWindows;
 
     /// Tests windows of the alphabet, which four documents share: with separate documents, starts and targets are those
     /// that the letters tell.

@@ -6,7 +6,7 @@ use burn::optim::{
 };
 use burn::tensor::{Device, Tensor};
 
-use crate::adamw::AdamW;
+use crate::optimizers::adamw::AdamW;
 
 /// The optimizer of `--optimizer muon`: burn's Muon (Jordan et al., 2024, *Muon: An optimizer for hidden layers in
 /// neural networks*) for parameters with two dimensions, and AdamW for all others.

@@ -16,16 +16,16 @@ use stageline::{
 };
 use stageline_report::record::{Link, Run as RunLine};
 
-use crate::adamw::AdamW;
-use crate::batch_memory::BatchMemory;
 use crate::data::Data;
 use crate::kernels::gpus;
-use crate::memory::Demand;
+use crate::memory::batches::BatchMemory;
+use crate::memory::demand::Demand;
 use crate::model::Model;
+use crate::optimizers::adamw::AdamW;
+use crate::optimizers::named::without_decay;
 use crate::outputs::record;
 use crate::plan::Planned;
 use crate::settings::job::Job;
-use crate::settings::optimizers::without_decay;
 
 /// The type of the pipelines that are built from a model of the type `M`.
 pub type PipelineOf<M> = Pipeline<<M as Model>::Input, <M as Model>::Output, <M as Model>::Target>;

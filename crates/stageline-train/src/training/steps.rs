@@ -8,15 +8,15 @@ use std::time::Duration;
 use anyhow::Result;
 use stageline::{Account, Payload, Pipeline, StepReport, Update};
 
-use crate::checkpoints::Keeper;
 use crate::data::Data;
+use crate::data::prefetch::Batches;
 use crate::outputs::log::{Figures, Log};
 use crate::outputs::progress::Progress;
 use crate::outputs::record;
-use crate::prefetch::Batches;
 use crate::settings::job::Job;
 use crate::settings::values::FlushName;
-use crate::watch::Watch;
+use crate::training::checkpoints::Keeper;
+use crate::training::watch::Watch;
 
 /// A function of the user's program that is called after every training step with the step's report and its metrics.
 /// The function may add values to the metrics, which are written to the log afterwards.

@@ -1,4 +1,18 @@
-//! The source of a training's batches ([`Data`]).
+//! The batches of a training: the trait of their source ([`Data`]), and reading them ahead of the steps.
+//!
+//! Input: a program's source of batches, or a file of tokens. Output: the batch of each step, in order and ready when
+//! the step begins; or the error of the step whose batch cannot be made. This folder owns the threads that read ahead,
+//! and the sources for language models. It must not know settings, move batches to devices, or decide which steps run.
+//!
+//! - `tokens`: sources for language models, whose targets are the next tokens (`TokenWindows`, `TokenRows`).
+//! - `documents`: the treatment of several documents in one sample (`Documents`).
+//! - `repeatable`: the check that a source returns the same batch for the same step each time.
+//! - `prefetch`: reads batches ahead of the steps on threads of its own (`Batches`).
+
+pub mod documents;
+pub mod prefetch;
+pub mod repeatable;
+pub mod tokens;
 
 use std::sync::Arc;
 

@@ -4,10 +4,10 @@ use burn::module::ParamGroup;
 use burn::optim::{AdafactorConfig, LionConfig, ModuleOptimizer, Optimizer, SgdConfig, decay::WeightDecayConfig};
 use stageline::OptimizerState;
 
-use super::job::Training;
-use super::values::OptimizerName;
-use crate::adamw::AdamW;
-use crate::muon::MuonAndAdamW;
+use crate::optimizers::adamw::AdamW;
+use crate::optimizers::muon::MuonAndAdamW;
+use crate::settings::job::Training;
+use crate::settings::values::OptimizerName;
 
 impl Training {
     /// Returns the optimizer that `--optimizer` names, with weight decay on all parameters except norms and biases. It

@@ -7,9 +7,9 @@ use stageline::{
 };
 use sysinfo::System;
 
-use crate::batch_memory::BatchMemory;
 use crate::data::Data;
 use crate::kernels::Compiling;
+use crate::memory::batches::BatchMemory;
 use crate::plan::Planned;
 use crate::settings::job::{Job, LARGEST};
 use crate::settings::values::{FlushName, OptimizerName, RecomputeBy};

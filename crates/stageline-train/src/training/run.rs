@@ -11,21 +11,21 @@ use serde_json::json;
 use stageline::checkpoint::Saved;
 use stageline::{Batch, EvalReport, Payload, Pipeline, StepReport};
 
-use crate::batch_memory::BatchMemory;
-use crate::checkpoints::{self, Identity, Keeper};
 use crate::data::Data;
-use crate::evaluation::{evaluate, warn_of_mean};
+use crate::data::repeatable::first_sample;
 use crate::kernels::gpus;
-use crate::memory;
+use crate::memory::batches::BatchMemory;
+use crate::memory::demand;
 use crate::model::Model;
 use crate::outputs::log::Log;
 use crate::outputs::progress::Progress;
 use crate::outputs::record;
 use crate::plan;
-use crate::recipe::{PipelineOf, Recipe, links, utilisation};
-use crate::repeatable::first_sample;
 use crate::settings::job::Job;
-use crate::steps::{Loop, OnStep, Stopped};
+use crate::training::checkpoints::{self, Identity, Keeper};
+use crate::training::evaluation::{evaluate, warn_of_mean};
+use crate::training::recipe::{PipelineOf, Recipe, links, utilisation};
+use crate::training::steps::{Loop, OnStep, Stopped};
 
 /// A run of a training program: the settings of its training, and the flags of its model and data.
 pub struct Run<F> {
@@ -152,7 +152,7 @@ impl<F> Run<F> {
         let outputs = std::mem::take(&mut job.outputs);
         // The state of a program's own optimizer is not known here.
         if let Some(parameters) = model.parameters().filter(|_| self.optimizer.is_none()) {
-            memory::refuse_too_many_parameters(&job, parameters, saved.is_some(), smaller)?;
+            demand::refuse_too_many_parameters(&job, parameters, saved.is_some(), smaller)?;
         }
         let sample = first_sample(&*data)?;
         let of_step = sample.bytes().saturating_mul(job.training.batch_size as u64);
@@ -175,7 +175,7 @@ impl<F> Run<F> {
         let validation = data.validation(training.batch_size)?;
         let batches = BatchMemory { of_step, held_out: validation.iter().map(Batch::bytes).sum() };
         let demand = recipe.demand(most_stages, start, saved.is_some(), batches);
-        let estimate = memory::estimate(&mut pipeline, &*data, &demand)?;
+        let estimate = demand::estimate(&mut pipeline, &*data, &demand)?;
         let keeper = Keeper::new(&job.keeping, place, identity, saved.as_ref())?;
         let tokens = (training.micro_batch_size * data.tokens_per_sample()) as f64;
         let (links, batch_bytes) = (links(&devices)?, batches.total(&job));

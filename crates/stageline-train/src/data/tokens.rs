@@ -11,7 +11,7 @@ use stageline::Batch;
 use stageline_data::{Encode, Sampler, TokenFile, TokenOptions, open_file, prepare};
 
 use crate::data::Data;
-use crate::documents::{Documents, TokenSamples, Tokens, batch, tensor};
+use crate::data::documents::{Documents, TokenSamples, Tokens, batch, tensor};
 
 /// The largest number of windows of held-out text that an evaluation reads.
 const VALIDATION_WINDOWS: usize = 64;

@@ -1,0 +1,21 @@
+//! One training: from a job, a model and its data to the trained pipeline.
+//!
+//! Input: a validated job, a model and a source of batches. Output: the trained pipeline and its last evaluation, with
+//! checkpoints and a log on the way. This folder owns the order in which a training plans, builds, trains, evaluates
+//! and saves, and the reaction to Ctrl-C. It trains by calls of the pipeline: it must not compute on the tensors of
+//! stages, read settings, or format the files of `outputs`.
+//!
+//! - `run`: a run from its settings to its end (`Run`, `Trained`).
+//! - `recipe`: builds the pipelines of a training from its job and plan, and describes the run (`Recipe`).
+//! - `steps`: the loop over the steps, which decides when to evaluate, save, log and stop (`Loop`).
+//! - `watch`: warnings about gradients and updates that are a sign of a bad training (`Watch`).
+//! - `evaluation`: evaluates held-out samples, and warns if the loss is a mean instead of a sum.
+//! - `checkpoints`: writes checkpoints in the background (`Keeper`), checks whether a run may resume a checkpoint
+//!   (`Identity`), and handles Ctrl-C and SIGTERM.
+
+pub mod checkpoints;
+pub mod evaluation;
+pub mod recipe;
+pub mod run;
+pub mod steps;
+pub mod watch;
