@@ -61,6 +61,9 @@ mod outputs;
 mod plan;
 mod program;
 mod settings;
+#[cfg(all(test, feature = "flex"))]
+#[path = "../tests/support/mod.rs"]
+mod support;
 mod training;
 
 pub use data::Data;

@@ -231,68 +231,26 @@ impl Planned {
 #[cfg(test)]
 #[cfg(feature = "flex")]
 mod tests {
-    use std::collections::BTreeMap;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use burn::module::Module;
-    use burn::nn::{Linear, LinearConfig};
     use burn::tensor::Tensor;
-    use clap::{Args, Command, FromArgMatches};
-    use stageline::{LossStage, Row, Stage, Weight};
 
     use super::*;
-    use crate::settings::flags::TrainingFlags;
-    use crate::settings::merge::Settings;
-
-    /// The number of forwards that the layers of a test's model have run.
-    static FORWARDS: AtomicUsize = AtomicUsize::new(0);
-
-    #[derive(Module, Debug)]
-    struct Layer {
-        linear: Linear,
-    }
-
-    impl Stage for Layer {
-        type Input = Tensor<2>;
-        type Output = Tensor<2>;
-
-        fn forward(&self, input: Tensor<2>) -> Tensor<2> {
-            FORWARDS.fetch_add(1, Ordering::Relaxed);
-            self.linear.forward(input)
-        }
-    }
-
-    impl LossStage for Layer {
-        type Target = ();
-
-        fn loss(&self, output: Tensor<2>, (): ()) -> Tensor<1> {
-            output.sum()
-        }
-
-        fn weight(&self, (): &()) -> Weight {
-            1.0.into()
-        }
-    }
-
-    fn job(flags: &str) -> Job {
-        let command = TrainingFlags::augment_args(Command::new("train"));
-        let matches = command.try_get_matches_from(["train"].into_iter().chain(flags.split_whitespace())).unwrap();
-        Job::of(TrainingFlags::from_arg_matches(&matches).unwrap(), Settings(BTreeMap::new())).unwrap()
-    }
+    use crate::support::counted_row;
 
     /// Tests in which cases the layers of a model are run to find their FLOPs or times. If the user gives the cut (the
     /// partition into stages) as a list, they are run only for a log or a page of the run, for the model FLOP
     /// utilisation, or for a search for a plan. Without such a list they are always run.
     #[test]
     fn no_layer_is_run_for_a_list_cut_whose_flops_nobody_needs() {
-        let layer = |device: &Device| Layer { linear: LinearConfig::new(2, 2).init(device) };
-        let row = Row::new(layer, 2, move |_, device| layer(device), layer);
+        let counter = Arc::new(AtomicUsize::new(0));
+        let row = counted_row(&counter);
         let forwards = |flags: &str, are_written: bool| {
-            FORWARDS.store(0, Ordering::Relaxed);
+            counter.store(0, Ordering::Relaxed);
             let sample = Tensor::zeros([1, 2], &Device::flex());
-            let costs = costs(&row, sample, &job(flags), are_written).unwrap();
+            let costs = costs(&row, sample, &Job::of_line(flags).unwrap(), are_written).unwrap();
             assert_eq!((costs.layers().len(), costs.parameters()), (4, 4 * 6), "{flags}");
-            FORWARDS.load(Ordering::Relaxed)
+            counter.load(Ordering::Relaxed)
         };
         assert_eq!(forwards("--cut 0,2", false), 0);
         assert_eq!(forwards("--cut 0,2", true), 4);

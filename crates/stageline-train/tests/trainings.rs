@@ -2,6 +2,8 @@
 
 #![cfg(feature = "flex")]
 
+mod support;
+
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
@@ -10,16 +12,15 @@ use std::time::Duration;
 use std::{env, thread};
 
 use anyhow::ensure;
-use burn::module::Module;
-use burn::nn::LinearConfig;
 use burn::tensor::{Device, Tensor};
 use signal_hook::consts::SIGTERM;
 use signal_hook::low_level::raise;
 use stageline::checkpoint::Saved;
-use stageline::nn::Linear;
-use stageline::{Batch, LossStage, Pipeline, Row, Stage, StageConfig, Weight};
+use stageline::{Batch, Pipeline, StageConfig};
 use stageline_report::{Measured, RunLog};
 use stageline_train::{Data, HandCut, NoFlags, Program, Run};
+
+use support::{Layer, row};
 
 /// The environment variable with the folder for the outputs of the process that a test starts.
 const FOLDER: &str = "STAGELINE_TEST_FOLDER";
@@ -27,42 +28,7 @@ const FOLDER: &str = "STAGELINE_TEST_FOLDER";
 /// The step whose batch the hanging data source of this test never returns.
 const HANGS_AT: usize = 3;
 
-/// A layer of these tests' models, whose loss is the sum of its squared errors.
-#[derive(Module, Debug)]
-struct Layer {
-    linear: Linear,
-}
-
-impl Stage for Layer {
-    type Input = Tensor<2>;
-    type Output = Tensor<2>;
-
-    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
-        self.linear.forward(input)
-    }
-}
-
-impl LossStage for Layer {
-    type Target = Tensor<2>;
-
-    fn loss(&self, output: Tensor<2>, target: Tensor<2>) -> Tensor<1> {
-        (output - target).square().sum()
-    }
-
-    fn weight(&self, target: &Tensor<2>) -> Weight {
-        target.dims()[0].into()
-    }
-}
-
-fn layer(device: &Device) -> Layer {
-    Layer { linear: LinearConfig::new(2, 2).init(device).into() }
-}
-
-fn row() -> Row<Layer, Layer, Layer> {
-    Row::new(layer, 2, move |_, device| layer(device), layer)
-}
-
-/// A source of batches for tests whose inputs and targets are ones. Reading the batch of one chosen step hangs, panics
+/// A source of batches for tests whose inputs and masks are ones. Reading the batch of one chosen step hangs, panics
 /// or fails.
 #[derive(Default)]
 struct Ones {
@@ -122,7 +88,7 @@ fn the_log_has_the_memory_of_all_batches() {
 fn the_log_of_a_chain_has_a_layer_for_each_stage() {
     let chain = |configs: Vec<StageConfig>| {
         let mut configs = configs.into_iter();
-        let mut next = || (layer(&Device::flex().autodiff()), configs.next().unwrap());
+        let mut next = || (Layer::new(&Device::flex().autodiff()), configs.next().unwrap());
         let [first, second, last] = [next(), next(), next()];
         Pipeline::builder().stage(first.0, first.1).stage(second.0, second.1).loss(last.0, last.1)
     };

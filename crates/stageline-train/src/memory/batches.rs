@@ -28,23 +28,11 @@ impl BatchMemory {
 #[cfg(test)]
 #[cfg(feature = "flex")]
 mod tests {
-    use std::collections::BTreeMap;
-
-    use clap::{Args, Command, FromArgMatches};
-
     use super::*;
-    use crate::settings::flags::TrainingFlags;
-    use crate::settings::merge::Settings;
 
     #[test]
     fn batches_in_memory_are_running_read_ahead_or_held_out() {
-        let total = |flags: &str| {
-            let command = TrainingFlags::augment_args(Command::new("train"));
-            let matches = command.try_get_matches_from(format!("train {flags}").split_whitespace()).unwrap();
-            let flags = TrainingFlags::from_arg_matches(&matches).unwrap();
-            let job = Job::of(flags, Settings(BTreeMap::new())).unwrap();
-            BatchMemory { of_step: 1000, held_out: 7 }.total(&job)
-        };
+        let total = |flags: &str| BatchMemory { of_step: 1000, held_out: 7 }.total(&Job::of_line(flags).unwrap());
         assert_eq!(total(""), 7 + (1 + 16) * 1000);
         assert_eq!(total("--read-ahead 2"), 7 + (1 + 2) * 1000);
         assert_eq!(total("--read-ahead 2 --flush ahead"), 7 + (2 + 2) * 1000);

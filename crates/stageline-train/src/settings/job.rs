@@ -108,6 +108,20 @@ pub struct Running {
 }
 
 impl Job {
+    /// Parses and validates the flags of a training for a test, and returns the job or the message of the error.
+    #[cfg(all(test, feature = "flex"))]
+    pub fn of_line(flags: &str) -> Result<Self, String> {
+        use std::collections::BTreeMap;
+
+        use clap::{Args, Command, FromArgMatches};
+
+        let command = TrainingFlags::augment_args(Command::new("train"));
+        let words = ["train"].into_iter().chain(flags.split_whitespace());
+        let matches = command.try_get_matches_from(words).map_err(|error| error.to_string())?;
+        let flags = TrainingFlags::from_arg_matches(&matches).map_err(|error| error.to_string())?;
+        Self::of(flags, Settings(BTreeMap::new())).map_err(|error| format!("{error:#}"))
+    }
+
     /// Validates the flags of a run and opens its devices, before any data is read or a thread is started.
     ///
     /// # Errors

@@ -203,29 +203,16 @@ impl RecomputeBy {
 #[cfg(test)]
 #[cfg(feature = "flex")]
 mod tests {
-    use std::collections::BTreeMap;
     use std::num::NonZero;
 
-    use clap::{Args, Command, FromArgMatches};
     use stageline::{OnNonFinite, WarmupCosine};
 
     use super::*;
-    use crate::settings::flags::TrainingFlags;
     use crate::settings::job::Job;
-    use crate::settings::merge::Settings;
-
-    /// Parses and validates a training's command line, and returns the settings or the message of the error.
-    fn job(flags: &str) -> Result<Job, String> {
-        let command = TrainingFlags::augment_args(Command::new("train"));
-        let words = ["train"].into_iter().chain(flags.split_whitespace());
-        let matches = command.try_get_matches_from(words).map_err(|error| error.to_string())?;
-        let flags = TrainingFlags::from_arg_matches(&matches).map_err(|error| error.to_string())?;
-        Job::of(flags, Settings(BTreeMap::new())).map_err(|error| format!("{error:#}"))
-    }
 
     #[test]
     fn every_choice_of_recomputation_is_a_policy_of_the_library() {
-        let recompute = |text: &str| job(&format!("--recompute {text}")).unwrap().running.recompute;
+        let recompute = |text: &str| Job::of_line(&format!("--recompute {text}")).unwrap().running.recompute;
         let three = NonZero::new(3).unwrap();
         for (text, policy) in [
             ("none", Recompute::Nothing),
@@ -242,46 +229,47 @@ mod tests {
         }
         assert_eq!((recompute("auto"), recompute("auto").policy()), (RecomputeBy::Auto, Recompute::Nothing));
         for wrong in ["all", "every:0", "segments:0", "first:x", "blocks:128", "blocks:", "first"] {
-            assert!(job(&format!("--recompute {wrong}")).is_err(), "{wrong}");
+            assert!(Job::of_line(&format!("--recompute {wrong}")).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn reactions_to_steps_that_are_not_finite_are_those_of_the_library() {
-        let reaction = |flags: &str| job(flags).unwrap().training.on_non_finite;
+        let reaction = |flags: &str| Job::of_line(flags).unwrap().training.on_non_finite;
         assert_eq!(reaction("--on-non-finite stop"), OnNonFinite::Stop);
         assert_eq!(reaction("--on-non-finite skip"), OnNonFinite::Skip);
         assert_eq!(reaction(""), OnNonFinite::Stop);
-        assert!(job("--on-non-finite ignore").is_err());
+        assert!(Job::of_line("--on-non-finite ignore").is_err());
     }
 
     #[test]
     fn loss_scales_are_fixed_numbers_or_dynamic() {
-        let scale = |flags: &str| job(flags).unwrap().training.loss_scale;
+        let scale = |flags: &str| Job::of_line(flags).unwrap().training.loss_scale;
         assert_eq!(scale("--loss-scale 1024"), Some(LossScale::Fixed(1024.0)));
         assert_eq!(scale("--loss-scale dynamic"), Some(LossScale::Dynamic(DynamicLossScale::default())));
         assert_eq!(scale(""), None);
         for wrong in ["0", "-1", "inf", "NaN", "static"] {
-            assert!(job(&format!("--loss-scale={wrong}")).is_err(), "{wrong}");
+            assert!(Job::of_line(&format!("--loss-scale={wrong}")).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn a_warm_up_in_samples_takes_the_steps_that_train_on_them() {
         // A step has 8 x 4 = 32 samples, so 100 samples take 4 steps.
-        let rates =
-            |flags: &str| job(&format!("--learning-rate 0.01 --steps 500 {flags}")).unwrap().training.learning_rate;
+        let rates = |flags: &str| {
+            Job::of_line(&format!("--learning-rate 0.01 --steps 500 {flags}")).unwrap().training.learning_rate
+        };
         let expected = |steps: usize| WarmupCosine::new(0.01, steps, 500).unwrap().down_to(0.01 / 10.0).unwrap();
         assert_eq!(rates("--warm-up samples:100"), expected(4));
         assert_eq!(rates("--warm-up samples:100 --micro-batches 1"), expected(25));
         assert_eq!(rates("--warm-up 7"), expected(7));
         assert_eq!(rates(""), expected(50));
-        assert!(job("--warm-up samples:few").is_err() && job("--warm-up rows:3").is_err());
+        assert!(Job::of_line("--warm-up samples:few").is_err() && Job::of_line("--warm-up rows:3").is_err());
     }
 
     #[test]
     fn every_optimizer_has_its_name() {
-        let optimizer = |flags: &str| job(flags).unwrap().training.optimizer;
+        let optimizer = |flags: &str| Job::of_line(flags).unwrap().training.optimizer;
         for (name, expected) in [
             ("adamw", OptimizerName::Adamw),
             ("adafactor", OptimizerName::Adafactor),
@@ -296,7 +284,7 @@ mod tests {
 
     #[test]
     fn undo_is_another_name_of_rollback() {
-        let rollback = |flags: &str| job(flags).unwrap().running.rollback;
+        let rollback = |flags: &str| Job::of_line(flags).unwrap().running.rollback;
         assert!(rollback("") && rollback("--undo true"));
         assert!(!rollback("--undo false") && !rollback("--rollback false"));
     }

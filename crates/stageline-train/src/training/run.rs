@@ -241,50 +241,11 @@ mod tests {
     use std::cell::Cell;
     use std::rc::Rc;
 
-    use burn::module::Module;
-    use burn::nn::LinearConfig;
     use burn::tensor::{Device, Tensor};
-    use clap::{Args, Command, FromArgMatches};
-    use stageline::nn::Linear;
-    use stageline::{LossStage, Row, Stage, Weight};
 
     use super::*;
     use crate::program::{NoFlags, Program};
-    use crate::settings::flags::TrainingFlags;
-    use crate::settings::merge::Settings;
-
-    /// A model for tests: a linear layer whose loss is the sum of its squared outputs over the rows whose target is not
-    /// 0.
-    #[derive(Module, Debug)]
-    struct Layer {
-        linear: Linear,
-    }
-
-    impl Stage for Layer {
-        type Input = Tensor<2>;
-        type Output = Tensor<2>;
-
-        fn forward(&self, input: Tensor<2>) -> Tensor<2> {
-            self.linear.forward(input)
-        }
-    }
-
-    impl LossStage for Layer {
-        type Target = Tensor<2>;
-
-        fn loss(&self, output: Tensor<2>, mask: Tensor<2>) -> Tensor<1> {
-            (output.clone() * output * mask).sum()
-        }
-
-        fn weight(&self, mask: &Tensor<2>) -> Weight {
-            mask.clone().sum().into_scalar::<f64>().into()
-        }
-    }
-
-    fn row() -> Row<Layer, Layer, Layer> {
-        let layer = |device: &Device| Layer { linear: LinearConfig::new(2, 2).init(device).into() };
-        Row::new(layer, 2, move |_, device| layer(device), layer)
-    }
+    use crate::support::row;
 
     /// A source of batches for tests whose values are ones. The first sample of each batch is masked in the loss.
     struct Ones;
@@ -300,20 +261,16 @@ mod tests {
         }
     }
 
-    fn run(flags: &str) -> Run<()> {
-        let command = TrainingFlags::augment_args(Command::new("train"));
-        let small = "train --micro-batches 2 --micro-batch-size 3 --steps 5";
-        let words = small.split_whitespace().chain(flags.split_whitespace());
-        let matches = command.args_override_self(true).try_get_matches_from(words).unwrap();
-        let flags = TrainingFlags::from_arg_matches(&matches).unwrap();
-        Run::new((), Job::of(flags, Settings(BTreeMap::new())).unwrap(), None, Progress::default())
+    fn run() -> Run<()> {
+        let job = Job::of_line("--micro-batches 2 --micro-batch-size 3 --steps 5").unwrap();
+        Run::new((), job, None, Progress::default())
     }
 
     /// Tests that settings given in code train with the same result as the same flags on the command line, and that a
     /// wrong setting is an error.
     #[test]
     fn settings_given_in_code_are_those_of_the_flags() {
-        let by_flags = run("").train(&row(), Ones).unwrap().unwrap();
+        let by_flags = run().train(&row(), Ones).unwrap().unwrap();
         let program = || Program::<NoFlags>::new().default_value("micro_batches", "2");
         let run = program().configured([("micro_batch_size", "3"), ("steps", "5")]).unwrap();
         let trained = run.train(&row(), Ones).unwrap().unwrap();
@@ -327,7 +284,7 @@ mod tests {
     fn the_hook_is_called_after_every_step_without_any_output() {
         let calls = Rc::new(Cell::new(0));
         let counted = Rc::clone(&calls);
-        let run = run("").on_step(move |_, _| counted.set(counted.get() + 1));
+        let run = run().on_step(move |_, _| counted.set(counted.get() + 1));
         // The first sample of every batch is masked, which the check of the loss must take.
         let trained = run.train(&row(), Ones).unwrap().unwrap();
         assert_eq!((calls.get(), trained.validation), (5, None));
