@@ -4,6 +4,8 @@
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 
+use super::block::Sizes;
+
 /// Computes, for every query of every head, the dot product of attention's output with the output's gradient, both
 /// `[batch, length, query heads x size]`, into `along`, `[batch, query heads, length]`. Each GPU thread computes one
 /// number.
@@ -12,8 +14,7 @@ pub fn along<E: Float>(
     output: &Tensor<E>,
     gradient: &Tensor<E>,
     along: &mut Tensor<f32>,
-    #[comptime] size: usize,
-    #[comptime] query_heads: usize,
+    #[comptime] sizes: Sizes,
     #[define(E)] _type: ElemType,
 ) {
     if ABSOLUTE_POS >= along.len() {
@@ -21,11 +22,11 @@ pub fn along<E: Float>(
     }
     let length = output.shape(1);
     let query = ABSOLUTE_POS % length;
-    let head = ABSOLUTE_POS / length % query_heads;
-    let sample = ABSOLUTE_POS / (length * query_heads);
-    let from = ((sample * length + query) * query_heads + head) * size;
+    let head = ABSOLUTE_POS / length % sizes.query_heads;
+    let sample = ABSOLUTE_POS / (length * sizes.query_heads);
+    let from = ((sample * length + query) * sizes.query_heads + head) * sizes.width;
     let mut sum = f32::new(0.0);
-    for element in 0..size {
+    for element in 0..sizes.width {
         sum += f32::cast_from(output[from + element]) * f32::cast_from(gradient[from + element]);
     }
     along[ABSOLUTE_POS] = sum;

@@ -14,6 +14,63 @@ pub const LANES: usize = 4;
 /// keys are far above this number.
 pub const UNSEEN: f32 = -1e30;
 
+/// The sizes of attention for which its GPU kernels are compiled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Sizes {
+    /// The number of rows (queries or keys) in a block and in a tile.
+    pub rows: usize,
+    /// The number of elements of one row of a head.
+    pub width: usize,
+    pub query_heads: usize,
+    pub key_heads: usize,
+}
+
+impl Sizes {
+    /// Returns the number of elements of a tile in shared memory. Each of its rows ends with an unused element, so that
+    /// the same element of all rows is not in one bank.
+    pub fn tile(self) -> usize {
+        self.rows * (self.width + 1)
+    }
+
+    /// Returns the number of elements in shared memory of a matrix with one number for each query of a block and each
+    /// key of a tile, or the other way round. Each row ends with an unused element.
+    pub fn pairs(self) -> usize {
+        self.rows * (self.rows + 1)
+    }
+
+    /// Returns the number of columns that one GPU thread computes in a row of such a matrix.
+    pub fn own_columns(self) -> usize {
+        self.rows / LANES
+    }
+
+    /// Returns the largest number of elements that one GPU thread computes in a row of a head.
+    pub fn own_elements(self) -> usize {
+        self.width.div_ceil(LANES)
+    }
+
+    /// Returns the number of query heads that share one key-value head.
+    pub fn group(self) -> usize {
+        self.query_heads / self.key_heads
+    }
+
+    /// Returns the number of columns of attention's input: all queries, keys and values of one position.
+    pub fn columns(self) -> usize {
+        (self.query_heads + 2 * self.key_heads) * self.width
+    }
+}
+
+/// Returns the first column of the keys of a key-value head in attention's input.
+#[cube]
+pub fn column_of_keys(key_head: usize, #[comptime] sizes: Sizes) -> usize {
+    (sizes.query_heads + key_head) * sizes.width
+}
+
+/// Returns the first column of the values of a key-value head in attention's input.
+#[cube]
+pub fn column_of_values(key_head: usize, #[comptime] sizes: Sizes) -> usize {
+    (sizes.query_heads + sizes.key_heads + key_head) * sizes.width
+}
+
 /// Loads rows of one attention head, `[rows, size]`, from a tensor `[batch, length, columns]` into the shared memory of
 /// a GPU as f32. Rows beyond the end of the sequence become zeros. `first` is the position of the first loaded row, and
 /// `column` the first column of the head.
@@ -24,24 +81,23 @@ pub fn load<E: Float>(
     sample: usize,
     first: usize,
     column: usize,
-    #[comptime] rows: usize,
-    #[comptime] size: usize,
+    #[comptime] sizes: Sizes,
 ) {
     let length = from.shape(1);
     let columns = from.shape(2);
-    let units = comptime!(rows * LANES);
-    let rounds = comptime!(size.div_ceil(LANES));
+    let units = comptime!(sizes.rows * LANES);
+    let rounds = comptime!(sizes.own_elements());
     for round in 0..rounds {
         let element = round * units + UNIT_POS as usize;
-        let row = element / size;
-        if row < rows {
+        let row = element / sizes.width;
+        if row < sizes.rows {
             let position = first + row;
-            let at = (sample * length + position) * columns + column + element % size;
+            let at = (sample * length + position) * columns + column + element % sizes.width;
             let mut value = f32::new(0.0);
             if position < length {
                 value = f32::cast_from(from[at]);
             }
-            to[row * comptime!(size + 1) + element % size] = value;
+            to[row * comptime!(sizes.width + 1) + element % sizes.width] = value;
         }
     }
 }
@@ -73,17 +129,16 @@ pub fn add_weighted(
     tile: &Shared<[f32]>,
     row: usize,
     lane: usize,
-    #[comptime] rows: usize,
-    #[comptime] size: usize,
+    #[comptime] sizes: Sizes,
 ) {
-    let own = comptime!(size.div_ceil(LANES));
-    for column in 0..rows {
-        let factor = factors[row * comptime!(rows + 1) + column];
+    let own = comptime!(sizes.own_elements());
+    for column in 0..sizes.rows {
+        let factor = factors[row * comptime!(sizes.rows + 1) + column];
         #[unroll]
         for index in 0..own {
             let element = lane + index * LANES;
-            if element < size {
-                sums[index] += factor * tile[column * comptime!(size + 1) + element];
+            if element < sizes.width {
+                sums[index] += factor * tile[column * comptime!(sizes.width + 1) + element];
             }
         }
     }
@@ -148,10 +203,9 @@ pub fn reload<E: Float>(
     sample: usize,
     first: usize,
     column: usize,
-    #[comptime] rows: usize,
-    #[comptime] size: usize,
+    #[comptime] sizes: Sizes,
 ) {
     sync_cube();
-    load::<E>(from, tile, sample, first, column, rows, size);
+    load::<E>(from, tile, sample, first, column, sizes);
     sync_cube();
 }

@@ -5,7 +5,8 @@ use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 
 use super::block::{
-    LANES, UNSEEN, add_weighted, blocks_between, clear, first_seen_block, is_seen, load, product, reload, write,
+    LANES, Sizes, UNSEEN, add_weighted, blocks_between, clear, column_of_keys, column_of_values, first_seen_block,
+    is_seen, load, product, reload, write,
 };
 
 /// Computes attention's outputs for a block of queries of one head on a GPU, and the logarithm of the sum of each
@@ -19,18 +20,15 @@ pub fn forward<E: Float, I: Int>(
     logarithms: &mut Tensor<f32>,
     window: u32,
     scale: f32,
-    #[comptime] rows: usize,
-    #[comptime] size: usize,
-    #[comptime] query_heads: usize,
-    #[comptime] key_heads: usize,
+    #[comptime] sizes: Sizes,
     #[define(E, I)] _types: [ElemType; 2],
 ) {
     let length = input.shape(1);
     let window = window as usize;
-    let first = CUBE_POS_X as usize * rows;
+    let first = CUBE_POS_X as usize * sizes.rows;
     let head = CUBE_POS_Y as usize;
     let sample = CUBE_POS_Z as usize;
-    let key_head = head / comptime!(query_heads / key_heads);
+    let key_head = head / comptime!(sizes.group());
     let row = UNIT_POS as usize / LANES;
     let lane = UNIT_POS as usize % LANES;
     let query = first + row;
@@ -38,35 +36,35 @@ pub fn forward<E: Float, I: Int>(
     let known = select(query < length, query, length - 1);
     let start = u32::cast_from(starts[sample * length + known]) as usize;
 
-    let mut queries = Shared::<[f32]>::new_slice(comptime!(rows * (size + 1)));
-    let mut tile = Shared::<[f32]>::new_slice(comptime!(rows * (size + 1)));
-    let mut weights = Shared::<[f32]>::new_slice(comptime!(rows * (rows + 1)));
-    let mut of_lanes = Shared::<[f32]>::new_slice(comptime!(rows * LANES));
-    let mut sums = Array::<f32>::new(comptime!(size.div_ceil(LANES)));
-    clear(&mut sums, size);
+    let mut queries = Shared::<[f32]>::new_slice(comptime!(sizes.tile()));
+    let mut tile = Shared::<[f32]>::new_slice(comptime!(sizes.tile()));
+    let mut weights = Shared::<[f32]>::new_slice(comptime!(sizes.pairs()));
+    let mut of_lanes = Shared::<[f32]>::new_slice(comptime!(sizes.rows * LANES));
+    let mut sums = Array::<f32>::new(comptime!(sizes.own_elements()));
+    clear(&mut sums, sizes.width);
     let mut largest = f32::new(UNSEEN);
     let mut total = f32::new(0.0);
-    load::<E>(input, &mut queries, sample, first, head * size, rows, size);
+    load::<E>(input, &mut queries, sample, first, head * sizes.width, sizes);
 
-    let from = first_seen_block(first, window, rows);
-    let until = select(first + rows < length, first + rows, length);
-    for index in 0..blocks_between(from, until, rows) {
-        let tile_first = from + index * rows;
-        reload::<E>(input, &mut tile, sample, tile_first, (query_heads + key_head) * size, rows, size);
-        let most = score(&queries, &tile, &mut weights, known, tile_first, window, start, scale, rows, size);
+    let from = first_seen_block(first, window, sizes.rows);
+    let until = select(first + sizes.rows < length, first + sizes.rows, length);
+    for index in 0..blocks_between(from, until, sizes.rows) {
+        let tile_first = from + index * sizes.rows;
+        reload::<E>(input, &mut tile, sample, tile_first, column_of_keys(key_head, sizes), sizes);
+        let most = score(&queries, &tile, &mut weights, known, tile_first, window, start, scale, sizes);
         of_lanes[row * LANES + lane] = most;
         sync_cube();
         let next = largest_of(&of_lanes, row, largest);
         let shrink = (largest - next).exp();
-        total = total * shrink + weigh(&mut weights, row, lane, next, rows);
+        total = total * shrink + weigh(&mut weights, row, lane, next, sizes.rows);
         #[unroll]
-        for index in 0..comptime!(size.div_ceil(LANES)) {
+        for index in 0..comptime!(sizes.own_elements()) {
             sums[index] *= shrink;
         }
         largest = next;
-        load::<E>(input, &mut tile, sample, tile_first, (query_heads + key_heads + key_head) * size, rows, size);
+        load::<E>(input, &mut tile, sample, tile_first, column_of_values(key_head, sizes), sizes);
         sync_cube();
-        add_weighted(&mut sums, &weights, &tile, row, lane, rows, size);
+        add_weighted(&mut sums, &weights, &tile, row, lane, sizes);
     }
 
     sync_cube();
@@ -78,10 +76,10 @@ pub fn forward<E: Float, I: Int>(
         total += of_lanes[row * LANES + other];
     }
     if query < length {
-        let to = ((sample * length + query) * query_heads + head) * size;
-        write::<E>(output, to, &sums, f32::new(1.0) / total, lane, size);
+        let to = ((sample * length + query) * sizes.query_heads + head) * sizes.width;
+        write::<E>(output, to, &sums, f32::new(1.0) / total, lane, sizes.width);
         if lane == 0 {
-            logarithms[(sample * query_heads + head) * length + query] = largest + total.ln();
+            logarithms[(sample * sizes.query_heads + head) * length + query] = largest + total.ln();
         }
     }
 }
@@ -99,19 +97,18 @@ fn score(
     window: usize,
     start: usize,
     scale: f32,
-    #[comptime] rows: usize,
-    #[comptime] size: usize,
+    #[comptime] sizes: Sizes,
 ) -> f32 {
     let row = UNIT_POS as usize / LANES;
     let lane = UNIT_POS as usize % LANES;
     let mut most = f32::new(UNSEEN);
     #[unroll]
-    for at in 0..comptime!(rows / LANES) {
+    for at in 0..comptime!(sizes.own_columns()) {
         let column = lane + at * LANES;
-        let score = product(queries, row, keys, column, size) * scale;
+        let score = product(queries, row, keys, column, sizes.width) * scale;
         let seen = is_seen(query, first_key + column, window, start);
         let score = select(seen, score, f32::new(UNSEEN));
-        scores[row * comptime!(rows + 1) + column] = score;
+        scores[row * comptime!(sizes.rows + 1) + column] = score;
         most = max(most, score);
     }
     most

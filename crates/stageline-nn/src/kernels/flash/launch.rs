@@ -10,7 +10,7 @@ use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{CubeBackend, CubeDevice};
 
-use super::block::LANES;
+use super::block::{LANES, Sizes};
 use super::{FlashAttention, along, forward, logarithms_shape, output_shape, to_key_value, to_query};
 use crate::kernels::attention_blocks::{AttentionHeads, scale};
 
@@ -50,8 +50,7 @@ pub fn fits(device: &CubeDevice, size: usize) -> bool {
 struct Launch {
     batch: usize,
     length: usize,
-    size: usize,
-    rows: usize,
+    sizes: Sizes,
     window: u32,
     scale: f32,
     types: [ElemType; 2],
@@ -60,14 +59,14 @@ struct Launch {
 impl Launch {
     fn new(input: &CubeTensor, starts: &CubeTensor, heads: AttentionHeads) -> Self {
         let shape = input.shape();
-        let (length, size) = (shape[1], shape[2] / heads.columns());
+        let (length, width) = (shape[1], shape[2] / heads.columns());
+        let rows = rows(&input.device, width).expect("the kernels were chosen because they fit the device");
         Self {
             batch: shape[0],
             length,
-            size,
-            rows: rows(&input.device, size).expect("the kernels were chosen because they fit the device"),
+            sizes: Sizes { rows, width, query_heads: heads.query, key_heads: heads.key_value },
             window: heads.window.map_or(length, |window| window.min(length)) as u32,
-            scale: scale(size) as f32,
+            scale: scale(width) as f32,
             types: [element_type(input.dtype), element_type(starts.dtype)],
         }
     }
@@ -75,11 +74,11 @@ impl Launch {
     /// Returns the cubes (thread blocks) of a kernel launch for attention with `heads` heads: one for each block of
     /// rows, head and sample.
     fn cubes(&self, heads: usize) -> CubeCount {
-        CubeCount::Static(self.length.div_ceil(self.rows) as u32, heads as u32, self.batch as u32)
+        CubeCount::Static(self.length.div_ceil(self.sizes.rows) as u32, heads as u32, self.batch as u32)
     }
 
     fn units(&self) -> CubeDim {
-        CubeDim::new_1d((self.rows * LANES) as u32)
+        CubeDim::new_1d((self.sizes.rows * LANES) as u32)
     }
 }
 
@@ -120,10 +119,7 @@ impl FlashAttention for CubeBackend {
             logarithms.clone().into_tensor_arg(),
             launch.window,
             launch.scale,
-            launch.rows,
-            launch.size,
-            heads.query,
-            heads.key_value,
+            launch.sizes,
             launch.types,
         );
         (output, logarithms)
@@ -152,8 +148,7 @@ impl FlashAttention for CubeBackend {
             output.into_tensor_arg(),
             gradient.clone().into_tensor_arg(),
             products.clone().into_tensor_arg(),
-            launch.size,
-            heads.query,
+            launch.sizes,
             launch.types[0],
         );
         let to_input = empty(&input, input.shape(), input.dtype);
@@ -174,10 +169,7 @@ impl FlashAttention for CubeBackend {
                     to_input.clone().into_tensor_arg(),
                     launch.window,
                     launch.scale,
-                    launch.rows,
-                    launch.size,
-                    heads.query,
-                    heads.key_value,
+                    launch.sizes,
                     launch.types,
                 )
             };

@@ -6,7 +6,7 @@
 //! backward computes scores from it again, block by block. Everything is computed in f32, and inputs and outputs are
 //! f32, bf16 or f16. This folder must not use burn's tensors, only the primitives of the GPU backend.
 //!
-//! - `block`: the shape of the blocks, and what the kernels share on the device.
+//! - `block`: the sizes for which the kernels are compiled (`Sizes`), and what they share on the device.
 //! - `forward`: the kernel of attention.
 //! - `to_query`: the kernel of the gradient of the queries.
 //! - `to_key_value`: the kernel of the gradients of the keys and values, which sums over the query heads that share

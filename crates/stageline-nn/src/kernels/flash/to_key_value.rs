@@ -3,7 +3,10 @@
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 
-use super::block::{LANES, add_weighted, blocks_between, clear, is_seen, load, product, reload, write};
+use super::block::{
+    LANES, Sizes, add_weighted, blocks_between, clear, column_of_keys, column_of_values, is_seen, load, product,
+    reload, write,
+};
 
 /// Computes the gradients of a block of keys and values (some consecutive positions) of one key-value head of
 /// attention. It writes them to the columns of that head's keys and values in `to_input`, the gradient of attention's
@@ -21,76 +24,73 @@ pub fn to_key_value<E: Float, I: Int>(
     to_input: &mut Tensor<E>,
     window: u32,
     scale: f32,
-    #[comptime] rows: usize,
-    #[comptime] size: usize,
-    #[comptime] query_heads: usize,
-    #[comptime] key_heads: usize,
+    #[comptime] sizes: Sizes,
     #[define(E, I)] _types: [ElemType; 2],
 ) {
     let length = input.shape(1);
     let window = window as usize;
-    let first = CUBE_POS_X as usize * rows;
+    let first = CUBE_POS_X as usize * sizes.rows;
     let key_head = CUBE_POS_Y as usize;
     let sample = CUBE_POS_Z as usize;
     let row = UNIT_POS as usize / LANES;
     let lane = UNIT_POS as usize % LANES;
     let key = first + row;
 
-    let mut keys = Shared::<[f32]>::new_slice(comptime!(rows * (size + 1)));
-    let mut values = Shared::<[f32]>::new_slice(comptime!(rows * (size + 1)));
-    let mut tile = Shared::<[f32]>::new_slice(comptime!(rows * (size + 1)));
-    let mut factors = Shared::<[f32]>::new_slice(comptime!(rows * (rows + 1)));
-    let own_columns = comptime!(rows / LANES);
-    let mut to_keys = Array::<f32>::new(comptime!(size.div_ceil(LANES)));
-    let mut to_values = Array::<f32>::new(comptime!(size.div_ceil(LANES)));
-    clear(&mut to_keys, size);
-    clear(&mut to_values, size);
+    let mut keys = Shared::<[f32]>::new_slice(comptime!(sizes.tile()));
+    let mut values = Shared::<[f32]>::new_slice(comptime!(sizes.tile()));
+    let mut tile = Shared::<[f32]>::new_slice(comptime!(sizes.tile()));
+    let mut factors = Shared::<[f32]>::new_slice(comptime!(sizes.pairs()));
+    let own_columns = comptime!(sizes.own_columns());
+    let mut to_keys = Array::<f32>::new(comptime!(sizes.own_elements()));
+    let mut to_values = Array::<f32>::new(comptime!(sizes.own_elements()));
+    clear(&mut to_keys, sizes.width);
+    clear(&mut to_values, sizes.width);
     let mut weights = Array::<f32>::new(own_columns);
-    load::<E>(input, &mut keys, sample, first, (query_heads + key_head) * size, rows, size);
-    load::<E>(input, &mut values, sample, first, (query_heads + key_heads + key_head) * size, rows, size);
+    load::<E>(input, &mut keys, sample, first, column_of_keys(key_head, sizes), sizes);
+    load::<E>(input, &mut values, sample, first, column_of_values(key_head, sizes), sizes);
 
     // Queries from the block's first key on see it, up to the last query in whose window its last key is.
-    let last = first + rows - 1 + window;
+    let last = first + sizes.rows - 1 + window;
     let until = select(last < length, last, length);
-    let tiles = blocks_between(first, until, rows);
-    for member in 0..comptime!(query_heads / key_heads) {
-        let head = key_head * comptime!(query_heads / key_heads) + member;
+    let tiles = blocks_between(first, until, sizes.rows);
+    for member in 0..comptime!(sizes.group()) {
+        let head = key_head * comptime!(sizes.group()) + member;
         for index in 0..tiles {
-            let tile_first = first + index * rows;
-            reload::<E>(input, &mut tile, sample, tile_first, head * size, rows, size);
+            let tile_first = first + index * sizes.rows;
+            reload::<E>(input, &mut tile, sample, tile_first, head * sizes.width, sizes);
             // The weights of the keys for the queries of the tile.
             #[unroll]
             for at in 0..own_columns {
                 let query = tile_first + lane + at * LANES;
                 let known = select(query < length, query, length - 1);
                 let start = u32::cast_from(starts[sample * length + known]) as usize;
-                let logarithm = logarithms[(sample * query_heads + head) * length + known];
-                let score = product(&keys, row, &tile, lane + at * LANES, size) * scale;
+                let logarithm = logarithms[(sample * sizes.query_heads + head) * length + known];
+                let score = product(&keys, row, &tile, lane + at * LANES, sizes.width) * scale;
                 let seen = query < length && is_seen(query, key, window, start);
                 weights[at] = select(seen, (score - logarithm).exp(), f32::new(0.0));
             }
-            write_own(&weights, &mut factors, row, lane, rows);
-            reload::<E>(gradient, &mut tile, sample, tile_first, head * size, rows, size);
-            add_weighted(&mut to_values, &factors, &tile, row, lane, rows, size);
+            write_own(&weights, &mut factors, row, lane, sizes.rows);
+            reload::<E>(gradient, &mut tile, sample, tile_first, head * sizes.width, sizes);
+            add_weighted(&mut to_values, &factors, &tile, row, lane, sizes);
             sync_cube();
             #[unroll]
             for at in 0..own_columns {
                 let query = tile_first + lane + at * LANES;
                 let known = select(query < length, query, length - 1);
-                let along = along[(sample * query_heads + head) * length + known];
-                let to_weight = product(&values, row, &tile, lane + at * LANES, size);
+                let along = along[(sample * sizes.query_heads + head) * length + known];
+                let to_weight = product(&values, row, &tile, lane + at * LANES, sizes.width);
                 weights[at] = weights[at] * (to_weight - along) * scale;
             }
-            write_own(&weights, &mut factors, row, lane, rows);
-            reload::<E>(input, &mut tile, sample, tile_first, head * size, rows, size);
-            add_weighted(&mut to_keys, &factors, &tile, row, lane, rows, size);
+            write_own(&weights, &mut factors, row, lane, sizes.rows);
+            reload::<E>(input, &mut tile, sample, tile_first, head * sizes.width, sizes);
+            add_weighted(&mut to_keys, &factors, &tile, row, lane, sizes);
         }
     }
 
     if key < length {
-        let to = (sample * length + key) * input.shape(2) + (query_heads + key_head) * size;
-        write::<E>(to_input, to, &to_keys, f32::new(1.0), lane, size);
-        write::<E>(to_input, to + key_heads * size, &to_values, f32::new(1.0), lane, size);
+        let to = (sample * length + key) * comptime!(sizes.columns());
+        write::<E>(to_input, to + column_of_keys(key_head, sizes), &to_keys, f32::new(1.0), lane, sizes.width);
+        write::<E>(to_input, to + column_of_values(key_head, sizes), &to_values, f32::new(1.0), lane, sizes.width);
     }
 }
 
