@@ -1,6 +1,5 @@
 //! The errors of reading and writing checkpoints: [`CheckpointError`]. Every error message ends with the fix.
 
-use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
@@ -285,13 +284,7 @@ impl CheckpointError {
 
 impl fmt::Debug for CheckpointError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut text = self.to_string();
-        let mut cause = self.source();
-        while let Some(error) = cause {
-            text.push_str(&format!(": {error}"));
-            cause = error.source();
-        }
-        write!(f, "{}", Printable::new(text).at_most(Self::MOST_BYTES))
+        write!(f, "{}", Printable::with_causes(self).at_most(Self::MOST_BYTES))
     }
 }
 

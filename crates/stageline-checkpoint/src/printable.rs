@@ -1,6 +1,7 @@
 //! Makes untrusted text safe for terminals and logs: [`Printable`] escapes invisible characters and bounds the length.
 
 use std::borrow::Cow;
+use std::error::Error;
 use std::fmt::{self, Write};
 
 /// Text of unknown origin, such as a name from a checkpoint, that is safe to print.
@@ -32,6 +33,17 @@ impl<'a> Printable<'a> {
     /// path as `path.to_string_lossy()`.
     pub fn new(text: impl Into<Cow<'a, str>>) -> Self {
         Self { text: text.into(), most: Self::MOST_BYTES }
+    }
+
+    /// Makes the message of an error printable, followed by the messages of its causes, each after a colon.
+    pub fn with_causes(error: &dyn Error) -> Printable<'static> {
+        let mut text = error.to_string();
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            text.push_str(&format!(": {error}"));
+            cause = error.source();
+        }
+        Printable::new(text)
     }
 
     /// Sets the largest number of bytes that are printed of an untrusted text, escapes included; at least 3, the length

@@ -260,12 +260,6 @@ impl FolderError {
 
 impl fmt::Debug for FolderError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut text = self.to_string();
-        let mut cause = self.source();
-        while let Some(error) = cause {
-            text.push_str(&format!(": {error}"));
-            cause = error.source();
-        }
-        write!(f, "{}", Printable::new(text).at_most(Self::MOST_BYTES))
+        write!(f, "{}", Printable::with_causes(self).at_most(Self::MOST_BYTES))
     }
 }
