@@ -26,6 +26,7 @@
 //!   `Head`).
 //! - `gpt2`, `llama`: for each family its configuration, its layers, and the names of its tensors on the hub.
 //! - `head`: the loss and the projection to the vocabulary, which all families share.
+//! - `residual`: the residual connections of a block, which all families share.
 //! - `names`: the correspondence of parameters and the tensors of the hub.
 //! - `parameters`: reads parameters from a folder when they are first used, and draws those of a new model.
 //! - `export`: writes the parameters of a pipeline as a folder of the hub.
@@ -45,6 +46,7 @@ mod llama;
 mod model;
 mod names;
 mod parameters;
+mod residual;
 
 pub use cache::KeyValueCache;
 pub use error::ModelError;

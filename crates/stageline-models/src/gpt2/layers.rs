@@ -11,6 +11,7 @@ use stageline::nn::{Embedding, LayerNorm, Linear, block, feed_forward, gelu, gel
 use super::config::{Activation, Config};
 use crate::cache::{BlockCache, KeyValueCache};
 use crate::parameters::{linear, normal, rows};
+use crate::residual::with_residuals;
 
 /// The type of GPT-2's final normalisation, before the projection to the vocabulary: a layer norm.
 pub type Norm = LayerNorm;
@@ -117,13 +118,11 @@ impl Block {
     }
 
     fn compute(&self, input: Tensor<3>, starts: Option<Tensor<2, Int>>) -> Tensor<3> {
-        let dims = input.dims();
-        let residual = rows(input);
-        let attend = move |attention: &Attention, input| attention.forward(input, dims, starts.clone());
-        let attended = selective(&self.attention, self.attention_norm.forward(residual.clone()), attend);
-        let residual = residual + attended;
-        let fed = feed_forward(&self.mlp, self.mlp_norm.forward(residual.clone()), Mlp::forward);
-        (residual + fed).reshape(dims)
+        let attend = |input: Tensor<2>, dims: [usize; 3]| {
+            let attend = move |attention: &Attention, input| attention.forward(input, dims, starts.clone());
+            selective(&self.attention, self.attention_norm.forward(input), attend)
+        };
+        with_residuals(input, attend, |input| feed_forward(&self.mlp, self.mlp_norm.forward(input), Mlp::forward))
     }
 }
 

@@ -11,6 +11,7 @@ use stageline::nn::{
 use super::config::Config;
 use crate::cache::{BlockCache, KeyValueCache};
 use crate::parameters::{linear, rows};
+use crate::residual::with_residuals;
 
 /// The type of the Llama family's final normalisation, before the projection to the vocabulary: an RMS norm.
 pub type Norm = RmsNorm;
@@ -112,13 +113,11 @@ impl Block {
     }
 
     fn compute(&self, input: Tensor<3>, starts: Option<Tensor<2, Int>>) -> Tensor<3> {
-        let dims = input.dims();
-        let residual = rows(input);
-        let attend = move |attention: &Attention, input| attention.forward(input, dims, starts.clone());
-        let attended = selective(&self.attention, self.attention_norm.forward(residual.clone()), attend);
-        let residual = residual + attended;
-        let fed = feed_forward(&self.mlp, self.mlp_norm.forward(residual.clone()), Mlp::forward);
-        (residual + fed).reshape(dims)
+        let attend = |input: Tensor<2>, dims: [usize; 3]| {
+            let attend = move |attention: &Attention, input| attention.forward(input, dims, starts.clone());
+            selective(&self.attention, self.attention_norm.forward(input), attend)
+        };
+        with_residuals(input, attend, |input| feed_forward(&self.mlp, self.mlp_norm.forward(input), Mlp::forward))
     }
 }
 

@@ -1,0 +1,19 @@
+//! The residual connections of a transformer block, which all families share.
+
+use burn::tensor::Tensor;
+
+use crate::parameters::rows;
+
+/// Returns the output of a block for activations `[batch, length, width]`: adds the output of attention to the input,
+/// and then the output of the feed-forward part to the sum. Both functions normalise their input, `[batch x length,
+/// width]`, themselves; the second argument of `attend` is the array of the sizes batch, length and width.
+pub fn with_residuals(
+    input: Tensor<3>,
+    attend: impl FnOnce(Tensor<2>, [usize; 3]) -> Tensor<2>,
+    feed_forward: impl FnOnce(Tensor<2>) -> Tensor<2>,
+) -> Tensor<3> {
+    let dims = input.dims();
+    let input = rows(input);
+    let attended = input.clone() + attend(input, dims);
+    (attended.clone() + feed_forward(attended)).reshape(dims)
+}
