@@ -82,17 +82,11 @@ fn memory_of_all(devices: &[Device], of: impl Fn(&Device) -> Option<u64>) -> Opt
 /// # Errors
 /// Returns an error that proposes other flags if the job does not fit, and an error if `--memory` or `--recompute auto`
 /// is given and there is no estimate.
-pub fn estimate<In, Out, Target, D>(
-    pipeline: &mut Pipeline<In, Out, Target>,
+pub fn estimate<Out: Payload, D: Data + ?Sized>(
+    pipeline: &mut Pipeline<D::Input, Out, D::Target>,
     data: &D,
     training: &Demand,
-) -> Result<Option<MemoryEstimate>>
-where
-    In: Payload,
-    Out: Payload,
-    Target: Payload,
-    D: Data<Input = In, Target = Target> + ?Sized,
-{
+) -> Result<Option<MemoryEstimate>> {
     // The estimate runs a step and rolls it back, so GPUs compile and tune the kernels of a step here.
     let compiling = Compiling::begin(&training.job.running.devices);
     let estimated = rehearse(pipeline, data, training)?;
@@ -103,17 +97,11 @@ where
 /// Estimates the memory of a training job by running a step and rolling it back, and checks that the job fits into the
 /// memory of its devices. With `--recompute auto`, also chooses the least recomputation that fits. Prints nothing about
 /// the kernels that GPUs compile meanwhile, because the caller does.
-fn rehearse<In, Out, Target, D>(
-    pipeline: &mut Pipeline<In, Out, Target>,
+fn rehearse<Out: Payload, D: Data + ?Sized>(
+    pipeline: &mut Pipeline<D::Input, Out, D::Target>,
     data: &D,
     training: &Demand,
-) -> Result<Option<MemoryEstimate>>
-where
-    In: Payload,
-    Out: Payload,
-    Target: Payload,
-    D: Data<Input = In, Target = Target> + ?Sized,
-{
+) -> Result<Option<MemoryEstimate>> {
     let Demand { job, step, .. } = *training;
     let (batch_size, rows) = (job.training.batch_size, job.training.micro_batch_size);
     let fits = |estimate: &MemoryEstimate| training.check(estimate);
@@ -124,7 +112,7 @@ where
     };
     // Two estimates, for micro-batches of `rows` rows and of half as many, tell the memory that grows with the rows
     // from the rest.
-    let for_rows = |pipeline: &mut Pipeline<In, Out, Target>, rows: usize| {
+    let for_rows = |pipeline: &mut Pipeline<D::Input, Out, D::Target>, rows: usize| {
         let mut measure = |rows| {
             Ok::<_, Error>(
                 pipeline.estimate_memory(data.batch(step, batch_size / job.training.micro_batch_size * rows)?)?,
@@ -134,10 +122,10 @@ where
         let Some(fewer) = (if half > 0 { measure(half)? } else { None }) else { return Ok::<_, Error>(all) };
         Ok(all.map(|all| all.beside(&fewer, half as f64 / rows as f64)))
     };
-    let from_two_rows = |pipeline: &mut Pipeline<In, Out, Target>| {
+    let from_two_rows = |pipeline: &mut Pipeline<D::Input, Out, D::Target>| {
         Ok(for_rows(pipeline, 2)?.map(|two| for_flush(two.with_rows_times(rows as f64 / 2.0))))
     };
-    let from_all = |pipeline: &mut Pipeline<In, Out, Target>| {
+    let from_all = |pipeline: &mut Pipeline<D::Input, Out, D::Target>| {
         if !auto {
             return Ok(for_rows(pipeline, rows)?.map(for_flush));
         }

@@ -10,13 +10,10 @@ use crate::outputs::record;
 
 /// Warns if the model's loss seems to be a mean over the samples of a micro-batch, although the pipeline needs the sum.
 /// A mean is recognised by the loss of two samples: it is half the sum of the losses of each sample alone.
-pub fn warn_of_mean<In, Out, Target, D>(pipeline: &mut Pipeline<In, Out, Target>, data: &D) -> Result<()>
-where
-    In: Payload,
-    Out: Payload,
-    Target: Payload,
-    D: Data<Input = In, Target = Target> + ?Sized,
-{
+pub fn warn_of_mean<Out: Payload, D: Data + ?Sized>(
+    pipeline: &mut Pipeline<D::Input, Out, D::Target>,
+    data: &D,
+) -> Result<()> {
     // Batches that cannot be cut into samples, or whose samples are masked, are not judged.
     let Ok(two) = data.batch(0, 2) else { return Ok(()) };
     let (Ok(together), Ok(each)) = (two.clone().into_micro_batches(1), two.into_micro_batches(2)) else {
@@ -46,19 +43,13 @@ where
 /// Evaluates the held-out samples in `batches`, prints their mean loss and metrics, and writes both to the log. `steps`
 /// is the number of training steps so far. Returns the report of all batches, or `None` if there are no held-out
 /// samples.
-pub fn evaluate<In, Out, Target, D>(
-    pipeline: &mut Pipeline<In, Out, Target>,
+pub fn evaluate<Out: Payload, D: Data + ?Sized>(
+    pipeline: &mut Pipeline<D::Input, Out, D::Target>,
     data: &D,
-    batches: &[Batch<In, Target>],
+    batches: &[Batch<D::Input, D::Target>],
     log: &mut Log,
     steps: usize,
-) -> Result<Option<EvalReport>>
-where
-    In: Payload,
-    Out: Payload,
-    Target: Payload,
-    D: Data<Input = In, Target = Target> + ?Sized,
-{
+) -> Result<Option<EvalReport>> {
     let reports = batches.iter().map(|batch| pipeline.eval(batch.clone())).collect::<Result<Vec<_>, _>>()?;
     let Some(report) = EvalReport::over(&reports) else { return Ok(None) };
     let shown: Vec<_> = report.metrics.iter().map(|metric| format!(", {} {:.4}", metric.name, metric.value)).collect();

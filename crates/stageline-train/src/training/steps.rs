@@ -51,19 +51,13 @@ impl Loop<'_> {
     /// Runs training steps until the last step, the step of `--stop-after`, or a SIGINT or SIGTERM.
     ///
     /// A last checkpoint is written at the end of the training, also after an error.
-    pub fn run<In, Out, Target, D, E>(
+    pub fn run<Out: Payload, D: Data, E>(
         &mut self,
-        pipeline: &mut Pipeline<In, Out, Target>,
+        pipeline: &mut Pipeline<D::Input, Out, D::Target>,
         data: &Arc<D>,
         log: &mut Log,
-        evaluate: impl Fn(&mut Pipeline<In, Out, Target>, &mut Log, usize) -> Result<E>,
-    ) -> Result<Stopped>
-    where
-        In: Payload,
-        Out: Payload,
-        Target: Payload,
-        D: Data<Input = In, Target = Target>,
-    {
+        evaluate: impl Fn(&mut Pipeline<D::Input, Out, D::Target>, &mut Log, usize) -> Result<E>,
+    ) -> Result<Stopped> {
         let (steps, samples) = (self.start..self.job.training.steps, self.job.training.batch_size);
         let ahead = self.job.running.read_ahead;
         let mut batches = Batches::start(data, steps, samples, ahead, self.keeper.stop_signal())?;
