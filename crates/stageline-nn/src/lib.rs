@@ -15,7 +15,7 @@
 //!   CPUs and on GPUs, if the crate is built with the backend. The GPU code has run on a Vulkan device in software and on
 //!   an emulated NVIDIA GPU only. There, causal attention stores no scores, so [`selective`] saves little memory.
 //! - **Fallbacks**: burn's own operations compute what a device has no kernel for, such as bf16 on a CPU.
-//!   [`finding_fallbacks`] names these operations and the reasons ([`Reason`]).
+//!   [`finding_fallbacks`] names these operations and the reasons ([`Reason`]) in a forward, [`Operation`] before it.
 //! - **Custom layers**: the `Backward` of a burn operation (burn's feature `extension`) passes its weight gradients to
 //!   [`put_off`] as a [`Deferred`].
 //!
@@ -48,6 +48,7 @@ pub use forward::layer_path::{in_layer, in_layers};
 pub use forward::recomputation::is_recomputation;
 pub use forward::samples::Samples;
 pub use kernels::attention_blocks::AttentionHeads;
+pub use kernels::declared::Operation;
 pub use kernels::masked_targets::MASKED;
 pub use layers::batch_norm::{AccumulatedBatchNorm, FoundBatchNorm, batch_norms};
 pub use layers::dropout::Dropout;

@@ -129,8 +129,8 @@ pub mod nn {
     //! recomputation, and facts about the running forward, from the crate `stageline-nn`.
 
     pub use stageline_nn::{
-        AttentionHeads, Deferred, Embedding, LayerNorm, Linear, MASKED, RmsNorm, RotaryAngles, Sum, after_step, block,
-        causal_attention, causal_attention_within, counting_flops, cross_entropy, feed_forward, gelu, gelu_tanh,
-        is_recomputation, put_off, report_flops, rotated, selective, sequence, swiglu,
+        AttentionHeads, Deferred, Embedding, LayerNorm, Linear, MASKED, Operation, RmsNorm, RotaryAngles, Sum,
+        after_step, block, causal_attention, causal_attention_within, counting_flops, cross_entropy, feed_forward,
+        gelu, gelu_tanh, is_recomputation, put_off, report_flops, rotated, selective, sequence, swiglu,
     };
 }

@@ -10,6 +10,7 @@ use crate::engine::Engine;
 use crate::forward::fallback::{Reason, report_fallback};
 use crate::kernels::Kernels;
 use crate::kernels::attention_blocks::AttentionHeads;
+use crate::kernels::declared::name::CAUSAL_ATTENTION;
 use crate::kernels::flash::{self, FlashAttention};
 use crate::kernels::fused::causal_attention::{self, Attended};
 use crate::kernels::fused::layer_norm::{self, Moments};
@@ -134,6 +135,10 @@ impl Kernels for Cube {
         (!matches!(dtype, DType::F32 | DType::BF16 | DType::F16)).then_some(Reason::Type(dtype))
     }
 
+    fn largest_head(device: &Device<Cube>) -> Option<usize> {
+        Some(flash::largest_head(device))
+    }
+
     fn gelu_of(input: &Float, form: GeluForm) -> Float {
         like(gelu::values(&rows(input), form), input)
     }
@@ -179,7 +184,7 @@ impl Kernels for Cube {
             let (output, logarithms) = Self::flash_attention(input.clone(), starts.clone(), heads);
             return (output.clone(), Kept::Logarithms { input: input.clone(), starts, output, logarithms });
         }
-        report_fallback("causal attention", || Reason::LargeHead {
+        report_fallback(CAUSAL_ATTENTION, || Reason::LargeHead {
             size: columns / heads.columns(),
             largest: flash::largest_head(&input.device()),
         });
@@ -220,8 +225,8 @@ impl Kernels for Cube {
         primitive(cross_entropy::to_logits(&of(logits), of(likelihoods), targets, of(gradient)))
     }
 
-    /// Returns the sum of the squares of all elements of a GPU tensor, in f64, added in an order that depends only on
-    /// the kernels that burn's autotune chose.
+    /// Returns the sum of the squares of all elements of a GPU tensor, in f64 or on a GPU without it in f32, added in an
+    /// order that depends only on the kernels that burn's autotune chose.
     fn sum_of_squares(tensor: &Float) -> Float {
         primitive(sums::of_squares(flat(tensor)))
     }

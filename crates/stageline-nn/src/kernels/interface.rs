@@ -5,7 +5,7 @@ use std::fmt::Debug;
 
 use burn::backend::autodiff::ops::Backward;
 use burn::backend::tensor::{Device, FloatTensor, IntTensor};
-use burn::backend::{Autodiff, TensorMetadata};
+use burn::backend::{Autodiff, DispatchDevice, TensorMetadata};
 use burn::tensor::{DType, GradientCheckpointingStrategy, Int, Tensor};
 
 use crate::engine::{Engine, recorded};
@@ -25,6 +25,10 @@ pub trait Kernels: Products {
 
     /// Returns why a device's kernels cannot compute with elements of the type `dtype`; `None` if they can.
     fn obstacle(device: &Device<Self>, dtype: DType) -> Option<Reason>;
+
+    /// Returns the largest number of elements of a head for which a device computes causal attention without stored
+    /// scores; `None` if its kernels treat heads of all sizes alike.
+    fn largest_head(device: &Device<Self>) -> Option<usize>;
 
     /// Returns the activation function GELU of every element of the tensor `input`: exact, or approximated by a
     /// hyperbolic tangent, as `form` says.
@@ -106,9 +110,30 @@ pub trait Kernels: Products {
         gradient: &FloatTensor<Self>,
     ) -> FloatTensor<Self>;
 
-    /// Returns the sum of the squares of all elements of a tensor, `[1]`, added in f64 in an order that does not depend
-    /// on the number of cores.
+    /// Returns the sum of the squares of all elements of a tensor, `[1]`, added in f64, or in f32 on a device without f64,
+    /// in an order that does not depend on the number of cores.
     fn sum_of_squares(tensor: &FloatTensor<Self>) -> FloatTensor<Self>;
+}
+
+/// Returns why the kernels of a device cannot compute with elements of the type `dtype`, or not without stored scores for
+/// attention heads of `head_size` elements; `None` if they can, or if this crate was built without the device's backend.
+pub(crate) fn obstacle(device: &burn::tensor::Device, dtype: DType, head_size: Option<usize>) -> Option<Reason> {
+    fn on_backend<B: Kernels>(device: &Device<B>, dtype: DType, head_size: Option<usize>) -> Option<Reason> {
+        let large_head = || {
+            let (size, largest) = (head_size?, B::largest_head(device)?);
+            (size > largest).then_some(Reason::LargeHead { size, largest })
+        };
+        B::obstacle(device, dtype).or_else(large_head)
+    }
+    match device.clone().inner().as_dispatch() {
+        #[cfg(feature = "flex")]
+        DispatchDevice::Flex(device) => on_backend::<burn::backend::Flex>(device, dtype, head_size),
+        #[cfg(feature = "gpu")]
+        DispatchDevice::Cube(device) => on_backend::<burn::backend::Cube>(device, dtype, head_size),
+        #[cfg(feature = "remote")]
+        DispatchDevice::Remote(device) => on_backend::<burn::backend::Remote>(device, dtype, head_size),
+        _ => None,
+    }
 }
 
 /// Whether the kernels of a device compute an operation on tensors with elements of the types `types`. If they do not,

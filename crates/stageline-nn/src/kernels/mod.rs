@@ -6,6 +6,7 @@
 //! tensors. A kernel keeps none of its inputs and outputs between calls, and must not know stages or plans.
 //!
 //! - `interface`: the trait of a backend with kernels (`Kernels`), and the choice of the backend for a tensor.
+//! - `declared`: operations as a layer declares them before a forward (`Operation`).
 //! - `attention_blocks`: the heads of attention, the scale of its scores, and the blocks of queries in which it is
 //!   computed.
 //! - `attention_mask`: the keys that a query does not see, as masks.
@@ -24,6 +25,7 @@ pub(crate) mod attention_blocks;
 pub(crate) mod attention_mask;
 #[cfg(feature = "flex")]
 mod cpu;
+pub(crate) mod declared;
 #[cfg(feature = "gpu")]
 mod flash;
 #[cfg(any(feature = "gpu", all(test, feature = "flex")))]

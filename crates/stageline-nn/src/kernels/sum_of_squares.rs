@@ -1,15 +1,18 @@
 //! The sum of squares of a tensor's elements, from which norms are computed.
 
-use burn::tensor::{FloatDType, Tensor};
+use burn::tensor::Tensor;
 
-/// Returns the sum of squares of all elements of a tensor, in f64, with shape `[1]`, on the tensor's device. Outside
-/// autodiff, the order of the additions does not depend on the number of cores.
+use crate::params::widest_float;
+
+/// Returns the sum of squares of all elements of a tensor, with shape `[1]`, on the tensor's device: in f64, or in f32 on
+/// a device without f64. Outside autodiff, the order of the additions does not depend on the number of cores.
 pub fn sum_of_squares<const D: usize>(tensor: Tensor<D>) -> Tensor<1> {
     #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
     if let Some(sum) = by_kernel(&tensor) {
         return sum;
     }
-    tensor.cast(FloatDType::F64).square().sum()
+    let wide = widest_float(&tensor.device());
+    tensor.cast(wide).square().sum()
 }
 
 /// Returns the sum of squares of a tensor's elements as a kernel of the tensor's backend computes it. Returns `None` if

@@ -102,6 +102,7 @@ mod one {
     use burn::tensor::{Int, Tensor};
 
     use crate::kernels::attention_blocks::AttentionHeads;
+    use crate::kernels::declared::name::CAUSAL_ATTENTION;
     use crate::kernels::{Kernels, indices, operation};
 
     /// The operation that represents the whole of causal attention in burn's autodiff graph.
@@ -137,10 +138,10 @@ mod one {
         starts: Option<&Tensor<2, Int>>,
     ) -> Option<Tensor<3>> {
         let starts = match starts {
-            Some(starts) => Some(indices::<B, 3, 2>("causal attention", input, starts)?),
+            Some(starts) => Some(indices::<B, 3, 2>(CAUSAL_ATTENTION, input, starts)?),
             None => None,
         };
-        operation::<B, _, 3, 3>("causal attention", CausalAttention, input, |input| {
+        operation::<B, _, 3, 3>(CAUSAL_ATTENTION, CausalAttention, input, |input| {
             let (output, attended) = B::causal_attention(&input, heads, starts.as_ref());
             (output, State { attended, heads })
         })

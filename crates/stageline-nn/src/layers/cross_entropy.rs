@@ -40,6 +40,7 @@ mod one {
     use burn::backend::tensor::{FloatTensor, IntTensor};
     use burn::tensor::{Int, Tensor};
 
+    use crate::kernels::declared::name::CROSS_ENTROPY;
     use crate::kernels::{Kernels, indices, operation};
 
     /// The operation that represents the whole cross-entropy loss in burn's autodiff graph.
@@ -77,8 +78,8 @@ mod one {
         logits: &Tensor<2>,
         targets: &Tensor<1, Int>,
     ) -> Option<Tensor<1>> {
-        let targets = indices::<B, 2, 1>("cross-entropy", logits, targets)?;
-        operation::<B, _, 2, 1>("cross-entropy", CrossEntropy, logits, |logits| {
+        let targets = indices::<B, 2, 1>(CROSS_ENTROPY, logits, targets)?;
+        operation::<B, _, 2, 1>(CROSS_ENTROPY, CrossEntropy, logits, |logits| {
             let [sum, kept] = B::cross_entropy(&logits, &targets);
             (sum, State { logits, targets, kept })
         })

@@ -12,6 +12,7 @@ use burn::tensor::Tensor;
 
 use crate::autograd::split_backward::{Sum, may_put_off, put_off_any};
 use crate::engine::recorded;
+use crate::kernels::declared::name;
 use crate::kernels::variants::{Norm, Normalisation};
 use crate::kernels::{Kernels, beside, computes, is_empty, tracked};
 
@@ -88,8 +89,8 @@ pub fn normalised<B: Kernels, const D: usize>(
     }
     let types: Vec<_> = [input.dtype(), gamma.dtype()].into_iter().chain(beta.as_ref().map(Tensor::dtype)).collect();
     let name = match norm.kind {
-        Norm::Layer => "layer normalisation",
-        Norm::RootMeanSquare => "RMS normalisation",
+        Norm::Layer => name::LAYER_NORM,
+        Norm::RootMeanSquare => name::RMS_NORM,
     };
     if !input.device().is_autodiff() {
         let (gamma, beta) = (beside::<B, _, D>(name, input, B::plain(gamma))?, beta.map(B::plain));

@@ -124,6 +124,7 @@ mod one {
     use burn::backend::tensor::FloatTensor;
     use burn::tensor::Tensor;
 
+    use crate::kernels::declared::name::ROTARY;
     use crate::kernels::{Kernels, beside, operation};
 
     /// The operation that represents the rotation of queries or keys by their positions in burn's autodiff graph.
@@ -153,11 +154,9 @@ mod one {
         cosines: &Tensor<2>,
         sines: &Tensor<2>,
     ) -> Option<Tensor<3>> {
-        let plain = |angles: &Tensor<2>| beside::<B, _, 3>("rotary embedding", input, B::plain(angles.clone()));
+        let plain = |angles: &Tensor<2>| beside::<B, _, 3>(ROTARY, input, B::plain(angles.clone()));
         let angles = [plain(cosines)?, plain(sines)?];
-        operation::<B, _, 3, 3>("rotary embedding", Rotation, input, |input| {
-            (B::rotated(&input, &angles[0], &angles[1]), angles)
-        })
+        operation::<B, _, 3, 3>(ROTARY, Rotation, input, |input| (B::rotated(&input, &angles[0], &angles[1]), angles))
     }
 }
 

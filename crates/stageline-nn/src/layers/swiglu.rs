@@ -34,6 +34,7 @@ mod one {
     use burn::tensor::Tensor;
 
     use crate::engine::recorded;
+    use crate::kernels::declared::name::SWIGLU;
     use crate::kernels::{Kernels, beside, computes, is_empty, tracked};
 
     /// The operation that represents the activation function SwiGLU in burn's autodiff graph.
@@ -64,14 +65,14 @@ mod one {
         if is_empty(gate) {
             return None;
         }
-        let is_taken = |device: &Device<B>| computes::<B>("SwiGLU", device, &[gate.dtype(), up.dtype()]);
+        let is_taken = |device: &Device<B>| computes::<B>(SWIGLU, device, &[gate.dtype(), up.dtype()]);
         if !gate.device().is_autodiff() {
-            let up = beside::<B, _, D>("SwiGLU", gate, B::plain(up.clone()))?;
+            let up = beside::<B, _, D>(SWIGLU, gate, B::plain(up.clone()))?;
             let gate = B::plain(gate.clone()).filter(|gate| is_taken(&gate.device()))?;
             return Some(B::of_plain(B::swiglu(&gate, &up)));
         }
-        let (up, up_node) = beside::<B, _, D>("SwiGLU", gate, B::tracked(up.clone()))?.into_parts();
-        let (gate, gate_node) = tracked::<B, D>("SwiGLU", gate)?.into_parts();
+        let (up, up_node) = beside::<B, _, D>(SWIGLU, gate, B::tracked(up.clone()))?.into_parts();
+        let (gate, gate_node) = tracked::<B, D>(SWIGLU, gate)?.into_parts();
         if !is_taken(&gate.device()) {
             return None;
         }

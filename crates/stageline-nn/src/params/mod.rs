@@ -14,6 +14,7 @@
 //! - `fork`: moves a module to another device without dequantizing its parameters.
 //! - `hollow`: a module's constants without the memory of its tensors.
 //! - `read_many`: reads several small tensors from a device at once.
+//! - `widest_float`: the float type in which sums of many numbers are computed on a device.
 //! - `any_tensor`: a float tensor without its rank in the type (`AnyTensor`).
 
 pub(crate) mod any_tensor;
@@ -25,6 +26,7 @@ pub(crate) mod seed;
 mod sending;
 pub(crate) mod shared;
 pub(crate) mod visit;
+mod widest_float;
 
 pub use any_tensor::AnyTensor;
 pub use fork::{fork, is_quantized};
@@ -35,3 +37,4 @@ pub use seed::{materialize, seeded_on, unseeded};
 pub use sending::is_remote;
 pub use shared::unify;
 pub use visit::{Description, FloatParameter, describe, is_trained, map_floats, read, visit_floats, with_value, write};
+pub use widest_float::widest_float;

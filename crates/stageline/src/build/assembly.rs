@@ -2,21 +2,23 @@
 //! stage's device in that replica.
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
-use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
 
 use crate::device::remote::Route;
 use crate::model::replica::Replica;
+use crate::model::stage::Stage;
 use crate::runner::Stages;
 use crate::runner::stage::StageSlot;
+use crate::runner::warnings::warn_of_fallbacks;
 use crate::state::layout::Restored;
 use crate::state::optimizer_check::Unfit;
 use crate::transfer::replicas::Collective;
 use crate::transfer::ties::Ties;
 use crate::update::optimizer_step::{Rollback, Trained};
 use crate::update::precision::Precision;
-use stageline_nn::params::{fork, materialize, unify, unseeded};
+use stageline_nn::Fallback;
+use stageline_nn::params::{describe, fork, materialize, unify, unseeded};
 
 /// A stage's module, optimizer and learning rate before they are copied to a device. Every data-parallel replica gets a
 /// copy of them.
@@ -27,12 +29,12 @@ pub(crate) struct Unplaced<M> {
     learning_rate: ModuleLrScheduler,
 }
 
-impl<M: Module> Unplaced<M> {
+impl<S: Stage> Unplaced<S> {
     /// Creates a stage whose module is not yet copied to a device, from the stage's number, module, optimizer and
     /// learning rate. Initialises all parameters now, on the caller's thread: burn would initialise them lazily, and
     /// the order of random numbers must not depend on threads. Waits while another thread initialises a seeded module,
     /// because both draw from the same random number generator.
-    pub(crate) fn new(stage: usize, module: M, optimizer: ModuleOptimizer, learning_rate: ModuleLrScheduler) -> Self {
+    pub(crate) fn new(stage: usize, module: S, optimizer: ModuleOptimizer, learning_rate: ModuleLrScheduler) -> Self {
         unseeded(|| materialize(&module));
         // The way through `valid` drops burn's gradient checkpointing, whose graphs the stage's inputs could not join.
         let module = module.valid().train();
@@ -40,10 +42,13 @@ impl<M: Module> Unplaced<M> {
     }
 
     /// Copies the stage's module to the stage's device in the replica that is being assembled, with the parameter
-    /// values of a checkpoint if training resumes from one. Returns the stage's slot (its device and its exchanges with
-    /// other stages) and the copied module with its optimizer.
-    pub(crate) fn place(&self, assembly: &mut Assembly) -> (StageSlot, Trained<M>) {
-        let slot = assembly.slot(self.stage);
+    /// values of a checkpoint if training resumes from one. Warns of operations that the kernels of the device do not
+    /// compute. Returns the stage's slot (its device and its exchanges with other stages) and the copied module with its
+    /// optimizer.
+    pub(crate) fn place(&self, assembly: &mut Assembly) -> (StageSlot, Trained<S>) {
+        let mut slot = assembly.slot(self.stage);
+        slot.fallbacks = self.fallbacks(&slot.device, assembly.precision);
+        warn_of_fallbacks(&slot.fallbacks, self.stage, slot.replica.index);
         let module = unify(fork(self.module.clone(), &slot.device));
         let mut trained = Trained::new(
             module,
@@ -62,6 +67,20 @@ impl<M: Module> Unplaced<M> {
             None => {}
         }
         (slot, trained)
+    }
+
+    /// Returns those of the operations that the stage lists that the kernels of `device` do not compute. The result is
+    /// empty if the stage computes in several types, because only a forward shows which operation has which type.
+    fn fallbacks(&self, device: &Device, precision: Precision) -> Vec<Fallback> {
+        let Some(dtype) = precision.computes_in(&describe(&self.module)) else { return Vec::new() };
+        let mut found = Vec::new();
+        for fallback in self.module.operations().iter().filter_map(|operation| operation.fallback(device, dtype)) {
+            // A layer may have an operation several times.
+            if !found.contains(&fallback) {
+                found.push(fallback);
+            }
+        }
+        found
     }
 }
 
@@ -112,6 +131,7 @@ impl Assembly {
             ties: std::mem::take(&mut self.ties[stage]),
             collective: std::mem::take(&mut self.collectives[stage]),
             per_group: self.per_group,
+            fallbacks: Vec::new(),
         }
     }
 }

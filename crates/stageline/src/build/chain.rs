@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
-use burn::module::{Module, ParamGroup, ParamId};
+use burn::module::{ParamGroup, ParamId};
 use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
 
@@ -162,7 +162,7 @@ impl Pipeline<(), (), ()> {
 impl<In: Payload, Out: Payload> Chain<In, Out> {
     /// Registers the next stage of a chain (the stages of a model in order): records its device, its recomputation
     /// setting and its parameters. Returns the stage's module with its optimizer, not yet copied to a device.
-    fn add<M: Module>(&mut self, module: M, config: StageConfig) -> Unplaced<M> {
+    fn add<S: Stage>(&mut self, module: S, config: StageConfig) -> Unplaced<S> {
         let StageConfig { device, optimizer, learning_rate, recompute, .. } = config;
         let stage = self.devices.len();
         self.devices.push(device.inner());

@@ -16,6 +16,7 @@
 //! - `builder`: the setters of a pipeline's settings, such as schedule, M, replicas, precision and checkpoint.
 //! - `variants`: variants of a configured pipeline, such as the reference of a verification.
 //! - `validate`: the checks of stages, settings and plan.
+//! - `supported`: the check that devices compute in the types of their stages.
 //! - `start`: `PipelineBuilder::build`: validates, assembles the stages and starts the workers.
 //! - `ownership`: the owner of each parameter (`Owners`), and the parameters that cannot be trained as configured.
 //! - `assemble`: assembles a complete chain (`Joined`) into all replicas, joined by channels and routes.
@@ -31,5 +32,6 @@ pub(crate) mod layered;
 pub(crate) mod ownership;
 pub(crate) mod row;
 mod start;
+mod supported;
 mod validate;
 mod variants;

@@ -31,14 +31,16 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// Builds the pipeline: validates the settings, generates and checks the plan, and starts one thread per worker.
     ///
     /// # Errors
-    /// Returns [`BuildError`] if a setting is invalid, the schedule generates no plan or a plan that cannot run, the
-    /// checkpoint does not fit the model, a session (a connection to a device of another host) cannot be opened, or a
-    /// thread cannot be started. The message names the invalid values and how to correct them.
+    /// Returns [`BuildError`] if a setting is invalid, the schedule generates no plan or a plan that cannot run, a device
+    /// does not compute in the types of its stage, the checkpoint does not fit the model, a session (a connection to a
+    /// device of another host) cannot be opened, or a thread cannot be started. The message names the invalid values and
+    /// how to correct them.
     pub fn build(mut self) -> Result<Pipeline<In, Out, Target>, BuildError> {
         let loss_scale = self.loss_scale.unwrap_or_else(|| LossScale::of(self.precision));
         self.validate(loss_scale)?;
         let plan = self.checked_plan()?;
         let (groups, devices) = (self.groups()?, self.devices_by_replica()?);
+        self.validate_devices(&devices)?;
         let machine = || Cores::Shared(available_parallelism().map_or(1, NonZero::get));
         let cores = self.cores_per_stage.map_or_else(machine, Cores::Each);
         let streams = self.streams(&plan, &devices);

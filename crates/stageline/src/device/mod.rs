@@ -19,6 +19,7 @@
 //! - `nccl`: loads NCCL, which moves tensors directly between the GPUs of this host (`BetweenGpus`).
 //! - `opened`: the names under which devices were opened, for messages.
 //! - `speed`: the relative speeds of devices, measured with a matrix product (`device_speeds`).
+//! - `supported`: the element types in which a device computes, and whether its kernels are known.
 //! - `transfer_path`: the path of tensors between two devices, which is logged at the start (`TransferPath`).
 //! - `remote`: devices of other hosts: servers, sessions (connections to one device), routes, liveness checks and lost
 //!   hosts.
@@ -42,5 +43,6 @@ pub(crate) mod nccl;
 pub(crate) mod opened;
 pub mod remote;
 pub(crate) mod speed;
+pub(crate) mod supported;
 mod test_kernels;
 pub(crate) mod transfer_path;

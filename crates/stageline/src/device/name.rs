@@ -10,6 +10,7 @@ use crate::device::cuda_driver::{CudaVersion, OLDEST};
 use crate::device::gpu_api::{GpuApi, GpuSearchError};
 use crate::device::opened;
 use crate::device::remote::{HostName, RemoteError, RemoteName, Token};
+use crate::device::supported;
 use crate::device::test_kernels::try_kernels;
 
 /// The name of a device as on a command line: `cpu`, `cuda:0`, `vulkan:1`, or a device of another host such as
@@ -125,6 +126,12 @@ impl DeviceName {
     /// shown as burn shows it.
     pub fn shown(device: &Device) -> String {
         opened::shown(device)
+    }
+
+    /// Whether a device is a GPU, which compiles and tunes its kernels when they first run: a GPU of this host, or one
+    /// that the server of another host lends.
+    pub fn is_gpu(device: &Device) -> bool {
+        supported::is_gpu(device)
     }
 
     /// Opens the device with a given name, but does not record the name for messages.

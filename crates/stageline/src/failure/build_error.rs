@@ -105,6 +105,38 @@ pub enum BuildError {
         /// compute.
         precision: Precision,
     },
+    /// The device of a stage does not compute with elements of a type that the stage has: the type of one of its
+    /// parameters, or that of the configured precision.
+    #[error(
+        "stage {stage} computes in {dtype}{place}, and its device {device} does not: it computes in {supported}; choose one of these \
+         types, by `.precision(...)` (`--precision`) or by a cast of the parameters, or another device",
+        place = first_in(parameter)
+    )]
+    ElementType {
+        /// The first stage whose device does not compute in one of the stage's types.
+        stage: usize,
+        /// The path, in the stage's module, of the first parameter that has the type or is rounded to it; empty for a
+        /// stage without float parameters.
+        parameter: String,
+        /// The element type in which the device does not compute, such as `bf16`.
+        dtype: String,
+        /// The name of the device that does not compute in a type of its stage.
+        device: String,
+        /// The float types in which the device computes, separated by commas.
+        supported: String,
+    },
+    /// A stage is on a device of another host that was opened without its name, so that its kernels are not known and all
+    /// operations would be computed by burn's own.
+    #[error(
+        "stage {stage} is on {device}, a device of another host whose kernels are not known; open the device by \
+         `DeviceName::open_all`, which asks its server"
+    )]
+    UnknownServer {
+        /// The first stage on a device of another host that was opened without its name.
+        stage: usize,
+        /// The device of another host that was opened without its name, as burn shows it.
+        device: String,
+    },
     /// A data-parallel replica was given more or fewer devices than the pipeline has stages.
     #[error(
         "replica {replica} was given {devices} devices for {stages} stages; give it one a stage, by `.replica([...])`"
@@ -211,6 +243,11 @@ pub enum BuildError {
         /// The error message of the worker's thread pool, whose kernel threads did not start.
         cause: String,
     },
+}
+
+/// Returns the words of an error message that name the first parameter of a type by its path, which may be empty.
+fn first_in(parameter: &str) -> String {
+    if parameter.is_empty() { String::new() } else { format!(" (first in `{parameter}`)") }
 }
 
 impl From<NameError> for BuildError {

@@ -8,7 +8,7 @@ use crate::model::loss_weight::Weight;
 use crate::model::payload::Payload;
 use crate::model::segments::{in_segments, parts};
 use crate::threads::failure::BoxError;
-use stageline_nn::{in_layer, in_layers};
+use stageline_nn::{Operation, in_layer, in_layers};
 
 // The example that must not compile stands beside the same example with matching types, because a stable compiler does
 // not compare error codes. A separate harness for such examples would build burn again.
@@ -107,6 +107,16 @@ pub trait Stage: Module + 'static {
     fn try_forward(&self, input: Self::Input) -> Result<Self::Output, BoxError> {
         Ok(self.forward(input))
     }
+
+    /// Returns the operations of the stage's forward and loss for which [`nn`](crate::nn) has kernels; the list is empty
+    /// by default.
+    ///
+    /// `build` warns of the listed operations that the kernels of the stage's device do not compute. An operation that is
+    /// not listed, and a reason that only tensors show, is found in the first forward. A tuple or a `Vec` of stages lists
+    /// the operations of its stages.
+    fn operations(&self) -> Vec<Operation> {
+        Vec::new()
+    }
 }
 
 /// The last stage of the model, whose output has a loss: a [`Stage`] that also compares its output with targets.
@@ -194,6 +204,18 @@ where
             None => self.iter().try_fold(input, |value, stage| in_layer(|| stage.try_forward(value))),
         })
     }
+
+    fn operations(&self) -> Vec<Operation> {
+        in_order(self.iter().map(S::operations))
+    }
+}
+
+/// Returns the operations of a sequence of layers, each with the path of its layer, from the operations of every layer.
+fn in_order(layers: impl IntoIterator<Item = Vec<Operation>>) -> Vec<Operation> {
+    let of_layer = |(index, operations): (usize, Vec<Operation>)| {
+        operations.into_iter().map(move |operation| operation.in_layer(index))
+    };
+    layers.into_iter().enumerate().flat_map(of_layer).collect()
 }
 
 /// Runs the forward of one stage in a sequence of stages.
@@ -228,6 +250,12 @@ macro_rules! tuple_stage {
                     $(let value = in_layer(|| $next.try_forward(value))?;)*
                     Ok::<_, BoxError>(value)
                 })
+            }
+
+            #[allow(non_snake_case)]
+            fn operations(&self) -> Vec<Operation> {
+                let ($first, $($next),*) = self;
+                in_order([$first.operations(), $($next.operations()),*])
             }
         }
     };

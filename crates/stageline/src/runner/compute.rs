@@ -10,43 +10,26 @@ use burn::optim::GradientsParams;
 use crate::failure::stop::{Stopped, Waits};
 use crate::runner::output::Sink;
 use crate::runner::stage::{Mode, StageRunner, Taped};
+use crate::runner::warnings::{unnamed, warn_of_fallbacks};
 use crate::threads::failure::BoxError;
 use crate::transfer::link::Weighted;
 use crate::update::finite::{Culprit, Origin, Soundness, soundness};
 use crate::update::gradient_sum::{Half, joined};
 use crate::update::norm::SquaredNorms;
 use stageline_nn::autograd::{collect, gather};
-use stageline_nn::{Fallback, Recompute, finding_fallbacks};
+use stageline_nn::{Recompute, finding_fallbacks};
 
 use stageline_nn::params::describe;
 
-/// Warns of the operations in a forward of a stage that are not computed by the kernels of `stageline-nn`: one message
-/// for each operation and reason, with the first layer that has this operation and the number of further layers.
-fn warn_of_fallbacks(found: &[Fallback], stage: usize, replica: usize) {
-    let is_same = |one: &Fallback, other: &Fallback| (one.operation, &one.reason) == (other.operation, &other.reason);
-    for (index, first) in found.iter().enumerate() {
-        if found[..index].iter().any(|earlier| is_same(earlier, first)) {
-            continue;
-        }
-        let Fallback { operation, layer, reason } = first;
-        let place = match found.iter().filter(|other| is_same(other, first)).count() - 1 {
-            _ if layer.is_empty() => format!("stage {stage}"),
-            0 => format!("layer `{layer}` of stage {stage}"),
-            more => format!("layer `{layer}` and {more} more of stage {stage}"),
-        };
-        tracing::warn!(stage, replica, "{operation} in {place} {reason}");
-    }
-}
-
 impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     /// Runs the stage's forward on one micro-batch, and warns in the first one of operations that the kernels for the
-    /// stage's device do not compute.
+    /// stage's device do not compute, unless `build` has named them.
     pub(super) fn forward(&mut self, micro_batch: usize) -> Result<(), BoxError> {
         if std::mem::replace(&mut self.warned.fallbacks, true) {
             return self.run_forward(micro_batch);
         }
         let (ran, found) = finding_fallbacks(|| self.run_forward(micro_batch));
-        warn_of_fallbacks(&found, self.stage, self.replica.index);
+        warn_of_fallbacks(&unnamed(found, &self.warned.named), self.stage, self.replica.index);
         ran
     }
 

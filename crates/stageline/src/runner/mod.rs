@@ -16,6 +16,7 @@
 //!   (`FromPrevious`).
 //! - `output`: the output side of a stage (`Sink`): the next stage (`ToNext`), or the loss, the metrics and the caller
 //!   (`ToCaller`).
+//! - `warnings`: the warnings that a stage has logged (`Warned`), and that of operations without a kernel.
 //! - `slots`: storage for tensors of single micro-batches that wait between two instructions (`Slots`).
 //! - `pass`: the kind and context of a pass over a batch: step number, loss weights, divisor, loss scale.
 
@@ -27,6 +28,7 @@ pub(crate) mod output;
 pub(crate) mod pass;
 mod slots;
 pub(crate) mod stage;
+pub(crate) mod warnings;
 
 use std::any::{Any, type_name};
 

@@ -15,6 +15,7 @@ use crate::runner::input::AnySource;
 use crate::runner::output::{Results, Sink};
 use crate::runner::pass::{Context, Pass};
 use crate::runner::slots::Slots;
+use crate::runner::warnings::Warned;
 use crate::runner::{Conclusion, ErasedModule, Interrupt, Runner};
 use crate::state::layout::StageState;
 use crate::transfer::hand_over::hand_over_module;
@@ -29,6 +30,7 @@ use crate::update::gradient_sum::{GradientSum, Half};
 use crate::update::health::Examination;
 use crate::update::optimizer_step::{Made, Trained};
 use crate::update::parameter_gradient::show;
+use stageline_nn::Fallback;
 
 /// The kind of the pass that a stage is running, with the data that the stage needs in this pass.
 pub(super) enum Mode<M> {
@@ -84,20 +86,6 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
     pub(super) settled: bool,
 }
 
-/// The warnings that a stage has already logged, as flags, so that each is logged once.
-#[derive(Default)]
-pub(super) struct Warned {
-    /// Whether the stage has already logged the warning that it recomputes nothing in its backward although
-    /// recomputation is configured.
-    pub(super) recompute: bool,
-    /// Whether the stage has already checked that its layers can split their backwards (compute weight gradients later
-    /// than input gradients); the check logs a warning if some layers cannot.
-    pub(super) split: bool,
-    /// Whether the stage has already checked that the kernels for its device compute all operations of its forward; the
-    /// check logs a warning for those that they do not compute.
-    pub(super) fallbacks: bool,
-}
-
 /// A live micro-batch on a stage, between its forward and its backward: the input end and the output end of its
 /// autodiff graph, which its backward needs.
 pub(super) struct Taped<R> {
@@ -127,11 +115,14 @@ pub(crate) struct StageSlot {
     /// The number of consecutive micro-batches whose gradients are summed as one group, before the sums of all groups
     /// are added up.
     pub(crate) per_group: usize,
+    /// The operations of the stage that the kernels of its device do not compute, as far as they were known before the
+    /// first forward. A warning has named them.
+    pub(crate) fallbacks: Vec<Fallback>,
 }
 
 impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     pub(crate) fn new(slot: StageSlot, trained: Trained<M>, source: AnySource<K::Input>, sink: K) -> Self {
-        let StageSlot { replica, stage, device, ties, collective, per_group } = slot;
+        let StageSlot { replica, stage, device, ties, collective, per_group, fallbacks } = slot;
         let sums = trained.precision().of_sums();
         Self {
             ties,
@@ -139,7 +130,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
             reductions: 0,
             turns: Arc::default(),
             settled: false,
-            warned: Warned::default(),
+            warned: Warned { named: fallbacks, ..Warned::default() },
             replica,
             stage,
             device,

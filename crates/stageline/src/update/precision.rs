@@ -9,7 +9,7 @@ use burn::tensor::{DType, FloatDType, Tensor};
 
 use crate::model::payload::{Payload, PayloadMapper, SharedInput};
 use stageline_nn::batch_norms;
-use stageline_nn::params::{AnyTensor, is_quantized, map_floats, unify, visit_floats};
+use stageline_nn::params::{AnyTensor, Description, is_quantized, map_floats, unify, visit_floats};
 
 /// The precision in which forwards and backwards compute (Micikevicius et al., 2018, *Mixed Precision Training*,
 /// [arXiv:1710.03740](https://arxiv.org/abs/1710.03740)).
@@ -40,7 +40,7 @@ pub enum Precision {
 impl Precision {
     /// Returns the float type to which this precision of forwards and backwards rounds parameters and inputs; `None` in
     /// full precision.
-    fn rounded(self) -> Option<FloatDType> {
+    pub(crate) fn rounded(self) -> Option<FloatDType> {
         match self {
             Self::Full => None,
             Self::Bf16 => Some(FloatDType::BF16),
@@ -57,7 +57,19 @@ impl Precision {
     /// Returns the rule for copying `module` in this precision of forwards and backwards; `None` in full precision, in
     /// which stages compute with the module itself.
     pub(crate) fn rounding<M: Module>(self, module: &M) -> Option<Rounding> {
-        Some(Rounding { dtype: self.rounded()?, kept: kept(module) })
+        let dtype = self.rounded()?;
+        Some(Rounding { dtype, kept: kept(module, dtype) })
+    }
+
+    /// Returns the float type in which a stage with the tensors `described` computes: the type to which they are rounded,
+    /// or else their common type, and f32 for a stage without float tensors. Returns `None` if they have several types.
+    pub(crate) fn computes_in(self, described: &[Description]) -> Option<DType> {
+        if let Some(rounded) = self.rounded() {
+            return Some(rounded.into());
+        }
+        let mut types = described.iter().filter(|tensor| tensor.dtype.is_float()).map(|tensor| tensor.dtype);
+        let first = types.next().unwrap_or(DType::F32);
+        types.all(|dtype| dtype == first).then_some(first)
     }
 
     /// Rounds the float tensors of a batch's input to this precision of forwards and backwards; leaves them unchanged
@@ -96,33 +108,31 @@ impl Rounding {
 }
 
 /// Returns the ids of the parameters that are not rounded when a module is copied in a lower precision: those of batch
-/// norms, and running states.
-fn kept<M: Module>(module: &M) -> HashSet<ParamId> {
+/// norms, and running states. The parameters are rounded to the type `rounded`.
+fn kept<M: Module>(module: &M, rounded: FloatDType) -> HashSet<ParamId> {
     let mut kept: HashSet<_> = batch_norms(module).into_iter().flat_map(|norm| norm.tensors).collect();
-    // A running state can only be recognised by its sharing: a write to a copy changes the original too. The old values
-    // are written back afterwards.
+    // A running state can only be recognised by its sharing: a write to a copy changes the original too. The written
+    // values have another type, in which every device computes that can train in this precision. The old values are
+    // written back afterwards.
+    let other = |dtype: DType| if dtype == DType::from(rounded) { FloatDType::F32 } else { rounded };
     let mut before: HashMap<ParamId, AnyTensor> = HashMap::new();
     let copy = map_floats(module.clone(), |param| {
         let value = param.value().unranked();
         if param.is_trained() || is_quantized(&value) {
             return None;
         }
-        before.entry(param.id()).or_insert_with(|| AnyTensor::new(value.clone()));
-        Some(AnyTensor::new(value.cast(MARK)))
+        let old = before.entry(param.id()).or_insert_with(|| AnyTensor::new(value.clone()));
+        Some(AnyTensor::new(value.cast(other(old.clone().unranked().dtype()))))
     });
     visit_floats(module, |param| {
-        if param.value().unranked().dtype() == DType::from(MARK) {
+        let dtype = param.value().unranked().dtype();
+        if before.get(&param.id()).is_some_and(|old| old.clone().unranked().dtype() != dtype) {
             kept.insert(param.id());
         }
     });
     drop(map_floats(copy, |param| before.get(&param.id()).cloned()));
     kept
 }
-
-/// The float type f64, by which the running states of a module are recognised: if the untrained tensors of a copy of
-/// the module are cast to f64, the running states, which the copy shares, become f64 in the module too. No parameter is
-/// expected to be f64 before.
-const MARK: FloatDType = FloatDType::F64;
 
 struct RoundInput(FloatDType);
 

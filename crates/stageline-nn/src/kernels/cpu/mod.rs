@@ -47,6 +47,10 @@ impl Kernels for Flex {
         (dtype != DType::F32).then_some(Reason::Type(dtype))
     }
 
+    fn largest_head(_: &Device<Flex>) -> Option<usize> {
+        None
+    }
+
     fn gelu_of(input: &FloatTensor<Flex>, form: GeluForm) -> FloatTensor<Flex> {
         gelu::values(&input.to_contiguous(), form)
     }

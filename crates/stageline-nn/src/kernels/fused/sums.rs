@@ -1,8 +1,9 @@
 //! Sums over many rows or elements, made in two steps so that they use all of a GPU.
 
-use burn::tensor::{FloatDType, Tensor};
+use burn::tensor::Tensor;
 
 use super::{as_given, wide};
+use crate::params::widest_float;
 
 /// Splits the rows of a tensor `[rows, columns]` into groups, `[groups, rows of a group, columns]`, whose sums a GPU
 /// can compute in parallel. The number of groups is the largest power of two that divides the number of rows and does
@@ -32,11 +33,13 @@ pub(crate) fn of_rows(rows: &Tensor<2>) -> Tensor<1> {
     of_groups(wide(in_groups(rows, ROWS)), rows)
 }
 
-/// Returns the sum of the squares of all elements of a tensor, in f64, with shape `[1]`.
+/// Returns the sum of the squares of all elements of a tensor, with shape `[1]`: in f64, or in f32 on a device without
+/// f64.
 pub(crate) fn of_squares(tensor: Tensor<1>) -> Tensor<1> {
+    let wide = widest_float(&tensor.device());
     let groups = in_groups(&tensor.unsqueeze_dim(1), 1024).squeeze_dim::<2>(2);
     // The product with one makes burn's fusion join the first sum with the operations before it.
-    (groups.cast(FloatDType::F64).square().sum_dim(1) * 1.0).sum_dim(0).squeeze_dim(0)
+    (groups.cast(wide).square().sum_dim(1) * 1.0).sum_dim(0).squeeze_dim(0)
 }
 
 #[cfg(test)]

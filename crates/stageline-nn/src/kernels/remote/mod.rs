@@ -26,14 +26,17 @@ use burn::backend::ops::{FloatTensorOps, ModuleOps};
 use burn::backend::tensor::{Device, FloatTensor, IntTensor};
 use burn::backend::{Remote, TensorMetadata};
 use burn::remote::CustomOpClient;
-use burn::tensor::{DType, FloatDType, Shape};
+use burn::tensor::{DType, Shape};
 use burn_ir::{CustomOpIr, ScalarIr, TensorIr};
 
+use crate::engine::Engine;
 use crate::forward::fallback::{Reason, report_fallback};
 use crate::kernels::Kernels;
 use crate::kernels::attention_blocks::{AttentionHeads, weights_of_a_head};
+use crate::kernels::declared;
 use crate::kernels::products::{Products, added_up};
 use crate::kernels::variants::{GeluForm, Norm, Normalisation};
+use crate::params::widest_float;
 use served_kernels::kernels_of;
 
 /// The names by which a client requests this crate's operations from a server on another host.
@@ -226,6 +229,13 @@ impl Kernels for Remote {
         (!is_taken).then_some(Reason::Type(dtype))
     }
 
+    fn largest_head(device: &Device<Remote>) -> Option<usize> {
+        match kernels_of(device)? {
+            ServedKernels::Gpu { largest_head } => Some(largest_head),
+            ServedKernels::Cpu => None,
+        }
+    }
+
     fn gelu_of(input: &Float, form: GeluForm) -> Float {
         let scalars = vec![ScalarIr::UInt(form as u64)];
         let [output] = ask(&input.device(), name::GELU, vec![ir(input)], scalars, [like(input)]);
@@ -287,7 +297,7 @@ impl Kernels for Remote {
                 (output, Attended { kept, starts: starts.cloned() })
             }
             Some(ServedKernels::Gpu { largest_head: largest }) => {
-                report_fallback("causal attention", || Reason::LargeHead { size, largest });
+                report_fallback(declared::name::CAUSAL_ATTENTION, || Reason::LargeHead { size, largest });
                 let [parts, weights, shares] = stored(input, heads);
                 let outputs = [output, parts, weights, shares];
                 let kept = ask(&device, name::CAUSAL_ATTENTION, inputs, scalars(heads), outputs);
@@ -329,11 +339,12 @@ impl Kernels for Remote {
     }
 
     fn sum_of_squares(tensor: &Float) -> Float {
+        let dtype = widest_float(&Self::of_plain::<1>(tensor.clone()).device());
         if kernels_of(&tensor.device()).is_none() {
-            let wide = Self::float_cast(tensor.clone(), FloatDType::F64);
+            let wide = Self::float_cast(tensor.clone(), dtype);
             return Self::float_sum(Self::float_mul(wide.clone(), wide));
         }
-        let sum = (Shape::new([1]), DType::F64);
+        let sum = (Shape::new([1]), DType::from(dtype));
         let [sum] = ask(&tensor.device(), name::SUM_OF_SQUARES, vec![ir(tensor)], Vec::new(), [sum]);
         sum
     }

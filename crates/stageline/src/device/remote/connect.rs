@@ -11,7 +11,9 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 use burn::remote::{ConnectError, IrohHost, IrohRelays, RemoteHost};
-use burn::tensor::Device;
+use burn::tensor::{DType, Device};
+use stageline_nn::kernels::remote::ServedKernels;
+use stageline_nn::params::is_remote;
 
 use super::connected::{self, Connected, Lane};
 use super::error::RemoteError;
@@ -145,6 +147,25 @@ pub(super) fn open_new_session(connected: &Connected, question: &str) -> Result<
     static OPENED: AtomicUsize = AtomicUsize::new(0);
     let number = OPENED.fetch_add(1, Ordering::Relaxed);
     open(&connected.name, connected.token.as_ref(), &format!("{question} {number}"))
+}
+
+/// Asks the server of a device of another host whether the device computes with elements of the type `dtype`. Returns
+/// `None` for a device of this host, and for one that was not opened by its name.
+pub(crate) fn computes_in(device: &Device, dtype: DType) -> Option<Result<bool, RemoteError>> {
+    let connected = connected::find(device)?;
+    let device = device.clone();
+    // burn waits for the answer without a time limit, and panics if the connection breaks.
+    Some(Opening::start(&connected.name, move || Ok(device.supports_dtype(dtype))).finish())
+}
+
+/// Whether a device belongs to another host, but was not opened by its name.
+pub(crate) fn is_unknown(device: &Device) -> bool {
+    is_remote(device) && connected::find(device).is_none()
+}
+
+/// Whether a device is a GPU that the server of another host lends.
+pub(crate) fn is_lent_gpu(device: &Device) -> bool {
+    connected::find(device).is_some_and(|connected| matches!(connected.kernels, ServedKernels::Gpu { .. }))
 }
 
 /// Returns burn's description of the host in a device's name (`RemoteHost`). The error says which part of the name is

@@ -1,0 +1,158 @@
+//! Operations as a layer declares them ([`Operation`]), so that it is known before a forward which of them the kernels of
+//! a device do not compute.
+
+use burn::tensor::{DType, Device};
+
+use crate::forward::fallback::Fallback;
+#[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
+use crate::kernels::interface::obstacle;
+
+/// The names of operations in messages.
+pub mod name {
+    pub const CAUSAL_ATTENTION: &str = "causal attention";
+    pub const CROSS_ENTROPY: &str = "cross-entropy";
+    pub const GELU: &str = "GELU";
+    pub const LAYER_NORM: &str = "layer normalisation";
+    pub const RMS_NORM: &str = "RMS normalisation";
+    pub const ROTARY: &str = "rotary embedding";
+    pub const SWIGLU: &str = "SwiGLU";
+}
+
+/// An operation of a layer for which this crate has kernels. A layer lists its operations, and
+/// [`fallback`](Self::fallback) then says without a forward whether the kernels of a device compute them.
+///
+/// ```
+/// use burn::tensor::{DType, Device};
+/// use stageline_nn::Operation;
+///
+/// let attention = Operation::causal_attention(64);
+/// assert!(attention.fallback(&Device::flex(), DType::F32).is_none());
+/// assert!(attention.fallback(&Device::flex(), DType::BF16).is_some());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operation {
+    name: &'static str,
+    /// The number of elements of an attention head; `None` for operations other than attention.
+    head_size: Option<usize>,
+    /// The path of the layer in its stage, such as `1.3`; empty for a layer that is not in a sequence.
+    layer: String,
+}
+
+impl Operation {
+    const fn named(name: &'static str) -> Self {
+        Self { name, head_size: None, layer: String::new() }
+    }
+
+    /// Returns the operation of [`gelu`](crate::gelu()) and [`gelu_tanh`](crate::gelu_tanh).
+    pub const fn gelu() -> Self {
+        Self::named(name::GELU)
+    }
+
+    /// Returns the operation of [`swiglu`](crate::swiglu()).
+    pub const fn swiglu() -> Self {
+        Self::named(name::SWIGLU)
+    }
+
+    /// Returns the operation of [`LayerNorm`](crate::LayerNorm).
+    pub const fn layer_norm() -> Self {
+        Self::named(name::LAYER_NORM)
+    }
+
+    /// Returns the operation of [`RmsNorm`](crate::RmsNorm).
+    pub const fn rms_norm() -> Self {
+        Self::named(name::RMS_NORM)
+    }
+
+    /// Returns the operation of [`rotated`](crate::rotated).
+    pub const fn rotary_embedding() -> Self {
+        Self::named(name::ROTARY)
+    }
+
+    /// Returns the operation of [`causal_attention`](crate::causal_attention()) for heads of `head_size` elements.
+    pub const fn causal_attention(head_size: usize) -> Self {
+        Self { head_size: Some(head_size), ..Self::named(name::CAUSAL_ATTENTION) }
+    }
+
+    /// Returns the operation of [`cross_entropy`](crate::cross_entropy()).
+    pub const fn cross_entropy() -> Self {
+        Self::named(name::CROSS_ENTROPY)
+    }
+
+    /// Returns the operation as one of the layer with the number `index`, counted from 0, in a sequence of layers.
+    #[must_use]
+    pub fn in_layer(self, index: usize) -> Self {
+        let layer = if self.layer.is_empty() { index.to_string() } else { format!("{index}.{}", self.layer) };
+        Self { layer, ..self }
+    }
+
+    /// Returns the operation with the reason why the kernels of a device do not compute it for elements of the type
+    /// `dtype`; `None` if they do, or if this crate was built without the device's backend.
+    ///
+    /// The tensors of a forward can give further reasons, such as tensors of several types.
+    pub fn fallback(&self, device: &Device, dtype: DType) -> Option<Fallback> {
+        let dtype = match dtype {
+            // The loss casts such logits to f32.
+            DType::BF16 | DType::F16 if self.name == name::CROSS_ENTROPY => DType::F32,
+            _ => dtype,
+        };
+        let reason = obstacle(device, dtype, self.head_size)?;
+        Some(Fallback { operation: self.name, layer: self.layer.clone(), reason })
+    }
+}
+
+#[cfg(not(any(feature = "flex", feature = "gpu", feature = "remote")))]
+fn obstacle(_: &Device, _: DType, _: Option<usize>) -> Option<crate::forward::fallback::Reason> {
+    None
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use burn::module::Param;
+    use burn::nn::{LayerNormConfig, RmsNormConfig};
+    use burn::tensor::{FloatDType, Int, Tensor};
+
+    use super::*;
+    use crate::{
+        LayerNorm, RmsNorm, RotaryAngles, causal_attention, cross_entropy, finding_fallbacks, gelu, rotated, swiglu,
+    };
+
+    fn all() -> [Operation; 7] {
+        [
+            Operation::gelu(),
+            Operation::swiglu(),
+            Operation::layer_norm(),
+            Operation::rms_norm(),
+            Operation::rotary_embedding(),
+            Operation::causal_attention(4),
+            Operation::cross_entropy(),
+        ]
+    }
+
+    /// Compares the fallbacks of declared operations with those that a forward notes, in f64, which no kernel takes.
+    #[test]
+    fn declared_operations_fall_back_as_in_a_forward() {
+        let device = Device::flex();
+        let ones = || Tensor::<3>::ones([1, 4, 12], &device).cast(FloatDType::F64);
+        let scale = || Param::from_tensor(Tensor::<1>::ones([12], &device).cast(FloatDType::F64));
+        let mut layer_norm = LayerNorm::init(&LayerNormConfig::new(12).with_bias(false), &device);
+        let mut rms_norm = RmsNorm::init(&RmsNormConfig::new(12), &device);
+        (layer_norm.gamma, rms_norm.gamma) = (scale(), scale());
+        let (_, noted) = finding_fallbacks(|| {
+            let hidden = rms_norm.forward(layer_norm.forward(swiglu(gelu(ones()), ones())));
+            let attended = causal_attention(rotated(hidden, &RotaryAngles::with_base(100.0, 4), 0), 1);
+            cross_entropy(attended.reshape([4, 4]), Tensor::<1, Int>::zeros([4], &device))
+        });
+        let declared = all().map(|operation| operation.fallback(&device, DType::F64).unwrap());
+        assert_eq!(noted, declared);
+        assert!(all().iter().all(|operation| operation.fallback(&device.clone().autodiff(), DType::F32).is_none()));
+        let in_bf16: Vec<_> = all().iter().filter_map(|operation| operation.fallback(&device, DType::BF16)).collect();
+        assert_eq!(in_bf16.len(), 6, "the loss casts its logits to f32: {in_bf16:?}");
+    }
+
+    #[test]
+    fn an_operation_has_the_path_of_its_layer() {
+        let operation = Operation::gelu().in_layer(3).in_layer(1);
+        assert_eq!(operation.fallback(&Device::flex(), DType::F64).unwrap().layer, "1.3");
+    }
+}

@@ -1,0 +1,133 @@
+//! Checks that the device of every stage computes in the stage's types, and that its kernels are known.
+
+use burn::tensor::{DType, Device};
+use stageline_nn::params::Description;
+
+use crate::build::builder::PipelineBuilder;
+use crate::device::opened::shown;
+use crate::device::remote::RemoteError;
+use crate::device::supported::{computes_in, has_unknown_kernels};
+use crate::failure::build_error::BuildError;
+use crate::model::payload::Payload;
+use crate::update::precision::Precision;
+
+impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target> {
+    /// Checks the devices of all stages: `devices` has them by replica.
+    ///
+    /// # Errors
+    /// Returns an error for the first device of another host whose kernels are not known, and for the first device that
+    /// does not compute in a type of its stage.
+    pub(super) fn validate_devices(&self, devices: &[Vec<Device>]) -> Result<(), BuildError> {
+        for (stage, device) in devices.iter().flat_map(|devices| devices.iter().enumerate()) {
+            if has_unknown_kernels(device) {
+                return Err(BuildError::UnknownServer { stage, device: shown(device) });
+            }
+        }
+        validate_types(&self.stages.owners.tensors, self.precision, devices, computes_in)
+    }
+}
+
+/// Checks that devices compute in the types of their stages. `described` has the tensors of each stage, `devices` the
+/// devices by replica and stage, and `computes_in` says whether a device computes in a type.
+fn validate_types(
+    described: &[Vec<Description>],
+    precision: Precision,
+    devices: &[Vec<Device>],
+    computes_in: impl Fn(&Device, DType) -> Result<bool, RemoteError>,
+) -> Result<(), BuildError> {
+    // Another host is asked once for each device and type.
+    let mut supported: Vec<(&Device, DType)> = Vec::new();
+    for (stage, device) in devices.iter().flat_map(|devices| devices.iter().enumerate()) {
+        for (dtype, parameter) in types(&described[stage], precision) {
+            // Every device computes in f32.
+            if dtype == DType::F32 || supported.contains(&(device, dtype)) {
+                continue;
+            }
+            if !computes_in(device, dtype).map_err(BuildError::Host)? {
+                let all = [DType::F32, DType::F16, DType::BF16, DType::F64].into_iter();
+                let others = all.filter(|dtype| computes_in(device, *dtype).unwrap_or(false)).map(shown_type);
+                let supported = others.collect::<Vec<_>>().join(", ");
+                let (parameter, dtype, device) = (parameter.to_owned(), shown_type(dtype), shown(device));
+                return Err(BuildError::ElementType { stage, parameter, dtype, device, supported });
+            }
+            supported.push((device, dtype));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the float types in which a stage computes, each with the path of the first parameter that has this type or is
+/// rounded to it. The path is empty for a stage without float parameters.
+fn types(described: &[Description], precision: Precision) -> Vec<(DType, &str)> {
+    let floats = || described.iter().filter(|tensor| tensor.dtype.is_float());
+    let own = floats().map(|tensor| (tensor.dtype, tensor.path.as_str()));
+    let first = floats().next().map_or("", |tensor| tensor.path.as_str());
+    let rounded = precision.rounded().map(|dtype| (DType::from(dtype), first));
+    let mut types: Vec<(DType, &str)> = Vec::new();
+    for (dtype, path) in own.chain(rounded) {
+        if types.iter().all(|(known, _)| *known != dtype) {
+            types.push((dtype, path));
+        }
+    }
+    types
+}
+
+/// Returns the name of a type in messages, such as `bf16`.
+fn shown_type(dtype: DType) -> String {
+    format!("{dtype:?}").to_lowercase()
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use burn::module::ParamId;
+
+    use super::*;
+
+    fn described(path: &str, dtype: DType) -> Description {
+        Description { id: ParamId::new(), path: path.to_owned(), dtype, shape: vec![2], trained: true }
+    }
+
+    /// Checks two stages, of which the second has a frozen f64 parameter, on devices that compute in the types `of`.
+    fn validated(precision: Precision, of: &[DType]) -> Result<(), BuildError> {
+        let stages =
+            [vec![described("0.weight", DType::F32)], vec![described("a", DType::F32), described("b", DType::F64)]];
+        let devices = vec![vec![Device::flex(), Device::flex()]];
+        validate_types(&stages, precision, &devices, |_, dtype| Ok(of.contains(&dtype)))
+    }
+
+    #[test]
+    fn a_type_that_a_device_lacks_is_an_error_with_the_layer_and_the_types_that_it_has() {
+        let message = |precision, of: &[DType]| validated(precision, of).unwrap_err().to_string();
+        let said = message(Precision::Bf16, &[DType::F32, DType::F16]);
+        assert!(
+            said.starts_with("stage 0 computes in bf16 (first in `0.weight`), and its device cpu does not"),
+            "{said}"
+        );
+        assert!(said.contains("it computes in f32, f16") && said.contains("`.precision(...)`"), "{said}");
+        let said = message(Precision::Full, &[DType::F32]);
+        assert!(said.starts_with("stage 1 computes in f64 (first in `b`)"), "{said}");
+        assert!(validated(Precision::Bf16, &[DType::F32, DType::F64, DType::BF16]).is_ok());
+    }
+
+    #[test]
+    fn a_stage_without_parameters_is_checked_in_its_precision() {
+        let devices = [vec![Device::flex()]];
+        let lacks_all = validate_types(&[Vec::new()], Precision::F16, &devices, |_, _| Ok(false)).unwrap_err();
+        assert!(lacks_all.to_string().starts_with("stage 0 computes in f16, and its device cpu"), "{lacks_all}");
+        assert!(validate_types(&[Vec::new()], Precision::Full, &devices, |_, _| Ok(false)).is_ok());
+    }
+
+    #[test]
+    fn a_host_is_asked_once_for_a_device_and_type() {
+        let asked = std::cell::Cell::new(0);
+        let stages = [vec![described("a", DType::F32)], vec![described("b", DType::F32)]];
+        let devices = vec![vec![Device::flex(); 2]; 2];
+        let computes_in = |_: &Device, _| {
+            asked.set(asked.get() + 1);
+            Ok(true)
+        };
+        validate_types(&stages, Precision::Bf16, &devices, computes_in).unwrap();
+        assert_eq!(asked.get(), 1);
+    }
+}

@@ -1,0 +1,37 @@
+//! What a device supports: the element types in which it computes, and whether this program knows its kernels.
+
+use burn::tensor::{DType, Device};
+
+use crate::device::location::is_gpu as is_gpu_of_this_host;
+use crate::device::remote::RemoteError;
+
+/// Whether a device computes with elements of the type `dtype`: stores them, converts them, and has arithmetic for them.
+///
+/// # Errors
+/// Returns [`RemoteError`] if a device of another host does not answer.
+pub(crate) fn computes_in(device: &Device, dtype: DType) -> Result<bool, RemoteError> {
+    #[cfg(feature = "remote")]
+    if let Some(answer) = crate::device::remote::connect::computes_in(device, dtype) {
+        return answer;
+    }
+    Ok(device.supports_dtype(dtype))
+}
+
+/// Whether a device belongs to another host and was opened without its name, so that this program has not asked the
+/// device's server for its kernels.
+#[cfg_attr(not(feature = "remote"), allow(unused_variables))]
+pub(crate) fn has_unknown_kernels(device: &Device) -> bool {
+    #[cfg(feature = "remote")]
+    return crate::device::remote::connect::is_unknown(device);
+    #[cfg(not(feature = "remote"))]
+    false
+}
+
+/// Whether a device is a GPU of this host, or one that the server of another host lends.
+pub(crate) fn is_gpu(device: &Device) -> bool {
+    #[cfg(feature = "remote")]
+    if crate::device::remote::connect::is_lent_gpu(device) {
+        return true;
+    }
+    is_gpu_of_this_host(device)
+}
