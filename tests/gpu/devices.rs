@@ -103,7 +103,7 @@ fn missing_devices_are_named_with_what_they_need() {
 }
 
 /// Tests the lines at the start of a training run with one stage on the CPU and one on a GPU: the compilation of
-/// kernels, the memory of the GPU, the measured speeds, and the path of tensors.
+/// kernels, the memory of the GPU, the measured speeds, the path of tensors, and the memory that the first step reserves.
 #[test]
 fn the_start_of_a_run_tells_what_it_does_with_the_device() {
     let device = gpu_name();
@@ -120,6 +120,9 @@ fn the_start_of_a_run_tells_what_it_does_with_the_device() {
     }
     let path = format!("tensors are copied between the host's memory and a GPU: cpu and {device}");
     assert!(logged.contains(&path), "{logged}");
+    let (_, reserved) = logged.split_once(&format!("{device}: ")).unwrap_or_else(|| panic!("{logged}"));
+    let compared = ["MB reserved after the first step, ", " times the estimate of ", " MB in use"];
+    assert!(compared.iter().all(|words| reserved.contains(words)), "{logged}");
 }
 
 /// Tests that the start of a run with two replicas of one stage, on the CPU and on a GPU, names the path of their gradient

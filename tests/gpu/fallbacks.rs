@@ -1,16 +1,17 @@
-//! Tests that an operation which a GPU's kernels do not compute is named with its layer and the reason.
+//! Tests that an operation which a GPU's kernels do not compute is named with its layer and the reason, and that a type in
+//! which a GPU does not compute is refused.
 
 use burn::module::Module;
 use burn::nn::LinearConfig;
 use burn::optim::AdamWConfig;
-use burn::tensor::{Device, Tensor};
-use stageline::nn::{Linear, causal_attention};
+use burn::tensor::{Device, FloatDType, Tensor};
+use stageline::nn::{Linear, Operation, causal_attention};
 use stageline::schedule::OneFOneB;
-use stageline::{Batch, Pipeline, Stage, StageConfig};
-use stageline_workspace::mlp::Mlp;
+use stageline::{Batch, Pipeline, PipelineBuilder, Precision, Recompute, Stage, StageConfig};
+use stageline_workspace::mlp::{Mlp, Target};
 
 use crate::counters::{keep_warnings, warnings};
-use crate::open;
+use crate::{builder, gpu_name, open};
 
 const WIDTH: usize = 8;
 
@@ -19,13 +20,15 @@ const WIDTH: usize = 8;
 struct Attending {
     query_key_value: Linear,
     output: Linear,
+    /// Whether the layer lists its operations, so that they are checked before the first forward.
+    lists: bool,
 }
 
 impl Attending {
-    fn new(size: usize) -> Self {
+    fn new(size: usize, lists: bool) -> Self {
         let device = Device::flex().autodiff();
         let linear = |from, to| LinearConfig::new(from, to).init(&device).into();
-        Self { query_key_value: linear(WIDTH, 3 * size), output: linear(size, WIDTH) }
+        Self { query_key_value: linear(WIDTH, 3 * size), output: linear(size, WIDTH), lists }
     }
 }
 
@@ -40,33 +43,66 @@ impl Stage for Attending {
         let size = attended.dims()[2];
         self.output.forward(attended.reshape([length, size]))
     }
+
+    fn operations(&self) -> Vec<Operation> {
+        let [size, _] = self.output.weight.shape().dims();
+        if self.lists { vec![Operation::causal_attention(size)] } else { Vec::new() }
+    }
 }
 
-/// Trains one step of a layer, attention with a head of `size` elements and a layer with the loss, all in one stage, and
-/// returns the loss.
-fn trained(device: &Device, size: usize) -> f64 {
+/// Returns the builder of a pipeline of one stage: a layer, attention with a head of `size` elements and a layer with the
+/// loss.
+fn attending(device: &Device, size: usize, lists: bool) -> PipelineBuilder<Tensor<2>, Tensor<2>, Target> {
     let Mlp { mut layers, error } = Mlp::new(1, WIDTH, 3);
     let config = StageConfig::new(device.clone(), AdamWConfig::new().init(), 0.01);
     // The parameters of attention must not depend on the device.
-    let attending = stageline::seeded(&Device::flex().autodiff(), 5, || Attending::new(size));
+    let attending = stageline::seeded(&Device::flex().autodiff(), 5, || Attending::new(size, lists));
     let chain = Pipeline::builder().loss((layers.pop().unwrap(), attending, error), config);
-    let mut pipeline = chain.schedule(OneFOneB).micro_batches(2).build().unwrap();
+    chain.schedule(OneFOneB).micro_batches(2)
+}
+
+/// Trains one step of a built pipeline, and returns the loss.
+fn stepped(mut pipeline: Pipeline<Tensor<2>, Tensor<2>, Target>) -> f64 {
     let (input, target) = Mlp::batch(32, WIDTH, false, 4);
     pipeline.step(Batch::new(input, target)).unwrap().loss
 }
 
+/// Tests that attention with heads for which the device stores scores is named once with its layer: by `build` if the
+/// layer lists its operations, and in the first forward if it does not.
 #[test]
 fn attention_with_large_heads_is_named_with_its_layer() {
     keep_warnings();
     let device = open("gpu").remove(0);
     let largest = "the most for which this device stores none";
-    trained(&device, 64);
+    stepped(attending(&device, 64, true).build().unwrap());
     assert!(!warnings().contains(largest), "{}", warnings());
-    let found = trained(&device, 264);
-    let said = warnings();
-    let expected = "causal attention in layer `1` of stage 0 stores its scores, whose memory grows with the square of the length: \
-                    heads of 264 elements are larger than ";
-    assert!(said.contains(expected) && said.contains(largest), "{said}");
-    let expected = trained(&Device::flex(), 264);
-    assert!((found - expected).abs() < 1e-4, "{found}, on the CPU {expected}");
+    for (size, lists) in [(264, false), (272, true)] {
+        let expected = format!(
+            "causal attention in layer `1` of stage 0 stores its scores, whose memory grows with the square of the length: \
+             heads of {size} elements are larger than "
+        );
+        let times = || warnings().matches(&expected).count();
+        let pipeline = attending(&device, size, lists).build().unwrap();
+        assert_eq!(times(), usize::from(lists), "{}", warnings());
+        let found = stepped(pipeline);
+        assert_eq!(times(), 1, "{}", warnings());
+        assert!(warnings().contains(largest), "{}", warnings());
+        let expected = stepped(attending(&Device::flex(), size, lists).build().unwrap());
+        assert!((found - expected).abs() < 1e-4, "{found}, on the CPU {expected}");
+    }
+}
+
+/// Tests that `build` refuses bf16 on a device that does not compute in it, such as every device of WebGPU, and names the
+/// stage, its first layer, the device and the types that it has.
+#[test]
+fn a_precision_that_the_device_lacks_is_refused() {
+    let has_bf16 = open("gpu").remove(0).supports_dtype(FloatDType::BF16);
+    assert!(!has_bf16 || !gpu_name().starts_with("wgpu"));
+    let built = builder("cpu,gpu", 2, OneFOneB, Recompute::Nothing).precision(Precision::Bf16).build();
+    assert_eq!(built.is_ok(), has_bf16);
+    if let Err(refused) = built {
+        let said = refused.to_string();
+        assert!(said.starts_with("stage 1 computes in bf16 (first in `"), "{said}");
+        assert!(said.contains(&format!("and its device {} does not: it computes in f32", gpu_name())), "{said}");
+    }
 }

@@ -10,7 +10,7 @@
 //! - `memory`: the memory in use, the reserved memory and the process do not grow over many steps.
 //! - `optimizer_state`: optimizer states on the host are not in the device's memory, and change no bits.
 //! - `attention`: attention by the FlashAttention kernels, which store no scores, is compared with f64.
-//! - `fallbacks`: operations that the device's kernels do not compute are named.
+//! - `fallbacks`: operations that the device's kernels do not compute are named, and types that it lacks are refused.
 //! - `served`: a device that a server lends trains as the same device here.
 //! - `devices`: `stageline devices`, missing and broken drivers, and what the start of a run says about devices.
 

@@ -37,12 +37,11 @@ impl Drop for Server {
     }
 }
 
-/// Trains the GPT example for a few steps with the given flags. Returns the losses, and what the program printed on
-/// stderr.
+/// Trains the GPT example for a few steps with the given flags. Returns the losses, and what the program printed.
 fn trained(flags: &str) -> (Vec<f64>, String) {
     let place = Place::new();
     let output = place.run(&format!("--steps 4 --log @log {flags}"));
-    let said = place.shown(&output);
+    let said = place.shown(&output) + &String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{flags}: {said}");
     let log = std::fs::read_to_string(place.path("log")).unwrap();
     let lines = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -50,8 +49,8 @@ fn trained(flags: &str) -> (Vec<f64>, String) {
 }
 
 /// Tests trainings whose stages are on a lent GPU: they have the losses of the same GPU here, with whole and split
-/// backwards, with recomputation, and with heads too large for the FlashAttention kernels. The start names the kernels,
-/// and every layer uses the kernels, and splits its backward if the schedule does.
+/// backwards, with recomputation, and with heads too large for the FlashAttention kernels. The start names the kernels
+/// and says that they are compiled, every layer uses the kernels, and splits its backward if the schedule does.
 #[test]
 fn a_lent_gpu_trains_by_the_kernels_of_a_gpu() {
     let server = Server::start();
@@ -61,6 +60,8 @@ fn a_lent_gpu_trains_by_the_kernels_of_a_gpu() {
         assert_near(&found, &expected, flags);
         let kernels = format!("`{}` computes by Stageline's kernels for GPUs, in f32, bf16 and f16", server.device);
         assert!(said.contains(&kernels), "{said}");
+        let compiling = format!("compiling and tuning kernels for {} ...\n", server.device);
+        assert!(said.contains(&compiling) && said.contains("the kernels are ready after "), "{said}");
         for fallback in ["burn's own operations", "is not split"] {
             assert!(!said.contains(fallback), "{flags}: {said}");
         }

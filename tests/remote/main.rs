@@ -12,9 +12,13 @@ use std::time::Duration;
 
 use burn::backend::Flex;
 use burn::backend::ops::FloatTensorOps;
+use burn::optim::SgdConfig;
+use burn::remote::RemoteHost;
 use burn::server::{RemoteServer, WebSocketTransport};
 use burn::tensor::{Device, TensorData};
 use serde_json::Value;
+use stageline::{BuildError, Pipeline, StageConfig};
+use stageline_workspace::mlp::Mlp;
 use stageline_workspace::{programs, runs};
 
 use crate::programs::program;
@@ -149,7 +153,7 @@ fn the_start_names_the_kernels_and_the_paths_of_other_hosts() {
     let lent = format!("{}/0", server.host);
     let said = |flags: &str| {
         let output = place.run(&format!("--steps 1 {token} --device cpu,{lent} {flags}"));
-        let said = place.shown(&output);
+        let said = place.shown(&output) + &String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{flags}: {said}");
         assert!(said.contains(&format!("`{lent}` computes by Stageline's kernels for CPUs, in f32")), "{said}");
         said
@@ -158,6 +162,7 @@ fn the_start_names_the_kernels_and_the_paths_of_other_hosts() {
     let stages = said("--stages 2");
     assert!(stages.contains(&format!("tensors go over the network without a detour: cpu and {lent}")), "{stages}");
     assert!(!stages.contains("gradient sums") && !stages.contains(fell_back), "{stages}");
+    assert!(!stages.contains("compiling and tuning kernels"), "a lent CPU compiles none: {stages}");
     let replicas = said("--stages 1 --replicas 2");
     let path = format!("gradient sums of replicas go over the network without a detour: cpu and {lent}");
     assert!(replicas.contains(&path) && !replicas.contains("tensors go"), "{replicas}");
@@ -307,6 +312,16 @@ fn servers_of_other_versions_are_refused_by_name() {
     assert!(said.contains(&expected), "{said}");
     let expected = format!("`{silent}/0` is served by something else than `stageline serve`");
     assert!(said.contains(&expected), "{said}");
+}
+
+/// Tests that a stage on a device of another host that was opened without its name is refused before anything runs.
+#[test]
+fn a_device_that_was_opened_without_its_name_is_refused() {
+    let host = RemoteHost::websocket(&other_server(None));
+    let config = StageConfig::new(Device::remote_options(&host).init().unwrap(), SgdConfig::new().init(), 0.1);
+    let refused = Pipeline::builder().loss(Mlp::new(0, 4, 1).error, config).build().err().unwrap();
+    assert!(matches!(refused, BuildError::UnknownServer { stage: 0, .. }), "{refused}");
+    assert!(refused.to_string().contains("`DeviceName::open_all`"), "{refused}");
 }
 
 /// Tests a device server that is restarted at once with the same key and port: the training ends with the error of a

@@ -7,7 +7,7 @@ use burn::module::{Initializer, Module, Param};
 use burn::nn::{EmbeddingConfig, LayerNormConfig, LinearConfig};
 use burn::tensor::{Device, Int, Tensor};
 use stageline::nn::{
-    Embedding, LayerNorm, Linear, block, causal_attention, cross_entropy, feed_forward, gelu, selective,
+    Embedding, LayerNorm, Linear, Operation, block, causal_attention, cross_entropy, feed_forward, gelu, selective,
 };
 use stageline::{Costs, LossStage, Row, Stage, Weight};
 
@@ -179,6 +179,11 @@ impl Stage for Block {
     fn forward(&self, input: Tensor<3>) -> Tensor<3> {
         block(self, input, Self::compute)
     }
+
+    fn operations(&self) -> Vec<Operation> {
+        let head = self.attention.output.weight.shape()[0] / self.attention.heads;
+        vec![Operation::layer_norm(), Operation::causal_attention(head), Operation::gelu()]
+    }
 }
 
 impl Block {
@@ -212,6 +217,10 @@ impl Stage for Head {
     fn forward(&self, input: Tensor<3>) -> Logits {
         let [batch, length, _] = input.dims();
         self.logits.forward(self.norm.forward(rows(input))).reshape([batch, length, VOCABULARY])
+    }
+
+    fn operations(&self) -> Vec<Operation> {
+        vec![Operation::layer_norm(), Operation::cross_entropy()]
     }
 }
 

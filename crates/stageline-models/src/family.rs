@@ -4,7 +4,7 @@
 use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor};
 use serde_json::Value;
-use stageline::nn::{Embedding, RotaryAngles};
+use stageline::nn::{Embedding, Operation, RotaryAngles};
 use stageline::{LossStage, SharedInput, Stage, Weight};
 
 use crate::cache::KeyValueCache;
@@ -202,6 +202,13 @@ impl Stage for Block {
         };
         (output, starts)
     }
+
+    fn operations(&self) -> Vec<Operation> {
+        match self {
+            Self::Gpt2(block) => block.operations(),
+            Self::Llama(block) => block.operations(),
+        }
+    }
 }
 
 impl Stage for Head {
@@ -214,6 +221,14 @@ impl Stage for Head {
             Self::Gpt2(Gpt2Head { norm, output }) => head::logits(output, norm.forward(input), dims),
             Self::Llama(LlamaHead { norm, output }) => head::logits(output, norm.forward(input), dims),
         }
+    }
+
+    fn operations(&self) -> Vec<Operation> {
+        let norm = match self {
+            Self::Gpt2(_) => Operation::layer_norm(),
+            Self::Llama(_) => Operation::rms_norm(),
+        };
+        vec![norm, Operation::cross_entropy()]
     }
 }
 

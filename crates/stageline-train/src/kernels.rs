@@ -1,5 +1,5 @@
-//! Tells the user that GPUs compile and tune kernels before the first step ([`Compiling`]), and how much of their
-//! memory is in use afterwards.
+//! Tells the user that GPUs compile and tune kernels before the first step ([`Compiling`]), how much of their memory is in
+//! use afterwards, and how much the first step has reserved ([`after_the_first_step`]).
 
 use std::time::Instant;
 
@@ -14,9 +14,10 @@ pub struct Compiling {
 }
 
 impl Compiling {
-    /// Prints that the GPUs among `devices` begin to compile and tune kernels; prints nothing if there are no GPUs.
+    /// Prints that the GPUs among `devices`, of this host and of others, begin to compile and tune kernels; prints nothing
+    /// if there are no GPUs.
     pub fn begin(devices: &[Device]) -> Self {
-        let gpus = gpus(devices);
+        let gpus = each_once(devices, DeviceName::is_gpu);
         if !gpus.is_empty() {
             let names: Vec<_> = gpus.iter().map(DeviceName::shown).collect();
             println!("compiling and tuning kernels for {} ...", names.join(", "));
@@ -24,8 +25,8 @@ impl Compiling {
         Self { gpus, began: Instant::now() }
     }
 
-    /// Prints how long GPUs took to compile and tune kernels, and the memory of every GPU afterwards; prints nothing if
-    /// there are no GPUs.
+    /// Prints how long GPUs took to compile and tune kernels, and the memory of every GPU of this host afterwards; prints
+    /// nothing if there are no GPUs.
     pub fn end(self) {
         if self.gpus.is_empty() {
             return;
@@ -41,13 +42,35 @@ impl Compiling {
 
 /// Returns the GPUs of this host among `devices`, each once.
 pub fn gpus(devices: &[Device]) -> Vec<Device> {
-    let mut gpus: Vec<Device> = Vec::new();
+    each_once(devices, |device| DeviceMemory::of(device).is_some())
+}
+
+/// Returns the devices for which `is_one` returns true, each once.
+fn each_once(devices: &[Device], is_one: impl Fn(&Device) -> bool) -> Vec<Device> {
+    let mut found: Vec<Device> = Vec::new();
     for device in devices {
-        if !gpus.contains(device) && DeviceMemory::of(device).is_some() {
-            gpus.push(device.clone());
+        if !found.contains(device) && is_one(device) {
+            found.push(device.clone());
         }
     }
-    gpus
+    found
+}
+
+/// Logs for every GPU of this host how much memory the first step of a run has reserved, beside the estimate of the
+/// memory in use. `estimated` has the estimate of each device, in bytes.
+pub fn after_the_first_step(estimated: &[(Device, u64)]) {
+    for (device, bytes) in estimated {
+        if let Some(memory) = DeviceMemory::of(device) {
+            tracing::info!("{}: {}", DeviceName::shown(device), beside_the_estimate(memory.reserved, *bytes));
+        }
+    }
+}
+
+/// Returns the memory that a GPU's pools have reserved, in bytes, as text beside the estimate of the memory in use.
+fn beside_the_estimate(reserved: u64, estimated: u64) -> String {
+    let [reserved, estimated] = [reserved, estimated].map(|bytes| bytes as f64 / 1e6);
+    let times = reserved / estimated;
+    format!("{reserved:.1} MB reserved after the first step, {times:.2} times the estimate of {estimated:.1} MB in use")
 }
 
 /// Returns the memory of a GPU as text, given its size in bytes, if that is known, and the bytes that are reserved and
@@ -66,6 +89,12 @@ mod tests {
     fn the_memory_of_a_gpu_is_shown_with_its_size_if_that_is_known() {
         assert_eq!(shown(None, 3_000_000, 2_500_000), "2.5 MB in use, 3.0 MB reserved");
         assert_eq!(shown(Some(80_000_000), 3_000_000, 0), "0.0 MB in use, 3.0 MB reserved of 80.0 MB");
+    }
+
+    #[test]
+    fn reserved_memory_is_shown_as_a_multiple_of_the_estimate() {
+        let expected = "3.0 MB reserved after the first step, 1.50 times the estimate of 2.0 MB in use";
+        assert_eq!(beside_the_estimate(3_000_000, 2_000_000), expected);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use burn::module::{Module, Param};
 use burn::nn::LayerNormConfig;
 use burn::tensor::{Device, Int, IntDType, Tensor};
-use stageline::nn::{Embedding, LayerNorm, Linear, block, feed_forward, gelu, gelu_tanh, selective};
+use stageline::nn::{Embedding, LayerNorm, Linear, Operation, block, feed_forward, gelu, gelu_tanh, selective};
 
 use super::config::{Activation, Config};
 use crate::cache::{BlockCache, KeyValueCache};
@@ -115,6 +115,11 @@ impl Block {
     /// each token's document begins, attention stays within documents.
     pub(crate) fn forward(&self, input: Tensor<3>, starts: Option<Tensor<2, Int>>) -> Tensor<3> {
         block(self, input, move |block, input| block.compute(input, starts.clone()))
+    }
+
+    pub(crate) fn operations(&self) -> Vec<Operation> {
+        let head = self.attention.output.weight.shape()[0] / self.attention.heads;
+        vec![Operation::layer_norm(), Operation::causal_attention(head), Operation::gelu()]
     }
 
     fn compute(&self, input: Tensor<3>, starts: Option<Tensor<2, Int>>) -> Tensor<3> {

@@ -5,7 +5,8 @@ use burn::module::Module;
 use burn::nn::RmsNormConfig;
 use burn::tensor::{Device, Int, Tensor};
 use stageline::nn::{
-    AttentionHeads, Embedding, Linear, RmsNorm, RotaryAngles, block, feed_forward, rotated, selective, swiglu,
+    AttentionHeads, Embedding, Linear, Operation, RmsNorm, RotaryAngles, block, feed_forward, rotated, selective,
+    swiglu,
 };
 
 use super::config::Config;
@@ -110,6 +111,12 @@ impl Block {
     /// each token's document begins, attention stays within documents.
     pub(crate) fn forward(&self, input: Tensor<3>, starts: Option<Tensor<2, Int>>) -> Tensor<3> {
         block(self, input, move |block, input| block.compute(input, starts.clone()))
+    }
+
+    pub(crate) fn operations(&self) -> Vec<Operation> {
+        let head = 2 * self.attention.angles.frequencies().len();
+        let attention = [Operation::rotary_embedding(), Operation::causal_attention(head)];
+        [Operation::rms_norm()].into_iter().chain(attention).chain([Operation::swiglu()]).collect()
     }
 
     fn compute(&self, input: Tensor<3>, starts: Option<Tensor<2, Int>>) -> Tensor<3> {

@@ -9,7 +9,7 @@ use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::optim::ModuleOptimizer;
 use serde_json::json;
 use stageline::checkpoint::Saved;
-use stageline::{Batch, EvalReport, Payload, Pipeline, StepReport};
+use stageline::{Batch, EvalReport, MemoryEstimate, Payload, Pipeline, StepReport};
 
 use crate::data::Data;
 use crate::data::repeatable::first_sample;
@@ -189,7 +189,8 @@ impl<F> Run<F> {
         validate(&mut pipeline, &mut log, start)?;
         let utilisation = utilisation(&job, costs.as_ref());
         let progress = progress.counting(if data.tokens_per_sample() == 1 { "samples" } else { "tokens" });
-        let mut steps = Loop { job: &job, start, keeper, progress, utilisation, on_step, last_bubble: None };
+        let estimated = estimate.as_ref().map(MemoryEstimate::devices).unwrap_or_default();
+        let mut steps = Loop { job: &job, start, keeper, progress, utilisation, on_step, estimated, last_bubble: None };
         let trained = steps.run(&mut pipeline, &data, &mut log, validate);
         let waited = trained.as_ref().map_or(Duration::ZERO, |stopped| stopped.waited);
         let kept = steps.keeper.finish();

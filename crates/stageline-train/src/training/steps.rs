@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
+use burn::tensor::Device;
 use stageline::{Account, Payload, Pipeline, StepReport, Update};
 
 use crate::data::Data;
 use crate::data::prefetch::Batches;
+use crate::kernels::after_the_first_step;
 use crate::outputs::log::{Figures, Log};
 use crate::outputs::progress::Progress;
 use crate::outputs::record;
@@ -34,6 +36,9 @@ pub struct Loop<'a> {
     /// second, it is the model FLOP utilisation; `None` if the peak or the model's FLOPs are not known.
     pub utilisation: Option<f64>,
     pub on_step: OnStep,
+    /// The estimated memory of the training on each device, in bytes, with which the reserved memory is compared after
+    /// the first step of the run; empty if there is no estimate, and after that step.
+    pub estimated: Vec<(Device, u64)>,
     /// A line of text for the user with the bubble of the last training step and the causes of its idle time; `None`
     /// until the training has done its last step.
     pub last_bubble: Option<String>,
@@ -111,6 +116,7 @@ impl Loop<'_> {
                 let figures = Figures { utilisation, waited: waits.borrow_mut().pop_front().unwrap_or_default() };
                 note(&report, figures, progress, log, on_step)?;
                 warn(&report, &mut watch);
+                after_the_first_step(&std::mem::take(&mut self.estimated));
                 done += 1;
                 // The accounts of a step are computed only for the step that is shown.
                 if done == steps {
