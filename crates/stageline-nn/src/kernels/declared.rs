@@ -39,42 +39,42 @@ pub struct Operation {
 }
 
 impl Operation {
-    const fn named(name: &'static str) -> Self {
+    fn named(name: &'static str) -> Self {
         Self { name, head_size: None, layer: String::new() }
     }
 
     /// Returns the operation of [`gelu`](crate::gelu()) and [`gelu_tanh`](crate::gelu_tanh).
-    pub const fn gelu() -> Self {
+    pub fn gelu() -> Self {
         Self::named(name::GELU)
     }
 
     /// Returns the operation of [`swiglu`](crate::swiglu()).
-    pub const fn swiglu() -> Self {
+    pub fn swiglu() -> Self {
         Self::named(name::SWIGLU)
     }
 
     /// Returns the operation of [`LayerNorm`](crate::LayerNorm).
-    pub const fn layer_norm() -> Self {
+    pub fn layer_norm() -> Self {
         Self::named(name::LAYER_NORM)
     }
 
     /// Returns the operation of [`RmsNorm`](crate::RmsNorm).
-    pub const fn rms_norm() -> Self {
+    pub fn rms_norm() -> Self {
         Self::named(name::RMS_NORM)
     }
 
     /// Returns the operation of [`rotated`](crate::rotated).
-    pub const fn rotary_embedding() -> Self {
+    pub fn rotary_embedding() -> Self {
         Self::named(name::ROTARY)
     }
 
     /// Returns the operation of [`causal_attention`](crate::causal_attention()) for heads of `head_size` elements.
-    pub const fn causal_attention(head_size: usize) -> Self {
+    pub fn causal_attention(head_size: usize) -> Self {
         Self { head_size: Some(head_size), ..Self::named(name::CAUSAL_ATTENTION) }
     }
 
     /// Returns the operation of [`cross_entropy`](crate::cross_entropy()).
-    pub const fn cross_entropy() -> Self {
+    pub fn cross_entropy() -> Self {
         Self::named(name::CROSS_ENTROPY)
     }
 

@@ -48,9 +48,14 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// The estimate is for steps that follow one another. [`MemoryEstimate::of_overlapping_steps`] converts the
     /// estimate to overlapping steps, and [`MemoryEstimate::with_checkpoints`] adds the copy of the state while a
     /// checkpoint is written. The result is `None` if the memory in use is unknown: on CPUs the program must install
-    /// the [`CountingAllocator`](crate::CountingAllocator), and devices of other hosts do not report it. On a GPU the
-    /// estimate has the bytes that the GPU's memory pools have in use between two actions, without the peaks within an
-    /// action and without memory that is only reserved.
+    /// the [`CountingAllocator`](crate::CountingAllocator), and devices of other hosts do not report it.
+    ///
+    /// On a GPU the estimate has the bytes that the GPU's memory pools have in use between two actions, without the peaks
+    /// within an action. The pools reserve more than that, by an amount that has no bound that is known beforehand: the
+    /// size of their pages follows the largest tensor so far, pages of earlier sizes stay until they are empty, and every
+    /// thread has pools of its own. So a training whose estimate is near the size of the GPU's memory may not fit. A
+    /// training program logs the reserved memory beside the estimate after the first step;
+    /// [`DeviceMemory::of`](crate::DeviceMemory::of) has it at any time.
     ///
     /// # Errors
     /// Returns the same errors as [`step`](Self::step).

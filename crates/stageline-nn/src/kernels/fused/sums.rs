@@ -1,6 +1,6 @@
 //! Sums over many rows or elements, made in two steps so that they use all of a GPU.
 
-use burn::tensor::Tensor;
+use burn::tensor::{FloatDType, Tensor};
 
 use super::{as_given, wide};
 use crate::params::widest_float;
@@ -37,6 +37,11 @@ pub(crate) fn of_rows(rows: &Tensor<2>) -> Tensor<1> {
 /// f64.
 pub(crate) fn of_squares(tensor: Tensor<1>) -> Tensor<1> {
     let wide = widest_float(&tensor.device());
+    of_squares_in(tensor, wide)
+}
+
+/// Returns the sum of the squares of all elements of a tensor, added in the type `wide`, with shape `[1]`.
+fn of_squares_in(tensor: Tensor<1>, wide: FloatDType) -> Tensor<1> {
     let groups = in_groups(&tensor.unsqueeze_dim(1), 1024).squeeze_dim::<2>(2);
     // The product with one makes burn's fusion join the first sum with the operations before it.
     (groups.cast(wide).square().sum_dim(1) * 1.0).sum_dim(0).squeeze_dim(0)
@@ -53,6 +58,17 @@ mod tests {
         for count in [7, 1000, 6144] {
             let numbers = random([count]);
             near(of_squares(numbers.clone()), &(exactly(&numbers) * exactly(&numbers)).sum(), 1e-12);
+        }
+    }
+
+    /// Tests the sum on a device without f64, such as those of Metal, against the sum in f64.
+    #[test]
+    fn squares_are_summed_in_f32_on_devices_without_f64() {
+        for count in [7, 1000, 6144] {
+            let numbers = random([count]);
+            let sum = of_squares_in(numbers.clone(), FloatDType::F32);
+            assert_eq!(FloatDType::from(sum.dtype()), FloatDType::F32);
+            near(sum, &(exactly(&numbers) * exactly(&numbers)).sum(), 1e-6);
         }
     }
 }
