@@ -4,23 +4,37 @@
 //! settings of [`PipelineBuilder`](builder::PipelineBuilder). Output: a [`Pipeline`](crate::Pipeline), or a
 //! `BuildError`. This folder owns everything that happens once before the first step: cutting layers into stages,
 //! validating settings, generating and checking the plan, finding the owner of each tied parameter (the stage whose
-//! optimizer steps it), copying modules to devices, and joining the stages of each replica by channels. It must not run
-//! a step.
+//! optimizer steps it), copying modules to devices, and joining the stages of each replica by channels. It stores the
+//! devices of stages without their autodiff layer (`Device::inner`). It must not run a step.
 //!
-//! - `chain`: stages in order (`Chain`) with their settings (`StageConfig`), and types that the compiler checks at
-//!   every boundary.
-//! - `row`: a model as a row of layers (`Row`), which becomes a chain of any number of stages.
-//! - `layered`: a model in one struct as a row of layers (`LayeredModel`, `ModelRow`).
-//! - `cut`: the partition of a row of layers into stages (`Cut`, `CutError`).
-//! - `cost`: counts or measures the parameters, FLOPs and times of the layers of a row (`Costs`, `LayerCost`).
+//! `LossScale` in `update` and `Watchdog` in `failure` say themselves whether their values are sound (`is_sound`). The
+//! checks here ask them, and return a `BuildError`; the texts of these errors are in `failure`. Each stage's
+//! recomputation (`Recompute`) is set here; `pipeline` keeps it and the plan afterwards.
+//!
+//! - `chain`: stages in order (`Chain`) with their settings (`StageConfig`: device, optimizer, learning rate,
+//!   `Recompute`), and types that the compiler checks at every boundary (`EndsWithLoss`).
+//! - `row`: a model as a row of layers (`Row`), which becomes a chain of any number of stages: draws each layer from
+//!   its seed, joins the layers of a stage (`Part`), names their parameters, and joins trained modules to one model
+//!   again.
+//! - `layered`: a model in one struct as a row of layers (`LayeredModel` with the types of its parts, `ModelRow`):
+//!   `FirstLayer`, `BlockLayer` and `LastLayer` are stages whose forwards and losses call the model's own functions.
+//! - `cut`: the partition of a row of layers into stages (`Cut`, `CutError`), as the first layer of each stage
+//!   (`starts`).
+//! - `cost`: counts or measures the parameters, FLOPs and times of the layers of a row (`Costs`, `LayerCost`):
+//!   `Costing` runs each layer's forward and, to measure times, its backward (`Way`).
 //! - `builder`: the setters of a pipeline's settings, such as schedule, M, replicas, precision and checkpoint.
-//! - `variants`: variants of a configured pipeline, such as the reference of a verification.
-//! - `validate`: the checks of stages, settings and plan.
+//! - `variants`: variants of a configured pipeline for a verification, such as the reference on one device and the
+//!   plain loop on one thread; and the configured settings that a verification reads.
+//! - `validate`: the checks of stages, settings, a checkpoint's progress, and plan.
 //! - `supported`: the check that devices compute in the types of their stages.
-//! - `start`: `PipelineBuilder::build`: validates, assembles the stages and starts the workers.
-//! - `ownership`: the owner of each parameter (`Owners`), and the parameters that cannot be trained as configured.
-//! - `assemble`: assembles a complete chain (`Joined`) into all replicas, joined by channels and routes.
-//! - `assembly`: the stages of one replica while they are assembled (`Assembly`), each copied to its device.
+//! - `start`: `PipelineBuilder::build`: validates, names the tensors (`Layout`), restores a checkpoint, assembles the
+//!   stages and starts the workers. It logs the paths of tensors, and warns of settings that differ from the
+//!   checkpoint's.
+//! - `ownership`: the owner of each parameter (`Owners`): each stage claims its parameters, and a later one shares
+//!   them. Finds parameters, batch norms and clipping optimizers that cannot be trained as configured.
+//! - `assemble`: assembles a complete chain (`Joined`) into all replicas (`Assembled`), joined by channels and routes.
+//! - `assembly`: the stages of one replica while they are assembled (`Assembly`). A stage's parameters are initialised
+//!   on the caller's thread (`Unplaced`), copied to its device, and set from its part of a checkpoint (`Restored`).
 
 pub(crate) mod assemble;
 pub(crate) mod assembly;

@@ -3,26 +3,35 @@
 //! Input: names such as `cuda:0`, `vulkan:1` or `iroh:<id>/0`. Output: burn's devices, or an error for every device
 //! that cannot be used; and facts about devices, such as whether two of them share a memory. This folder owns parsing
 //! device names, test kernels, loading the CUDA driver's and NCCL's libraries, and the network to other hosts. It must
-//! not know plans or steps: `transfer` moves the tensors of a step.
+//! not know plans or steps: `transfer` moves the tensors of a step, along the routes that this folder opens.
 //!
-//! - `name`: names on a command line (`DeviceName`), the devices that they open, and the errors (`DeviceError`).
-//! - `location`: tests whether a device is this host's CPU, a GPU of this host, or a device of another host, and
-//!   whether two devices share a memory.
+//! This folder words a device for messages (`shown`: the name under which it was opened). Only `memory` says "the host"
+//! for this host's CPU; `model` words replicas and their stages.
+//!
+//! - `name`: names on a command line (`DeviceName`), the devices that they open, and the errors (`DeviceError`,
+//!   `DeviceErrors`) with the advice to the user.
+//! - `location`: tests whether a device is this host's CPU (`is_host`), a GPU of this host (`is_gpu`, `is_cuda`), or a
+//!   device of another host (`is_remote`), and whether two devices share a memory (`share_memory`); numbers the streams
+//!   on which GPUs transfer.
 //! - `cuda_driver`: the check of the CUDA version that the NVIDIA driver supports (`CudaVersion`).
-//! - `gpu_api`: the interfaces by which programs use GPUs (`GpuApi`), the GPUs that are present (`Gpu`), and the errors
-//!   of the search for them (`GpuSearchError`).
+//! - `gpu_api`: the interfaces by which programs use GPUs (`GpuApi`: CUDA, ROCm, WebGPU, Vulkan, Metal) with the
+//!   drivers and packages that they need, the GPUs that are present (`Gpu`), and the errors of the search for them
+//!   (`GpuSearchError`).
 //! - `kernel_cache`: makes cubecl keep compiled and tuned kernels in the user's cache folder.
-//! - `library`: loads the library of such an interface on trial, to tell a missing library from a broken one.
+//! - `library`: loads the library of such an interface on trial, to tell a missing library from a broken one
+//!   (`Unloadable`).
 //! - `memory`: the size of a GPU's memory, and what this program has reserved and in use there (`DeviceMemory`).
-//! - `test_kernels`: runs test kernels on a GPU when it is opened.
+//! - `test_kernels`: runs test kernels on a GPU when it is opened, and finds the root cause in the text of a panic.
 //! - `fusion`: burn's setting for the fusion of operations on GPUs.
-//! - `nccl`: loads NCCL, which moves tensors directly between the GPUs of this host (`BetweenGpus`).
+//! - `nccl`: loads NCCL, which moves tensors directly between the GPUs of this host (`BetweenGpus`). If NCCL has a file
+//!   name that burn does not look for, it writes a small ELF library (header, segments, symbols) that leads there.
 //! - `opened`: the names under which devices were opened, for messages.
 //! - `speed`: the relative speeds of devices, measured with a matrix product (`device_speeds`).
 //! - `supported`: the element types in which a device computes, and whether its kernels are known.
-//! - `transfer_path`: the path of tensors between two devices, which is logged at the start (`TransferPath`).
-//! - `remote`: devices of other hosts: servers, sessions (connections to one device), routes, liveness checks and lost
-//!   hosts.
+//! - `transfer_path`: the path of tensors between two devices (`Site`), which is NCCL, the host's memory or the network
+//!   (`TransferPath`); its text for each kind of tensors (`Moved`), and its log at the start.
+//! - `remote`: devices of other hosts: names, tokens, connections to one device (sessions), routes of tensors, liveness
+//!   checks, lost hosts with the stages on them (`LostHost`), and the server, with its sockets, addresses and limits.
 
 #[cfg(any(feature = "cuda", test))]
 #[cfg_attr(not(feature = "cuda"), allow(dead_code))] // without the feature, only its tests use this module

@@ -1,5 +1,5 @@
-//! The activities of a worker, such as an action, a wait or the optimizer step. Errors, stall reports and recordings
-//! name them.
+//! The failure of a stage ([`StageFailure`]) with the activity of its worker, and the pass in which it happened
+//! ([`During`]), as errors, stall reports and tracing spans name it.
 
 use std::fmt;
 

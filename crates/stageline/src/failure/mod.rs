@@ -4,15 +4,28 @@
 //! [`StepError`](step_error::StepError) with stage, action and micro-batch, and waits that end with `Stopped`. This
 //! folder owns the stop signal with its count of committed steps (which are not rolled back any more), and every wait
 //! on a channel that also watches the stop signal: polls, sends and receives, and the time that a worker waited in
-//! them. It must not decide what happens to the training afterwards, and must not join threads.
+//! them. It must not decide what happens to the training afterwards, and must not join threads: `pipeline` does.
 //!
-//! - `stop`: the stop signal (`Stop`) with the first error, and each worker's sends and receives (`Waits`).
+//! The messages of a pipeline's rejected settings (`BuildError`) and of failed steps (`StepError`) are worded here,
+//! with the values and the way out. Their parts about batches are worded in `model`, about checkpoints in `state`,
+//! about devices and hosts in `device`, and about ledgers and culprits in `update`. An `Activity` (an instruction, a
+//! wait, the optimizer step) is a type of `stageline-schedule`: here it says where a stage failed or stalled, and
+//! `recording` keeps it with its times in events.
+//!
+//! - `stop`: the stop signal (`Stop`) with the first error (`raise`, `take_error`), the end of a wait by it
+//!   (`Stopped`), its polls (`try_send`) and waits with a time limit (`receive_within`); and each worker's sends and
+//!   receives, with the time waited (`Waits`).
 //! - `watchdog`: the time limits for a stall (`Watchdog`), the board of each worker's recent activities
-//!   (`ProgressBoard`), and the report of a stall (`Stall`).
-//! - `activity`: what a stage was doing when it failed (`Activity`, `During`, `StageFailure`), and for whom a stage
-//!   waits (`WaitCause`).
-//! - `step_error`: the errors of a step, an evaluation or a checkpoint (`StepError`).
-//! - `build_error`: the errors of building a pipeline from its settings (`BuildError`).
+//!   (`ProgressBoard`, `Place`), and the report of a stall (`Stall`, `Stalled`): how long no worker has begun anything
+//!   (`still`), who is at work, and who waits for whom (`WaitCause`). While `pipeline` waits, it asks for this report
+//!   and acts on it.
+//! - `activity`: the failure of a stage (`StageFailure`), the hosts whose logs may explain it, and the words for the
+//!   pass in which it happened (`During`: a step, or after so many steps an evaluation, an inference, a snapshot, a
+//!   checkpoint or a rehearsal).
+//! - `step_error`: the errors of a step, an evaluation or a checkpoint (`StepError`): failed stage, stall, non-finite
+//!   step, torn step, lost stage or host.
+//! - `build_error`: the errors of building a pipeline from its settings (`BuildError`), also made from the errors of
+//!   parameter names (`NameError`).
 
 pub(crate) mod activity;
 pub(crate) mod build_error;

@@ -8,16 +8,24 @@
 //! ones. It also scales figures by rows and sums them by device. It must not run stages, measure anything or change
 //! settings: `pipeline` runs the rehearsal, and `recording` measures the times and memory of steps that did run.
 //!
-//! - `rehearsal`: turns the recorded events of a rehearsal into the figures of each stage (`Rehearsal`, `Parameters`).
-//! - `estimate`: the memory figures of one stage and one pipeline (`StageEstimate`, `MemoryEstimate`).
+//! The bytes of a model's parameters are counted here, from their shapes and types; the bytes of a batch are counted in
+//! `model`, and those of sent tensors in `transfer`.
+//!
+//! - `rehearsal`: turns the recorded events of a rehearsal into the figures of each stage (`Rehearsal`), and counts the
+//!   bytes of each stage's parameters, gradients and copies (`Parameters`).
+//! - `estimate`: the memory figures of one stage (`StageEstimate`: parameters, gradients, optimizer, activations,
+//!   forward, backward, flush, tied gradients) and of a pipeline (`MemoryEstimate`), with those of the other replicas
+//!   (`Leaf`), of overlapping steps (`Steps`) and of a checkpoint's copies (`Copies`).
 //! - `worker_estimate`: the memory figures of one worker (`WorkerEstimate`).
 //! - `whatever_rows`: the part of a stage's memory that does not depend on the rows of a micro-batch (`WhateverRows`).
-//! - `worker_peaks`: the peak memory of each worker, by walks over the plan's actions and simulated spans that add up
-//!   the held activations and the tensors in flight of its stages (`in_flight`, `Row`).
+//! - `worker_peaks`: the peak memory of each worker and the needs of each device (`devices`), by walks over the plan's
+//!   actions and simulated spans that add up the held activations and the tensors in flight of its stages (`in_flight`,
+//!   `Transfers`, `Row`).
 //! - `what_if`: the estimate under other settings, such as another plan, micro-batch size or number of stages.
-//! - `fit`: the check against the devices' memory (`DoesNotFit`), and the changes that would help (`WayOut`).
-//! - `change`, `lever`: combinations of changed settings (`Change`), and the single settings of which they consist
-//!   (`Lever`).
+//! - `fit`: the check against the devices' memory (`DoesNotFit`, `Shortage`, `Room`), the changes that would help
+//!   (`WayOut`), and the message with all figures (`Bytes`), in which this host's CPU is "the host".
+//! - `change`, `lever`: combinations of changed settings (`Change`, with twice the stages or one: `Cut`), and the
+//!   single settings of which they consist (`Lever`).
 //! - `choose_recompute`: the least recomputation of each stage with which a pipeline fits its memory (`Level`).
 
 mod change;

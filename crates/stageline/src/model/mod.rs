@@ -5,18 +5,27 @@
 //! and concatenating along dimension 0, and the arithmetic of loss weights and batch sizes. It must not know workers,
 //! channels, devices of stages, or plans.
 //!
-//! - `stage`: the traits of a stage (`Stage`) and of the last stage, which computes the loss (`LossStage`).
-//! - `payload`: the values that may cross a stage boundary (`Payload`), functions on their tensors (`PayloadMapper`),
-//!   and the part of a batch that several stages read (`SharedInput`).
-//! - `batch`: the input and targets of a step (`Batch`) and their split into micro-batches.
-//! - `micro_batches`: the micro-batches of a batch (`MicroBatches`) with their loss weights (`Weights`) and shapes.
-//! - `batch_error`: the reasons why a batch is rejected (`BatchError`).
-//! - `loss_weight`: the divisor of a loss, term by term (`Weight`).
+//! A function on every tensor of a payload is a `PayloadMapper` with a method for float, int and bool tensors. Those
+//! here slice, join, replace, measure and count tensors; those of `transfer` move, track or detach tensors, and those
+//! of `update` cast floats or look for NaN. `LossStage::metrics` returns sums of one micro-batch, which `runner`
+//! collects, `update` adds up and `pipeline` divides.
+//!
+//! - `stage`: the traits of a stage (`Stage`) and of the last stage, which computes the loss (`LossStage`: loss,
+//!   weight, metrics); also of tuples and `Vec`s of stages, whose parts run as numbered layers (`in_layers`).
+//! - `payload`: the values that may cross a stage boundary (`Payload`, the macro `payload!`), functions on their
+//!   tensors (`PayloadMapper`), the part of a batch that several stages read (`SharedInput`), and the bytes of a tensor
+//!   (`bytes_of`).
+//! - `batch`: the input and targets of a step (`Batch`, whole or cut by hand), their bytes, and their split into
+//!   micro-batches (`SliceRows`).
+//! - `micro_batches`: the micro-batches of a batch (`MicroBatches`) with their loss weights and sample numbers
+//!   (`Weights`), which are divided among the replicas here, and shapes and rows (`Shapes`).
+//! - `batch_error`: the reasons why a batch is rejected (`BatchError`), with their texts for one or several replicas.
+//! - `loss_weight`: the divisor of a loss, term by term (`Weight`), and the division of sums by it.
 //! - `scoring`: the loss weight of targets and the names of metrics (`Scoring`).
-//! - `segments`: runs a row of blocks in segments that the backward recomputes.
-//! - `concatenate`: joins the outputs of all micro-batches into one output.
+//! - `segments`: runs a row of blocks in segments that the backward recomputes (`Run`, `Take`, `Put`).
+//! - `concatenate`: joins the outputs of all micro-batches into one output (`Join`).
 //! - `effective_batch`: samples per step, and the learning rates and step counts that follow from them
-//!   (`EffectiveBatch`).
+//!   (`EffectiveBatch`); the warning of another batch size than the schedule was chosen for (`BatchChange`).
 //! - `replica`: the number of a data-parallel replica, and the names of its stages in messages (`Replica`).
 
 pub(crate) mod batch;

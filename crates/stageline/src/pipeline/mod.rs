@@ -9,18 +9,29 @@
 //! the plan and the order of transfers of its forwards alone. `build` makes only what is made once, before the first
 //! step. This folder must not interpret plans or run a model: the workers do.
 //!
-//! - `train`: one training step, from the commands to the verdict, the loss scale and the report (`Begun`).
-//! - `overlapped_steps`: training steps that begin before the verdict on the previous step; the iterator [`Steps`].
+//! [`Pipeline`] keeps the checked plan and hands it to the workers with each request (`Asked`). It also keeps the
+//! settings of steps (`Stepping`: loss scale, clock, rollback, each stage's `Recompute`), the counts of past steps
+//! (`Done`), the state of overlapping steps (`Overlap`), the order of transfers and the sizes of stages. `update` sums
+//! losses and metrics over the stages; here the sums are divided by the loss weight (`LossTerm`, `Metric`), and
+//! averaged over batches.
+//!
+//! - `train`: one training step, from the commands (`launch`) to the verdict, the loss scale and the report (`Begun`,
+//!   `Concluded`); also skipped and abandoned steps.
+//! - `overlapped_steps`: training steps that begin before the verdict on the previous step; the iterator [`Steps`], and
+//!   the early ends of its steps (`StepOver`).
 //! - `passes`: the contexts (step, loss weights, loss scale, order of GPU transfers) and the requests of one pass for
 //!   every replica's workers; evaluations, and second runs of non-finite steps (inspections).
-//! - `gradients`: the gradients of a batch, computed without an optimizer step (`Probe`).
-//! - `estimate_memory`: rehearsals (steps that are run to measure memory, and rolled back), and the least recomputation
-//!   with which a training fits into memory.
-//! - `checkpoint`: checkpoints of parameters, optimizer states and progress, from which training resumes.
+//! - `gradients`: the gradients and losses of a batch, computed without an optimizer step (`Probe`).
+//! - `estimate_memory`: rehearsals (steps that are run to measure memory, and rolled back), and the change of each
+//!   stage's `Recompute` to the least with which a training fits into memory.
+//! - `checkpoint`: checkpoints of parameters, optimizer states, progress and `RunSettings`, from which training
+//!   resumes; reads the states of all stages from running or ended workers.
 //! - `infer`: outputs of the last stage, and snapshots of the modules, while the pipeline stays alive.
-//! - `workers`: the worker threads (`Workers`), with their channels, their watchdog and their shutdown.
-//! - `report`: the reports of steps and evaluations, with the measured and the ideal bubble.
-//! - `modules`: the trained modules of all stages, which the caller takes by their types.
+//! - `workers`: the worker threads (`Workers`): their number, their channels, their replies, their watchdog and their
+//!   shutdown.
+//! - `report`: the reports of steps and evaluations (`StageReport`, `LossTerm`, `Metric`, `Update`: stepped or
+//!   skipped), with the measured and the ideal bubble, and the means over several batches.
+//! - `modules`: the trained modules of all stages (`Slot`), which the caller takes by their types (`ModuleError`).
 
 mod checkpoint;
 mod estimate_memory;

@@ -7,10 +7,17 @@
 //! must not change the training, and must not predict bytes: it measures all its byte counts, and simulates only times.
 //! Predictions of a worker's memory under a plan are the task of the crate's folder `memory`.
 //!
-//! - `events`: the worker's recorder of events (`Diary`).
-//! - `gauges`: the clock and memory readings that a worker takes at the end of every activity (`Gauges`).
+//! The evaluation in this file matches on each event's `Activity`: computes, sends, receives and the flush add up to
+//! the costs of each stage and micro-batch (`Tally`, `StageCost`), which are simulated with and without transfers
+//! (`Counted`). An `Activity` in an error or in the report of a stall is in `failure`.
+//!
+//! - `events`: the worker's recorder of events (`Diary`): it enters an activity, which it also writes on the watchdog's
+//!   board, and leaves it with its times, waits, bytes and reading of memory (`Reading`).
+//! - `gauges`: the clock and memory readings that a worker takes at the end of every activity (`Gauges`), on a GPU from
+//!   the memory pool; the wait for a device in steps by the device's clock (`Clock`).
 //! - `memory`: the measured memory of workers, activations and transfers, computed from events.
-//! - `allocator`: the global allocator that counts the host memory of each worker (`CountingAllocator`, `Meter`).
+//! - `allocator`: the global allocator that counts the host memory of each worker (`CountingAllocator`, `Meter`): every
+//!   block of memory is signed with its owner.
 
 pub(crate) mod allocator;
 pub(crate) mod events;

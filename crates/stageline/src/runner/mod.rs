@@ -6,7 +6,17 @@
 //! live micro-batches, its loss, and its calls of `transfer` and `update`. A [`Runner`] must not know threads, channels
 //! of commands, or the order of instructions: the worker does.
 //!
-//! - `stage`: the runner of one stage (`StageRunner`), from the start of a pass to commit or rollback.
+//! The worker goes through its instructions and hands each to the runner of its stage. The runner matches on it
+//! (`Instruction::Compute`, `Receive`, `Send`) and performs it. It warns once of operations that ran without their
+//! kernel (`Fallback`, which `stageline-nn` collects in the first forward), of backwards that are not split, and of a
+//! recomputation (`Recompute`) without effect.
+//!
+//! This file has the interface [`Runner`] (begin and run a pass, reduce, finish, conclude, publish, follow, ignore,
+//! commit, roll back, copy), the reason why an instruction ends early ([`Interrupt`]), and a stage's module without its
+//! type ([`ErasedModule`]), as it goes from a worker to the caller.
+//!
+//! - `stage`: the runner of one stage (`StageRunner`), from the start of a pass (`Mode`) to commit or rollback; its
+//!   place in the pipeline (`StageSlot`), and what a forward leaves for its backward (`Taped`).
 //! - `compute`: forwards, whole and split backwards, and the search for non-finite results in an inspection (a second
 //!   run of a non-finite step).
 //! - `exchange`: the choice of the neighbour for a transfer, and the receipt of parameter values from the stage or
@@ -15,10 +25,12 @@
 //! - `input`: the input side of a stage (`Source`): the caller's batch (`FromBatch`), or the previous stage
 //!   (`FromPrevious`).
 //! - `output`: the output side of a stage (`Sink`): the next stage (`ToNext`), or the loss, the metrics and the caller
-//!   (`ToCaller`).
-//! - `warnings`: the warnings that a stage has logged (`Warned`), and that of operations without a kernel.
+//!   (`ToCaller`, `Results`, `Wanted`). Rejects losses and metrics of a wrong shape or of low precision, and divides
+//!   the loss for the backward.
+//! - `warnings`: the warnings that a stage has logged (`Warned`), and that of operations without a kernel (`Fallback`).
 //! - `slots`: storage for tensors of single micro-batches that wait between two instructions (`Slots`).
-//! - `pass`: the kind and context of a pass over a batch: step number, loss weights, divisor, loss scale.
+//! - `pass`: the kind (`Pass`) and context (`Context`) of a pass over a batch: step number, loss weights, divisor, loss
+//!   scale.
 
 mod compute;
 mod exchange;

@@ -7,15 +7,21 @@
 //! every difference ([`Mismatch`](mismatch::Mismatch)). It must not read or write files, which `stageline-checkpoint`
 //! does, and must not step an optimizer.
 //!
-//! - `names`: the names of a model's tensors, which are the same for every partition of the model (`Names`).
-//! - `layout`: the names of all stages' tensors, and the stage from which a checkpoint takes each (`Layout`); stage
-//!   states to a checkpoint and back.
-//! - `optimizer_state`: the fields of an optimizer's state (`Field`, `Value`): reading and restoring them.
+//! - `names`: the names of a model's tensors, which are the same for every partition of the model (`Names`), and the
+//!   error of a tensor without a name, or of one name for two (`NameError`), which `failure` turns into a `BuildError`.
+//! - `layout`: the names of all stages' tensors (`Layout`), with the stage from which a checkpoint takes each
+//!   (`Entry`); a stage's state (`StageState`) to a checkpoint, and a checkpoint to each stage's part (`Restored`) or
+//!   to tensors by name (`NamedTensor`).
+//! - `optimizer_state`: the fields of an optimizer's state (`Field`, `Value`), read from burn's saved form and written
+//!   to it (`Reader` and `Writer` of `burn_pack`).
 //! - `optimizer_check`: the check that a field of a checkpoint's optimizer state has a value that the optimizer can
-//!   produce (`Unfit`, `Bound`).
-//! - `convert`: the conversion of burn's tensors to a checkpoint's tensors and back, bit for bit.
-//! - `run_settings`: the settings that a checkpoint records, to report a resumed training with others (`RunSettings`).
-//! - `mismatch`: the error with all differences between a checkpoint and a model (`Difference`, `Kind`).
+//!   produce (`Unfit`, `Reason`, `Bound`): counts of steps, finite numbers, squares of at least 0.
+//! - `convert`: the conversion of burn's tensors to a checkpoint's tensors and back, bit for bit, with the types of
+//!   both (`DType`, `Dtype`) and the bytes of quantized tensors.
+//! - `run_settings`: the settings that a checkpoint records (`RunSettings`), and the words for a resumed training with
+//!   others, which `build` logs.
+//! - `mismatch`: the error with all differences between a checkpoint and a model (`Difference`, `Kind`: type and
+//!   shape), with a hint about names that begin with a stage.
 
 pub(crate) mod convert;
 pub(crate) mod layout;

@@ -4,12 +4,19 @@
 //! folder that takes part in a step has its threads and channels from here, so that a test can replace them: with the
 //! feature `shuttle` the test decides which thread runs next. Input: a name, a function to run, a capacity, a time
 //! limit. Output: join handles, senders and receivers, and the reason why a wait ended ([`Over`]). It must not know
-//! pipelines, stages or errors of training: the stop signal that ends waits is in `failure`.
+//! pipelines, stages or errors of training: the stop signal that ends waits is in `failure`, where a wait ends with
+//! `Stopped`.
 //!
-//! - `real`: threads of the operating system, crossbeam's channels, and rayon's pools for kernels.
-//! - `explored`: threads and channels under the test framework shuttle, with the same interface as `real`.
-//! - `cores`: the number of CPU cores that a worker's kernels use, and the memory of their buffers (`Cores`).
-//! - `failure`: the failure of a stage on a thread (`Failure`): a panic, or an error that the stage returned.
+//! - `real`: threads of the operating system (`spawn`, `ends_within`), crossbeam's channels (`Sender`, `Receiver`,
+//!   `bounded`) with waits that another channel ends (`receive_or`, `send_or`), and rayon's pools for kernels
+//!   (`kernels`).
+//! - `explored`: threads and channels under the test framework shuttle, with the same interface as `real`. A channel is
+//!   a queue (`Shared`) with the counts of its senders and receivers, which enter and leave under one lock of all
+//!   channels (`World`).
+//! - `cores`: the number of CPU cores that a worker's kernels use (`Cores`), and the memory of their buffers
+//!   (`KernelThreads`).
+//! - `failure`: the failure of a stage on a thread (`Failure`): a panic, or an error that the stage returned
+//!   (`BoxError`).
 
 pub(crate) mod cores;
 #[cfg(feature = "shuttle")]

@@ -10,16 +10,22 @@
 //! are issued in one global order. This folder must not run forwards or optimizers, and must not choose the order of
 //! actions.
 //!
-//! - `link`: the boundary between two neighbouring stages, with the ends `Downstream` and `Upstream`.
+//! The runner asks for each transfer: to send or receive for one micro-batch, to `publish` an owner's new values, to
+//! `follow` them in a copy, or to `ignore` them. `device` finds the route and moves a single tensor along it.
+//!
+//! - `link`: the boundary between two neighbouring stages, with the ends `Downstream` and `Upstream`: a payload with
+//!   its loss weight (`Weighted`) in a `Message`, moved at its `Departure` and `Arrival`, and the count of its bytes.
 //! - `leaves`: the float tensors through which gradients enter and leave a stage's autodiff graph (`Leaves`), and their
-//!   gradients (`LeafGradients`); the scalar from which a backward starts.
+//!   gradients (`LeafGradients`); the scalar from which a backward starts (`root`); the mappers `Track` and `Detach`.
 //! - `order`: the order in which transfers between GPUs are issued (`Turns`, `Baton`), without which NCCL can deadlock.
-//! - `in_flight`: the tensors sent last (`Sent`), kept alive until NCCL has read them.
-//! - `hand_over`: moves batches, outputs, modules and shared parameters to a device outside the plan's transfers.
+//! - `in_flight`: the tensors sent last (`Sent`), kept alive until NCCL has read them (`settle`).
+//! - `hand_over`: moves batches, outputs, modules and shared parameters to a device outside the plan's transfers
+//!   (`Place`, `HandOver`), or copies them for another thread.
 //! - `copies`: the exchange of gradients and values between the owner of a parameter (`Owned`) and a holder of a copy
 //!   (`Held`), and the visitors that take, add and set them by parameter id.
 //! - `ties`: the tied parameters of a stage (`Ties`), which several stages of one replica share.
-//! - `replicas`: the reduction of gradient sums to replica 0 and the broadcast of new values (`Collective`).
+//! - `replicas`: the reduction of gradient sums to replica 0 and the broadcast of new values (`Collective`: `Root` or
+//!   `Leaf`).
 
 pub(crate) mod copies;
 pub(crate) mod hand_over;

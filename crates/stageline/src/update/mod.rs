@@ -4,22 +4,35 @@
 //! Output: the stage's ledger (the count of its summed micro-batches) and gradient norms, the common verdict on the
 //! step (step the optimizers, or skip it), and the stage's module after the optimizer step. This folder owns gradient
 //! sums, gradient norms, the optimizer with its rollback, and the visitors and mappers of a module's parameters that
-//! these need. It must not run forwards, send tensors to other stages, or start threads.
+//! these need. It must not run forwards, send tensors to other stages, or start threads: the runner calls it for each
+//! stage, and `pipeline` for the sums of all stages.
 //!
-//! - `gradient_sum`: the sum of a stage's gradients in ascending micro-batch order (`GradientSum`, `Half`).
-//! - `ledger`: the check that every stage has summed the whole batch (`Ledger`).
-//! - `flush`: the report of a stage at the end of a pass (`Outcome`), the totals of all stages (`Sums`), and the common
-//!   verdict on the step (`Verdict`).
-//! - `optimizer_step`: a stage's module with its optimizer (`Trained`), whose step is committed or rolled back.
-//! - `state_memory`: the memory of optimizer states between steps, the device or the host (`OptimizerState`).
-//! - `norm`, `clip`: the gradients' global norm, and clipping by that norm or by value (`Clip`, `Scaling`).
-//! - `noise`: the gradient noise scale, from the gradients of micro-batches (`GradientNoise`, `NoiseAverage`).
-//! - `loss_scale`: a fixed or dynamic scale of the loss for f16 (`LossScale`, `Scaler`).
-//! - `finite`: the origin of a step's first NaN or infinity, and the reaction to it (`Culprit`, `OnNonFinite`).
-//! - `precision`: mixed precision with f32 master weights: rounded copies of modules and inputs (`Precision`).
-//! - `health`, `moments`, `parameter_gradient`: reports on single parameters: their health in a step, the optimizer's
-//!   second moments, and their gradients.
-//! - `warmup_cosine`: a learning rate schedule with a warm-up and a cosine decay (`WarmupCosine`).
+//! - `gradient_sum`: the sum of a stage's gradients in ascending micro-batch order (`GradientSum`), and the gradients
+//!   of one micro-batch, with the weight gradients that a split backward puts off (`Half`).
+//! - `ledger`: the check that every stage has summed the whole batch (`Ledger`, `LedgerError`).
+//! - `flush`: the settings of a flush (`FlushConfig`), the report of a stage at the end of a pass (`Outcome`), the
+//!   totals of all stages (`Sums`: losses, metrics, norms), and the common verdict on the step (`Verdict`: `Step`,
+//!   `Show` the gradients, `Rehearse` or `Skip`).
+//! - `optimizer_step`: a stage's module with its optimizer and learning rate (`Trained`), whose step (`Made`) is
+//!   committed or rolled back (`Before`, `Rollback`), and whose state is read and restored.
+//! - `state_memory`: the memory of optimizer states between steps, the device or the host (`OptimizerState`,
+//!   `PlacedState`, `KeptState`). Copies a state as bytes (`HostState`), and refuses floats that are not of the
+//!   device's default float type.
+//! - `norm`: the squared norm of each gradient (`SquaredNorms`), read with the losses in one request to the device
+//!   (`read_many`).
+//! - `clip`: clipping by the global norm or by value (`Clip`), and the factor or bound to apply (`Scaling`).
+//! - `noise`: the gradient noise scale, from the gradients of micro-batches (`GradientNoise`, `NoiseReport`,
+//!   `NoiseAverage`).
+//! - `loss_scale`: a fixed or dynamic scale of the loss for f16 (`LossScale`, `DynamicLossScale`, `Scaler`), which
+//!   grows and backs off.
+//! - `finite`: the test for NaN and infinity (`Soundness`), the origin of a step's first one (`Culprit`, `Origin`), of
+//!   which `runner` finds the candidates, and the reaction to it (`OnNonFinite`).
+//! - `precision`: mixed precision with f32 master weights (`Precision`): casts modules (`Rounding`) and inputs to bf16
+//!   or f16. Rejects the text of any other precision (`PrecisionError`).
+//! - `health`: the health of each parameter in a step: norms, zeros, `Histogram` (`ParameterHealth`, `Examination`).
+//! - `moments`, `parameter_gradient`: the optimizer's second moments of each parameter, and the gradients that are
+//!   returned to the caller (`ParameterGradient`).
+//! - `warmup_cosine`: a learning rate schedule with a warm-up and a cosine decay (`WarmupCosine`, `WarmupCosineError`).
 //! - `take_ownership`: copies of parameters in memory that the calling thread allocates.
 
 pub(crate) mod clip;

@@ -8,20 +8,27 @@
 //! weights and cuts batches for every training. This folder must not run stages itself, which a pipeline or the user's
 //! loop does, and must not change the verified training.
 //!
+//! This file runs both trainings and compares their losses ([`Compared`]) within tolerances ([`Bars`]).
+//!
 //! - `trial`: the interface of a training to verify (`Trial`): a pipeline, or a custom loop.
 //! - `verification`: the result of a verification, and its printed report (`Verification`).
-//! - `one_step`: one optimizer step beside that of a plain loop on one thread, with and without recomputation
-//!   (`OneStep`, `AfterOneStep`).
-//! - `parameters`: the comparison of parameters by name, bit for bit (`ParameterDifference`).
-//! - `difference`: the comparison of two sets of gradients, parameter by parameter (`Difference`).
+//! - `one_step`: one optimizer step beside that of a plain loop on one thread (`Run`), with the configured
+//!   recomputation and without (`OneStep`, `AfterOneStep`, which lists each stage's `Recompute`).
+//! - `parameters`: the comparison of parameters by name, bit for bit, with distances in units of the last place
+//!   (`ParameterDifference`).
+//! - `difference`: the comparison of two sets of gradients, parameter by parameter, relative to their norm
+//!   (`Difference`).
 //! - `diagnosis`: the search for the likely cause of a difference (`Diagnosis`): whether losses, weights and gradients
 //!   of the batch's pieces, each computed alone, add up to those of the whole, and which known fault would give the
-//!   gradients found.
-//! - `evidence`: the figures that the search compares: sums over micro-batches, and what known faults would give.
-//! - `models`: the closures that build the verified model and its reference.
-//! - `cause`: the known faults and the advice for each (`Cause`).
+//!   gradients found. Gradients of single pieces come from probes, which are pipelines that compute gradients without a
+//!   step.
+//! - `evidence`: the figures that the search compares: sums over micro-batches (`Parts`), and what known faults would
+//!   give (`Predictions`).
+//! - `models`: the closures that build the verified model and its reference (`Models`).
+//! - `cause`: the known faults, each with the text of its advice (`Cause`, `Whose`, `ClipScope`).
 //! - `flat`: arithmetic with all gradients of a model as one list of numbers (`Flat`).
-//! - `error`: the reasons why a verification cannot be completed (`VerifyError`).
+//! - `error`: the reasons why a verification cannot be completed (`VerifyError`), such as a closure that builds
+//!   different models.
 
 mod cause;
 mod diagnosis;

@@ -8,10 +8,17 @@
 //! panics and raises them on the stop signal. A worker must not know how a plan was generated, or which tensors a
 //! runner computes.
 //!
+//! The worker reads only the stage and the micro-batch of an instruction; the runner of that stage matches on it and
+//! performs it. For each of its `runners` the worker enters an activity in its diary, calls one method of the runner,
+//! and leaves the activity with the time waited and the readings of its gauges. This file also spawns the thread
+//! (`Started`), with its pool for kernels and its meter of memory.
+//!
 //! - `flush`: the end of a step: reduction over replicas, outcomes of stages, wait for the verdict, and the optimizer
 //!   step of every stage.
-//! - `messages`: the commands, requests and replies between the caller and the workers, and their channels.
-//! - `speculate`: speculative steps, which are made before their verdict, with commit, rollback and misprediction.
+//! - `messages`: the commands (`Command`, `Run`), requests (`Asked`, with the plan and the pass) and replies
+//!   (`Stepped`, `Recorded`) between the caller and the workers, and their channels (`WorkerChannels`, `ReplySenders`).
+//! - `speculate`: speculative steps, which are made before their verdict, with the poll for a verdict, commit, rollback
+//!   and misprediction (`Last`).
 //! - `spans`: the tracing spans of a worker's activities.
 
 mod flush;

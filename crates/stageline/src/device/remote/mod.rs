@@ -8,19 +8,26 @@
 //! Input: names and tokens. Output: opened devices, routes of tensors, and errors that name hosts. This folder owns
 //! sessions (connections to one device, each with a queue of requests), sockets, tokens, requests for facts about
 //! servers, and time limits for answers. It must not know plans or steps, and must not decide what happens to a
-//! training whose host is lost.
+//! training whose host is lost: `pipeline` asks for lost hosts after an error or in a stall, and makes a `StepError` of
+//! them.
 //!
-//! - [`RemoteName`], [`HostName`] (`name`): the name of a device of another host, and the address of the host.
-//!   [`DeviceName::open_all`](crate::DeviceName::open_all) connects devices by their names.
-//! - [`Token`] (`token`): the secret that a server requires of programs that use its devices.
+//! - [`RemoteName`], [`HostName`], [`Reach`] (`name`): the name of a device of another host, the address of the host,
+//!   and the way to it. [`DeviceName::open_all`](crate::DeviceName::open_all) connects devices by their names.
+//! - [`Token`] (`token`): the secret that a server requires of programs that use its devices, in a file that only its
+//!   owner can read.
 //! - [`RemoteError`] (`error`): an error in connecting a device.
-//! - [`LostHost`] (`lost`, `ask`), [`LostWay`] (`way`): a host that no longer answers a liveness check, and a broken
-//!   network link between two hosts that do. `pending` waits with a time limit for a request that the server may never
-//!   answer.
-//! - [`link_speeds`] (`link_speed`, `probe`): the measured latency and bandwidth of the network between devices.
-//! - `connect`, `connected`, `greeting`: opening sessions, the registry of connected devices, and a program's first
-//!   requests to a server: for its version, for the identity of its process, and to accept tensors from other servers.
-//! - `route`: the route of tensors between two neighbouring stages, directly or through this host.
+//! - [`LostHost`] (`lost`, `ask`): a host that no longer answers a liveness check (`LivenessCheck`) or whose server was
+//!   restarted, listed with the replicas and stages on it. `stuck` finds the stages whose device does not answer.
+//! - [`LostWay`] (`way`): a broken network link between two hosts that do answer.
+//! - `pending` waits with a time limit for a request that the server may never answer (`Pending`).
+//! - [`link_speeds`], [`LinkSpeed`] (`link_speed`, `probe`): the measured latency and bandwidth between devices.
+//! - `connect`: opens sessions, each on a thread of its own (`Opening`), and introduces servers to each other by their
+//!   iroh ids.
+//! - `connected`: the registry of connected devices (`Connected`) with their sessions for transfers (`Lane`).
+//! - `greeting`: a program's first requests to a server: for its version (`Version`, `Greeting`), for the identity of
+//!   its process (`Process`), and to accept tensors from other servers.
+//! - `route`: the route of tensors between two neighbouring stages (`Route`, `Lanes`), directly or through this host.
+//!   `moved` and `by_the_host` move one tensor so; `transfer` calls them.
 //! - `serve`: the server, its limits for clients without a session, and its end by a signal.
 
 mod error;

@@ -2,13 +2,19 @@
 //!
 //! Input: assembled replicas, commands, batches, and verdicts (step the optimizers, or skip the step). Output: outcomes
 //! (losses, gradient norms), reports, events and states of all stages, in the order of replicas and stages; or one
-//! error. This folder owns [`Workers`]: the caller's ends of all channels, the thread handles, the stop signal and the
-//! watchdog. It must not decide how a step ends, and the loop of a worker thread itself is in `worker`.
+//! error. This folder owns [`Workers`]: the caller's ends of all channels (`Replies`), the thread handles
+//! (`WorkerHandle`), the number of workers that run (`running`), the stop signal and the watchdog. It must not decide
+//! how a step ends, and the loop of a worker thread itself is in `worker`.
 //!
-//! - `start`: starts a thread for each worker of each replica, and creates its channels.
-//! - `exchange`: sends commands, batches and verdicts to the workers, and gathers their replies (`Finished`).
-//! - `watch`: the state by which the watchdog detects a stall (`Watch`).
-//! - `wait`: sends and receives that check in intervals whether any worker makes progress.
+//! An operation of the caller ends early (`Ended`) by the error of a worker, or by one of the caller.
+//!
+//! - `start`: starts a thread for each worker of each replica, and creates its channels (`Prepared`, `BatchChannels`).
+//! - `exchange`: sends commands, batches and verdicts to the workers, and gathers their replies (`Finished`); states
+//!   the expected ledgers, and divides summed losses and metrics by their weight.
+//! - `watch`: the state by which the watchdog detects a stall (`Watch`): the current pass, its start, the longest
+//!   action.
+//! - `wait`: sends and receives that check in intervals whether any worker makes progress. `failure` computes how long
+//!   none has; here the time is compared with the limit, for a warning or an error.
 //! - `hosts`: finds out whether an error comes from a lost host, or from a broken network link between hosts.
 //! - `shutdown`: stops and joins the threads, and keeps their stages for checkpoints and trained modules.
 

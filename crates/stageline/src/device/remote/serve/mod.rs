@@ -6,12 +6,16 @@
 //! not opened a session (an exchange of requests with a device). It must not know stages or trainings: a client drives
 //! the devices.
 //!
+//! This file binds the address (`Bound`), words it for other hosts, registers the operations that answer a client's
+//! first requests, and authorises clients.
+//!
 //! - `error`: the errors of a server (`ServeError`).
-//! - `gate`: accepts WebSocket clients, and forwards to burn's server those that observe the limits.
-//! - `peers`: the limits for iroh clients and other servers, and those admitted, for which the limits are lifted
-//!   (`Peers`).
+//! - `gate`: accepts WebSocket clients, reads the head and the first frame of each, and forwards to burn's server those
+//!   that observe the limits. Counts the connections of each address that have no session yet (`Waiting`, `Place`).
+//! - `peers`: the limits for iroh clients and other servers (`Guarded`), and those admitted, for which the limits are
+//!   lifted (`Peers`).
 //! - `limits`: the values of these limits: time, bytes, streams and connections.
-//! - `signals`: the signals that end a server, Ctrl-C and `SIGTERM`.
+//! - `signals`: the signals that end a server, Ctrl-C and `SIGTERM` (`EndSignals`).
 
 mod error;
 mod gate;
