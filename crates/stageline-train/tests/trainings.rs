@@ -16,11 +16,15 @@ use burn::tensor::{Device, Tensor};
 use signal_hook::consts::SIGTERM;
 use signal_hook::low_level::raise;
 use stageline::checkpoint::Saved;
-use stageline::{Batch, Pipeline, StageConfig};
+use stageline::{Batch, CountingAllocator, Pipeline, PipelineBuilder, StageConfig};
 use stageline_report::{Measured, RunLog};
 use stageline_train::{Data, HandCut, NoFlags, Program, Run};
 
 use support::{Layer, row};
+
+/// Without it a training has no memory estimate, and so refuses nothing.
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 /// The environment variable with the folder for the outputs of the process that a test starts.
 const FOLDER: &str = "STAGELINE_TEST_FOLDER";
@@ -83,16 +87,20 @@ fn the_log_has_the_memory_of_all_batches() {
     assert_eq!(bytes(&[("read_ahead", "2")]), (1 + 2) * 6 * 16);
 }
 
-/// Tests that the log of stages that are cut by hand has a layer for each stage, from which predictions are made.
-#[test]
-fn the_log_of_a_chain_has_a_layer_for_each_stage() {
-    let chain = |configs: Vec<StageConfig>| {
+/// Returns a model of three stages that is cut by hand.
+fn chain() -> HandCut<impl Fn(Vec<StageConfig>) -> PipelineBuilder<Tensor<2>, Tensor<2>, Tensor<2>>> {
+    HandCut::new(3, |configs: Vec<StageConfig>| {
         let mut configs = configs.into_iter();
         let mut next = || (Layer::new(&Device::flex().autodiff()), configs.next().unwrap());
         let [first, second, last] = [next(), next(), next()];
         Pipeline::builder().stage(first.0, first.1).stage(second.0, second.1).loss(last.0, last.1)
-    };
-    let train = |run: Run<NoFlags>| drop(run.train(&HandCut::new(3, chain), Ones::default()).unwrap());
+    })
+}
+
+/// Tests that the log of stages that are cut by hand has a layer for each stage, from which predictions are made.
+#[test]
+fn the_log_of_a_chain_has_a_layer_for_each_stage() {
+    let train = |run: Run<NoFlags>| drop(run.train(&chain(), Ones::default()).unwrap());
     let log = log(&[("stages", "3")], train);
     let layers: Vec<_> = log.run.layers.iter().map(|layer| (&*layer.name, layer.stage, layer.parameters)).collect();
     // A matrix of 2 x 2 and a bias of 2.
@@ -101,6 +109,27 @@ fn the_log_of_a_chain_has_a_layer_for_each_stage() {
     let measured = Measured::of(&log).unwrap();
     assert_eq!(measured.cut(), [0..1, 1..2, 2..3]);
     assert_eq!(measured.balanced(2).unwrap().len(), 2);
+}
+
+/// Tests that a training that does not fit proposes another number of stages only if its program can make them: a row
+/// of layers is partitioned by the flags, stages that are cut by hand are not.
+#[test]
+fn no_other_number_of_stages_is_proposed_for_a_chain() {
+    let refused = |flags: &[(&str, &str)], by_hand: bool| {
+        let run = run(&[&[("stages", "3"), ("memory", "0.000002")], flags].concat());
+        let trained = if by_hand {
+            run.train(&chain(), Ones::default()).map(drop)
+        } else {
+            run.train(&row(), Ones::default()).map(drop)
+        };
+        trained.unwrap_err().to_string()
+    };
+    let (of_row, of_chain) = (refused(&[], false), refused(&[], true));
+    assert!(of_row.contains(" --stages 1: "), "{of_row}");
+    assert!(!of_chain.contains("--stages") && of_chain.contains(" --optimizer adafactor"), "{of_chain}");
+    // A list has as many entries as there are stages, so it changes with their number.
+    let of_list = refused(&[("cut", "0,1,2")], false);
+    assert!(of_list.contains(" --stages 1 --cut 0"), "{of_list}");
 }
 
 /// Tests a batch that cannot be made: the training ends with an error and a checkpoint of the steps before it.

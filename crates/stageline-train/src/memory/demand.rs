@@ -11,8 +11,8 @@ use crate::data::Data;
 use crate::kernels::Compiling;
 use crate::memory::batches::BatchMemory;
 use crate::plan::Planned;
-use crate::settings::job::{Job, LARGEST};
-use crate::settings::values::{FlushName, OptimizerName, RecomputeBy};
+use crate::settings::job::{Job, LARGEST, Running};
+use crate::settings::values::{CutBy, FlushName, OptimizerName, RecomputeBy};
 
 /// Returns the least memory, in bytes per parameter, that a stage needs in the flush at the end of a step: for the f32
 /// value and its optimizer state, and with `rollback` for a copy of both. Gradients do not count, because they are
@@ -141,9 +141,9 @@ fn rehearse<Out: Payload, D: Data + ?Sized>(
     };
     // Micro-batches of two rows are tried first, because there may be no memory to try a whole one.
     if rows > 2 && !auto {
-        refuse(pipeline, from_two_rows, fits)?;
+        refuse(pipeline, &job.running, from_two_rows, fits)?;
     }
-    let found = refuse(pipeline, from_all, fits)?;
+    let found = refuse(pipeline, &job.running, from_all, fits)?;
     ensure!(found.is_some() || job.running.memory.is_none(), "--memory: {UNKNOWN}; leave it out");
     Ok(found)
 }
@@ -160,6 +160,7 @@ const UNKNOWN: &str = "memory in use is not known: the program does not count it
 /// estimates the memory with it too.
 fn refuse<In: Payload, Out: Payload, Target: Payload>(
     pipeline: &mut Pipeline<In, Out, Target>,
+    running: &Running,
     estimate: impl Fn(&mut Pipeline<In, Out, Target>) -> Result<Option<MemoryEstimate>>,
     fits: impl Fn(&MemoryEstimate) -> Result<(), Box<DoesNotFit>>,
 ) -> Result<Option<MemoryEstimate>> {
@@ -170,7 +171,7 @@ fn refuse<In: Payload, Out: Payload, Target: Payload>(
     // The run ends here, so the policy of recomputation need not be restored.
     pipeline.set_recompute(Recompute::Full);
     let Some(recomputed) = estimate(pipeline)? else { return Ok(None) };
-    fits(&found.or_recomputed(recomputed)).map_err(|refused| anyhow!("{}", explain(&refused)))?;
+    fits(&found.or_recomputed(recomputed)).map_err(|refused| anyhow!("{}", explain(&refused, running)))?;
     Ok(None)
 }
 
@@ -191,12 +192,15 @@ pub struct Demand<'a> {
 
 impl Demand<'_> {
     /// Checks that the estimated memory of a training job fits into the memory of its devices. The error proposes only
-    /// settings that this job can change; a resumed run, for example, cannot change its optimizer.
+    /// settings that this job can change: a resumed run, for example, cannot change its optimizer, and a model that is
+    /// cut by hand not its number of stages.
     fn check(&self, estimate: &MemoryEstimate) -> Result<(), Box<DoesNotFit>> {
         let (job, rows) = (self.job, self.job.training.micro_batch_size);
         let takes = |lever: &Lever| match lever {
             Lever::SmallerMicroBatches { micro_batches, .. } => *micro_batches <= LARGEST,
             Lever::MoreStages { workers } => workers * self.planned.stages / job.running.workers <= self.most_stages,
+            // Only the program of a model that is cut by hand changes its stages.
+            Lever::OneStage => self.planned.cut.is_some(),
             Lever::StatesOnHost => !self.owns_optimizer,
             // A resumed run cannot change its optimizer, because the checkpoint has the states of the former one.
             Lever::LeanerOptimizer => {
@@ -243,16 +247,20 @@ impl<'a> Room<'a> {
 
 /// Returns the error message for a training job that does not fit into the memory of a device. The message shows each
 /// proposed change as flags, such as `--recompute full`. If batches are in the memory of that device, it also proposes
-/// a smaller `--read-ahead`, which keeps fewer of them.
-fn explain(refused: &DoesNotFit) -> String {
+/// a smaller `--read-ahead`, which keeps fewer of them. A flag of `running` that contradicts the change is changed with
+/// it: a list as `--cut`, and `--chunks`.
+fn explain(refused: &DoesNotFit, running: &Running) -> String {
+    let is_listed = matches!(running.cut, CutBy::List(_));
+    let cut = |value: &str| if is_listed { format!(" --cut {value}") } else { String::new() };
+    let chunks = if running.chunks.is_some() { " --chunks 1" } else { "" };
     let flag = |lever: &Lever| match lever {
         Lever::SmallerMicroBatches { rows, micro_batches } => {
             format!("--micro-batch-size {rows} --micro-batches {micro_batches}")
         }
         Lever::Recompute => "--recompute full".to_owned(),
-        Lever::OneFOneB => "--schedule 1f1b".to_owned(),
-        Lever::OneStage => "--stages 1".to_owned(),
-        Lever::MoreStages { workers } => format!("--stages {workers} --device D (so many of them)"),
+        Lever::OneFOneB => format!("--schedule 1f1b{chunks}"),
+        Lever::OneStage => format!("--stages 1{}", cut("0")),
+        Lever::MoreStages { workers } => format!("--stages {workers}{} --device D (so many of them)", cut("counted")),
         Lever::StatesOnHost => "--optimizer-state host".to_owned(),
         Lever::LeanerOptimizer => "--optimizer adafactor".to_owned(),
         other => other.to_string(),
