@@ -63,18 +63,15 @@ impl<'a> MeasuredSearch<'a> {
 
     /// Returns the plan with the shortest simulated step for the measured costs, with its costs in ms.
     pub(crate) fn best(&self, micro_batches: usize) -> Result<Best> {
-        // A stage needs a layer of its own.
-        let most_chunks = self.measured.layers() / self.workers;
-        Ok(best_placed(self.workers, micro_batches, most_chunks, |placement| self.stages(placement).ok())?)
+        // A stage needs a layer of its own, and a model that is cut by hand keeps its stages.
+        let most = self.measured.layers() / self.workers;
+        let least = if self.measured.is_cut_by_hand() { most } else { 1 };
+        Ok(best_placed(self.workers, micro_batches, least..=most, |placement| self.stages(placement).ok())?)
     }
 
     /// Returns the costs in ms and the memory of a plan's stages, for a placement of the stages on workers.
     fn stages(&self, placement: &Placement) -> Result<(Costs, Memory)> {
         let (workers, chunks) = (self.workers, placement.stages() / self.workers);
-        ensure!(
-            !self.measured.is_cut_by_hand() || placement.stages() == self.measured.layers(),
-            "a model that is cut by hand has one number of stages"
-        );
         let costs = self.measured.costs(placement, &self.measured.balanced(placement.stages())?)?.times(MS);
         let unlimited = || Memory::unlimited(workers).cut(chunks);
         let Some((flags, memory)) = self.flags else { return Ok((costs, unlimited())) };

@@ -1,6 +1,6 @@
 //! Tests the answer of `stageline advise` to how many micro-batches (M) a step should have.
 
-use crate::logs::{LOG, by_hand, log_of_four, noisy, write};
+use crate::logs::{LOG, by_hand, log_of_equal, log_of_four, noisy, write};
 use crate::{error, json, text};
 
 /// Returns the numbers in a table's row that begins with `name`, from the text that `stageline advise` prints.
@@ -180,6 +180,11 @@ fn a_model_that_is_cut_by_hand_keeps_its_stages_and_gets_no_cut() {
     assert!(text(&format!("check {}", csv.display())).contains(": 2 workers, 4 stages, 1 micro-batches,"));
     let refused = error(&format!("search --from {four} --stages 3 --micro-batches 8"));
     assert!(refused.contains("cut by hand into 4 stages, which 3 workers do not share evenly"), "{refused}");
+
+    // A worker without any wait runs 6 forwards of a second and 6 backwards of two for each of 8 micro-batches.
+    let six = write(folder.path(), "six.jsonl", &by_hand(&log_of_equal(6, "")));
+    let found = json(&format!("search --from {six} --stages 1 --micro-batches 8 --json"));
+    assert_eq!((found["stages"].as_u64(), found["step_ms"].as_f64()), (Some(1), Some(8.0 * 6.0 * 3e3)));
 }
 
 /// Tests the line about the host's memory that no table of `stageline advise` counts: batches, and the optimizer states of

@@ -11,23 +11,30 @@ pub const LOG: &str = r#"{"stageline":"0.1.0","schedule":"1f1b","plan":"0F0,0F1,
 {"final":true}
 "#;
 
-/// Makes the log of a run of four equal stages, which take a second for a forward, with two micro-batches and the
-/// network links in `links`. At the boundaries between the stages, each micro-batch sends 4, 1 and 4 GB.
+/// Makes the log of a run of four equal stages, as [`log_of_equal`] does.
 pub fn log_of_four(links: &str) -> String {
-    let plan = text("plan --stages 4 --micro-batches 2 --csv").replace('\n', "\\n");
-    let each = |entry: &dyn Fn(usize) -> String| (0..4).map(entry).collect::<Vec<_>>().join(",");
+    log_of_equal(4, links)
+}
+
+/// Makes the log of a run of P = `workers` equal stages, which take a second for a forward, with two micro-batches and the
+/// network links in `links`. At the boundaries between the stages, each micro-batch sends 4 and 1 GB in turn.
+pub fn log_of_equal(workers: usize, links: &str) -> String {
+    let plan = text(&format!("plan --stages {workers} --micro-batches 2 --csv")).replace('\n', "\\n");
+    let each = |entry: &dyn Fn(usize) -> String| (0..workers).map(entry).collect::<Vec<_>>().join(",");
     let layers = each(&|stage| format!(r#"{{"name":"block {stage}","stage":{stage},"weight":1,"parameters":5}}"#));
     let stages = each(&|stage| {
-        let bytes = ["4e9", "1e9", "4e9", "null"][stage];
+        let bytes = if stage + 1 == workers { "null" } else { ["4e9", "1e9"][stage % 2] };
         format!(
             r#"{{"forward":1,"backward":2,"send_activation":0,"send_gradient":0,"flush":0,"output_bytes":{bytes}}}"#
         )
     });
     let worker = r#"{"busy":6,"fill":3,"drain":6,"imbalance":0,"transfer":0,"flush":0,"other":0}"#;
-    let workers = each(&|_| worker.to_owned());
+    let of_workers = each(&|_| worker.to_owned());
+    // The step of 1F1B takes M + P - 1 = P + 1 forwards and backwards, and its bubble is (P - 1) / (P + 1).
+    let (step, bubble) = (3 * (workers + 1), (workers - 1) as f64 / (workers + 1) as f64);
     format!(
         r#"{{"stageline":"0.1.0","schedule":"1f1b","plan":"{plan}","channel_capacity":2,"layers":[{layers}],{links}"tokens_per_micro_batch":10,"configuration":{{}}}}
-{{"step":0,"loss":2.0,"weight":20,"tokens_per_s":2,"step_seconds":15.0,"bubble":0.6,"bubble_ideal":0.6,"bubble_simulated":0.6,"learning_rate":0.1,"gradient_norm":1,"clipped":false,"loss_scale":1,"workers":[{workers}],"stages":[{stages}]}}
+{{"step":0,"loss":2.0,"weight":20,"tokens_per_s":2,"step_seconds":{step},"bubble":{bubble},"bubble_ideal":{bubble},"bubble_simulated":{bubble},"learning_rate":0.1,"gradient_norm":1,"clipped":false,"loss_scale":1,"workers":[{of_workers}],"stages":[{stages}]}}
 "#
     )
 }

@@ -2,6 +2,7 @@
 //! (plans generated for the given costs).
 
 use std::fmt;
+use std::ops::RangeInclusive;
 
 use super::automatic::{Rules, automatic};
 use super::bound::lower_bound;
@@ -11,7 +12,7 @@ use crate::plan::{Action, Compute, Placement, Plan};
 use crate::schedules::{SCHEDULES, Schedule};
 use crate::simulate::{Memory, StageMemory, Timeline, simulate};
 
-/// The largest number of chunks (stages) per worker that the search tries.
+/// The largest number of chunks (stages) per worker that the search tries, unless every plan needs more.
 const MOST_CHUNKS: usize = 4;
 
 /// The best plan that a search found, with its costs, its timeline and a lower bound on the length of a step.
@@ -58,7 +59,7 @@ impl Best {
 pub fn best(micro_batches: usize, costs: &Costs, memory: &Memory, most_chunks: usize) -> Result<Best, SearchError> {
     let workers = costs.stages();
     assert_eq!(workers, memory.stages.len(), "give costs and memory for the same stages");
-    best_placed(workers, micro_batches, most_chunks, |placement| {
+    best_placed(workers, micro_batches, 1..=most_chunks, |placement| {
         let chunks = placement.stages() / workers;
         Some((costs.cut(chunks), memory.cut(chunks)))
     })
@@ -67,9 +68,10 @@ pub fn best(micro_batches: usize, costs: &Costs, memory: &Memory, most_chunks: u
 /// Finds the plan with the shortest simulated step, with the search of [`best()`], for stages whose costs and memory
 /// depend on their placement on the workers.
 ///
-/// `of` returns the costs and the memory of the stages of a placement on `workers` workers, with 1 to `most_chunks` stages
-/// (chunks) on each of them. If it returns `None`, for example because the link between two of the workers is not known,
-/// the search leaves out all plans with this placement.
+/// `chunks` has the possible numbers of stages (chunks) on each of `workers` workers. If all of them are above 4, the
+/// search tries the smallest, with schedules that allow any number. `of` returns the costs and the memory of the stages
+/// of a placement. If it returns `None`, for example because the link between two of the workers is not known, the
+/// search leaves out all plans with this placement.
 ///
 /// # Errors
 /// Returns a [`SearchError`] if there are no workers or micro-batches, no placement has costs, or no plan fits into the
@@ -77,22 +79,23 @@ pub fn best(micro_batches: usize, costs: &Costs, memory: &Memory, most_chunks: u
 pub fn best_placed(
     workers: usize,
     micro_batches: usize,
-    most_chunks: usize,
+    chunks: RangeInclusive<usize>,
     of: impl Fn(&Placement) -> Option<(Costs, Memory)>,
 ) -> Result<Best, SearchError> {
     if workers == 0 || micro_batches == 0 {
         return Err(SearchError::Nothing { workers, micro_batches });
     }
-    let mut search = Search { workers, micro_batches, of, best: None, bound: f64::INFINITY, fitting: None };
+    let (least, most) = (*chunks.start(), *chunks.end());
+    let mut search = Search { workers, micro_batches, least, of, best: None, bound: f64::INFINITY, fitting: None };
     for schedule in SCHEDULES {
-        let chunked = (2..=MOST_CHUNKS.min(most_chunks)).filter_map(|chunks| schedule.with_chunks(chunks));
-        if schedule.chunks() <= most_chunks {
+        let several = least.max(2)..=most.min(MOST_CHUNKS.max(least));
+        if chunks.contains(&schedule.chunks()) {
             search.generator(schedule);
         }
-        chunked.for_each(|schedule| search.generator(&*schedule));
+        several.filter_map(|chunks| schedule.with_chunks(chunks)).for_each(|schedule| search.generator(&*schedule));
     }
-    let in_a_v = (most_chunks >= 2).then(|| Placement::in_a_v(workers));
-    for placement in [Placement::in_turn(workers, 1)].into_iter().chain(in_a_v) {
+    let in_a_v = chunks.contains(&2).then(|| Placement::in_a_v(workers));
+    for placement in [Placement::in_turn(workers, least)].into_iter().chain(in_a_v) {
         search.automatic(&placement);
     }
     let no_plan = match search.fitting {
@@ -117,6 +120,8 @@ fn lower_limits(memory: &Memory) -> impl Iterator<Item = Memory> + '_ {
 struct Search<F> {
     workers: usize,
     micro_batches: usize,
+    /// The smallest number of stages (chunks) on each worker that the search tries.
+    least: usize,
     /// The function that returns the costs and the memory of the stages for a placement of stages on workers; `None` if
     /// they are not known.
     of: F,
@@ -143,11 +148,12 @@ impl<F: Fn(&Placement) -> Option<(Costs, Memory)>> Search<F> {
     /// that is enough for a plan with this placement.
     fn costs(&mut self, placement: &Placement) -> Option<(Costs, Memory)> {
         let (costs, memory) = (self.of)(placement)?;
-        // Each micro-batch fits by itself, so the plan that runs them one after the other fits too.
-        let chunks = placement.stages().div_ceil(self.workers);
-        if chunks == 1 {
-            let enough = memory.stages.iter().copied().map(StageMemory::peak).fold(0.0, f64::max);
-            self.fitting = Some((memory.limit, enough));
+        if placement.stages() == self.least * self.workers {
+            // One micro-batch fits by itself, so the automatic plan that runs them one after the other fits, too.
+            let one = |owned: &Vec<usize>| owned.iter().map(|&stage| memory.stages[stage].peak()).sum::<f64>();
+            let enough = placement.stages_of().iter().map(one).fold(0.0, f64::max);
+            let known = self.fitting.map_or(f64::INFINITY, |(_, enough)| enough);
+            self.fitting = Some((memory.limit, enough.min(known)));
         }
         Some((costs, memory))
     }

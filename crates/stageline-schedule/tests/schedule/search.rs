@@ -186,7 +186,7 @@ fn the_search_keeps_to_the_chunks_that_a_model_has() {
 #[test]
 fn the_search_takes_the_costs_of_each_placement() {
     let of = |chunked: Option<f64>| {
-        best_placed(3, 6, 4, |placement| {
+        best_placed(3, 6, 1..=4, |placement| {
             let chunks = placement.stages() / 3;
             let costs = Costs::uniform(3, 1.0, 2.0).cut(chunks);
             let costs = if chunks > 1 { costs.times(chunked?) } else { costs };
@@ -200,7 +200,32 @@ fn the_search_takes_the_costs_of_each_placement() {
         assert_eq!(found.checked.plan().stages(), 3);
         assert_eq!(found.costs, Costs::uniform(3, 1.0, 2.0));
     }
-    let error = best_placed(3, 6, 4, |_| None).unwrap_err();
+    let error = best_placed(3, 6, 1..=4, |_| None).unwrap_err();
     assert_eq!(error, SearchError::Costs { workers: 3 });
-    assert!(matches!(best_placed(0, 6, 4, |_| None).unwrap_err(), SearchError::Nothing { workers: 0, .. }));
+    assert!(matches!(best_placed(0, 6, 1..=4, |_| None).unwrap_err(), SearchError::Nothing { workers: 0, .. }));
+}
+
+/// Tests the search for a model with more stages on every worker than the search tries by itself, as one that is cut by
+/// hand may have: the plan keeps them all.
+#[test]
+fn the_search_keeps_the_stages_of_a_model_that_cannot_be_joined() {
+    let of = |limit: f64| {
+        move |placement: &Placement| {
+            let stages = placement.stages();
+            Some((Costs::uniform(stages, 1.0, 2.0), Memory { stages: vec![StageMemory::whole(1.0); stages], limit }))
+        }
+    };
+    for workers in [1, 2, 4] {
+        let found = best_placed(workers, 8, 6..=6, of(f64::INFINITY)).unwrap();
+        let plan = found.checked.plan();
+        assert_eq!((plan.workers(), plan.stages()), (workers, 6 * workers));
+        let interleaved = simulated(&Interleaved { chunks: 6 }, 6 * workers, 8, &found.costs).step();
+        assert!(found.bound <= found.timeline.step() && found.timeline.step() <= interleaved);
+    }
+    // A single worker never waits: 8 micro-batches pass 6 stages, forward in 1 and backward in 2.
+    assert_eq!(best_placed(1, 8, 6..=6, of(f64::INFINITY)).unwrap().timeline.step(), 8.0 * 6.0 * 3.0);
+    // A worker has to keep one micro-batch on all of its stages.
+    let too_small = best_placed(2, 8, 6..=6, of(5.0)).unwrap_err();
+    assert_eq!(too_small, SearchError::Memory { limit: 5.0, enough: 6.0 });
+    assert_eq!(best_placed(2, 8, 6..=6, of(6.0)).unwrap().checked.plan().stages(), 12);
 }
