@@ -20,7 +20,8 @@ use crate::output::print;
 /// The prediction is a simulation with the costs that the run measured. With another P, stages are made of the layers
 /// in the log; each layer has a share of its stage's time in proportion to its FLOPs. The halves of a split backward
 /// are assumed to be equal. Workers have the network links of the run, unless --bandwidth is given. To show how far the
-/// prediction can be trusted, the command also predicts the run itself and prints the error.
+/// prediction can be trusted, the command also predicts the run itself and prints the error. Fewer stages than those of
+/// a model that is cut by hand are a what-if: the prediction joins whole stages, and says so.
 #[derive(Args)]
 pub(crate) struct PredictFlags {
     /// File with the log of a run, which a training program writes with `--log`
@@ -90,6 +91,9 @@ struct Predicted<'a> {
     schedule: &'a str,
     stages: usize,
     micro_batches: usize,
+    /// The number of stages into which the user has cut the model of the run by hand, if the prediction joins them into
+    /// fewer; otherwise `None`.
+    joined_stages: Option<usize>,
     step_seconds: f64,
     bubble: f64,
     tokens_per_s: f64,
@@ -123,6 +127,7 @@ pub(crate) fn predict(flags: &PredictFlags) -> Result<()> {
         schedule: &name,
         stages: workers,
         micro_batches,
+        joined_stages: joined(&log, &prediction.cut),
         step_seconds: prediction.step,
         bubble: prediction.bubble,
         tokens_per_s: prediction.tokens_per_s,
@@ -145,8 +150,16 @@ fn text(predicted: &Predicted) -> String {
     let memory = predicted
         .peak_bytes
         .map_or_else(String::new, |bytes| format!("peak memory    {} MB a worker\n", megabytes(bytes)));
+    let what_if = |own: usize| {
+        let joined = predicted.layers.len();
+        format!(
+            "what if        the program of this model, which is cut by hand into {own} stages, joins them into {joined}; no flag does so\n"
+        )
+    };
+    let what_if = predicted.joined_stages.map_or_else(String::new, what_if);
     format!(
         "{schedule}, P = {stages}, M = {micro_batches}\n\
+         {what_if}\
          step           {:.1} ms\n\
          bubble         {:.2}% of the total\n\
          throughput     {tokens_per_s:.0} tokens a second\n\
@@ -159,6 +172,13 @@ fn text(predicted: &Predicted) -> String {
         100.0 * predicted.own_step_error,
         predicted.own_bubble_error,
     )
+}
+
+/// Returns the number of stages into which the user has cut the model of the logged run by hand, if a partition `cut` of
+/// the model joins them into fewer.
+fn joined(log: &RunLog, cut: &[Range<usize>]) -> Option<usize> {
+    let own = log.run.layers.len();
+    (log.run.cut_by_hand && cut.len() < own).then_some(own)
 }
 
 /// The errors of predictions for the logged run itself, whose step time and bubble (the idle share of workers x step

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::logs::{LOG, log_of_four, searched, write};
+use crate::logs::{LOG, by_hand, log_of_four, searched, write};
 use crate::{error, json, text};
 
 #[test]
@@ -169,4 +169,28 @@ fn a_logged_plan_without_a_generator_predicts_its_own_numbers() {
     assert!(error(&format!("advise --from {log} --stages 1")).contains("--schedule NAME"));
     let refused = error(&format!("advise --from {log} --schedule search"));
     assert!(refused.contains("stageline search --from"), "{refused}");
+}
+
+/// Tests that a prediction which joins the stages of a model that is cut by hand is called a what-if, and that stages
+/// which would have to be divided are refused.
+#[test]
+fn joined_stages_of_a_model_that_is_cut_by_hand_are_a_what_if() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = write(folder.path(), "run.jsonl", &by_hand(&log_of_four("")));
+    let predict = format!("predict --from {log} --micro-batches 8");
+    let two = json(&format!("{predict} --stages 2 --json"));
+    // A stage of two takes 2 s and 4 s, and a step of 1F1B M + P - 1 = 9 times both.
+    assert_eq!((two["joined_stages"].as_u64(), two["step_seconds"].as_f64()), (Some(4), Some(9.0 * 6.0)));
+    let said = text(&format!("{predict} --stages 2"));
+    let what_if = "\nwhat if        the program of this model, which is cut by hand into 4 stages, joins them into 2; ";
+    assert!(said.contains(what_if), "{said}");
+    // Two workers with two stages each join none.
+    for kept in ["", " --schedule interleaved --stages 2"] {
+        assert!(json(&format!("{predict}{kept} --json"))["joined_stages"].is_null());
+        assert!(!text(&format!("{predict}{kept}")).contains("what if"));
+    }
+    let by_training = write(folder.path(), "row.jsonl", &log_of_four(""));
+    assert!(!text(&format!("predict --from {by_training} --stages 2")).contains("what if"));
+    let refused = error(&format!("{predict} --stages 5"));
+    assert!(refused.contains("cut by hand into 4 stages, and the plan has 5: "), "{refused}");
 }

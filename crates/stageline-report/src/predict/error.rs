@@ -118,6 +118,17 @@ pub enum PredictError {
         /// The number of stages of the predicted plan, which needs another partition of the layers.
         stages: usize,
     },
+    /// The user has cut the model of the logged run by hand into fewer stages than the predicted plan has.
+    #[error(
+        "the model of the log is cut by hand into {own} stages, and the plan has {stages}: a prediction can join whole stages and divides \
+         none; give numbers of workers and chunks with {own} stages or fewer, or log a run of more stages"
+    )]
+    CutByHand {
+        /// The number of stages into which the user has cut the model of the logged run by hand.
+        own: usize,
+        /// The number of stages of the predicted plan.
+        stages: usize,
+    },
     /// The model has fewer layers than the predicted plan has stages.
     #[error(transparent)]
     Balance(#[from] BalanceError),

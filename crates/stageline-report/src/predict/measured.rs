@@ -112,11 +112,17 @@ impl Measured {
     }
 
     /// Returns the most even partition of the model's layers into `stages` contiguous stages, by the measured time of a
-    /// forward and backward.
+    /// forward and backward. The layers of a model that is cut by hand are its stages, so a partition into fewer joins
+    /// them, which only the model's program can do.
     ///
     /// # Errors
-    /// Returns [`PredictError::Balance`] if the model has fewer layers than stages.
+    /// Returns [`PredictError::Balance`] if the model has fewer layers than stages, or [`PredictError::CutByHand`] if it
+    /// is cut by hand into fewer stages.
     pub fn balanced(&self, stages: usize) -> Result<Vec<Range<usize>>, PredictError> {
+        let own = self.layers.len();
+        if self.cut_by_hand && stages > own {
+            return Err(PredictError::CutByHand { own, stages });
+        }
         self.balanced_within(0..self.layers.len(), stages)
     }
 
