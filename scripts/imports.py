@@ -25,8 +25,8 @@ ORDER = {
     "stageline-models": "generation export model family gpt2 llama head residual parameters names cache limits error".split(),
     "stageline-nn": "layers autograd kernels engine forward params".split(),
     "stageline-schedule": "search schedules simulate check costs measured plan".split(),
-    "stageline-checkpoint": "write read format error damage printable disk".split(),
-    "stageline-data": "corpus sampler key text file_range tokens error change walk open".split(),
+    "stageline-checkpoint": "write read format error damage printable disk open".split(),
+    "stageline-data": "corpus sampler key text file_range tokens error change walk".split(),
     "stageline-report": "export page predict log".split(),
     "stageline-train": "program training memory kernels plan optimizers settings outputs data model fingerprint".split(),
 }

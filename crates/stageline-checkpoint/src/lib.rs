@@ -111,7 +111,7 @@
 //!   an error.
 //! - Checkpoints share no files: each takes its full size.
 //! - A file that changes while it is read is detected by its hash. Links and folders that are exchanged at that moment
-//!   are followed.
+//!   are followed. A pipe or a device that takes the place of a file is refused, and nothing waits for it.
 //! - Reading allocates as much memory as the tensors take. Writing copies no tensor.
 //!
 //! # Modules
@@ -120,7 +120,7 @@
 //!
 //! - `printable`: [`Printable`], untrusted text that is safe to print. `damage`: [`Damage`], the reasons why a file is
 //!   refused. `error`: [`CheckpointError`].
-//! - `disk`: helpers for folders and paths.
+//! - `open`: [`open_at_once`], which never waits for a file. `disk`: helpers for folders and paths.
 //! - `format`: the contents of a checkpoint's files: [`Checkpoint`], [`Tensor`] and [`Manifest`], and their text and
 //!   bytes.
 //! - `write`: saves checkpoints into a folder ([`Store`], [`Writer`]). `read`: reads a checkpoint back ([`Saved`]).
@@ -130,6 +130,7 @@ mod damage;
 mod disk;
 mod error;
 mod format;
+mod open;
 mod printable;
 mod read;
 mod write;
@@ -137,6 +138,7 @@ mod write;
 pub use damage::Damage;
 pub use error::CheckpointError;
 pub use format::{Checkpoint, FileEntry, LossScale, Manifest, Progress, Tensor, TensorEntry};
+pub use open::open_at_once;
 pub use printable::Printable;
 pub use read::Saved;
 pub use safetensors::Dtype;

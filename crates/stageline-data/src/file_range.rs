@@ -5,9 +5,10 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::PathBuf;
 
+use stageline_checkpoint::open_at_once;
+
 use crate::change::{Change, Stamp};
 use crate::error::CorpusError;
-use crate::open::open_at_once;
 
 /// A range of bytes of a corpus's file, with the metadata by which a change of the file is detected.
 #[derive(Clone, Debug, PartialEq, Eq)]

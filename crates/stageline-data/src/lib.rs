@@ -60,7 +60,7 @@
 //! Imports go from the later to the earlier modules.
 //!
 //! - `change`: [`Change`], a change of a file since the corpus was opened. `error`: [`CorpusError`].
-//! - `walk`: finds the files of a folder and its subfolders. `open`: opens files without waiting.
+//! - `walk`: finds the files of a folder and its subfolders.
 //! - `file_range`: a range of bytes of a file, read on request.
 //! - `text`: [`Text`], file ranges as one stream of bytes.
 //! - `corpus`: [`Corpus`] and [`CorpusOptions`]: a path becomes two texts, one for training and one for validation.
@@ -73,7 +73,6 @@ mod corpus;
 mod error;
 mod file_range;
 mod key;
-mod open;
 mod sampler;
 mod text;
 mod tokens;

@@ -1,6 +1,6 @@
 //! Opens files that are not trusted, and replaces files so that readers see the old or the new one.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process;
@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 use serde_json::{Map, Value};
+use stageline_checkpoint::open_at_once;
 
 use crate::error::FolderError;
 use crate::refusal::Refusal;
@@ -31,16 +32,6 @@ pub(crate) fn open(path: &Path, reason: &'static str) -> Result<File, FolderErro
         _ => failed(error),
     })?;
     if file.metadata().map_err(FolderError::read(path))?.is_file() { Ok(file) } else { Err(not_a_file()) }
-}
-
-/// Opens what is at `path` for reading. Opening a pipe does not wait for its other end, and opening a terminal does not
-/// make it the terminal of this process.
-fn open_at_once(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.read(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK | libc::O_NOCTTY);
-    options.open(path)
 }
 
 /// Reads a regular file of at most `most` bytes, or a link to one, such as a file beside a model folder.

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use crate::damage::Damage;
 use crate::disk;
+use crate::open::open_at_once;
 
 /// Returns the length in bytes of the regular file at `path`; an error if `path` is anything else, such as a symbolic
 /// link to a file.
@@ -24,7 +25,7 @@ pub(crate) fn require_folder(path: &Path) -> Result<(), Damage> {
 /// Returns the contents of a regular file, which must have exactly `bytes` bytes. This length comes from a manifest
 /// that may be malicious, so it is compared with the length on disk before memory is allocated.
 pub(crate) fn read(path: &Path, bytes: u64) -> Result<Vec<u8>, Damage> {
-    let found = size(path)?; // before the file is opened, because opening a pipe blocks
+    let found = size(path)?;
     if found != bytes {
         return Err(Damage::Size { found, expected: bytes });
     }
@@ -32,11 +33,20 @@ pub(crate) fn read(path: &Path, bytes: u64) -> Result<Vec<u8>, Damage> {
     let length = usize::try_from(bytes).map_err(|_| Damage::Memory { bytes })?;
     contents.try_reserve_exact(length).map_err(|_| Damage::Memory { bytes })?;
     // The file may have changed since. Reads no more than was allocated, and one byte more to see whether it grew.
-    let mut file = File::open(path).map_err(damage)?;
+    let mut file = open(path)?;
     file.by_ref().take(bytes).read_to_end(&mut contents).map_err(Damage::Io)?;
     let more = file.read(&mut [0]).map_err(Damage::Io)?;
     let found = contents.len() as u64 + more as u64;
     if found == bytes { Ok(contents) } else { Err(Damage::Size { found, expected: bytes }) }
+}
+
+/// Opens a regular file. The open file is checked, because a pipe or a device may have taken the place of the file whose
+/// size was asked for.
+fn open(path: &Path) -> Result<File, Damage> {
+    let file = open_at_once(path).map_err(damage)?;
+    let metadata = file.metadata().map_err(Damage::Io)?;
+    require(&metadata, "a file", metadata.is_file())?;
+    Ok(file)
 }
 
 fn require(metadata: &fs::Metadata, expected: &'static str, is: bool) -> Result<(), Damage> {
@@ -47,5 +57,27 @@ fn damage(error: io::Error) -> Damage {
     match error.kind() {
         io::ErrorKind::NotFound => Damage::Missing,
         _ => Damage::Io(error),
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// Tests what takes the place of a file after its size was asked for: neither a pipe without a writer nor a device
+    /// is waited for or read.
+    #[test]
+    fn a_pipe_or_a_device_is_refused_when_it_is_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        for path in [&pipe, Path::new("/dev/zero")] {
+            let refused = open(path).unwrap_err().to_string();
+            assert_eq!(refused, "is a device, a pipe or a socket, where a checkpoint has a file");
+        }
+        fs::write(folder.path().join("file"), "contents").unwrap();
+        assert_eq!(read(&folder.path().join("file"), 8).unwrap(), b"contents");
     }
 }

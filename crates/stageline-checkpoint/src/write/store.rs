@@ -10,6 +10,7 @@ use crate::error::CheckpointError;
 use crate::format::checkpoint::Checkpoint;
 use crate::format::folder::{self, CheckpointName};
 use crate::format::names::{LOCK, REMOVING, WRITING};
+use crate::open::without_waiting;
 use crate::write::plan::Plan;
 use crate::write::write_point::WritePoint;
 use crate::write::{files, prune};
@@ -38,7 +39,7 @@ impl Store {
         let dir = disk::or_here(dir);
         create(dir)?;
         let path = dir.join(LOCK);
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+        let lock = without_waiting(OpenOptions::new().create(true).truncate(false).write(true)).open(&path);
         let lock = lock.map_err(CheckpointError::write("open", &path))?;
         lock.try_lock().map_err(|error| match error {
             TryLockError::WouldBlock => CheckpointError::InUse { path: dir.to_path_buf() },

@@ -1,11 +1,13 @@
 //! Tests that a checkpoint with any damage in any file is refused, with the name of the file.
 
 use std::fs;
+use std::num::NonZero;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::process::Command;
 
-use stageline_checkpoint::CheckpointError;
+use stageline_checkpoint::{CheckpointError, Store};
 
 use crate::toy;
 
@@ -108,10 +110,27 @@ fn every_file_replaced_by_something_else_is_refused() {
         check();
         drop(socket);
         fs::remove_file(&path).unwrap();
+        make_pipe(&path);
+        check();
+        fs::remove_file(&path).unwrap();
         fs::rename(&aside, &path).unwrap();
     }
     assert_eq!(toy::read(&checkpoint).unwrap(), toy::checkpoint(20), "the damage was undone");
-    assert_eq!((tried, count), (30, 30));
+    assert_eq!((tried, count), (36, 36));
+}
+
+/// Makes a pipe whose other end nobody opens, so that opening it as a file would wait forever.
+fn make_pipe(path: &Path) {
+    assert!(Command::new("mkfifo").arg(path).status().unwrap().success(), "{}", path.display());
+}
+
+/// Tests a pipe in the place of the lock file: a store waits for no reader of it, and says what cannot be opened.
+#[test]
+fn a_pipe_in_place_of_the_lock_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    make_pipe(&dir.path().join(".lock"));
+    let error = Store::open(dir.path(), NonZero::<usize>::MIN).unwrap_err();
+    assert!(matches!(&error, CheckpointError::Write { path, .. } if path.ends_with(".lock")), "{error}");
 }
 
 #[test]

@@ -4,7 +4,8 @@
 use std::fs::{self, File};
 use std::path::Path;
 
-use crate::open::open_at_once;
+use stageline_checkpoint::open_at_once;
+
 use crate::tokens::error::TokenError;
 
 /// Opens a regular file of at most `most` bytes, or a link to one, such as a tokenizer or rows of tokens.

@@ -4,8 +4,9 @@
 use std::fs::{self, File, Metadata};
 use std::path::{Path, PathBuf};
 
+use stageline_checkpoint::open_at_once;
+
 use crate::change::{Change, Stamp};
-use crate::open::open_at_once;
 use crate::tokens::error::TokenError;
 use crate::walk::{relative_name, walk};
 
