@@ -75,3 +75,8 @@ pub use outputs::record::step as record_of_step;
 pub use program::{NoFlags, Program};
 pub use settings::flags::TrainingFlags;
 pub use training::run::{Run, Trained};
+
+/// Compiles the whole program in the guide as a documentation test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide.md")]
+struct Guide;

@@ -5,6 +5,7 @@ mod before_training;
 mod documents;
 mod folders;
 mod generation;
+mod guide;
 mod seeds;
 mod toy;
 mod training;
