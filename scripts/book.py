@@ -23,6 +23,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "docs/book/src/figures"
 GPT = ROOT / "target/release/examples/gpt"
+STAGELINE = ROOT / "target/release/stageline"
 
 
 def build():
@@ -285,6 +286,18 @@ def recompute():
     write("recompute.md", table(columns, rows))
 
 
+def simulated():
+    """The bubble and the causes of idle time of equal and of unequal stages, simulated: the same on every machine."""
+    texts = []
+    for costs in ["5", "5,5,5,6"]:
+        transfer = " --transfer 0.5" if "," in costs else ""
+        halves = f"--forward {costs} --input-grad {costs} --weight-grad {costs}{transfer}"
+        flags = f"simulate --stages 4 --micro-batches 8 {halves}"
+        printed = subprocess.run([STAGELINE, *flags.split()], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+        texts.append(f"```text\n$ stageline {flags}\n{printed}```\n")
+    (FIGURES / "simulated.md").write_text("\n".join(texts))
+
+
 def read(name):
     """The rows of a figure's CSV file by column; empty if it was not measured."""
     path = FIGURES / f"{name}.csv"
@@ -341,7 +354,7 @@ def contradictions():
 
 MEASUREMENTS = [
     bubble, stages, throughput, batch, one_device, size, sweep, alone, updates, clipping, momentum, batch_norm, memory, recompute,
-    contradictions,
+    simulated, contradictions,
 ]
 
 

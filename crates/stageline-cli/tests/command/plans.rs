@@ -164,6 +164,19 @@ fn a_plan_is_read_from_the_standard_input() {
     );
 }
 
+/// Tests that the simulations in the book are what the command prints.
+#[test]
+fn the_book_has_the_output_of_its_simulations() {
+    let figure = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/book/src/figures/simulated.md");
+    let figure = fs::read_to_string(figure).unwrap();
+    let samples: Vec<_> = figure.split("```text\n$ stageline ").skip(1).map(|rest| rest.split("```").next()).collect();
+    for sample in samples.iter().flatten() {
+        let (arguments, printed) = sample.split_once('\n').unwrap();
+        assert_eq!(text(arguments), printed, "run `python3 scripts/book.py simulated`");
+    }
+    assert_eq!(samples.len(), 2);
+}
+
 #[test]
 fn impossible_plans_are_rejected_with_the_reason() {
     assert!(error("plan --schedule 2f2b --stages 2 --micro-batches 2").contains("there is no schedule `2f2b`"));
