@@ -23,7 +23,7 @@ mod predict;
 
 pub use export::{StageNoise, TensorBoard, Trace};
 pub use log::record::{self, Link};
-pub use log::{Cause, LogError, NoNoise, NoiseScales, RunLog};
+pub use log::{Cause, LogError, NoNoise, NoiseScales, RisingLoss, RunLog};
 pub use page::{Line, LineChart, Page, Scale, Series, StackedBars, run_page};
 pub use predict::{
     Advice, Alternatives, Change, Crossing, Cut, HostCut, Hosts, LeftOut, Measured, PredictError, PredictedTraining,

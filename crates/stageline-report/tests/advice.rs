@@ -5,7 +5,8 @@ mod synthetic;
 
 use stageline_report::record::{Link, Noise, SignalAndNoise};
 use stageline_report::{
-    Advice, Change, Cut, LeftOut, Measured, NoiseScales, PredictError, PredictedTraining, Question, RunLog, Target,
+    Advice, Alternatives, Change, Cut, LeftOut, Measured, NoiseScales, PredictError, PredictedTraining, Question,
+    RunLog, Target,
 };
 use stageline_schedule::{GPipe, Interleaved, OneFOneB, Schedule};
 
@@ -169,6 +170,30 @@ fn more_workers_are_recommended_while_they_are_used_well() {
     let four = advice.alternatives.found.iter().find(|(change, _)| *change == Change::Workers(4)).unwrap();
     assert!(four.1.seconds().unwrap() < 0.8 * least && four.1.seconds().unwrap() > 0.5 / 0.8 * least);
     assert!(!matches!(change(&advice), Change::Workers(_)));
+}
+
+/// Tests a run of two workers on a host of 8 cores: more workers have fewer cores than the 4 of each worker of the run,
+/// unless the run gave each of them 2. Other devices are not shared.
+#[test]
+fn more_workers_than_the_host_has_cores_for_are_not_compared() {
+    let compared = |device: &str, cores_per_stage: Option<usize>| -> (Vec<usize>, Vec<usize>) {
+        let mut log = noisy(log(&[1.0; 8], 2, 4, 0.0), 1e7);
+        log.run.machine.insert("cores".to_owned(), 8.into());
+        log.run.configuration.insert("device".to_owned(), device.into());
+        if let Some(cores) = cores_per_stage {
+            log.run.configuration.insert("cores_per_stage".to_owned(), cores.into());
+        }
+        let noise = noise(&log);
+        let Alternatives { found, left_out, .. } = advise(&question(&log, &noise, 8)).alternatives;
+        let shared = |(_, reason): &(Change, LeftOut)| matches!(reason, LeftOut::SharedCores { cores: 8 });
+        let workers = |change: Change| if let Change::Workers(workers) = change { Some(workers) } else { None };
+        let left_out = left_out.into_iter().filter(shared).filter_map(|(change, _)| workers(change));
+        (found.into_iter().filter_map(|(change, _)| workers(change)).collect(), left_out.collect())
+    };
+    assert_eq!(compared("cpu", None), (vec![1], vec![3, 4, 8]));
+    assert_eq!(compared("cpu", Some(2)), (vec![1, 3, 4], vec![8]));
+    assert_eq!(compared("cpu", Some(1)), (vec![1, 3, 4, 8], vec![]));
+    assert_eq!(compared("cuda:0,cuda:1", None), (vec![1, 3, 4, 8], vec![]));
 }
 
 #[test]

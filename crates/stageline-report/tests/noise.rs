@@ -102,8 +102,14 @@ fn a_noise_scale_that_is_not_known_has_a_reason_with_a_way_out() {
     let few: Vec<_> = (0..9).map(|step| (step < 3).then_some((1.0, 1.0))).collect();
     assert_eq!(reason(&few), NoNoise::TooFew { measured: 3, needed: 4 });
     assert_eq!(reason(&[Some((-1.0, 1.0)); 9]), NoNoise::Hidden { measured: 9 });
-    let one = log(&[1.0; 2], 2, 1, 0.0).noise_scales().unwrap_err();
+    // The mean is above 0, but half of the estimates are below 0.
+    let rough = [Some((9.0, 1.0)), Some((-3.0, 1.0)), Some((5.0, 1.0)), Some((-1.0, 1.0))];
+    assert_eq!(reason(&rough), NoNoise::Hidden { measured: 4 });
+    let mut of_one = log(&[1.0; 2], 2, 1, 0.0);
+    let one = of_one.noise_scales().unwrap_err();
     assert_eq!(one, NoNoise::OneMicroBatch);
+    of_one.run.replicas = 2;
+    assert_eq!(of_one.noise_scales().unwrap_err(), NoNoise::NotMeasured, "two replicas have two micro-batches");
     for (reason, ways) in [
         (one, &["--micro-batches 2", "--noise-every 10"][..]),
         (NoNoise::NotMeasured, &["--micro-batches 2", "--noise-every 10"]),
@@ -147,4 +153,27 @@ fn rough_estimates_give_the_steps_of_the_true_noise_scales() {
     let single = f64::from(steps) * worth(sum(|estimate| estimate.1) / sum(|estimate| estimate.0), 25.0);
     let exact: f64 = (0..usize::from(steps)).map(|step| worth(scale(step), 25.0)).sum();
     assert!(single < 0.85 * exact, "{single} of {exact}");
+}
+
+/// Tests losses that are 0.1 above or below their mean in turn, over 50 steps in each half of a run. The variance of a
+/// mean is 0.01 / 49, so 3 standard errors of the difference are 3 x sqrt(2) x 0.1 / 7 = 0.061.
+#[test]
+fn a_loss_rises_if_chance_does_not_explain_it() {
+    let rising = |rise: f64| {
+        let mut log = run(&[Some((1.0, 50.0)); 100]);
+        for (number, step) in log.steps.iter_mut().enumerate() {
+            let mean = if number < 50 { 2.0 } else { 2.0 + rise };
+            step.loss = Some(if number % 2 == 0 { mean + 0.1 } else { mean - 0.1 });
+        }
+        log.rising_loss()
+    };
+    let found = rising(0.063).unwrap();
+    assert!((found.first - 2.0).abs() < 1e-9 && (found.second - 2.063).abs() < 1e-9, "{found:?}");
+    assert!(found.to_string().contains("from a mean of 2.0000 in the first half of its steps to 2.0630 in the second"));
+    for none in [0.058, 0.0, -1.0] {
+        assert_eq!(rising(none), None);
+    }
+    let mut short = run(&[Some((1.0, 50.0)); 7]);
+    short.steps.iter_mut().for_each(|step| step.loss = Some(step.step as f64));
+    assert_eq!(short.rising_loss(), None, "7 steps are too few");
 }

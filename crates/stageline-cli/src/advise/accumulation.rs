@@ -1,11 +1,13 @@
 //! The part of `stageline advise` that answers how many micro-batches (M) a step should have. It prints tables of
 //! predicted trainings, and the training that it recommends.
 
+use std::error::Error;
+
 use anyhow::Result;
 use serde_json::Value;
 use stageline_report::{
-    Advice, Alternatives, Change, Measured, NoNoise, NoiseScales, PredictError, PredictedTraining, Question,
-    Recommendation, RunLog, Target, record::Run,
+    Advice, Alternatives, Change, Measured, NoiseScales, PredictError, PredictedTraining, Question, Recommendation,
+    RunLog, Target, record::Run,
 };
 use stageline_schedule::schedule_named;
 
@@ -30,12 +32,14 @@ pub(super) struct Accumulation<'a> {
 impl Accumulation<'_> {
     /// Returns, as text, the answer to how many micro-batches (M) a step should have: a table of predicted trainings
     /// with 1 to 256 micro-batches, a table of trainings with another setting, and the recommended training with its
-    /// reason. `target` is the plan whose settings vary. If the log has no gradient noise, the first table does not say
-    /// how long each training needs to reach the loss of the run, and the text says what to run for a recommendation.
+    /// reason. `target` is the plan whose settings vary. If the log has no gradient noise, or its loss rises, the first
+    /// table does not say how long each training needs to reach the loss of the run, and the text says what to run for a
+    /// recommendation.
     pub(super) fn answer(&self, measured: &Measured, target: Target) -> Result<String> {
-        match self.log.noise_scales() {
-            Ok(noise) => self.by_noise(measured, target, &noise),
-            Err(reason) => self.by_throughput(measured, &target, reason),
+        match (self.log.noise_scales(), self.log.rising_loss()) {
+            (Ok(noise), None) => self.by_noise(measured, target, &noise),
+            (Ok(_), Some(reason)) => self.by_throughput(measured, &target, &reason),
+            (Err(reason), _) => self.by_throughput(measured, &target, &reason),
         }
     }
 
@@ -71,6 +75,7 @@ impl Accumulation<'_> {
         if let Some(unchanged) = unchanged.filter(|unchanged| recommendation.as_ref() != Some(unchanged)) {
             text += &format!("without that change: {unchanged}\n");
         }
+        text += &self.learning_rate(recommendation.as_ref());
         text += "under Adam, larger batches may pay more than the noise scale says; take the recommended M as a lower bound\n";
         Ok(text)
     }
@@ -124,7 +129,21 @@ impl Accumulation<'_> {
         self.log.run.configuration.get(name)
     }
 
-    fn by_throughput(&self, measured: &Measured, target: &Target, reason: NoNoise) -> Result<String> {
+    /// Returns a line about the learning rate, which has to be tuned again if the recommended batch is another one than
+    /// that of the run; empty if it is not, or if there is no recommendation.
+    fn learning_rate(&self, recommendation: Option<&Recommendation>) -> String {
+        let times = |recommendation: &Recommendation| Some(recommendation.training.batch / self.log.weight()?);
+        match recommendation.and_then(times) {
+            Some(times) if (times - 1.0).abs() > 1e-9 => format!(
+                "the batch has {times:.2} times the tokens of the run's, and each batch is predicted with its best learning rate: tune it \
+                 again, under Adam at first {:.2} times that of the run\n",
+                times.sqrt()
+            ),
+            _ => String::new(),
+        }
+    }
+
+    fn by_throughput(&self, measured: &Measured, target: &Target, reason: &dyn Error) -> Result<String> {
         let trainings = measured.trainings(self.log, None, target)?;
         if self.memory.is_some() && trainings.iter().any(|training| training.peak_bytes().is_none()) {
             return Err(PredictError::NoMemory.into());

@@ -88,6 +88,35 @@ fn recommended_flags_can_be_copied() {
     assert!(advice.contains("also make micro-batches 4 times as large\n"), "{advice}");
 }
 
+/// Tests the line about the learning rate of a recommended batch: M = 256 has 128 times the tokens of the run's M = 2.
+#[test]
+fn another_batch_needs_another_learning_rate() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = write(folder.path(), "run.jsonl", &noisy(1_000_000_000));
+    let advice = text(&format!("advise --from {log} --most-stages 2"));
+    assert!(advice.contains("\nthe batch has 128.00 times the tokens of the run's, "), "{advice}");
+    assert!(advice.contains(" under Adam at first 11.31 times that of the run\n"), "{advice}");
+}
+
+/// Tests a run whose loss rises from 2 to 11 in ten steps: no training is to reach it, so no M is recommended.
+#[test]
+fn a_run_whose_loss_rises_gets_no_recommendation() {
+    let folder = tempfile::tempdir().unwrap();
+    let noisy = noisy(40);
+    let lines: Vec<_> = noisy.lines().collect();
+    let step = |step: usize| {
+        let line = lines[1].replace(r#""step":0"#, &format!(r#""step":{step}"#));
+        line.replace(r#""loss":2.0"#, &format!(r#""loss":{}"#, 2 + step))
+    };
+    let rising: Vec<_> = [lines[0].to_owned()].into_iter().chain((0..10).map(step)).collect();
+    let log = write(folder.path(), "run.jsonl", &(rising.join("\n") + "\n"));
+    let advice = text(&format!("advise --from {log}"));
+    let reason = "no other setting is compared: the loss of the run rises, from a mean of 4.0000 in the first half of its steps to \
+                  9.0000 in the second, ";
+    assert!(advice.contains("by throughput alone:\n") && advice.contains(reason), "{advice}");
+    assert!(!advice.contains("recommendation:"), "{advice}");
+}
+
 #[test]
 fn settings_that_cannot_be_compared_have_a_reason() {
     let folder = tempfile::tempdir().unwrap();

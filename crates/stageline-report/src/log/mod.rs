@@ -10,16 +10,20 @@
 //!   [`Account`](record::Account), [`Event`](record::Event).
 //! - `run_log`: reads the lines into a [`RunLog`], and summarises the warm steps. `median`: the median of figures.
 //! - `noise`: the noise scale of the gradient over the steps of a run ([`NoiseScales`]).
+//! - `rising_loss`: whether the loss of a run rises ([`RisingLoss`]). `cores`: whether the host has cores for more workers.
 //! - `error`: [`LogError`], with the number of the line that cannot be read.
 
+mod cores;
 mod error;
 mod median;
 mod noise;
 pub mod record;
+mod rising_loss;
 mod run_log;
 
 pub use error::LogError;
 pub(crate) use median::median;
 pub use noise::{NoNoise, NoiseScales};
 pub(crate) use noise::{WINDOW, windowed_scales};
+pub use rising_loss::RisingLoss;
 pub use run_log::{Cause, RunLog};

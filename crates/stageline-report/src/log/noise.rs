@@ -7,6 +7,10 @@
 //! steps. If the mean of the squared norms is not above 0, the gradient cannot be told from its noise, and the noise
 //! scale counts as infinite. A step that was not measured has the noise scale of the nearest one that was.
 //!
+//! *Signs.* Without any gradient, the estimates of its squared norm are above 0 as often as below. So some window has to
+//! have more estimates above 0 than chance gives in one case of ten: 4 of 4, 7 of 9. Otherwise the noise scale is not
+//! known, whatever the ratio of the means is.
+//!
 //! *Steps to a loss.* A step with a batch of B lowers the loss in proportion to 1 / (1 + N / B), where N is the noise
 //! scale at that time and the learning rate the best one for B (McCandlish et al., 2018,
 //! [arXiv:1812.06162](https://arxiv.org/abs/1812.06162), equation 2.7). So a step of the run, with the batch W, is worth
@@ -39,6 +43,9 @@ struct OfStep {
     scale: f64,
 }
 
+/// The largest probability with which chance alone may give as many positive estimates of the squared norm in a window.
+const BY_CHANCE: f64 = 0.1;
+
 /// The reason why the noise scale of a run's gradient is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -63,10 +70,10 @@ pub enum NoNoise {
         /// The fewest steps with a measurement of the gradient noise from which the noise scale is computed.
         needed: usize,
     },
-    /// The averaged squared norm of the gradient is not above 0 in any window of the run, so the gradient cannot be
-    /// told from its noise.
+    /// The gradient cannot be told from its noise: in every window of the run, the averaged squared norm is not above 0,
+    /// or about as many of its estimates are below 0 as above.
     #[error(
-        "the noise of the gradient hides its size in all {measured} steps that measured it; log a longer run, one with a smaller \
+        "the gradient cannot be told from its noise in the {measured} steps that measured it; log a longer run, one with a smaller \
          --noise-every, or one with a larger --micro-batches"
     )]
     Hidden {
@@ -80,20 +87,22 @@ impl RunLog {
     /// measured steps.
     ///
     /// # Errors
-    /// Returns [`NoNoise`] if too few steps measured the noise, or if the averaged squared norm of the gradient is not
-    /// above 0 at any of them.
+    /// Returns [`NoNoise`] if too few steps measured the noise, or if the gradient cannot be told from its noise at any
+    /// of them.
     pub fn noise_scales(&self) -> Result<NoiseScales, NoNoise> {
         let updated: Vec<&Step> = self.steps.iter().filter(|step| step.gradient_norm.is_some()).collect();
         let estimates = updated.iter().enumerate().filter_map(|(at, step)| Some((at, step.noise.as_ref()?.total)));
         let (at, totals): (Vec<_>, Vec<_>) = estimates.unzip();
         match totals.len() {
-            0 if self.plan.micro_batches() == 1 => return Err(NoNoise::OneMicroBatch),
+            // Replicas have micro-batches of their own.
+            0 if self.plan.micro_batches() * self.run.replicas == 1 => return Err(NoNoise::OneMicroBatch),
             0 => return Err(NoNoise::NotMeasured),
             measured @ ..FEWEST => return Err(NoNoise::TooFew { measured, needed: FEWEST }),
             _ => {}
         }
         let scales = windowed_scales(&totals);
-        if scales.iter().all(Option::is_none) {
+        let is_told = |at: usize| scales[at].is_some() && exceeds_chance(window(&totals, at));
+        if !(0..totals.len()).any(is_told) {
             return Err(NoNoise::Hidden { measured: totals.len() });
         }
         let nearest = |step: usize| {
@@ -165,6 +174,43 @@ impl Noise {
 /// Returns the noise scale of the gradient at each of several measured steps, in their order, from a window around the
 /// step; `None` where the mean squared norm of the window is not above 0.
 pub(crate) fn windowed_scales(estimates: &[SignalAndNoise]) -> Vec<Option<f64>> {
-    let window = |at: usize| &estimates[at.saturating_sub(WINDOW / 2)..(at + WINDOW / 2 + 1).min(estimates.len())];
-    (0..estimates.len()).map(|at| SignalAndNoise::scale_of(window(at))).collect()
+    (0..estimates.len()).map(|at| SignalAndNoise::scale_of(window(estimates, at))).collect()
+}
+
+/// Returns the estimates in the window around the measured step with the index `at`.
+fn window(estimates: &[SignalAndNoise], at: usize) -> &[SignalAndNoise] {
+    &estimates[at.saturating_sub(WINDOW / 2)..(at + WINDOW / 2 + 1).min(estimates.len())]
+}
+
+/// Whether more of a window's estimates of the squared norm are above 0 than chance alone gives in one case of ten.
+fn exceeds_chance(estimates: &[SignalAndNoise]) -> bool {
+    let count = estimates.len();
+    let positive = estimates.iter().filter(|estimate| estimate.squared_norm > 0.0).count();
+    // Of all ways to choose the signs, those with `number` positive ones, from all down to as many as there are.
+    let (mut ways, mut all) = (1.0, 0.0);
+    for number in (positive..=count).rev() {
+        all += ways;
+        ways *= number as f64 / (count - number + 1) as f64;
+    }
+    all * 0.5_f64.powi(count as i32) <= BY_CHANCE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tests the number of positive estimates against the binomial coefficients: of 2^n choices of signs, n over k have
+    /// k positive ones.
+    #[test]
+    fn signs_are_compared_with_a_fair_coin() {
+        let exceeds = |positive: usize, count: usize| {
+            let sign = |at: usize| if at < positive { 1.0 } else { -1.0 };
+            let estimate = |at| SignalAndNoise { squared_norm: sign(at), variance: 1.0 };
+            exceeds_chance(&(0..count).map(estimate).collect::<Vec<_>>())
+        };
+        // 1/16, (1 + 4)/16, 1/32, (1 + 5)/32, (1 + 9 + 36)/512 and (1 + 9 + 36 + 84)/512.
+        assert!(exceeds(4, 4) && !exceeds(3, 4) && exceeds(5, 5) && !exceeds(4, 5) && exceeds(7, 9) && !exceeds(6, 9));
+        // (1 + 8)/256 and (1 + 8 + 28)/256.
+        assert!(exceeds(7, 8) && !exceeds(6, 8) && !exceeds(0, 4));
+    }
 }

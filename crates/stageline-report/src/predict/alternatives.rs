@@ -57,6 +57,15 @@ pub enum LeftOut {
         /// The factor by which the number of rows (samples) of a micro-batch would be larger than in the logged run.
         rows: usize,
     },
+    /// The workers of the run share the cores of their host, which are too few to give more workers as many cores each.
+    #[error(
+        "the workers share the {cores} cores of their host, so more of them are slower than the log shows; log a short run with these \
+         --stages"
+    )]
+    SharedCores {
+        /// The number of cores of the host.
+        cores: usize,
+    },
     /// The costs of micro-batches of only one size are measured, so trainings with larger micro-batches are not
     /// predicted.
     #[error(
@@ -78,7 +87,11 @@ impl Measured {
         }
         for workers in self.workers(question) {
             let target = Target { workers, cut: Cut::Balanced, ..question.target };
-            all.add(Change::Workers(workers), self.fastest(question, &target));
+            let fastest = match question.log.too_few_cores(workers) {
+                Some(cores) => Err(LeftOut::SharedCores { cores }),
+                None => self.fastest(question, &target),
+            };
+            all.add(Change::Workers(workers), fastest);
         }
         for (rows, own) in ROWS.into_iter().flat_map(|rows| own.map(|own| (rows, own))) {
             all.add(Change::Rows(rows), self.with_rows(question, own, rows));

@@ -204,7 +204,8 @@ fn of_more(question: &Question, trainings: &[PredictedTraining], last: usize) ->
             question.memory.unwrap_or(f64::NAN) / 1e6
         );
     }
-    if next.prediction.bubble < last.prediction.bubble {
+    // One worker has no pipeline: its idle time is an overhead of each step.
+    if question.target.workers > 1 && next.prediction.bubble < last.prediction.bubble {
         return format!("; beyond M = {m} the extra samples of a batch outweigh the shorter bubble");
     }
     format!("; beyond M = {m} the extra samples of a batch cost more than they save steps")
