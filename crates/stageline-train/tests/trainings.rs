@@ -116,7 +116,8 @@ fn the_log_of_a_chain_has_a_layer_for_each_stage() {
 #[test]
 fn no_other_number_of_stages_is_proposed_for_a_chain() {
     let refused = |flags: &[(&str, &str)], by_hand: bool| {
-        let run = run(&[&[("stages", "3"), ("memory", "0.000002")], flags].concat());
+        // One core a stage, so that a stage for all layers has no more buffers of kernel threads than three stages.
+        let run = run(&[flags, &[("stages", "3"), ("memory", "0.000002"), ("cores_per_stage", "1")]].concat());
         let trained = if by_hand {
             run.train(&chain(), Ones::default()).map(drop)
         } else {

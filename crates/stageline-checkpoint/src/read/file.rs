@@ -73,7 +73,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("pipe");
         assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-        for path in [&pipe, Path::new("/dev/zero")] {
+        for path in [pipe.as_path(), Path::new("/dev/zero")] {
             let refused = open(path).unwrap_err().to_string();
             assert_eq!(refused, "is a device, a pipe or a socket, where a checkpoint has a file");
         }
