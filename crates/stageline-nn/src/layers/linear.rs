@@ -68,6 +68,7 @@ impl Linear {
         assert_eq!(inputs, expected, "the input has {inputs} features, and the layer takes {expected}");
         report_flops(2.0 * input.shape().num_elements() as f64 * outputs as f64);
         of_their_backend!(split, &input, &self.weight, self.bias.as_ref())
+            .or_else(|| of_their_backend!(untracked, &input, &self.weight, self.bias.as_ref()))
             .unwrap_or_else(|| linear(input, self.weight.val(), self.bias.as_ref().map(Param::val)))
     }
 }
@@ -129,6 +130,25 @@ impl<B: Products, const N: usize> Backward<B, N> for SplitLinear {
             gradients.register::<B>(node.id, B::float_reshape(to_input, shape));
         }
     }
+}
+
+/// Applies a linear layer outside autodiff, as an evaluation does. Returns `None` if the tensors are not plain tensors
+/// of the backend `B`.
+fn untracked<B: Products, const D: usize>(
+    _: PhantomData<B>,
+    input: &Tensor<D>,
+    weight: &Param<Tensor<2>>,
+    bias: Option<&Param<Tensor<1>>>,
+) -> Option<Tensor<D>> {
+    let (input, weight) = (B::plain(input.clone())?, B::plain(weight.val())?);
+    let bias = match bias {
+        Some(bias) => Some(B::plain(bias.val())?),
+        None => None,
+    };
+    let mut shape = input.shape();
+    shape[D - 1] = weight.shape()[1];
+    let output = B::product(rows::<B>(input), weight, bias);
+    Some(B::of_plain(B::float_reshape(output, shape)))
 }
 
 /// Applies a linear layer with a backward that can be split into input and weight gradients. Returns `None` if the

@@ -28,7 +28,9 @@ impl Embedding {
         let ([count, width], [indices, expected]) = (rows.dims(), self.weight.shape().dims());
         assert_eq!(width, expected, "the rows have {width} elements, and the vectors of the table {expected}");
         report_flops(2.0 * (count * width) as f64 * indices as f64);
-        of_their_backend!(split, &rows, &self.weight).unwrap_or_else(|| rows.matmul(self.weight.val().transpose()))
+        of_their_backend!(split, &rows, &self.weight)
+            .or_else(|| of_their_backend!(untracked, &rows, &self.weight))
+            .unwrap_or_else(|| rows.matmul(self.weight.val().transpose()))
     }
 }
 
@@ -68,6 +70,12 @@ impl<B: Products> Backward<B, 2> for Projection {
             gradients.register::<B>(node.id, B::product(gradient, table, None));
         }
     }
+}
+
+/// Computes the product of activations with an embedding's table outside autodiff. Returns `None` if the tensors are not
+/// plain tensors of the backend `B`.
+fn untracked<B: Products>(_: PhantomData<B>, rows: &Tensor<2>, weight: &Param<Tensor<2>>) -> Option<Tensor<2>> {
+    Some(B::of_plain(B::to_input(B::plain(weight.val())?, B::plain(rows.clone())?)))
 }
 
 /// Computes the product of activations with an embedding's table, with a backward that can be split into input and

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use super::matrix::{Matrix, MatrixMut};
 use super::numbers::numbers;
-use super::wide::{exp_from_below, sum, wide};
+use super::wide::{exp_from_below, largest, sum, wide};
 use crate::kernels::attention_blocks::{AttentionHeads, Block, QUERIES, blocks, scale, weights_of_a_head};
 
 /// The sizes of attention's input `[batch, length, (query heads + 2 x key-value heads) x size]`, from which the
@@ -230,10 +230,14 @@ wide! {
             let (seen, future) = row.split_at_mut(first_query + query + 1 - first_key);
             before.fill(0.0);
             future.fill(0.0);
-            let most = seen.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-            seen.iter_mut().for_each(|score| *score = exp_from_below((*score - most) * scale));
+            let most = largest(seen);
+            for score in &mut *seen {
+                *score = exp_from_below((*score - most) * scale);
+            }
             let share = 1.0 / sum(seen, |_, weight| weight);
-            seen.iter_mut().for_each(|weight| *weight *= share);
+            for weight in seen {
+                *weight *= share;
+            }
         }
     }
 }
@@ -247,7 +251,9 @@ wide! {
             future.fill(0.0);
             let weights = &weights[..past.len()];
             let mean = sum(past, |at, gradient| gradient * weights[at]);
-            past.iter_mut().zip(weights).for_each(|(gradient, weight)| *gradient = scale * weight * (*gradient - mean));
+            for (gradient, weight) in past.iter_mut().zip(weights) {
+                *gradient = scale * weight * (*gradient - mean);
+            }
         }
     }
 }

@@ -7,7 +7,7 @@ use burn::tensor::{Int, Tensor, TensorData};
 use rayon::prelude::*;
 
 use super::numbers::{numbers, of_pairs, pairs};
-use super::wide::{exp_from_below, sum, wide};
+use super::wide::{exp_from_below, largest, sum, wide};
 use crate::kernels::masked_targets::MASKED;
 
 /// The number of rows of logits for which one CPU core computes the cross-entropy or its gradient at a time.
@@ -62,7 +62,7 @@ wide! {
     fn of_rows(rows: &[f32], targets: &[Option<usize>], classes: usize, scales: &mut [[f32; 2]], losses: &mut [f64]) {
         for ((row, &target), (scale, loss)) in rows.chunks_exact(classes).zip(targets).zip(scales.iter_mut().zip(losses)) {
             let Some(target) = target else { continue };
-            let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let most = largest(row);
             let total = sum(row, |_, logit| exp_from_below(logit - most));
             *scale = [most, 1.0 / total];
             *loss = f64::from(total).ln() + f64::from(most) - f64::from(row[target]);
@@ -78,7 +78,9 @@ wide! {
                 row.fill(0.0);
                 continue;
             };
-            row.iter_mut().for_each(|logit| *logit = upstream * share * exp_from_below(*logit - most));
+            for logit in &mut *row {
+                *logit = upstream * share * exp_from_below(*logit - most);
+            }
             row[target] -= upstream;
         }
     }

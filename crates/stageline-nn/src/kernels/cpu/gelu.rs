@@ -47,7 +47,9 @@ pub fn to_input(input: &FloatTensor<Flex>, gradient: &FloatTensor<Flex>, form: G
 wide! {
     fn of_chunk(numbers: &[f32; CHUNK], form: GeluForm) -> [f32; CHUNK] {
         let mut values = *numbers;
-        values.iter_mut().for_each(|x| *x = value(*x, form));
+        for x in &mut values {
+            *x = value(*x, form);
+        }
         values
     }
 }
@@ -55,10 +57,8 @@ wide! {
 wide! {
     fn to_chunk(numbers: &[f32; CHUNK], gradients: &[f32; CHUNK], form: GeluForm) -> [f32; CHUNK] {
         let mut gradients = *gradients;
-        // The loop is by index, because an iterator's fold would be compiled separately and without these vector
-        // instructions.
-        for at in 0..CHUNK {
-            gradients[at] *= derivative(numbers[at], form);
+        for (gradient, x) in gradients.iter_mut().zip(numbers) {
+            *gradient *= derivative(*x, form);
         }
         gradients
     }

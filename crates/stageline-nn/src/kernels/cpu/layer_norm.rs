@@ -126,7 +126,9 @@ wide! {
             for ((gamma, gradient), x) in gamma.iter_mut().zip(upstream).zip(row) {
                 *gamma += gradient * (x - mean) * over_deviation;
             }
-            beta.iter_mut().zip(upstream).for_each(|(beta, gradient)| *beta += gradient);
+            for (beta, gradient) in beta.iter_mut().zip(upstream) {
+                *beta += gradient;
+            }
         }
     }
 }

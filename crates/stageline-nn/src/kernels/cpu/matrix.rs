@@ -9,6 +9,21 @@ use gemm::{Parallelism, gemm};
 /// has the same bound.
 const FOR_ONE_CORE: usize = 192 * 192 * 192;
 
+/// Rows that begin a multiple of this many numbers (1 KiB) apart lie in few sets of a core's cache. They evict each other
+/// while `gemm` reads them column by column, which it does with the right matrix of a product if that is transposed.
+const SAME_SETS: usize = 256;
+
+/// The number of rows of the left matrix from which on a copy of the right one, whose rows lie in other sets, costs less
+/// than it saves.
+const FEWEST_ROWS: usize = 16;
+
+/// The largest number of numbers that are copied at once, unless fewer than [`LEAST_COLUMNS`] columns would be copied.
+const COPIED: usize = 1 << 20;
+
+/// The number of columns of the right matrix that are copied at once at least, because `gemm` reads the left matrix
+/// again for each part.
+const LEAST_COLUMNS: usize = 256;
+
 /// A view of a slice's numbers as a matrix, which may be transposed or a part of a larger matrix.
 #[derive(Clone, Copy)]
 pub(super) struct Matrix<'a> {
@@ -75,6 +90,18 @@ impl<'a> Matrix<'a> {
         let values = if range.is_empty() { &[] } else { &self.values[range.start * self.row_stride..] };
         Self { values, rows: range.len(), ..self }
     }
+
+    /// Copies the rows of a matrix that is not transposed to `copy`, and returns the copy as a matrix. Its rows begin a
+    /// cache line farther apart than those of this one have numbers.
+    fn copied_apart(self, copy: &mut Vec<f32>) -> Matrix<'_> {
+        let stride = self.columns + 16;
+        copy.clear();
+        for row in 0..self.rows {
+            copy.extend_from_slice(&self.values[row * self.row_stride..][..self.columns]);
+            copy.resize((row + 1) * stride, 0.0);
+        }
+        Matrix::new(copy, [self.rows, self.columns], stride)
+    }
 }
 
 /// A writable view of a slice's numbers as a matrix, which may be a part of a larger matrix.
@@ -128,6 +155,12 @@ impl<'a> MatrixMut<'a> {
         MatrixMut { first: self.first.wrapping_add(range.start * self.stride), rows: range.len(), ..*self }
     }
 
+    /// Returns a writable view of some columns of a matrix: those whose indices are in `range`.
+    fn columns(&mut self, range: Range<usize>) -> MatrixMut<'_> {
+        assert!(range.start <= range.end && range.end <= self.columns, "columns {range:?} of {}", self.columns);
+        MatrixMut { first: self.first.wrapping_add(range.start), columns: range.len(), ..*self }
+    }
+
     /// Overwrites a matrix with the product of the matrices `left` and `right`, computed on one core.
     pub(super) fn set_product(&mut self, left: Matrix, right: Matrix) {
         multiply(self.rows(0..self.rows), left, right, false, Parallelism::None);
@@ -141,7 +174,24 @@ impl<'a> MatrixMut<'a> {
 
 /// Writes the matrix product of `left` and `right` to `output`, or adds the product to `output` if `add` is set. Panics
 /// if the shapes of the three matrices do not fit or contain a zero.
-fn multiply(output: MatrixMut, left: Matrix, right: Matrix, add: bool, parallelism: Parallelism) {
+///
+/// If the columns of `right` lie in the same sets of the cache, the product is computed with copies of them.
+fn multiply(mut output: MatrixMut, left: Matrix, right: Matrix, add: bool, parallelism: Parallelism) {
+    let is_spread = right.row_stride != 1 || !right.column_stride.is_multiple_of(SAME_SETS);
+    if is_spread || left.rows < FEWEST_ROWS || right.columns != output.columns {
+        return multiply_in_place(output, left, right, add, parallelism);
+    }
+    let (stored, at_once) = (right.transposed(), (COPIED / right.rows.max(1)).max(LEAST_COLUMNS));
+    let mut copy = Vec::with_capacity(at_once.min(right.columns) * (right.rows + 16));
+    for first in (0..right.columns).step_by(at_once) {
+        let columns = first..right.columns.min(first + at_once);
+        let part = stored.rows(columns.clone()).copied_apart(&mut copy).transposed();
+        multiply_in_place(output.columns(columns), left, part, add, parallelism);
+    }
+}
+
+/// Multiplies as [`multiply`] does, without copies.
+fn multiply_in_place(output: MatrixMut, left: Matrix, right: Matrix, add: bool, parallelism: Parallelism) {
     let shapes = [[left.rows, left.columns], [right.rows, right.columns], [output.rows, output.columns]];
     let fits = left.columns == right.rows && left.rows == output.rows && right.columns == output.columns;
     assert!(fits && shapes.iter().flatten().all(|size| *size > 0), "{shapes:?} are not the shapes of a product");
@@ -232,6 +282,27 @@ mod tests {
         for cores in [2, 3] {
             assert!(product(cores).into_iter().map(f32::to_bits).eq(one.iter().copied()), "{cores} cores");
         }
+    }
+
+    /// Tests products with a right matrix that is copied, as a whole and in parts, against the same product with rows that
+    /// are not copied, because they begin at other distances.
+    #[test]
+    fn a_product_with_copies_is_the_same_bits_as_one_without() {
+        let numbers = |salt: usize, count: usize| {
+            (0..count).map(|index| ((index * salt % 1009) as f32).sin()).collect::<Vec<_>>()
+        };
+        for (inner, columns) in [(256, 5), (512, 40), (4096, 300)] {
+            const ROWS: usize = FEWEST_ROWS + 3;
+            let (left, right) = (numbers(7, ROWS * inner), numbers(11, columns * inner));
+            let left = Matrix::new(&left, [ROWS, inner], inner);
+            let stored = Matrix::new(&right, [columns, inner], inner);
+            let mut apart = Vec::new();
+            let apart = stored.copied_apart(&mut apart).transposed();
+            assert!(!apart.column_stride.is_multiple_of(SAME_SETS));
+            let bits = |product: Vec<f32>| product.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+            assert_eq!(bits(left.times(stored.transposed())), bits(left.times(apart)), "{inner} x {columns}");
+        }
+        const { assert!(COPIED / 4096 < 300) };
     }
 
     #[test]

@@ -80,7 +80,9 @@ wide! {
     // Adds the bias to every row.
     fn add_to_rows(rows: &mut [f32], bias: &[f32]) {
         for row in rows.chunks_exact_mut(bias.len()) {
-            row.iter_mut().zip(bias).for_each(|(number, bias)| *number += bias);
+            for (number, bias) in row.iter_mut().zip(bias) {
+                *number += bias;
+            }
         }
     }
 }
@@ -89,7 +91,9 @@ wide! {
     // Adds all rows to `sums`, element by element.
     fn add_rows(sums: &mut [f32], rows: &[f32]) {
         for row in rows.chunks_exact(sums.len()) {
-            sums.iter_mut().zip(row).for_each(|(sum, number)| *sum += number);
+            for (sum, number) in sums.iter_mut().zip(row) {
+                *sum += number;
+            }
         }
     }
 }

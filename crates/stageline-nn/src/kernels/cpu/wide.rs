@@ -5,6 +5,9 @@
 
 /// Compiles a function for AVX-512, for AVX2 and for the target's default instruction set. A call runs the version with
 /// the widest vectors that the processor supports. On aarch64 only the default is compiled, which has NEON.
+///
+/// The body must loop with `for`: the closure of a `for_each` or a `fold` may be compiled as a function of its own, without
+/// these vectors.
 macro_rules! wide {
     (fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block) => {
         fn $name($($argument: $type),*) $(-> $result)? {
@@ -66,6 +69,27 @@ pub(super) fn sum(row: &[f32], term: impl Fn(usize, f32) -> f32) -> f32 {
         lanes[at - whole] += term(at, row[at]);
     }
     lanes.iter().sum()
+}
+
+/// Returns the largest number of a row, without those that are NaN; negative infinity if there are no others.
+#[inline(always)]
+pub(super) fn largest(row: &[f32]) -> f32 {
+    let larger = |one: f32, other: f32| if other > one { other } else { one };
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let (whole, rest) = row.as_chunks::<LANES>();
+    for part in whole {
+        for lane in 0..LANES {
+            lanes[lane] = larger(lanes[lane], part[lane]);
+        }
+    }
+    for lane in 0..rest.len() {
+        lanes[lane] = larger(lanes[lane], rest[lane]);
+    }
+    let mut most = lanes[0];
+    for lane in lanes {
+        most = larger(most, lane);
+    }
+    most
 }
 
 /// Returns the exponential of a number that is at most 0, such as a score minus the largest of its row. Numbers below
