@@ -4,8 +4,7 @@
 //! kernel is one custom operation of burn's remote protocol, so a stage computes the same bits on another host as on
 //! this one. The client must know the server's kernels ([`ServedKernels`]), because they decide what a forward keeps
 //! for its backward. On a device whose kernels it does not know, burn's own operations are used, and the forward
-//! records that. This folder must not read tensors back to this host, and must not open connections: that is the task
-//! of `stageline`.
+//! records that. This folder must not read tensors back to this host, nor open connections, as `stageline` does.
 //!
 //! - `served_kernels`: the kernels of the connected devices of other hosts.
 //! - `done`: the execution of the kernels on a server (`Served`).
