@@ -29,7 +29,6 @@ use burn::backend::tensor::{Device, FloatTensor, IntTensor};
 use burn::tensor::{DType, FloatDType, TensorData};
 
 use self::numbers::numbers;
-use self::wide::wide;
 use crate::forward::fallback::Reason;
 use crate::kernels::Kernels;
 use crate::kernels::attention_blocks::AttentionHeads;
@@ -143,29 +142,12 @@ impl Kernels for Flex {
     fn sum_of_squares(tensor: &FloatTensor<Flex>) -> FloatTensor<Flex> {
         let square = |value: f64| value * value;
         let sum: f64 = match tensor.dtype() {
-            DType::F32 => squares(numbers(&tensor.to_contiguous())),
+            DType::F32 => numbers(&tensor.to_contiguous()).iter().map(|&value| square(value.into())).sum(),
             _ => {
                 let wide = Flex::float_cast(tensor.clone(), FloatDType::F64).to_contiguous();
                 wide.as_slice::<f64>().expect("the cast is contiguous f64").iter().copied().map(square).sum()
             }
         };
         FloatTensor::<Flex>::from_data(TensorData::new(vec![sum], [1]))
-    }
-}
-
-wide! {
-    // Returns the sum of the squares of all numbers, in f64.
-    fn squares(numbers: &[f32]) -> f64 {
-        let mut lanes = [0.0; 16];
-        let (whole, rest) = numbers.as_chunks::<16>();
-        for part in whole {
-            for (lane, number) in lanes.iter_mut().zip(part) {
-                *lane += f64::from(*number) * f64::from(*number);
-            }
-        }
-        for (lane, number) in lanes.iter_mut().zip(rest) {
-            *lane += f64::from(*number) * f64::from(*number);
-        }
-        lanes.iter().sum()
     }
 }
