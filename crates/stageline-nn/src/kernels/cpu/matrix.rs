@@ -24,6 +24,10 @@ const COPIED: usize = 1 << 20;
 /// again for each part.
 const LEAST_COLUMNS: usize = 256;
 
+/// The number of numbers between the end of a copied row and the next one: a cache line, so that consecutive rows begin in
+/// different sets.
+const APART: usize = 16;
+
 /// A view of a slice's numbers as a matrix, which may be transposed or a part of a larger matrix.
 #[derive(Clone, Copy)]
 pub(super) struct Matrix<'a> {
@@ -91,10 +95,10 @@ impl<'a> Matrix<'a> {
         Self { values, rows: range.len(), ..self }
     }
 
-    /// Copies the rows of a matrix that is not transposed to `copy`, and returns the copy as a matrix. Its rows begin a
-    /// cache line farther apart than those of this one have numbers.
+    /// Copies the rows of a matrix that is not transposed to `copy`, [`APART`] numbers apart, and returns the copy as a
+    /// matrix.
     fn copied_apart(self, copy: &mut Vec<f32>) -> Matrix<'_> {
-        let stride = self.columns + 16;
+        let stride = self.columns + APART;
         copy.clear();
         for row in 0..self.rows {
             copy.extend_from_slice(&self.values[row * self.row_stride..][..self.columns]);
@@ -177,29 +181,34 @@ impl<'a> MatrixMut<'a> {
 ///
 /// If the columns of `right` lie in the same sets of the cache, the product is computed with copies of them.
 fn multiply(mut output: MatrixMut, left: Matrix, right: Matrix, add: bool, parallelism: Parallelism) {
+    let shapes = [[left.rows, left.columns], [right.rows, right.columns], [output.rows, output.columns]];
+    let fits = left.columns == right.rows && left.rows == output.rows && right.columns == output.columns;
+    assert!(fits && shapes.iter().flatten().all(|size| *size > 0), "{shapes:?} are not the shapes of a product");
     let is_spread = right.row_stride != 1 || !right.column_stride.is_multiple_of(SAME_SETS);
-    if is_spread || left.rows < FEWEST_ROWS || right.columns != output.columns {
-        return multiply_in_place(output, left, right, add, parallelism);
+    if is_spread || left.rows < FEWEST_ROWS {
+        // SAFETY: the shapes fit.
+        return unsafe { multiply_in_place(output, left, right, add, parallelism) };
     }
-    let (stored, at_once) = (right.transposed(), (COPIED / right.rows.max(1)).max(LEAST_COLUMNS));
-    let mut copy = Vec::with_capacity(at_once.min(right.columns) * (right.rows + 16));
+    let (stored, at_once) = (right.transposed(), (COPIED / right.rows).max(LEAST_COLUMNS));
+    let mut copy = Vec::with_capacity(at_once.min(right.columns) * (right.rows + APART));
     for first in (0..right.columns).step_by(at_once) {
         let columns = first..right.columns.min(first + at_once);
         let part = stored.rows(columns.clone()).copied_apart(&mut copy).transposed();
-        multiply_in_place(output.columns(columns), left, part, add, parallelism);
+        // SAFETY: the shapes fit, and the part has the same columns as the part of the output.
+        unsafe { multiply_in_place(output.columns(columns), left, part, add, parallelism) };
     }
 }
 
 /// Multiplies as [`multiply`] does, without copies.
-fn multiply_in_place(output: MatrixMut, left: Matrix, right: Matrix, add: bool, parallelism: Parallelism) {
-    let shapes = [[left.rows, left.columns], [right.rows, right.columns], [output.rows, output.columns]];
-    let fits = left.columns == right.rows && left.rows == output.rows && right.columns == output.columns;
-    assert!(fits && shapes.iter().flatten().all(|size| *size > 0), "{shapes:?} are not the shapes of a product");
+///
+/// # Safety
+/// The shapes must be those of a product.
+unsafe fn multiply_in_place(output: MatrixMut, left: Matrix, right: Matrix, add: bool, parallelism: Parallelism) {
     let strides = |matrix: Matrix| (matrix.column_stride as isize, matrix.row_stride as isize);
     let ((left_columns, left_rows), (right_columns, right_rows)) = (strides(left), strides(right));
     // SAFETY: `Matrix` was checked to lie in its slice, so every number of `left` and `right` is valid. The numbers of
-    // `output` are in a slice, or in a vector's spare capacity, that is borrowed exclusively for it. The shapes fit
-    // each other. Spare capacity may be uninitialised, because without `add` the product does not read `output`.
+    // `output` are in a slice, or in a vector's spare capacity, that is borrowed exclusively for it. By this function's
+    // contract the shapes fit each other. Spare capacity may be uninitialised, because without `add` the product does not read `output`.
     unsafe {
         gemm(
             output.rows,
