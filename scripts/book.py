@@ -289,10 +289,8 @@ def recompute():
 def simulated():
     """The bubble and the causes of idle time of equal and of unequal stages, simulated: the same on every machine."""
     texts = []
-    for costs in ["5", "5,5,5,6"]:
-        transfer = " --transfer 0.5" if "," in costs else ""
-        halves = f"--forward {costs} --input-grad {costs} --weight-grad {costs}{transfer}"
-        flags = f"simulate --stages 4 --micro-batches 8 {halves}"
+    for costs, transfer in [("5", ""), ("5,5,5,6", " --transfer 0.5")]:
+        flags = f"simulate --stages 4 --micro-batches 8 --forward {costs} --input-grad {costs} --weight-grad {costs}{transfer}"
         printed = subprocess.run([STAGELINE, *flags.split()], cwd=ROOT, check=True, capture_output=True, text=True).stdout
         texts.append(f"```text\n$ stageline {flags}\n{printed}```\n")
     (FIGURES / "simulated.md").write_text("\n".join(texts))

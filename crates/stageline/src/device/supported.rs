@@ -1,4 +1,4 @@
-//! What a device supports: the element types in which it computes, and whether this program knows its kernels.
+//! Finds out what a device supports: the element types in which it computes, and whether this program knows its kernels.
 
 use burn::tensor::{DType, Device};
 
