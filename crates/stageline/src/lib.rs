@@ -2,15 +2,15 @@
 //! thread.
 //!
 //! A batch is split into M micro-batches that flow through P stages on a schedule, most often 1F1B. M is also the
-//! gradient accumulation count: every stage sums its gradients over the micro-batches, and at the flush steps its own
-//! optimizer. On a deterministic backend the parameters have the same bits as with accumulation over the same M
-//! micro-batches on one thread, for every P and every schedule.
+//! gradient accumulation count: every stage sums its gradients over the micro-batches, and steps its own optimizer at
+//! the flush, which is the end of a step. On a deterministic backend the parameters have the same bits as with
+//! accumulation over the same M micro-batches on one thread, for every P and every schedule.
 //!
 //! # Where to begin
 //!
-//! - A model: [`Stage`] and [`LossStage`] are the traits of its parts, and [`Payload`] marks the values that may cross
-//!   between two stages; a [`SharedInput`] goes from the batch to every stage that reads it. [`Batch`] holds the input
-//!   and the targets of a step, and [`Weight`] the divisor of a loss.
+//! - A model: [`Stage`] and [`LossStage`] are the traits that its stages implement, and [`Payload`] marks the values
+//!   that may cross between two stages; a [`SharedInput`] goes from the batch to every stage that reads it. [`Batch`]
+//!   holds the input and the targets of a step, and [`Weight`] the divisor of a loss.
 //! - A model of many equal blocks: [`Row`] cuts it into any number of stages, by the [`Costs`] of its layers or as a
 //!   [`Cut`] says, and creates each layer on the device of its stage. A model in one struct becomes a row by
 //!   [`LayeredModel`].
@@ -45,7 +45,7 @@
 //! - `update`: gradient sums, norms, the verdict (step the optimizers, or skip the step), and the optimizer step with
 //!   its rollback.
 //! - `failure`: the stop signal and the waits that watch it, the watchdog, and the errors.
-//! - `threads`: threads and bounded channels, which a test can replace by ones whose order it decides.
+//! - `threads`: threads and bounded channels, which a test can replace by others to decide which thread runs next.
 //! - `recording`: the events and memory that workers measure in a step, and the causes of idle time.
 //! - `memory`: estimates of the memory that each worker will need, and the settings that would need less.
 //! - `state`: the contents of a checkpoint, under names that do not depend on the partition.
@@ -126,7 +126,8 @@ pub use stageline_nn::{AccumulatedBatchNorm, BlockOutOfRange, BlockSet, Dropout,
 
 pub mod nn {
     //! Layers whose backward splits into an input gradient and weight gradients, functions that mark blocks for
-    //! recomputation, and facts about the running forward, from the crate `stageline-nn`.
+    //! recomputation, and functions that a layer calls in its forward, for example to report its FLOPs. They come from
+    //! the crate `stageline-nn`.
 
     pub use stageline_nn::{
         AttentionHeads, Deferred, Embedding, LayerNorm, Linear, MASKED, Operation, RmsNorm, RotaryAngles, Sum,

@@ -1,19 +1,19 @@
-//! The number of CPU cores that the kernels of a worker use ([`Cores`]), and the memory of the kernel threads' buffers
-//! ([`KernelThreads`]).
+//! The number of CPU cores on which each worker thread computes ([`Cores`]), and the memory that the threads on these
+//! cores keep as buffers for matrix products ([`KernelThreads`]).
 
-/// The number of CPU cores for the kernels of workers: a fixed number for each worker, or the machine's cores shared by
-/// all workers.
+/// The setting that says on how many CPU cores each worker (a thread that runs one or more stages) computes: a fixed
+/// number for each worker, or an equal share of the machine's cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cores {
-    /// Every worker has a fixed number of CPU cores for its kernels; the value is that number.
+    /// Every worker computes on a fixed number of CPU cores, which is the value of this variant.
     Each(usize),
-    /// The workers together share this number of CPU cores, which is the number that the machine has.
+    /// All workers together share the machine's CPU cores; the value of this variant is the number of these cores.
     Shared(usize),
 }
 
 impl Cores {
-    /// Returns the number of CPU cores for the kernels of each worker if there are `workers` workers. The machine's
-    /// cores, if shared, are divided evenly, with at least 1 for each worker.
+    /// Returns the number of CPU cores on which one worker computes. `workers` is the number of workers of all
+    /// replicas: if they share the machine's cores, the cores are divided evenly among them, with at least 1 for each.
     pub(crate) fn of_one(self, workers: usize) -> usize {
         match self {
             Self::Each(cores) => cores,
@@ -22,17 +22,18 @@ impl Cores {
     }
 }
 
-/// The CPU cores of the workers' kernels, with one thread for each core, and the size of each thread's buffer for
-/// matrix products.
+/// The threads that compute matrix products and other tensor operations on the CPU for the workers: how many there are
+/// for each worker, which is one for each of its CPU cores, and the size of the buffer that each thread keeps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct KernelThreads {
     pub(crate) cores: Cores,
-    /// The size in bytes of the buffer that each kernel thread keeps for matrix products on the host.
+    /// The size in bytes of the buffer that each thread for CPU computations keeps for its matrix products.
     pub(crate) buffer: u64,
 }
 
 impl KernelThreads {
-    /// Returns the size in bytes of the buffers of all kernel threads of one worker, if there are `workers` workers.
+    /// Returns the total size in bytes of the buffers for matrix products that the CPU threads of one worker keep.
+    /// `workers` is the number of workers of all replicas, among which the machine's cores may be shared.
     pub(crate) fn buffers_of_one(self, workers: usize) -> u64 {
         self.cores.of_one(workers) as u64 * self.buffer
     }

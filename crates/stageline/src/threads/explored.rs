@@ -175,8 +175,8 @@ impl<T> Receiver<T> {
 }
 
 /// Waits for a message on `channel` and returns it. Fails if all senders of the channel are dropped first, or if the
-/// pipeline stops, which drops the sender of `signal`. The time limit is ignored, because no time passes in tests under
-/// the thread scheduler shuttle.
+/// pipeline stops. `signal` is a channel without messages, whose sender is dropped when the pipeline stops. The time
+/// limit is ignored, because no time passes in tests under the thread scheduler shuttle.
 pub(crate) fn receive_or<T>(
     channel: &Receiver<T>,
     signal: &Receiver<Infallible>,
@@ -186,7 +186,7 @@ pub(crate) fn receive_or<T>(
 }
 
 /// Waits for room in `channel` and sends the message. Fails if all receivers of the channel are dropped first, or if
-/// the pipeline stops, which drops the sender of `signal`.
+/// the pipeline stops. `signal` is a channel without messages, whose sender is dropped when the pipeline stops.
 pub(crate) fn send_or<T>(channel: &Sender<T>, message: T, signal: &Receiver<Infallible>) -> Result<(), Over> {
     channel.wait_with(message, || signal.is_cut())
 }
@@ -224,7 +224,8 @@ fn leave(change: impl FnOnce()) {
     WORLD.changed.notify_all();
 }
 
-/// The handle by which a caller joins a thread of a test that the thread scheduler shuttle runs.
+/// The handle of a test thread that the thread scheduler shuttle runs. With it, a caller waits until the thread ends,
+/// and gets the thread's result.
 pub(crate) struct JoinHandle<T>(shuttle::thread::JoinHandle<T>);
 
 impl<T> JoinHandle<T> {
@@ -241,8 +242,8 @@ pub(crate) fn spawn<T: Send + 'static>(
     shuttle::thread::Builder::new().name(name.to_owned()).spawn(run).map(JoinHandle)
 }
 
-/// Does nothing, in place of starting a pool of kernel threads: in tests under the thread scheduler shuttle, kernels
-/// run on the thread that calls them.
+/// Does nothing. A normal build starts a pool of threads for CPU computations here; in tests under the thread scheduler
+/// shuttle, each thread computes by itself.
 pub(crate) fn kernels(_: &str, _: usize, _: impl Fn() + Send + Sync + 'static) -> Result<(), String> {
     Ok(())
 }

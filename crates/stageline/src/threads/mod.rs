@@ -13,8 +13,8 @@
 //! - `explored`: threads and channels under the test framework shuttle, with the same interface as `real`. A channel is
 //!   a queue (`Shared`) with the counts of its senders and receivers, which enter and leave under one lock of all
 //!   channels (`World`).
-//! - `cores`: the number of CPU cores that a worker's kernels use (`Cores`), and the memory of their buffers
-//!   (`KernelThreads`).
+//! - `cores`: the number of CPU cores on which a worker computes (`Cores`), and the memory of the buffers that the
+//!   threads on these cores keep (`KernelThreads`).
 //! - `failure`: the failure of a stage on a thread (`Failure`): a panic, or an error that the stage returned
 //!   (`BoxError`).
 

@@ -14,8 +14,8 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::Over;
 
-/// The time for which a wait polls a channel for a message before its thread sleeps; waking a thread takes up to this
-/// long.
+/// The time for which a thread that waits for a message polls the channel before it goes to sleep (50 µs). Waking a
+/// sleeping thread takes up to this long, so a message that comes soon is received earlier by polling.
 pub(crate) const PATIENCE: Duration = Duration::from_micros(50);
 
 /// Sleeps for the time [`PATIENCE`] (50 µs) between two checks whether a full channel has room. The sleep is rare,
@@ -32,9 +32,9 @@ pub(crate) fn spawn<T: Send + 'static>(
     Builder::new().name(name.to_owned()).spawn(run)
 }
 
-/// Creates a pool of `cores` threads for CPU kernels, with the calling thread as the first of them, and returns the
-/// pool. The kernels that the calling thread launches run on this pool, because burn's kernels for the CPU use the pool
-/// of the thread that calls them.
+/// Creates a pool of `cores` threads that compute tensor operations on the CPU, with the calling thread as the first of
+/// them, and returns the pool. The operations that the calling thread starts run on this pool, because burn's CPU
+/// backend uses the pool of the thread that calls it.
 ///
 /// Each of the pool's other threads calls `started` when it starts, and ends some time after the pool is dropped,
 /// because rayon does not join the thread. The error is rayon's message if a thread cannot be started.
@@ -58,7 +58,8 @@ pub(crate) fn ends_within<T>(thread: &JoinHandle<T>, patience: Duration) -> bool
 }
 
 /// Waits for a message on `channel` and returns it. Fails if all senders of the channel are dropped first, if the
-/// pipeline stops, which drops the sender of `signal`, or if the time `within` is given and passes.
+/// pipeline stops, or if the time limit `within`, if given, passes. `signal` is a channel without messages, whose
+/// sender is dropped when the pipeline stops.
 pub(crate) fn receive_or<T>(
     channel: &Receiver<T>,
     signal: &Receiver<Infallible>,
@@ -78,7 +79,7 @@ pub(crate) fn receive_or<T>(
 }
 
 /// Waits for room in `channel` and sends the message. Fails if all receivers of the channel are dropped first, or if
-/// the pipeline stops, which drops the sender of `signal`.
+/// the pipeline stops. `signal` is a channel without messages, whose sender is dropped when the pipeline stops.
 pub(crate) fn send_or<T>(channel: &Sender<T>, message: T, signal: &Receiver<Infallible>) -> Result<(), Over> {
     select! {
         send(channel, message) -> sent => sent.map_err(|_| Over::Ended),
