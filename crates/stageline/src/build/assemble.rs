@@ -35,8 +35,8 @@ pub(crate) type LastWire<In, Out, Target> = Box<dyn Fn(&mut Assembly, AnySource<
 pub(crate) struct Joined<In, Out, Target> {
     /// The device of each stage in replica 0, the first data-parallel replica, in the order of the stages.
     pub(crate) devices: Vec<Device>,
-    /// The part of its forward that each stage recomputes in its backward (activation checkpointing), in the order of
-    /// the stages.
+    /// The recomputation setting of each stage, in the order of the stages: the part of its forward that the stage
+    /// recomputes in its backward (activation checkpointing).
     pub(crate) recompute: Vec<Recompute>,
     pub(crate) owners: Owners,
     /// The function that assembles all stages of one data-parallel replica: it copies the modules to their devices and
@@ -45,7 +45,8 @@ pub(crate) struct Joined<In, Out, Target> {
     pub(crate) scoring: Scoring<Target>,
 }
 
-/// The assembled data-parallel replicas of a pipeline, whose workers have not started.
+/// A pipeline after its assembly and before its worker threads start: the data-parallel replicas, with modules on their
+/// devices and stages joined by channels, and what was found in the checkpoint from which training resumes.
 pub(crate) struct Assembled<In, Out, Target> {
     /// The data-parallel replicas, each as a pair: the caller's ends of the replica's channels for batches, and the
     /// replica's assembled stages.
@@ -53,8 +54,9 @@ pub(crate) struct Assembled<In, Out, Target> {
     /// The fields of a checkpoint's optimizer states that do not match the stages' optimizers: fields that an optimizer
     /// rejects, and fields that it requires but the checkpoint lacks.
     pub(crate) unfit: Vec<Unfit>,
-    /// The learning rate that the first stage's schedule has at the last optimizer step of the checkpoint from which
-    /// training resumes; `None` if there is no such step.
+    /// The learning rate of the first stage at the last optimizer step that the checkpoint contains, computed by the
+    /// learning rate schedule of this pipeline. A warning compares it with the rate that the checkpoint records. `None`
+    /// if training does not resume from a checkpoint, or if the checkpoint contains no optimizer step.
     pub(crate) learning_rate: Option<f64>,
 }
 

@@ -33,18 +33,19 @@ impl<S: Stage> Unplaced<S> {
     /// Creates a stage whose module is not yet copied to a device, from the stage's number, module, optimizer and
     /// learning rate. Initialises all parameters now, on the caller's thread: burn would initialise them lazily, and
     /// the order of random numbers must not depend on threads. Waits while another thread initialises a seeded module,
-    /// because both draw from the same random number generator.
+    /// because all threads draw from one random number generator.
     pub(crate) fn new(stage: usize, module: S, optimizer: ModuleOptimizer, learning_rate: ModuleLrScheduler) -> Self {
         unseeded(|| materialize(&module));
-        // The way through `valid` drops burn's gradient checkpointing, whose graphs the stage's inputs could not join.
+        // `valid` followed by `train` drops burn's own gradient checkpointing, whose graphs the stage's inputs could
+        // not join.
         let module = module.valid().train();
         Self { stage, module, optimizer, learning_rate }
     }
 
     /// Copies the stage's module to the stage's device in the replica that is being assembled, with the parameter
-    /// values of a checkpoint if training resumes from one. Warns of operations that the kernels of the device do not
-    /// compute. Returns the stage's slot (its device and its exchanges with other stages) and the copied module with its
-    /// optimizer.
+    /// values of a checkpoint if training resumes from one. Logs a warning for each operation that Stageline has no
+    /// kernel for on that device, so that burn's own operations compute it. Returns the stage's slot (its device and
+    /// its exchanges with other stages) and the copied module with its optimizer.
     pub(crate) fn place(&self, assembly: &mut Assembly) -> (StageSlot, Trained<S>) {
         let mut slot = assembly.slot(self.stage);
         slot.fallbacks = self.fallbacks(&slot.device, assembly.precision);
@@ -69,8 +70,9 @@ impl<S: Stage> Unplaced<S> {
         (slot, trained)
     }
 
-    /// Returns those of the operations that the stage lists that the kernels of `device` do not compute. The result is
-    /// empty if the stage computes in several types, because only a forward shows which operation has which type.
+    /// Returns the operations of the stage that Stageline has no kernel for on `device`, so that burn's own operations
+    /// compute them; each is listed once. The list is empty if the stage computes in several element types, because
+    /// only a forward shows which operation has which type.
     fn fallbacks(&self, device: &Device, precision: Precision) -> Vec<Fallback> {
         let Some(dtype) = precision.computes_in(&describe(&self.module)) else { return Vec::new() };
         let mut found = Vec::new();
@@ -84,8 +86,8 @@ impl<S: Stage> Unplaced<S> {
     }
 }
 
-/// The state of a data-parallel replica while it is being assembled: its settings, its devices, the connections between
-/// its stages (each stage takes its own when it is assembled), and the stages assembled so far.
+/// The state of a data-parallel replica while it is being assembled: its settings, its devices, the connections that
+/// have not yet been given to a stage, and the stages assembled so far.
 pub(crate) struct Assembly {
     pub(crate) replica: Replica,
     /// The number of micro-batches that each channel between two neighbouring stages can buffer.
@@ -97,8 +99,8 @@ pub(crate) struct Assembly {
     pub(crate) per_group: usize,
     /// The device of each stage in the replica that is being assembled.
     pub(crate) devices: Vec<Device>,
-    /// The routes of activations and gradients between devices, one for each pair of neighbouring stages of a
-    /// data-parallel replica.
+    /// The routes of activations and gradients (the devices or network connections to which they are sent), one for
+    /// each pair of neighbouring stages of the replica, in the order of the stages.
     pub(crate) routes: Vec<Route>,
     /// The tied parameters of each stage: the ids of the parameters that the stage shares with other stages of this
     /// replica, and the channels by which these stages exchange gradients and values.
@@ -112,17 +114,18 @@ pub(crate) struct Assembly {
     /// The fields of a checkpoint's optimizer states that do not match the stages' optimizers: fields that an optimizer
     /// rejects, and fields that it requires but the checkpoint lacks.
     pub(crate) unfit: Vec<Unfit>,
-    /// The learning rate that the first stage's schedule has at the last optimizer step of the checkpoint from which
-    /// training resumes; `None` if there is no such step.
+    /// The learning rate of the first stage at the last optimizer step that the checkpoint contains, computed by the
+    /// learning rate schedule of this pipeline. A warning compares it with the rate that the checkpoint records. `None`
+    /// if training does not resume from a checkpoint, or if the checkpoint contains no optimizer step.
     pub(crate) learning_rate: Option<f64>,
     /// The stages of a data-parallel replica that have been assembled (copied to their devices and connected) so far.
     pub(crate) runners: Stages,
 }
 
 impl Assembly {
-    /// Returns the slot (place in the pipeline) of one stage: its replica, its number, its device, and its exchanges of
-    /// shared parameters with other stages and replicas. These exchanges are moved out of this assembly of the replica,
-    /// so the method is called once per stage.
+    /// Returns the slot of one stage: the record of its place in the pipeline (replica and index), its device, and the
+    /// exchanges of gradients and parameter values in which it takes part. The exchanges are moved out of this assembly
+    /// of the replica, so the method is called once for each stage.
     fn slot(&mut self, stage: usize) -> StageSlot {
         StageSlot {
             replica: self.replica,

@@ -229,9 +229,9 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// Resumes a training from a checkpoint, which has the parameters, the optimizer states, the learning rates, the
     /// loss scale and the number of steps.
     ///
-    /// The stages must have the same optimizers and learning rate schedulers as before. A pipeline with another number
-    /// of micro-batches or of gradient groups than the checkpoint records, or with another learning rate at its last
-    /// optimizer step, continues, and a warning names both values.
+    /// The stages must have the same optimizers and learning rate schedulers as before. If the number of micro-batches,
+    /// the number of gradient groups, or the learning rate at the checkpoint's last optimizer step differs from the
+    /// value that the checkpoint records, the training continues, and a warning names both values.
     ///
     /// With the same batches and settings, the training then continues bit for bit, whatever the partition, schedule
     /// and devices, and with any number of replicas that has the same [`gradient_groups`](Self::gradient_groups). The

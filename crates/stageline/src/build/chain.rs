@@ -79,8 +79,9 @@ impl StageConfig {
         Self { ends: Some(Arc::new(add)), ..self }
     }
 
-    /// Returns a stage's configuration with another optimizer for the parameters `ids`, which are those of the model's
-    /// first and last layer, as far as this stage has these layers.
+    /// Returns the stage's configuration with the separate optimizer that the user set for the model's first and last
+    /// layer, or unchanged if none is set. `ids` has the ids of these layers' parameters in this stage, and is empty
+    /// for a stage in the middle of the model.
     pub(crate) fn with_ends(self, ids: Vec<ParamId>) -> Self {
         let optimizer = match &self.ends {
             Some(add) if !ids.is_empty() => add(self.optimizer, ParamGroup::from_ids(ids)),
@@ -140,9 +141,10 @@ pub struct Chain<In: Payload, Out: Payload> {
     wire: Wire<In, Out>,
 }
 
-/// A marker trait that no type implements. A program may call a setting of the builder on a [`Chain`] (the stages of a
-/// model in order) whose last stage has no loss. This trait then gives the compiler a message that says how to add the
-/// loss. [`Chain::loss`] adds it and returns the [`PipelineBuilder`], which has the settings.
+/// A marker trait that no type implements: a call that requires it does not compile, and the compiler shows the trait's
+/// message. Calls of `build` or of a setting require it on a [`Chain`] (the stages of a model in order) whose last
+/// stage has no loss. The message says to add that stage by [`Chain::loss`], which returns the [`PipelineBuilder`] with
+/// all settings.
 #[diagnostic::on_unimplemented(
     message = "a chain ends with `.loss(stage, config)`; the last stage was added by `.stage`",
     label = "the chain has no loss",
@@ -200,7 +202,8 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
     ) -> PipelineBuilder<In, L::Output, L::Target> {
         let unplaced = self.add(module, config);
         let before = self.wire;
-        // `valid` makes running statistics of its own, which a clone would share with the module.
+        // `valid` gives the copy running statistics of its own. A clone would share them with the module, which would
+        // lose them when `hollow` replaces them.
         let constants = hollow(unplaced.module.valid());
         type Channels<L> = CallerChannels<<L as Stage>::Output, <L as LossStage>::Target>;
         let wire = move |assembly: &mut Assembly, source: AnySource<In>, channels: Channels<L>| {

@@ -77,8 +77,8 @@ impl Costs {
         Ok(Cut::of(balance_with_speeds(&self.weights(), speeds)?))
     }
 
-    /// Returns the cost of each layer as one number, by which a partition of the model gives all stages about equal
-    /// cost.
+    /// Returns the cost of each layer as one number, from which partitions are computed: the layer's time in seconds if
+    /// it was measured, or else its share of the model's FLOPs plus its share of the parameters.
     fn weights(&self) -> Vec<f64> {
         let share = |part: f64, all: f64| if all > 0.0 { part / all } else { 0.0 };
         let (parameters, flops) = (self.parameters() as f64, self.flops());
@@ -90,7 +90,8 @@ impl Costs {
     }
 }
 
-/// The method that finds the costs of a model's layers: counting parameters and FLOPs only, or also timing the layers.
+/// The method by which the costs of a model's layers are found: counting parameters and FLOPs only, or also timing the
+/// layers.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Way {
     /// The costs of a model's layers are found by counting: each layer's parameters, and the FLOPs that its forward

@@ -18,9 +18,10 @@ use crate::pipeline::modules::{ModuleError, Modules};
 ///
 /// The forward has the three functions of burn's proposal for pipelines
 /// ([burn#5702](https://github.com/tracel-ai/burn/pull/5702)), which burn 0.22 does not have: `forward_input`, then
-/// `forward_block` for each block in order, then `forward_output`. There they are methods of the whole model. Here each
-/// borrows only the part that it runs, because no device ever has the whole model. A model with burn's methods needs
-/// only this adapter: the three functions, the constructors of the parts, the loss, and [`join`](Self::join).
+/// `forward_block` for each block in order, then `forward_output`. In the proposal they are methods of the whole model.
+/// Here each function borrows only the part of the model that it runs, because no device ever has the whole model. A
+/// model with burn's methods needs only this adapter: the three functions, the constructors of the parts, the loss, and
+/// [`join`](Self::join).
 ///
 /// ```
 /// use burn::module::Module;

@@ -26,10 +26,10 @@
 //! - `variants`: variants of a configured pipeline for a verification, such as the reference on one device and the
 //!   plain loop on one thread; and the configured settings that a verification reads.
 //! - `validate`: the checks of stages, settings, a checkpoint's progress, and plan.
-//! - `supported`: the check that devices compute in the types of their stages.
+//! - `supported`: the check that devices compute in the element types of their stages.
 //! - `start`: `PipelineBuilder::build`: validates, names the tensors (`Layout`), restores a checkpoint, assembles the
-//!   stages and starts the workers. It logs the paths of tensors, and warns of settings that differ from the
-//!   checkpoint's.
+//!   stages and starts the workers. It logs by which paths tensors go between devices, and warns of settings that
+//!   differ from the checkpoint's.
 //! - `ownership`: the owner of each parameter (`Owners`): each stage claims its parameters, and a later one shares
 //!   them. Finds parameters, batch norms and clipping optimizers that cannot be trained as configured.
 //! - `assemble`: assembles a complete chain (`Joined`) into all replicas (`Assembled`), joined by channels and routes.

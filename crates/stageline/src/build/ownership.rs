@@ -14,11 +14,10 @@ use stageline_nn::params::{Description, FloatParameter, describe, visit_floats};
 /// and optimizers that clip gradients by themselves, because a pipeline cannot train with some of them.
 #[derive(Default)]
 pub(crate) struct Owners {
-    /// The owner of each trained parameter (the first stage that trains it, whose optimizer steps it), and the
-    /// parameter's shape in that stage.
+    /// The trained parameters by id: the index of the owner (the first stage that trains the parameter, whose optimizer
+    /// steps it), and the parameter's shape in that stage.
     trained: HashMap<ParamId, (usize, Vec<usize>)>,
-    /// The first stage in which a parameter is frozen (the stage computes with the parameter, but does not train it),
-    /// by the id of the frozen parameter.
+    /// The frozen parameters by id: the index of the first stage that computes with the parameter without training it.
     frozen: HashMap<ParamId, usize>,
     /// The two stages of the first tied parameter whose shape differs between them: its owner (the first stage that
     /// trains it), and the other stage. `None` if there is no such parameter.
@@ -28,13 +27,14 @@ pub(crate) struct Owners {
     pub(crate) shared: BTreeMap<(usize, usize), Vec<ParamId>>,
     /// The descriptions (id, path, shape, type) of the tensors of each stage's module, in the module's order.
     pub(crate) tensors: Vec<Vec<Description>>,
-    /// The first stage whose optimizer is configured to clip gradients by itself; `None` if there is no such stage.
+    /// The index of the first stage whose optimizer is configured to clip gradients by itself; `None` if no optimizer
+    /// is.
     pub(crate) clipping: Option<usize>,
     /// The position of every batch norm layer of the model (burn's own, or an `AccumulatedBatchNorm`, whose statistics
     /// are updated once a step): the index of its stage, and its path in the stage's module.
     pub(crate) batch_norms: Vec<(usize, String)>,
-    /// The first stage with one of burn's own batch norms, which update their statistics at every micro-batch; `None`
-    /// if no stage has one.
+    /// The index of the first stage with one of burn's own batch norms, which update their statistics at every
+    /// micro-batch; `None` if no stage has one.
     pub(crate) plain_batch_norm: Option<usize>,
 }
 

@@ -79,8 +79,7 @@ type Create<M> = Box<dyn Fn(&Device) -> M>;
 /// The type of a function that creates one block of a model on a given device, given the index of the block.
 type CreateBlock<B> = Box<dyn Fn(usize, &Device) -> B>;
 
-/// The type of the builder of a pipeline for a model whose first layer has the type `F` and whose last layer has the
-/// type `L`.
+/// The builder of a pipeline whose model has a first layer of type `F` and a last layer of type `L`.
 type BuilderOf<F, L> = PipelineBuilder<<F as Stage>::Input, <L as Stage>::Output, <L as LossStage>::Target>;
 
 /// The layers of one stage of a model. The variant says which part of the model the stage has: the whole model, its
@@ -93,7 +92,8 @@ enum Part<F, B, L> {
 }
 
 impl<F: Module, B, L: Module> Part<F, B, L> {
-    /// Returns the ids of the parameters of the model's first and last layer, as far as one stage has these layers.
+    /// Returns the ids of the parameters of the model's first and last layer, if this stage has these layers; the list
+    /// is empty for a stage in the middle of the model.
     fn ids_of_ends(&self) -> Vec<ParamId> {
         let (first, last) = match self {
             Self::Whole(first, _, last) => (Some(first), Some(last)),
@@ -278,8 +278,9 @@ where
         }
     }
 
-    /// Creates one layer with parameters drawn from a seed of its own, which comes from the row's seed and the layer's
-    /// number, and moves each parameter to `device` before it draws the next one.
+    /// Creates one layer of the model and returns it on `device`. Its parameters are drawn from the layer's own seed,
+    /// which is computed from the model's seed and the layer's number. Each parameter is moved to `device` before the
+    /// next one is drawn, so that the drawing device never has the whole layer.
     fn layer<M: Module>(&self, layer: usize, device: &Device, init: impl FnOnce(&Device) -> M) -> M {
         let seed = self.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(layer as u64);
         let home = drawing_device(Some(device)).autodiff();

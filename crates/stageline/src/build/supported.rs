@@ -1,4 +1,5 @@
-//! Checks that the device of every stage computes in the stage's types, and that its kernels are known.
+//! Checks that the device of every stage computes in the element types of the stage's tensors, such as bf16, and that
+//! this program knows which kernels the device has.
 
 use burn::tensor::{DType, Device};
 use stageline_nn::params::Description;
@@ -12,11 +13,12 @@ use crate::model::payload::Payload;
 use crate::update::precision::Precision;
 
 impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target> {
-    /// Checks the devices of all stages: `devices` has them by replica.
+    /// Checks that the stages can compute on their devices. `devices` has, for each replica, the device of each stage.
     ///
     /// # Errors
-    /// Returns an error for the first device of another host whose kernels are not known, and for the first device that
-    /// does not compute in a type of its stage.
+    /// Returns an error for the first device of another host whose kernels are not known, because it was opened without
+    /// its name. Otherwise returns an error for the first device that does not compute in an element type of its
+    /// stage's tensors, or if a device of another host does not answer.
     pub(super) fn validate_devices(&self, devices: &[Vec<Device>]) -> Result<(), BuildError> {
         for (stage, device) in devices.iter().flat_map(|devices| devices.iter().enumerate()) {
             if has_unknown_kernels(device) {
@@ -27,8 +29,9 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     }
 }
 
-/// Checks that devices compute in the types of their stages. `described` has the tensors of each stage, `devices` the
-/// devices by replica and stage, and `computes_in` says whether a device computes in a type.
+/// Checks that every device computes in the element types of its stage's tensors, and in the type to which `precision`
+/// rounds them. `described` has the tensors of each stage, `devices` the devices by replica and stage, and
+/// `computes_in` says whether a device computes in a type.
 fn validate_types(
     described: &[Vec<Description>],
     precision: Precision,
@@ -72,7 +75,7 @@ fn types(described: &[Description], precision: Precision) -> Vec<(DType, &str)> 
     types
 }
 
-/// Returns the name of a type in messages, such as `bf16`.
+/// Returns the name that an element type of tensors has in messages, such as `bf16`.
 fn shown_type(dtype: DType) -> String {
     format!("{dtype:?}").to_lowercase()
 }
@@ -88,7 +91,8 @@ mod tests {
         Description { id: ParamId::new(), path: path.to_owned(), dtype, shape: vec![2], trained: true }
     }
 
-    /// Checks two stages, of which the second has a frozen f64 parameter, on devices that compute in the types `of`.
+    /// Runs the check for two stages, of which the second has an f64 parameter, on devices that compute in the element
+    /// types `of`, and returns the check's result.
     fn validated(precision: Precision, of: &[DType]) -> Result<(), BuildError> {
         let stages =
             [vec![described("0.weight", DType::F32)], vec![described("a", DType::F32), described("b", DType::F64)]];

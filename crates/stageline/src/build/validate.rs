@@ -12,8 +12,9 @@ use crate::update::clip::Clip;
 use crate::update::loss_scale::LossScale;
 use crate::update::precision::Precision;
 
-/// The largest number of optimizer steps in a checkpoint from which training can resume; more is an error. Each stage's
-/// learning rate scheduler is stepped that many times, which takes less than a second per stage.
+/// The largest number of optimizer steps that a checkpoint may contain for training to resume from it; more is an
+/// error. Resuming steps each stage's learning rate scheduler that many times, which takes less than a second per stage
+/// up to this limit.
 const MOST_STEPS: u64 = 10_000_000;
 
 /// Returns an error if the progress recorded in a checkpoint is impossible (more optimizer steps than training steps)
@@ -34,8 +35,8 @@ pub(super) fn validate_progress(progress: Progress, config: LossScale) -> Result
 }
 
 impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target> {
-    /// Checks the stages and the settings that do not depend on a plan, such as clipping, loss scale and watchdog.
-    /// Returns an error for the first check that fails.
+    /// Checks the stages, and the settings that can be checked before a plan is generated, such as clipping, loss scale
+    /// and watchdog. Returns an error for the first check that fails.
     pub(super) fn validate(&self, loss_scale: LossScale) -> Result<(), BuildError> {
         let owners = &self.stages.owners;
         if let Some(stage) = owners.clipping {

@@ -92,7 +92,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         }
     }
 
-    /// Returns the number of CPU cores that the kernels of one worker of the configured pipeline use.
+    /// Returns the number of CPU cores on which one worker of the configured pipeline computes.
     fn configured_cores(&self) -> usize {
         let machine = || Cores::Shared(available_parallelism().map_or(1, NonZero::get));
         let workers = self.replicas() * self.stages.devices.len() / self.schedule.chunks().max(1);
@@ -113,7 +113,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self.stages.devices.iter().chain(self.replica_devices.iter().flatten()).all(is_host)
     }
 
-    /// Returns the part of its forward that each stage recomputes in its backwards, in the order of the stages.
+    /// Returns the recomputation setting of each stage, in the order of the stages: the part of its forward that the
+    /// stage recomputes in its backwards (activation checkpointing).
     pub(crate) fn configured_recompute(&self) -> &[Recompute] {
         &self.stages.recompute
     }
@@ -134,7 +135,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
 
 /// Returns the plan of a plain loop over micro-batches: one worker runs all stages, and each micro-batch passes all of
 /// them forward and then backward before the next one begins. `is_split` says whether the backward of a stage and a
-/// micro-batch is split. The weight gradients of split backwards follow the last backward of their micro-batch.
+/// micro-batch is split into input gradient and weight gradient. The weight gradients of split backwards follow the
+/// last backward of their micro-batch.
 fn on_one_thread(stages: usize, micro_batches: usize, is_split: impl Fn(usize, usize) -> bool) -> Plan {
     let mut row = Vec::new();
     for micro_batch in 0..micro_batches {
