@@ -142,7 +142,7 @@ pub struct Chain<In: Payload, Out: Payload> {
 }
 
 /// A marker trait that no type implements: a call that requires it does not compile, and the compiler shows the trait's
-/// message. Calls of `build` or of a setting require it on a [`Chain`] (the stages of a model in order) whose last
+/// message. Calls of `build` and `micro_batches` require it on a [`Chain`] (the stages of a model in order) whose last
 /// stage has no loss. The message says to add that stage by [`Chain::loss`], which returns the [`PipelineBuilder`] with
 /// all settings.
 #[diagnostic::on_unimplemented(
