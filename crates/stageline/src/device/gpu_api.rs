@@ -12,10 +12,11 @@ use crate::device::memory::DeviceMemory;
 #[cfg(any(feature = "gpu", test))]
 use crate::threads::failure::Failure;
 
-/// An interface by which programs use the GPUs of this host. One GPU can be a device of several of them.
+/// An interface by which programs use the GPUs of this host. One GPU can often be used through several of these
+/// interfaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GpuApi {
-    /// CUDA, NVIDIA's interface to its GPUs, as the interface through which a GPU is used.
+    /// CUDA, the interface by which programs use NVIDIA's GPUs.
     Cuda,
     /// ROCm (HIP), AMD's interface to its GPUs.
     Rocm,
@@ -51,9 +52,9 @@ impl GpuApi {
         Self::ALL.into_iter().find(|api| api.name() == name)
     }
 
-    /// Searches for the GPUs of this host that can be used through an interface (such as CUDA), and returns them as
-    /// burn devices, in the order of their indices in device names. The list is empty if the interface's library is
-    /// installed, but reports no GPU.
+    /// Searches for the GPUs of this host that can be used through this interface, such as CUDA, and returns them as
+    /// burn devices. The position of a GPU in the list is the index in its name: 0 for `cuda:0`. The list is empty if
+    /// the interface's library is installed, but reports no GPU.
     pub(crate) fn devices(self) -> Result<Vec<Device>, GpuSearchError> {
         match self {
             #[cfg(feature = "cuda")]
@@ -71,14 +72,15 @@ impl GpuApi {
         }
     }
 
-    /// Searches for the GPUs of this host that can be used through the interface (such as CUDA), opens them, and
-    /// returns their models and memory in the order of their indices in device names.
+    /// Searches for the GPUs of this host that can be used through this interface, such as CUDA, opens them, and
+    /// returns their models and memory. The position of a GPU in the list is the index in its name: 0 for `cuda:0`.
     ///
     /// The list is empty if the interface's library is installed, but reports no GPU, for example because no driver is
     /// installed.
     ///
-    /// # Errors Returns [`GpuSearchError`] if this program was built without the interface, if the interface's library
-    /// is missing or broken, or if the search fails.
+    /// # Errors
+    /// Returns [`GpuSearchError`] if this program was built without the interface, if the interface's library is
+    /// missing or broken, or if the search fails.
     pub fn gpus(self) -> Result<Vec<Gpu>, GpuSearchError> {
         Ok(self.devices()?.iter().map(Gpu::open).collect())
     }
@@ -172,7 +174,8 @@ impl fmt::Display for GpuApi {
 pub struct Gpu {
     /// The name of a GPU's model; `None` if the GPU was found, but cannot be opened.
     pub model: Option<String>,
-    /// The memory of a GPU of this host; `None` if the GPU cannot be opened.
+    /// The size of a GPU's memory and the bytes that this program has reserved and uses there; `None` if the GPU cannot
+    /// be opened.
     pub memory: Option<DeviceMemory>,
 }
 
@@ -191,7 +194,7 @@ impl Gpu {
     }
 }
 
-/// The reason why the GPUs of an interface, such as CUDA, cannot be searched for.
+/// The error of a search for the GPUs of this host that can be used through an interface, such as CUDA.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GpuSearchError {
@@ -233,8 +236,8 @@ pub enum GpuSearchError {
     },
 }
 
-/// Returns the devices that `enumerate` finds for the interface to GPUs `api`, such as CUDA. If it finds none or
-/// panics, the interface's library is loaded by `load`, to find out whether the library is missing or broken.
+/// Returns the devices that the function `enumerate` finds for `api`, an interface to GPUs such as CUDA. If it finds
+/// none or panics, the interface's library is loaded by `load`, to find out whether the library is missing or broken.
 ///
 /// # Errors
 /// Returns [`GpuSearchError`] if the library cannot be loaded, or if the search panics although it can.

@@ -1,5 +1,5 @@
-//! The location of devices: whether a device is the CPU of this host, one of its GPUs, or on another host, and whether
-//! two devices share a memory.
+//! Tells where a device is (this host's CPU, a GPU of this host, or another host), and whether two devices share a
+//! memory.
 
 use burn::tensor::Device;
 pub(crate) use stageline_nn::params::is_remote;
@@ -60,7 +60,8 @@ pub(crate) fn between_other_gpus(from: &Device, to: &Device) -> bool {
     is_gpu(from) && is_gpu(to) && from.clone().inner() != to.clone().inner() && !between_cuda(from, to)
 }
 
-/// Whether two devices are the same GPU of this host. Threads that share a GPU issue their kernels on separate streams.
+/// Whether two devices are the same GPU of this host. A tensor that one thread hands to another on the same GPU then
+/// needs care, because each thread issues its kernels on a stream of its own.
 pub(crate) fn one_gpu(from: &Device, to: &Device) -> bool {
     is_gpu(from) && from.clone().inner() == to.clone().inner()
 }

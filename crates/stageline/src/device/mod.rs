@@ -5,8 +5,8 @@
 //! device names, test kernels, loading the CUDA driver's and NCCL's libraries, and the network to other hosts. It must
 //! not know plans or steps: `transfer` moves the tensors of a step, along the routes that this folder opens.
 //!
-//! This folder words a device for messages (`shown`: the name under which it was opened). Only `memory` says "the host"
-//! for this host's CPU; `model` words replicas and their stages.
+//! In messages, a device has the name under which it was opened (`shown`). Only `memory` says "the host" for this
+//! host's CPU; `model` words replicas and their stages.
 //!
 //! - `name`: names on a command line (`DeviceName`), the devices that they open, and the errors (`DeviceError`,
 //!   `DeviceErrors`) with the advice to the user.
@@ -24,7 +24,8 @@
 //! - `test_kernels`: runs test kernels on a GPU when it is opened, and finds the root cause in the text of a panic.
 //! - `fusion`: burn's setting for the fusion of operations on GPUs.
 //! - `nccl`: loads NCCL, which moves tensors directly between the GPUs of this host (`BetweenGpus`). If NCCL has a file
-//!   name that burn does not look for, it writes a small ELF library (header, segments, symbols) that leads there.
+//!   name that burn does not look for, it writes a small ELF library (header, segments, symbols) that has such a name
+//!   and depends on NCCL.
 //! - `opened`: the names under which devices were opened, for messages.
 //! - `speed`: the relative speeds of devices, measured with a matrix product (`device_speeds`).
 //! - `supported`: the element types in which a device computes, and whether its kernels are known.

@@ -36,18 +36,19 @@ pub enum DeviceName {
 
 impl DeviceName {
     /// Parses a list of device names separated by commas, such as `cuda:0,cuda:1`. The entry `cuda:all` stands for all
-    /// devices of CUDA on this host, and so for the other interfaces to GPUs.
+    /// GPUs of this host that CUDA finds, and `vulkan:all` or the like for those that another interface finds.
     ///
     /// # Errors
-    /// Returns [`DeviceError`] if the list is empty, if an entry is not the name of a device, or if there is no device
-    /// for `all` to stand for.
+    /// Returns [`DeviceError`] if the list is empty, if an entry is not the name of a device, or if the search for the
+    /// GPUs of an entry with `all` finds none or fails.
     pub fn parse_list(list: &str) -> Result<Vec<Self>, DeviceError> {
         let names = list.split(',').map(str::trim).filter(|name| !name.is_empty());
         let devices = names.map(Self::parse_entry).collect::<Result<Vec<_>, _>>()?.concat();
         if devices.is_empty() { Err(DeviceError::None) } else { Ok(devices) }
     }
 
-    /// Parses one entry of a list of devices: the name of a device, or `all` devices of an interface to GPUs.
+    /// Parses one entry of a list of device names, and returns the names for which it stands: one for an entry such as
+    /// `cuda:0`, and one for each GPU for an entry such as `cuda:all`.
     fn parse_entry(text: &str) -> Result<Vec<Self>, DeviceError> {
         let Some(api) = text.strip_suffix(":all").and_then(GpuApi::named) else { return Ok(vec![text.parse()?]) };
         let all = |found: Vec<Device>| (0..found.len()).map(|index| Self::Gpu { api, index }).collect::<Vec<_>>();
@@ -110,7 +111,8 @@ impl DeviceName {
         Box::new(|| name.open())
     }
 
-    /// Opens the device of this name, which is on this machine, or on another host that requires no token.
+    /// Opens the device that has this name. A device of another host can be opened only if that host requires no token;
+    /// otherwise use [`open_all`](Self::open_all).
     ///
     /// # Errors
     /// Returns [`DeviceError`] if this build or this machine lacks the device, if the GPU fails its test kernels, or if
@@ -134,7 +136,7 @@ impl DeviceName {
         supported::is_gpu(device)
     }
 
-    /// Opens the device with a given name, but does not record the name for messages.
+    /// Opens the device that has this name, but does not record the name for messages.
     fn open_unnamed(self) -> Result<Device, DeviceError> {
         match self {
             #[cfg(feature = "remote")]
@@ -268,7 +270,7 @@ pub enum DeviceError {
         /// The oldest version of CUDA that the NVIDIA driver must support for this program.
         needed: String,
     },
-    /// The GPUs of the named device's interface, such as CUDA, cannot be searched for.
+    /// The search for a named GPU failed, for example because the library of its interface, such as CUDA, is missing.
     #[error("`{device}` was not found: {cause}")]
     Search {
         /// The name of the GPU that could not be searched for.

@@ -1,5 +1,5 @@
-//! Loading of NCCL, by which burn moves tensors between the GPUs of this host; without it they go through the host's
-//! memory.
+//! Loads NCCL, the library by which burn moves tensors directly between the GPUs of this host; without it they go
+//! through the host's memory.
 //!
 //! burn loads NCCL through cudarc. cudarc 0.19 does not look for `libnccl.so.2`, the name that NVIDIA's packages
 //! install. [`load`] makes that file loadable under a name that cudarc does look for.

@@ -1,4 +1,5 @@
-//! Finds out what a device supports: the element types in which it computes, and whether this program knows its kernels.
+//! Finds out what a device supports: the element types of tensors in which it computes, and whether this program knows
+//! which kernels it has.
 
 use burn::tensor::{DType, Device};
 
@@ -17,8 +18,8 @@ pub(crate) fn computes_in(device: &Device, dtype: DType) -> Result<bool, RemoteE
     Ok(device.supports_dtype(dtype))
 }
 
-/// Whether a device belongs to another host and was opened without its name, so that this program has not asked the
-/// device's server for its kernels.
+/// Whether a device belongs to another host and was opened without its name. This program has then not asked the
+/// device's server which kernels it has.
 #[cfg_attr(not(feature = "remote"), allow(unused_variables))]
 pub(crate) fn has_unknown_kernels(device: &Device) -> bool {
     #[cfg(feature = "remote")]

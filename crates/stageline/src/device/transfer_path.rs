@@ -1,5 +1,5 @@
-//! The path of tensors between the devices of neighbouring stages, of replicas and of stages with tied parameters
-//! ([`TransferPath`]), which the start of a pipeline logs.
+//! Finds the path (NCCL, the host's memory or the network) that tensors take from one device of a pipeline to another
+//! ([`TransferPath`]), and logs these paths when a pipeline starts.
 
 use burn::tensor::Device;
 
@@ -15,19 +15,20 @@ pub(crate) enum TransferPath {
     /// A path of tensors between stages: from one CUDA device to another through the host's memory, because NCCL was
     /// not found.
     WithoutNccl,
-    /// A path of tensors between stages: from one GPU to another through the host's memory, because at least one of
-    /// them is not a CUDA device, or because the tensors are gradients to add up, which never go by NCCL.
+    /// A path of tensors between stages: from one GPU to another through the host's memory. Either at least one of them
+    /// is not a CUDA device, or the tensors are gradients to be added up (of replicas or of tied parameters), which
+    /// never go by NCCL.
     BetweenGpus,
     /// A path of tensors between stages: a copy between the host's memory and the memory of a GPU.
     HostAndGpu,
-    /// A path of tensors between stages: over the network from host to host, without a detour.
+    /// A path of tensors between stages: over the network directly from one host to the other.
     Network,
-    /// A path of tensors between stages: over the network from one server to this host, and from here to another
-    /// server.
+    /// A path of tensors between stages that are on devices of other hosts: over the network to this host, and from
+    /// here to the device that receives them.
     NetworkByThisHost,
 }
 
-/// The tensors that move between two devices.
+/// The kind of tensors that move between two devices, which a log message names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moved {
     /// The activations and gradients of micro-batches, between neighbouring stages.
@@ -41,7 +42,7 @@ pub(crate) enum Moved {
 }
 
 impl Moved {
-    /// Returns the moved tensors as the subject of a log message.
+    /// Returns the words for this kind of tensors in log messages, such as "gradient sums of replicas".
     fn subject(self) -> &'static str {
         match self {
             Self::MicroBatches => "tensors",
@@ -50,7 +51,8 @@ impl Moved {
         }
     }
 
-    /// Returns the path of these tensors between two devices, given the path that tensors of micro-batches take.
+    /// Returns the path that this kind of tensors takes between two devices, given the path that tensors of
+    /// micro-batches take between them. Between CUDA devices, gradients to be added up go through the host's memory.
     fn by(self, path: TransferPath) -> TransferPath {
         match (self, path) {
             (Self::SumsOfReplicas | Self::TiedParameters, TransferPath::Nccl | TransferPath::WithoutNccl) => {

@@ -26,7 +26,8 @@ pub(super) struct LivenessCheck {
     answer: Pending<Result<(), String>>,
 }
 
-/// Starts a liveness check of the host of a connected device on a new thread, and returns the check in progress.
+/// Starts a thread that asks the server of a connected device's host whether it is alive, and returns this liveness
+/// check in progress.
 pub(super) fn check_liveness(connected: Arc<Connected>) -> LivenessCheck {
     LivenessCheck { host: connected.name.host.clone(), answer: Pending::start(move || check_host(&connected)) }
 }
@@ -48,7 +49,7 @@ fn check_host(connected: &Connected) -> Result<(), String> {
     if let Some(process) = last_session.and_then(|session| server_process(&session)) {
         return check_process(connected, process);
     }
-    // There was no earlier session, or it is lost, which does not mean that the host is.
+    // There was no earlier session, or it is lost; a lost session does not mean that the host is lost.
     let session = match open_new_session(connected, "is it there") {
         Ok(session) => session,
         Err(RemoteError::Unreachable { cause, .. } | RemoteError::Broken { cause, .. }) => return Err(cause),

@@ -1,5 +1,6 @@
-//! Connects devices of other hosts. Each device gets a session that computes, and more sessions for transfers on
-//! demand. A session is a connection to a device whose server executes the session's requests in order.
+//! Connects to devices of other hosts. Each device has one session in which it computes, and further sessions for
+//! transfers, which are opened when they are first needed. A session is a connection to a device whose server executes
+//! the session's requests in order.
 //!
 //! Every connection is opened on its own thread, so that all hosts are contacted in parallel and none can block this
 //! program.
@@ -26,8 +27,8 @@ use super::token::Token;
 /// after which the network itself may report that the host is unreachable.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// Starts a thread that connects a device of another host, and returns an `Opening`, which waits for the connected
-/// device. `token` is the secret that the other host may require.
+/// Starts a thread that connects to a device of another host, and returns the connection that is being opened
+/// (`Opening`), whose `finish` waits for the device. `token` is the secret that the other host may require.
 pub(crate) fn begin(name: &RemoteName, token: Option<&Token>) -> Opening<Device> {
     let (connected, token) = (name.clone(), token.cloned());
     Opening::start(name, move || connect(&connected, token))
@@ -109,8 +110,8 @@ fn introduce(name: &RemoteName, device: &Device) -> Result<(), RemoteError> {
     Ok(())
 }
 
-/// Returns the public key of an iroh server as its id; `None` for a WebSocket server, which exchanges tensors with this
-/// host only.
+/// Returns the id of an iroh server, which is its public key of 32 bytes; `None` for a WebSocket server, which
+/// exchanges tensors with this host only.
 fn id_of(name: &RemoteName) -> Option<[u8; 32]> {
     let HostName::Iroh { id, .. } = &name.host else { return None };
     id.parse::<burn::remote::EndpointId>().ok().map(|id| *id.as_bytes())
@@ -142,7 +143,8 @@ fn open(name: &RemoteName, token: Option<&Token>, purpose: &str) -> Result<Devic
 }
 
 /// Opens a new session (a connection with a request queue of its own) to a device of another host, for one request to
-/// that device's server. The session is new because a session in use may be blocked by an earlier request.
+/// that device's server. `question` says what the request is for. The session is new because a session in use may be
+/// blocked by an earlier request.
 pub(super) fn open_new_session(connected: &Connected, question: &str) -> Result<Device, RemoteError> {
     static OPENED: AtomicUsize = AtomicUsize::new(0);
     let number = OPENED.fetch_add(1, Ordering::Relaxed);
@@ -168,8 +170,8 @@ pub(crate) fn is_lent_gpu(device: &Device) -> bool {
     connected::find(device).is_some_and(|connected| matches!(connected.kernels, ServedKernels::Gpu { .. }))
 }
 
-/// Returns burn's description of the host in a device's name (`RemoteHost`). The error says which part of the name is
-/// wrong.
+/// Converts the address of the host in a device's name to burn's type of an address (`RemoteHost`). The error says
+/// which part of the name is wrong.
 fn host(name: &RemoteName) -> Result<RemoteHost, RemoteError> {
     let (id, by) = match &name.host {
         HostName::WebSocket { address } => return Ok(RemoteHost::websocket(&format!("ws://{address}"))),

@@ -1,9 +1,9 @@
-//! The greeting of a server on another host ([`Greeting`]) answers a new client: it has the server's version and the
-//! kernels of the device that the client connects. Other requests of a client ask for the numbers that identify the
-//! server's process, and introduce other servers to it.
+//! The greeting ([`Greeting`]): the answer of a server on another host to the first request of a client that connects a
+//! device. It has the server's version and the kernels of the device. Other requests of a client ask for the numbers
+//! that identify the server's process, and introduce other servers to it.
 //!
-//! A greeting is an operation that only a server of this crate has. burn itself compares only the versions of its
-//! protocol.
+//! A client requests a greeting by an operation that only a server of this crate has. burn itself compares only the
+//! versions of its protocol.
 
 use std::fmt;
 
@@ -19,7 +19,8 @@ use stageline_nn::kernels::remote::{ServedKernels, ask, name};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Greeting {
     pub(super) version: Version,
-    /// The kernels by which the server computes on the device; `None` if this program does not know such kernels.
+    /// The kernels by which the server computes on the device; `None` if this program does not know the number that the
+    /// server sent for them.
     pub(super) kernels: Option<ServedKernels>,
 }
 

@@ -72,8 +72,8 @@ pub(crate) fn hosts_of<'a>(_: impl Iterator<Item = &'a Device>) -> Vec<HostName>
     Vec::new()
 }
 
-/// Returns the indices of the stages on other hosts whose devices do not answer within `patience`. Such a device waits
-/// for a tensor that never arrives, so the stage's parameters can no longer be read.
+/// Returns the indices of the stages on other hosts whose devices do not answer within `patience`. Such a device may
+/// wait for a tensor that never arrives, and the stage's parameters can no longer be read from it.
 #[cfg(feature = "remote")]
 pub(crate) fn stuck<'a>(stages: impl Iterator<Item = (usize, &'a Device)>, patience: Duration) -> Vec<usize> {
     use std::sync::mpsc::RecvTimeoutError;

@@ -12,7 +12,8 @@
 //! them.
 //!
 //! - [`RemoteName`], [`HostName`], [`Reach`] (`name`): the name of a device of another host, the address of the host,
-//!   and the way to it. [`DeviceName::open_all`](crate::DeviceName::open_all) connects devices by their names.
+//!   and how a client finds it on the network. [`DeviceName::open_all`](crate::DeviceName::open_all) connects devices
+//!   by their names.
 //! - [`Token`] (`token`): the secret that a server requires of programs that use its devices, in a file that only its
 //!   owner can read.
 //! - [`RemoteError`] (`error`): an error in connecting a device.

@@ -21,8 +21,8 @@ pub enum HostName {
     Iroh {
         /// The public key of a host that serves devices, as 64 hexadecimal digits.
         id: String,
-        /// The way in which a client finds the host on the network: by the public relay servers, by a private relay
-        /// server, or at a given address.
+        /// The means by which a client finds the host on the network: the public lookup service, a private relay
+        /// server, or a given address.
         by: Reach,
     },
     /// A host that is identified by its address; the connection is neither authenticated nor encrypted.
@@ -32,7 +32,7 @@ pub enum HostName {
     },
 }
 
-/// The way in which a client finds a host on the network, given the host's public key.
+/// The means by which a client finds a host on the network, given the host's public key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Reach {
     /// The client looks the host up by its key in the public lookup service of n0, Iroh's maker, and connects through

@@ -28,7 +28,8 @@ const LONG_ENOUGH: Duration = Duration::from_secs(1);
 /// devices is measured.
 const LARGE: usize = 1 << 20;
 
-/// Measures how fast activations get from each device to the next one in the list, on the route that a training uses.
+/// Measures the latency and bandwidth with which activations get from each device to the next one in the list, on the
+/// route that a training uses.
 ///
 /// The result has one entry for each pair of neighbouring devices. The entry is `None` if both are on one host; a
 /// remote device that was not opened by its name counts as one of this host. The measurement sends 4 MB up to five

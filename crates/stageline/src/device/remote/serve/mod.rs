@@ -6,8 +6,8 @@
 //! not opened a session (an exchange of requests with a device). It must not know stages or trainings: a client drives
 //! the devices.
 //!
-//! This file binds the address (`Bound`), words it for other hosts, registers the operations that answer a client's
-//! first requests, and authorises clients.
+//! This file binds the address (`Bound`), makes the names by which other hosts open the devices, registers the
+//! operations that answer a client's first requests, and authorises clients.
 //!
 //! - `error`: the errors of a server (`ServeError`).
 //! - `gate`: accepts WebSocket clients, reads the head and the first frame of each, and forwards to burn's server those
@@ -55,7 +55,7 @@ pub enum Admission {
     AnyoneHere,
 }
 
-/// The transport and the address at which a server listens.
+/// The transport (iroh or WebSocket) and the address at which a server listens for clients.
 #[derive(Clone, Debug)]
 pub enum Listen {
     /// The server listens for iroh connections, which are authenticated and encrypted.
@@ -95,7 +95,7 @@ pub struct Server {
     ends: EndSignals,
 }
 
-/// The socket with which a server has bound its address: an iroh endpoint and its relays, or a listener for WebSocket
+/// The bound socket of a server, at which clients connect: an iroh endpoint and its relays, or a listener for WebSocket
 /// connections.
 enum Bound {
     Iroh(Endpoint, IrohRelays),
