@@ -24,7 +24,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// and the path in its module, and the checkpoint can be resumed only with the same partition.
     ///
     /// A checkpoint can also be taken after an error, because a failed step is rolled back on every stage. The
-    /// exception is a failed step that some stage has made while [`rollback`](crate::PipelineBuilder::rollback) is off.
+    /// exception is a failed step in which some stage had already stepped its optimizer, if
+    /// [`rollback`](crate::PipelineBuilder::rollback) is off.
     ///
     /// ```no_run
     /// use std::{num::NonZero, path::Path};
@@ -93,7 +94,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(self.layout.named(states))
     }
 
-    /// Copies the state of every stage of the first replica to the host, as the last step left it.
+    /// Copies the state (parameters and optimizer state) of every stage of the first replica to the host, as the last
+    /// step left it.
     fn states(&mut self) -> Result<Vec<StageState>, StepError> {
         if self.overlap.is_in_flight {
             self.abandon();
@@ -106,8 +108,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     }
 
     /// Sets the pipeline's counts of training steps and optimizer steps to `progress`, the counts in the checkpoint
-    /// from which training resumes. `learning_rate` is the learning rate of the last optimizer step that the checkpoint
-    /// records, if it does.
+    /// from which training resumes. `learning_rate` is the learning rate of the last optimizer step; `None` if the
+    /// checkpoint does not record it.
     pub(crate) fn resume(&mut self, progress: Progress, learning_rate: Option<f64>) {
         self.done.steps = progress.steps as usize;
         self.done.last_checkpoint = Some(self.done.steps);

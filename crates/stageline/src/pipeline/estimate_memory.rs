@@ -50,12 +50,12 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// checkpoint is written. The result is `None` if the memory in use is unknown: on CPUs the program must install
     /// the [`CountingAllocator`](crate::CountingAllocator), and devices of other hosts do not report it.
     ///
-    /// On a GPU the estimate has the bytes that the GPU's memory pools have in use between two actions, without the peaks
-    /// within an action. The pools reserve more than that, by an amount that has no bound that is known beforehand: the
-    /// size of their pages follows the largest tensor so far, pages of earlier sizes stay until they are empty, and every
-    /// thread has pools of its own. So a training whose estimate is near the size of the GPU's memory may not fit. A
-    /// training program logs the reserved memory beside the estimate after the first step;
-    /// [`DeviceMemory::of`](crate::DeviceMemory::of) has it at any time.
+    /// On a GPU the estimate counts the bytes that tensors occupy in the GPU's memory pools between two actions,
+    /// without the peaks within an action. The pools reserve more memory than that, and no upper bound on it is known
+    /// beforehand: a pool allocates memory in large chunks whose size follows the largest tensor so far, chunks of
+    /// earlier sizes stay until they are empty, and every thread has separate pools. So a training whose estimate is
+    /// near the size of the GPU's memory may not fit. A training program logs the reserved memory beside the estimate
+    /// after the first step; [`DeviceMemory::of`](crate::DeviceMemory::of) returns it at any time.
     ///
     /// # Errors
     /// Returns the same errors as [`step`](Self::step).
@@ -75,8 +75,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     }
 
     /// Sets, for each stage, the least recomputation (activation checkpointing) with which training steps fit into
-    /// memory, and returns the memory estimate with it. `fits` says whether an estimate fits. If not even full
-    /// recomputation fits, all stages recompute everything.
+    /// memory, and returns the memory estimate with it. The function `fits` returns whether steps with a given memory
+    /// estimate fit. If not even full recomputation fits, all stages recompute everything.
     ///
     /// If any single stage recomputed less, the estimate would no longer fit. If several stages share a memory, the
     /// recomputation is lowered first on the stages that recompute the most, because the slowest stage limits the

@@ -41,7 +41,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     }
 
     /// Splits a batch into the given number of micro-batches (`pieces`), and computes the loss weight of each
-    /// micro-batch (the divisor of its loss).
+    /// micro-batch (usually its number of unmasked targets).
     pub(crate) fn cut(&self, batch: Batch<In, Target>, pieces: usize) -> Result<MicroBatches<In, Target>, StepError> {
         Ok(batch.cut(pieces, &*self.scoring.weight)?)
     }

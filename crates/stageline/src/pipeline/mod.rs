@@ -2,12 +2,12 @@
 //!
 //! Input: the assembled replicas and settings from `build`, then the caller's batches. Output: [`StepReport`],
 //! [`EvalReport`], outputs, checkpoints, and the trained [`Modules`]. This folder owns the code that runs on the
-//! caller's thread. The caller cuts a batch, fills in the context of a pass (step number, loss weights, loss scale),
-//! and commands the workers; then it waits for the outcomes of all stages (losses, gradient norms), decides the verdict
-//! on the step (whether all stages step their optimizers or skip it), and counts steps. Whatever is made anew for each
-//! pass is made here: each replica's part of the loss weights, the step number, the loss scale, and for an evaluation
-//! the plan and the order of transfers of its forwards alone. `build` makes only what is made once, before the first
-//! step. This folder must not interpret plans or run a model: the workers do.
+//! caller's thread. This thread splits a batch into micro-batches, fills in the context of a pass (step number, loss
+//! weights, loss scale), and commands the workers. Then it waits for the outcomes of all stages (losses, gradient
+//! norms), decides the verdict on the step (whether all stages step their optimizers or skip it), and counts steps.
+//! Whatever is made anew for each pass is made here: each replica's part of the loss weights, the step number, the loss
+//! scale, and for an evaluation the plan and the order of transfers of its forwards alone. `build` makes only what is
+//! made once, before the first step. This folder must not interpret plans or run a model: the workers do.
 //!
 //! [`Pipeline`] keeps the checked plan and hands it to the workers with each request (`Asked`). It also keeps the
 //! settings of steps (`Stepping`: loss scale, clock, rollback, each stage's `Recompute`), the counts of past steps
@@ -77,8 +77,8 @@ use stageline_schedule::{Checked, Plan};
 
 /// A model that is split into stages on their devices and worker threads, ready to train.
 ///
-/// [`Pipeline::builder`] begins the chain (the stages of a model in order) from which a pipeline is built. Dropping the
-/// pipeline ends its worker threads.
+/// [`Pipeline::builder`] returns an empty chain, to which the stages of a model are added in order and from which the
+/// pipeline is built. Dropping the pipeline ends its worker threads.
 pub struct Pipeline<In: Payload, Out: Payload, Target: Payload> {
     /// The validated plan of a training step: the order of actions on each worker, which every data-parallel replica
     /// follows.
@@ -97,9 +97,9 @@ pub struct Pipeline<In: Payload, Out: Payload, Target: Payload> {
 
 /// The order in which workers transfer tensors between GPUs, for each data-parallel replica.
 struct TransferOrder {
-    /// The index of the communication stream (such as NCCL's) on which the transfers of each stage's device are
-    /// ordered, by replica and stage. Devices with the same index share one order of transfers. `None` for a device
-    /// without ordered transfers.
+    /// For each replica and stage, the index of the communication stream (a GPU's queue of transfers) of the stage's
+    /// device. Devices with the same index share one order of transfers. `None` for a device whose transfers need no
+    /// order.
     streams: Vec<Vec<Option<usize>>>,
     /// The fixed order in which each replica issues the GPU transfers of a training pass, so that NCCL cannot deadlock.
     turns: Vec<Arc<Turns>>,
@@ -125,9 +125,9 @@ struct Overlap {
     /// Whether the workers already run a training step that overlaps the previous one and whose report the caller has
     /// not fetched. If the caller then calls another method of the pipeline, this step is stopped and rolled back.
     is_in_flight: bool,
-    /// The error that stopped the pipeline while it rolled back the step in flight of a dropped [`Steps`], an iterator
-    /// over overlapping steps; `None` if there was no such error. The next call of a method of the pipeline returns the
-    /// error.
+    /// The error that stopped the pipeline when the caller dropped [`Steps`] (the iterator over overlapping steps), and
+    /// the rollback of the step in flight failed; `None` if there was no such error. The next call of a method of the
+    /// pipeline returns the error.
     error: Option<StepError>,
     /// The time at which the last training step ended. If the next step began before that time, because steps overlap,
     /// its duration counts from that time.
@@ -141,13 +141,14 @@ struct Overlap {
 /// The properties of the pipeline from which a memory estimate is computed: the stages' devices and parameter sizes,
 /// the number of groups of micro-batches whose gradients are summed separately, and the number of CPU cores.
 struct Sizes {
-    /// The device and the parameter sizes of each pipeline stage, by replica and stage.
+    /// The device of each pipeline stage, with the sizes in bytes of its parameters and gradients, by replica and
+    /// stage.
     stages: Vec<Vec<(Device, Parameters)>>,
     /// The number of groups of micro-batches whose gradients are summed separately, before the sums of the groups are
     /// added up.
     groups: usize,
-    /// The CPU cores on which the workers' kernels run: a fixed number for each worker, or the machine's cores, which
-    /// all workers share.
+    /// The number of CPU cores on which the workers compute: a fixed number for each worker, or the number of the
+    /// machine's cores, which all workers share.
     cores: Cores,
 }
 
@@ -169,7 +170,7 @@ pub(crate) struct Common<Target> {
 pub(crate) struct Stepping {
     pub(crate) scaler: Scaler,
     /// The number of samples per step for which the user tuned the learning rates and step counts. `None` if unset, or
-    /// once the pipeline has warned of another number of samples.
+    /// after a warning about a batch with another number of samples.
     pub(crate) tuned_for: Option<usize>,
     pub(crate) flush: FlushConfig,
     /// The interval, in training steps, between steps in which workers wait for their device after every action so that
@@ -190,7 +191,8 @@ impl Stepping {
 }
 
 impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
-    /// Creates a pipeline from assembled replicas and the builder's settings, and starts the worker threads.
+    /// Creates a pipeline from the builder's settings and from replicas whose stages are on their devices and connected
+    /// by channels, and starts the worker threads.
     pub(crate) fn start(prepared: Vec<Prepared<In, Out, Target>>, common: Common<Target>) -> Result<Self, BuildError> {
         let Common { plan, scoring, groups, cores, stepping, layout, watchdog } = common;
         let turns = Turns::of_replicas(prepared.iter().map(|replica| (&*plan, &replica.streams)));
@@ -231,8 +233,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.workers.replicas()
     }
 
-    /// Returns the number of elements of each stage's parameters, in the order of the stages, with running statistics. A
-    /// tied parameter counts for the first stage that has it.
+    /// Returns the number of elements of each stage's parameters, one number for each stage in order. The elements of
+    /// running statistics, such as those of batch norms, count too. A tied parameter counts only for the first stage
+    /// that has it.
     pub fn parameters(&self) -> Vec<u64> {
         self.layout.elements()
     }

@@ -75,9 +75,9 @@ pub enum ModuleError {
     OtherType {
         /// The number of the stage whose module the caller requested, counted from 0.
         stage: usize,
-        /// The name of the type that the module of the requested stage really has.
+        /// The name of the Rust type of the requested stage's module.
         found: &'static str,
-        /// The name of the type that the caller wrongly requested for the module of a stage.
+        /// The name of the Rust type that the caller requested, which is not the type of the stage's module.
         asked: &'static str,
     },
     /// The caller requested the module of a stage a second time; the module was already taken.

@@ -43,8 +43,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// hundredth step, call `steps(batches.by_ref().take(100))` repeatedly.
     ///
     /// [`StepReport::step_time`] is the time since the end of the previous step. The idle time that the overlap saves
-    /// is subtracted from [`Account::other`](crate::Account::other), which can be negative. The recorded events of a
-    /// step that was rolled back and made again are the events of the step's first run.
+    /// is subtracted from [`Account::other`](crate::Account::other) (the worker's remaining idle time), which can
+    /// therefore be negative. The recorded events of a step that was rolled back and made again are the events of the
+    /// step's first run.
     ///
     /// Discarded forwards leave traces in modules with a state of their own: burn's dropout draws random numbers, and
     /// burn's batch norm updates its statistics. [`crate::Dropout`] and [`crate::AccumulatedBatchNorm`] have no such

@@ -12,8 +12,8 @@ use crate::update::noise::NoiseReport;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StepReport {
-    /// The number of the training step, counted from 0. A skipped step counts here and for [`Dropout`](crate::Dropout),
-    /// and not as a step of the optimizers or learning rates.
+    /// The number of the training step, counted from 0. A skipped step has a number too, and
+    /// [`Dropout`](crate::Dropout) counts it; optimizers and learning rate schedules do not.
     pub step: usize,
     /// The loss of the batch: the sum of the loss terms, each divided by its weight. NaN if the batch has no unmasked
     /// target.
@@ -31,8 +31,8 @@ pub struct StepReport {
     /// [overlapping steps](crate::Pipeline::steps), the time since the end of the previous step if that time is
     /// shorter.
     pub step_time: Duration,
-    /// The report of each stage's part in the step, in the order of the stages, with the times of all replicas added
-    /// up.
+    /// The report of each stage (its busy time and its learning rate), in the order of the stages. The times of all
+    /// replicas are added up.
     pub stages: Vec<StageReport>,
     /// M, the number of micro-batches that each data-parallel replica ran in the step.
     pub micro_batches: usize,
@@ -52,9 +52,9 @@ pub struct StepReport {
     /// [`health_every`](crate::PipelineBuilder::health_every) selects this step.
     pub health: Vec<ParameterHealth>,
     /// The gradient's squared norm and noise, estimated from the micro-batches of all replicas in the step, before
-    /// clipping and without the loss scale. The weight of a micro-batch is that of the first loss term. `None` unless
-    /// [`noise_every`](crate::PipelineBuilder::noise_every) selects this step, at least two micro-batches of it have a
-    /// loss weight, and all gradients are finite.
+    /// clipping and without the loss scale. If the loss has several terms, the weight of a micro-batch is its weight in
+    /// the first term. `None` unless [`noise_every`](crate::PipelineBuilder::noise_every) selects this step, at least
+    /// two micro-batches of it have a loss weight, and all gradients are finite.
     pub noise: Option<NoiseReport>,
 }
 
@@ -71,14 +71,15 @@ pub struct LossTerm {
 /// A metric of a batch beside its loss, such as the accuracy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Metric {
-    /// The name of the metric in [`LossStage::METRICS`](crate::LossStage::METRICS).
+    /// The name of the metric, such as `accuracy`, from the list [`LossStage::METRICS`](crate::LossStage::METRICS).
     pub name: &'static str,
-    /// The sum of the metric over the targets of the batch, divided by the loss weight of the first term.
+    /// The sum of the metric over the targets of the batch, divided by the batch's loss weight (usually its number of
+    /// unmasked targets). If the loss has several terms, the divisor is the weight of the first term.
     pub value: f64,
 }
 
-/// Returns the loss terms of several batches together, given those of each batch: every term is averaged over the
-/// batches, weighted by its loss weight.
+/// Averages every term of the loss over several batches, weighted by the term's loss weight in each batch, and returns
+/// the averaged terms. Each item of `batches` has the loss terms of one batch.
 pub(crate) fn means_over<'a>(batches: impl IntoIterator<Item = &'a [LossTerm]> + Clone) -> Vec<LossTerm> {
     let terms = batches.clone().into_iter().map(<[_]>::len).max().unwrap_or(0);
     (0..terms).map(|at| mean_of(batches.clone().into_iter().filter_map(|terms| terms.get(at).copied()))).collect()

@@ -206,9 +206,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(report)
     }
 
-    /// Ends the training step that the workers are running without training on its batch: waits until all stages have
-    /// finished their forwards and backwards, and rolls back the stages that have already stepped their optimizers. If
-    /// that fails, the pipeline stops, and its next call returns the error.
+    /// Cancels the training step that the workers run now: waits until all stages have finished their forwards and
+    /// backwards, and rolls back the stages that have already stepped their optimizers. If that fails, the pipeline
+    /// stops, and the next call of a method of the pipeline returns the error.
     pub(crate) fn undo(&mut self) {
         self.workers.begin(During::Step(self.done.steps));
         let undone = self.undone();

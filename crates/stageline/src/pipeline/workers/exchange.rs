@@ -77,10 +77,10 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         self.concluded_stages(verdict)
     }
 
-    /// Sends the verdict on a rehearsal (a step that only measures memory) to one worker after another, each when the
-    /// stages of the worker before have acted on it, and returns the reports as [`conclude`](Self::conclude) does. So
-    /// the memory that a stage's optimizer step takes is measured alone, also if stages share a GPU. `stages` has the
-    /// number of stages of each worker of a replica.
+    /// Sends the verdict on a rehearsal (a step that only measures memory) to one worker at a time: a worker gets it
+    /// only after all stages of the previous worker have acted on it. So the memory that a stage's optimizer step takes
+    /// is measured alone, also if stages share a GPU. Returns the stages' reports as [`conclude`](Self::conclude) does.
+    /// `stages` has the number of stages of each worker of a replica.
     pub(crate) fn conclude_in_turn(&self, verdict: Verdict, stages: &[usize]) -> Result<Vec<Stepped>, Ended> {
         let mut stepped = Vec::new();
         for (worker, stages) in self.handles.iter().zip(stages.iter().cycle()) {
@@ -118,7 +118,7 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         self.gather(&self.replies.saved, 1)
     }
 
-    /// Returns a copy of the module of every stage of the first replica, with the number of the stage.
+    /// Returns, for every stage of the first replica, the index of the stage and a copy of its module.
     pub(crate) fn copy_modules(&mut self, during: During) -> Result<Vec<(usize, ErasedModule)>, Ended> {
         self.begin(during);
         for worker in self.handles.iter().filter(|worker| worker.replica.is_first()) {
@@ -145,8 +145,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         Ok(recorded.into_iter().map(|recorded| recorded.events).collect())
     }
 
-    /// Waits for one reply from every stage of the first `replicas` replicas on the channel `messages`, and returns the
-    /// replies in the order of arrival.
+    /// Waits for replies on the channel `messages`, one from every stage of the first `replicas` replicas, and returns
+    /// the replies in the order of arrival.
     fn gather<R>(&self, messages: &Receiver<R>, replicas: usize) -> Result<Vec<R>, Ended> {
         (0..replicas * self.stages).map(|_| self.receive(messages)).collect()
     }
@@ -158,7 +158,9 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         self.stepped(verdict, self.replicas() * self.stages).map(in_order)
     }
 
-    /// Waits until `stages` further stages have acted on `verdict`, and returns their reports as they arrive.
+    /// Waits until `stages` stages have acted on `verdict` (to step their optimizers, to skip the step, ...), and
+    /// returns their reports in the order of arrival. Discards the reports of stages that acted on another, assumed
+    /// verdict.
     fn stepped(&self, verdict: Verdict, stages: usize) -> Result<Vec<Stepped>, Ended> {
         let mut stepped = Vec::with_capacity(stages);
         while stepped.len() < stages {
@@ -169,7 +171,7 @@ impl<In, Out, Target> Workers<In, Out, Target> {
     }
 }
 
-/// Returns the reports in the order of replicas and stages.
+/// Sorts the stages' reports on the end of a step by replica and by stage, and returns them.
 fn in_order(mut stepped: Vec<Stepped>) -> Vec<Stepped> {
     stepped.sort_by_key(|stage| (stage.replica.index, stage.stage));
     stepped

@@ -17,8 +17,9 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         })
     }
 
-    /// Returns an error that names the lost hosts if there are any, and `error` itself otherwise. The loss of a host's
-    /// server appears as a failure of any stage that reads a tensor from that server.
+    /// Returns an error that names the lost hosts (hosts that no longer answer) if there are any, and `error` itself
+    /// otherwise. A lost host first appears as the failure of any stage that reads a tensor from that host, so `error`
+    /// may name a stage on a host that works.
     pub(super) fn name_lost_hosts(&self, error: StepError) -> StepError {
         match error {
             StepError::Stage(_) | StepError::Stalled(_) => match lost_hosts(self.all_devices()) {
@@ -30,8 +31,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
     }
 
     /// Returns an error that names the broken network links between hosts if there are any, and `error` otherwise. If
-    /// `error` is the failure of a stage, the names of the other hosts are added to it, because the logs there may say
-    /// more.
+    /// no link is broken and `error` is the failure of a stage, the names of all other hosts of the pipeline are added
+    /// to it, because the logs on those hosts may say more.
     pub(super) fn name_lost_networks(&self, error: StepError) -> StepError {
         if !matches!(error, StepError::Stage(_) | StepError::Stalled(_)) {
             return error;

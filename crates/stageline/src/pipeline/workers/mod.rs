@@ -6,11 +6,12 @@
 //! (`WorkerHandle`), the number of workers that run (`running`), the stop signal and the watchdog. It must not decide
 //! how a step ends, and the loop of a worker thread itself is in `worker`.
 //!
-//! An operation of the caller ends early (`Ended`) by the error of a worker, or by one of the caller.
+//! An operation of the caller ends early (`Ended`) because of an error in a worker, or because of an error that the
+//! caller's thread finds.
 //!
 //! - `start`: starts a thread for each worker of each replica, and creates its channels (`Prepared`, `BatchChannels`).
-//! - `exchange`: sends commands, batches and verdicts to the workers, and gathers their replies (`Finished`); states
-//!   the expected ledgers, and divides summed losses and metrics by their weight.
+//! - `exchange`: sends commands, batches and verdicts to the workers, and gathers their replies (`Finished`); computes
+//!   the expected ledgers (counts of micro-batches), and divides summed losses and metrics by their weight.
 //! - `watch`: the state by which the watchdog detects a stall (`Watch`): the current pass, its start, the longest
 //!   action.
 //! - `wait`: sends and receives that check in intervals whether any worker makes progress. `failure` computes how long
@@ -44,8 +45,8 @@ use crate::worker::messages::{Command, Recorded, Stepped};
 
 /// The worker threads of all replicas, with the caller's ends of their channels.
 pub(crate) struct Workers<In, Out, Target> {
-    /// The caller's ends of the channels through which each data-parallel replica receives its micro-batches of a
-    /// batch.
+    /// The caller's ends of the channels for batches, one entry for each data-parallel replica: the replica receives
+    /// its micro-batches, and returns the outputs of an inference.
     batches: Vec<BatchChannels<In, Out, Target>>,
     /// The running workers of the pipeline, replica by replica; empty once the workers have ended.
     handles: Vec<WorkerHandle>,
@@ -66,7 +67,7 @@ pub(crate) struct Workers<In, Out, Target> {
     out_of_reach: Vec<usize>,
 }
 
-/// The caller's receivers of the workers' replies, one channel for each kind of reply.
+/// The caller's ends of the channels by which the workers reply to the caller, one channel for each kind of reply.
 struct Replies {
     finished: Receiver<Outcome>,
     stepped: Receiver<Stepped>,
@@ -85,8 +86,8 @@ struct WorkerHandle {
     /// The number of events (timed activities) for which the worker's event list has room: as many as a step, or a
     /// rehearsal (a step that only measures memory), records, whichever is more.
     events: usize,
-    /// The size, in bytes of host memory, of the buffer in which each kernel thread of the worker packs the operands of
-    /// matrix products; 0 if not measured.
+    /// The size, in bytes of host memory, of one thread's buffer for operands of matrix products on the CPU; 0 if not
+    /// measured. Each of the worker's threads that compute on the CPU has such a buffer.
     packing_buffer: u64,
 }
 
@@ -115,8 +116,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         self.handles.len()
     }
 
-    /// Returns the size, in bytes of host memory, of the largest buffer in which a kernel thread of any worker packs
-    /// the operands of matrix products.
+    /// Returns the size, in bytes of host memory, of one thread's buffer for operands of matrix products on the CPU:
+    /// the largest such size of all workers; 0 if not measured.
     pub(crate) fn packing_buffer(&self) -> u64 {
         self.handles.iter().map(|worker| worker.packing_buffer).max().unwrap_or(0)
     }

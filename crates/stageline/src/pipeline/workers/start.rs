@@ -29,10 +29,10 @@ pub(crate) struct BatchChannels<In, Out, Target> {
 pub(crate) struct Prepared<In, Out, Target> {
     pub(crate) channels: BatchChannels<In, Out, Target>,
     pub(crate) runners: Stages,
-    /// The index of the communication stream on which the GPU transfers of each stage's device are ordered, by stage;
-    /// `None` for a device whose transfers are not ordered.
+    /// For each stage, the index of the communication stream (a GPU's queue of transfers) of the stage's device; `None`
+    /// for a device whose transfers need no order.
     pub(crate) streams: Vec<Option<usize>>,
-    /// The device and the parameter sizes of each stage of this data-parallel replica.
+    /// The device of each stage of this data-parallel replica, with the sizes in bytes of its parameters and gradients.
     pub(crate) stages: Vec<(Device, Parameters)>,
 }
 
@@ -45,10 +45,12 @@ pub(crate) struct Replicated<In, Out, Target> {
 }
 
 impl<In, Out, Target> Workers<In, Out, Target> {
-    /// Starts the workers of all data-parallel replicas, each worker with `cores` threads for its kernels.
+    /// Starts the workers of all data-parallel replicas, each worker with a pool of `cores` threads that compute on the
+    /// CPU.
     ///
     /// # Errors
-    /// Returns [`BuildError`] if a thread or its kernel pool cannot be started; the threads started so far are joined.
+    /// Returns [`BuildError`] if a worker's thread or its thread pool cannot be started; the threads started so far are
+    /// joined.
     pub(crate) fn start(
         replicas: Vec<Replicated<In, Out, Target>>,
         plan: &Checked,
