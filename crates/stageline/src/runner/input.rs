@@ -37,8 +37,8 @@ pub(crate) trait Source<T>: Send {
     fn neighbour(&mut self) -> Option<&mut dyn Neighbour>;
 }
 
-/// The input side of a stage with its type erased, because the function that assembles a stage takes that of the first
-/// stage and that of any other.
+/// The input side of a stage with its type erased, because one function assembles the first stage, whose inputs come
+/// from the batch, and all other stages, whose inputs come from the previous stage.
 pub(crate) type AnySource<T> = Box<dyn Source<T>>;
 
 /// The input side of the first stage, where inputs come from the caller's batch: in each pass, one message with the

@@ -6,10 +6,10 @@
 //! live micro-batches, its loss, and its calls of `transfer` and `update`. A [`Runner`] must not know threads, channels
 //! of commands, or the order of instructions: the worker does.
 //!
-//! The worker goes through its instructions and hands each to the runner of its stage. The runner matches on it
-//! (`Instruction::Compute`, `Receive`, `Send`) and performs it. It warns once of operations that ran without their
-//! kernel (`Fallback`, which `stageline-nn` collects in the first forward), of backwards that are not split, and of a
-//! recomputation (`Recompute`) without effect.
+//! The worker hands each of its instructions to the runner of the instruction's stage. The runner matches on the
+//! instruction (`Instruction::Compute`, `Receive`, `Send`) and performs it. The runner warns once of operations that
+//! Stageline's own kernels do not compute (`Fallback`, which `stageline-nn` collects in the first forward), of
+//! backwards that are not split, and of a recomputation (`Recompute`) without effect.
 //!
 //! This file has the interface [`Runner`] (begin and run a pass, reduce, finish, conclude, publish, follow, ignore,
 //! commit, roll back, copy), the reason why an instruction ends early ([`Interrupt`]), and a stage's module without its
@@ -27,7 +27,8 @@
 //! - `output`: the output side of a stage (`Sink`): the next stage (`ToNext`), or the loss, the metrics and the caller
 //!   (`ToCaller`, `Results`, `Wanted`). Rejects losses and metrics of a wrong shape or of low precision, and divides
 //!   the loss for the backward.
-//! - `warnings`: the warnings that a stage has logged (`Warned`), and that of operations without a kernel (`Fallback`).
+//! - `warnings`: the warnings that a stage has logged (`Warned`), and the warning of operations that Stageline's own
+//!   kernels do not compute (`Fallback`).
 //! - `slots`: storage for tensors of single micro-batches that wait between two instructions (`Slots`).
 //! - `pass`: the kind (`Pass`) and context (`Context`) of a pass over a batch: step number, loss weights, divisor, loss
 //!   scale.

@@ -24,7 +24,7 @@ use crate::update::finite::{Soundness, soundness, tensor_is_finite};
 /// The output side of a stage with module `M`: it runs the module's forward, keeps the output for the next stage or
 /// computes the loss, and gives the tensor from which the backward starts.
 pub(crate) trait Sink<M>: Send {
-    /// The type of the input of the stage's module.
+    /// The type of the value that the stage's module takes as input in a forward.
     type Input: Payload;
     /// The type of the tensors that a forward keeps for the backward: the float tensors of the stage's output, or the
     /// loss on the last stage.

@@ -59,12 +59,11 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
     /// The output side of the stage: the connection to the next stage, or the loss on the last stage.
     pub(super) sink: K,
     pub(super) mode: Mode<M>,
-    /// The autodiff graphs of the stage's live micro-batches: those whose forward has run and whose backward has not.
+    /// The autodiff graph of each live micro-batch, whose forward on this stage has run and whose backward has not.
     pub(super) tape: Slots<Taped<K::Residual>>,
-    /// For each micro-batch that is between the two halves of its split backward (input gradient and weight gradients):
-    /// its gradients, of which the deferred weight gradients are not yet computed, and a flag. In an inspection (a
-    /// second run of a non-finite step), the flag is true if the received gradient of the stage's output was finite; in
-    /// other passes it is false.
+    /// For each micro-batch between the two halves of its split backward: its gradients, among them the weight
+    /// gradients that the second half computes, and a flag. In an inspection (a second run of a non-finite step), the
+    /// flag is true if the received gradient of the stage's output was finite; in other passes it is false.
     pub(super) halves: Slots<(Half, bool)>,
     /// The sum of the gradients of the stage's parameters over the micro-batches of the step.
     pub(super) gradients: GradientSum,
@@ -115,8 +114,8 @@ pub(crate) struct StageSlot {
     /// The number of consecutive micro-batches whose gradients are summed as one group, before the sums of all groups
     /// are added up.
     pub(crate) per_group: usize,
-    /// The operations of the stage that the kernels of its device do not compute, as far as they were known before the
-    /// first forward. A warning has named them.
+    /// The operations of the stage that Stageline's own kernels do not compute on its device, for example because of
+    /// their float type. The list has those that were known, and named in a warning, before the first forward.
     pub(crate) fallbacks: Vec<Fallback>,
 }
 

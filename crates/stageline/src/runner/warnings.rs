@@ -1,5 +1,6 @@
-//! The warnings that a stage has logged ([`Warned`]), and the warning of operations that the kernels for its device do not
-//! compute. It names those that the stage's layers list when the stage is built, and the others in the first forward.
+//! The warnings that a stage has logged ([`Warned`]), and the warning of operations that Stageline's own kernels do not
+//! compute on the stage's device. Operations that the layers declare are named when the stage is built, and the others
+//! after the first forward.
 
 use stageline_nn::Fallback;
 
@@ -12,10 +13,11 @@ pub(super) struct Warned {
     /// Whether the stage has already checked that its layers can split their backwards (compute weight gradients later
     /// than input gradients); the check logs a warning if some layers cannot.
     pub(super) split: bool,
-    /// Whether the stage has already checked that the kernels for its device compute all operations of its forward; the
-    /// check logs a warning for those that they do not compute.
+    /// Whether the stage's first forward has already been checked for operations that Stageline's own kernels do not
+    /// compute; the check logs a warning of such operations.
     pub(super) fallbacks: bool,
-    /// The operations that the kernels for the stage's device do not compute, of which `build` has warned.
+    /// The operations of the stage that Stageline's own kernels do not compute on its device, and that `build` has
+    /// already named in a warning.
     pub(super) named: Vec<Fallback>,
 }
 
@@ -23,8 +25,8 @@ fn is_same(one: &Fallback, other: &Fallback) -> bool {
     (one.operation, &one.reason) == (other.operation, &other.reason)
 }
 
-/// Warns of operations of a stage that fall back: one message for each operation and reason, with the first layer that has
-/// it and the number of further ones.
+/// Logs a warning of the operations of a stage that Stageline's own kernels do not compute. There is one message for
+/// each operation and reason, with the first layer that has the operation and the number of further layers.
 pub(crate) fn warn_of_fallbacks(found: &[Fallback], stage: usize, replica: usize) {
     for (index, first) in found.iter().enumerate() {
         if found[..index].iter().any(|earlier| is_same(earlier, first)) {
@@ -40,8 +42,9 @@ pub(crate) fn warn_of_fallbacks(found: &[Fallback], stage: usize, replica: usize
     }
 }
 
-/// Returns the operations that fell back in a forward, without those that an earlier warning has named. A forward does
-/// not know the layer of an operation outside the sequence of layers, such as one of the loss.
+/// Returns those operations in `found` that are not in `named`, the operations of an earlier warning. `found` has the
+/// operations that Stageline's own kernels did not compute in a forward. A forward does not know the layer of an
+/// operation outside the sequence of layers, such as the loss, so the layer of such an operation is not compared.
 pub(super) fn unnamed(mut found: Vec<Fallback>, named: &[Fallback]) -> Vec<Fallback> {
     found.retain(|fallback| {
         let layer = &fallback.layer;

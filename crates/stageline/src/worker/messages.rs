@@ -75,7 +75,7 @@ pub(crate) struct Stepped {
     pub(crate) conclusion: Conclusion,
 }
 
-/// The reply of a worker with the timed events that it has recorded in a training step.
+/// A worker's reply to the caller at the end of a training step: the timed events that the worker has recorded.
 pub(crate) struct Recorded {
     pub(crate) replica: Replica,
     pub(crate) worker: usize,
@@ -85,25 +85,29 @@ pub(crate) struct Recorded {
 /// A worker's ends of the channels by which it exchanges commands, verdicts and replies with the caller.
 pub(crate) struct WorkerChannels {
     pub(crate) commands: Receiver<Command>,
-    /// The receiver of the verdicts on steps: whether all stages step their optimizers or skip the step.
+    /// The channel on which the worker receives the caller's verdict on each step: whether all stages step their
+    /// optimizers or skip the step.
     pub(crate) verdicts: Receiver<Verdict>,
     pub(crate) replies: ReplySenders,
 }
 
-/// The senders of replies to the caller, one for each kind of reply, which all workers share.
+/// The sending ends of the channels by which workers reply to the caller, one channel for each kind of reply. All
+/// workers share these channels.
 #[derive(Clone)]
 pub(crate) struct ReplySenders {
-    /// The sender of each stage's outcome (losses, gradient norms, number of summed micro-batches) at the end of a step
-    /// or an evaluation.
+    /// The channel on which workers send the caller each stage's outcome (losses, gradient norms, number of summed
+    /// micro-batches) at the end of a step or an evaluation.
     pub(crate) finished: Sender<Outcome>,
-    /// The sender of each stage's report (learning rate, parameter health, gradients) after the stage has acted on the
-    /// verdict (step the optimizer, or skip the step).
+    /// The channel on which workers send the caller each stage's report (learning rate, parameter health, gradients)
+    /// after the stage has acted on the verdict (step the optimizer, or skip the step).
     pub(crate) stepped: Sender<Stepped>,
-    /// The sender of the events (timed activities) that each worker has recorded in a training step.
+    /// The channel on which workers send the caller the events (timed activities) that they have recorded in a training
+    /// step.
     pub(crate) recorded: Sender<Recorded>,
-    /// The sender of each stage's state (parameters and optimizer state) for a checkpoint.
+    /// The channel on which workers send the caller a copy of each stage's state (parameters and optimizer state) for a
+    /// checkpoint.
     pub(crate) saved: Sender<StageState>,
-    /// The sender of each stage's number and a copy of its module, for a snapshot (copies of all modules of a running
-    /// pipeline).
+    /// The channel on which workers send the caller a copy of each stage's module, with the index of the stage, for a
+    /// snapshot (copies of all modules of a running pipeline).
     pub(crate) copied: Sender<(usize, ErasedModule)>,
 }

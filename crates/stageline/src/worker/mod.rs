@@ -11,7 +11,7 @@
 //! The worker reads only the stage and the micro-batch of an instruction; the runner of that stage matches on it and
 //! performs it. For each of its `runners` the worker enters an activity in its diary, calls one method of the runner,
 //! and leaves the activity with the time waited and the readings of its gauges. This file also spawns the thread
-//! (`Started`), with its pool for kernels and its meter of memory.
+//! (`Started`), with its pool of threads that compute on the CPU and its meter of allocated memory.
 //!
 //! - `flush`: the end of a step: reduction over replicas, outcomes of stages, wait for the verdict, and the optimizer
 //!   step of every stage.
@@ -53,13 +53,14 @@ use crate::worker::messages::{Asked, Command, Recorded, ReplySenders, Run, Worke
 use stageline_nn::after_step;
 use stageline_nn::kernels::allocate_packing_buffer;
 
-/// A worker whose thread has started: the handle of the thread, and the size of its buffer for matrix products.
+/// A worker whose thread has started: the handle of the thread, and the size of the thread's buffer for matrix products
+/// on the CPU.
 pub(crate) struct Started {
     /// The handle of the worker's thread. When the thread ends, it returns the runners of the worker's stages, with
     /// their modules.
     pub(crate) thread: JoinHandle<Vec<Box<dyn Runner>>>,
-    /// The size, in bytes of host memory, of the buffer for matrix products that each kernel thread of the worker
-    /// keeps; 0 if not measured.
+    /// The size, in bytes of host memory, of the buffer for matrix products that each of the worker's threads for CPU
+    /// computations keeps; 0 if not measured.
     pub(crate) packing_buffer: u64,
 }
 
@@ -124,12 +125,13 @@ impl Worker {
         }
     }
 
-    /// Starts the worker's thread, named after its first stage, as the first of a pool of `cores` threads for its
-    /// kernels. The thread ends when the caller drops the command channel, or when the pipeline stops.
+    /// Starts the worker's thread, which is named after the worker's first stage. The thread is also the first of a
+    /// pool of `cores` threads that compute on the CPU for this worker. It ends when the caller drops the command
+    /// channel, or when the pipeline stops.
     ///
     /// # Errors
-    /// Returns [`BuildError::Spawn`] if the worker's thread cannot be started, and [`BuildError::Pool`] if its kernel
-    /// pool cannot.
+    /// Returns [`BuildError::Spawn`] if the worker's thread cannot be started, and [`BuildError::Pool`] if its thread
+    /// pool cannot be started.
     pub(crate) fn spawn(mut self, cores: usize) -> Result<Started, BuildError> {
         let worker = self.index;
         let name = match (self.diary.stage, self.replica) {
@@ -306,8 +308,8 @@ impl Worker {
     }
 }
 
-/// Returns the place of a worker in the pipeline, given the runners of its stages (each with its stage's module): its
-/// replica, and the number of its first stage. Without stages, returns replica 0 and stage 0.
+/// Returns the place of a worker in the pipeline: its replica, and the index of its first stage. `runners` has the
+/// worker's stages. Without stages, returns replica 0 and stage 0.
 pub(crate) fn place_of(runners: &[Box<dyn Runner>]) -> (Replica, usize) {
     runners.first().map_or((Replica::default(), 0), |runner| (runner.replica(), runner.stage()))
 }
