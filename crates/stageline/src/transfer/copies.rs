@@ -75,8 +75,9 @@ impl Owned {
 }
 
 impl Held {
-    /// Removes the gradients of the parameters of which this stage holds copies from the stage's gradients for one
-    /// micro-batch or step, and sends the removed gradients to the owner of the parameters, whose optimizer steps them.
+    /// Sends the gradients of this stage's copies of shared parameters, for one micro-batch or step, to the stage that
+    /// owns the parameters (whose optimizer steps them). Removes the sent gradients from `gradients`, the stage's
+    /// gradients.
     pub(crate) fn send<M: Module>(
         &self,
         module: &M,

@@ -1,5 +1,5 @@
-//! Moves tensors to a device outside the plan's transfers: the tensors of batches and outputs, and the gradients and
-//! values of shared parameters.
+//! Moves tensors to another device if the plan has no transfer for them: tensors of batches and outputs, and the
+//! gradients and values of shared parameters.
 //!
 //! Between GPUs such tensors go through the host's memory: NCCL can deadlock on transfers that the plan does not order
 //! (see `order`).

@@ -5,8 +5,9 @@
 //! never join.
 //!
 //! One limit of bitwise parity is here. burn adds the gradients of a tensor's uses, and starts with the deepest use. A
-//! tensor that crosses a boundary, and that its own stage uses twice or more, has three gradients or more. Their order,
-//! and with it the last bit of their sum, can depend on the cut. It never depends on the schedule.
+//! tensor that crosses a boundary, and that its own stage uses twice or more, has three gradients or more. The order in
+//! which burn adds them, and with it the last bit of their sum, can depend on the split points. It never depends on the
+//! schedule.
 
 use burn::tensor::kind::BridgeTensor;
 use burn::tensor::{Bool, Device, Gradients, Int, Tensor};

@@ -19,8 +19,8 @@
 //!   gradients (`LeafGradients`); the scalar from which a backward starts (`root`); the mappers `Track` and `Detach`.
 //! - `order`: the order in which transfers between GPUs are issued (`Turns`, `Baton`), without which NCCL can deadlock.
 //! - `in_flight`: the tensors sent last (`Sent`), kept alive until NCCL has read them (`settle`).
-//! - `hand_over`: moves batches, outputs, modules and shared parameters to a device outside the plan's transfers
-//!   (`Place`, `HandOver`), or copies them for another thread.
+//! - `hand_over`: moves what no transfer of the plan moves (batches, outputs, modules and shared parameters) to a
+//!   device (`Place`), or copies it for another thread (`HandOver`).
 //! - `copies`: the exchange of gradients and values between the owner of a parameter (`Owned`) and a holder of a copy
 //!   (`Held`), and the visitors that take, add and set them by parameter id.
 //! - `ties`: the tied parameters of a stage (`Ties`), which several stages of one replica share.

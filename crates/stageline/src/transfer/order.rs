@@ -41,8 +41,8 @@ struct Baton {
 
 impl Turns {
     /// Returns the order of transfers between GPUs for each replica, given the replica's plan and, for each stage, the
-    /// number of the communication stream (a GPU's queue of transfers) of its device; `None` for a device whose
-    /// transfers need no order.
+    /// index of its device's communication stream (a GPU's queue of transfers); `None` for a device whose transfers
+    /// need no order.
     pub(crate) fn of_replicas<'a>(
         replicas: impl IntoIterator<Item = (&'a Checked, &'a Vec<Option<usize>>)>,
     ) -> Vec<Arc<Self>> {

@@ -1,5 +1,5 @@
-//! Data parallelism: one stage's copies in all replicas reduce their gradients to the first replica, whose optimizer
-//! steps, and receive the new values.
+//! Data parallelism: every stage sends its gradient sum to the same stage of the first replica, which adds up the sums,
+//! steps its optimizer and sends back the new parameter values.
 //!
 //! Gradient sums are added in replica order, and go through the host's memory between GPUs. NCCL's own reduction adds
 //! in an order that depends on how the GPUs are connected, so its sums would differ in the last bits from those of one

@@ -1,4 +1,5 @@
-//! NaN and infinity: what a step with non-finite results does, and where in the step they came from.
+//! NaN and infinity: the reaction to a step with non-finite results, and the search for the computation that gave the
+//! first one.
 
 use std::fmt;
 
@@ -29,7 +30,7 @@ pub enum OnNonFinite {
 pub struct Culprit {
     /// The data-parallel replica whose computation gave the first NaN or infinity of the step.
     pub replica: Replica,
-    /// The stage whose computation gave the first NaN or infinity of the step.
+    /// The index, from 0, of the stage whose computation gave the first NaN or infinity of the step.
     pub stage: usize,
     /// The micro-batch whose computation gave the first NaN or infinity of the step, counted from 0 within the replica.
     /// With M micro-batches per replica, micro-batch 0 of replica r is micro-batch r x M of the batch.
@@ -72,8 +73,8 @@ pub(crate) fn first(culprits: impl Iterator<Item = Culprit>) -> Option<Culprit> 
     })
 }
 
-/// The worst kind of number that some tensors contain, in the order finite, infinite, NaN. An infinity can be intended,
-/// as in a mask that is added to attention scores; a NaN cannot.
+/// The worst kind of number among the elements of one or more tensors; infinite is worse than finite, and NaN is the
+/// worst. An infinity can be intended, as in a mask that is added to attention scores; a NaN cannot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Soundness {
     Finite,

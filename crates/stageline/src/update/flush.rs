@@ -48,7 +48,8 @@ impl FlushConfig {
     }
 }
 
-/// Whether the number `step` is a multiple of `steps`, as 0 is; false if `steps` is 0.
+/// Whether an action that is due in every `steps`-th training step is due in the step `step`: in step 0 and every
+/// `steps` steps after it, or never if `steps` is 0.
 fn is_every(steps: usize, step: usize) -> bool {
     steps > 0 && step.is_multiple_of(steps)
 }
@@ -114,7 +115,7 @@ pub(crate) struct Outcome {
     /// non-finite loss or gradient is run a second time; in all other passes the list is empty.
     pub(crate) culprits: Vec<Culprit>,
     /// The ledger of the stage's gradient sum: the number of micro-batches in it, and the sum of their loss weights
-    /// (the divisors of their losses, usually their numbers of unmasked targets).
+    /// (usually their numbers of unmasked targets).
     pub(crate) ledger: Ledger,
     /// The losses of the micro-batches, each as a list of the terms of its loss; empty except on the last stage.
     pub(crate) losses: Vec<Vec<f64>>,

@@ -38,8 +38,8 @@ pub(crate) struct GradientSum {
 /// unmasked targets). The gradients of some parameters may be deferred, which means that they are not computed yet.
 pub(crate) struct Half {
     pub(crate) gradients: GradientsParams,
-    /// The gradients of layers' weights for one micro-batch that are deferred, which means that they are not computed
-    /// yet.
+    /// The weight gradients of one micro-batch that are not computed yet, one entry for each deferred call of a layer.
+    /// An entry is a function that computes the layer's weight gradients later.
     pub(crate) deferred: Vec<Deferred>,
     pub(crate) weight: Weight,
 }
@@ -124,9 +124,9 @@ impl GradientSum {
         self.group.squared_norms = Some(Vec::new());
     }
 
-    /// Takes the squared norms of the gradients of the step's micro-batches, added up over the micro-batches and the
-    /// parameters of the stage, as one tensor of shape `[1]` on the stage's device. The list is empty if the stage has
-    /// no gradients, and `None` if the step does not measure norms. The norms contain the square of the loss scale,
+    /// Removes and returns the sum of the squared norms of all gradients of the step, over its micro-batches and the
+    /// stage's parameters: a list with one tensor of shape `[1]` on the stage's device. The list is empty if the stage
+    /// has no gradients, and `None` if the step does not measure norms. The norms contain the square of the loss scale,
     /// because the gradients are not yet divided by it.
     pub(crate) fn take_squared_norm_of_each(&mut self) -> Option<Vec<Tensor<1>>> {
         self.group.squared_norms.take()

@@ -14,7 +14,7 @@ use stageline_nn::params::{Named, named_gradients, values_by_id};
 pub struct ParameterHealth {
     /// The index of the stage that trains the parameter whose health is reported.
     pub stage: usize,
-    /// The name in checkpoints of the parameter whose health is reported, such as `blocks.3.linear.weight`.
+    /// The name, as in checkpoints, of the parameter whose health is reported, such as `blocks.3.linear.weight`.
     pub name: String,
     /// The norm of the parameter's gradient, which is summed over the micro-batches and not yet clipped.
     pub gradient_norm: f64,

@@ -25,7 +25,7 @@ pub struct Ledger {
 pub struct LedgerError {
     /// The data-parallel replica of the stage whose gradient sum does not contain exactly its part of the batch.
     pub replica: Replica,
-    /// The stage whose gradient sum does not contain exactly its replica's part of the batch.
+    /// The index, from 0, of the stage whose gradient sum does not contain exactly its replica's part of the batch.
     pub stage: usize,
     /// The contents of the stage's wrong gradient sum: the number of micro-batches in it, and the sum of their loss
     /// weights (usually numbers of unmasked targets).

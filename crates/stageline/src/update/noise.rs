@@ -13,7 +13,7 @@ pub struct NoiseReport {
     pub stages: Vec<GradientNoise>,
 }
 
-/// An estimate of the squared norm of the gradient and of its noise.
+/// An estimate of the squared norm of the gradient, and of the gradient's noise (its variance between targets).
 ///
 /// The estimates of a single step are rough, and that of the squared norm can even be negative: average each of the two
 /// over many steps, and then take their ratio.
@@ -23,9 +23,10 @@ pub struct GradientNoise {
     /// exact if the micro-batches are independent, and their noise is in proportion to their loss weights in the first
     /// term of the loss.
     pub squared_norm: f64,
-    /// The estimate of the trace of the covariance of one target's gradient: the sum over all elements of the gradient
-    /// of the variance that a batch of loss weight 1 (usually one unmasked target) has. The expectation of the estimate
-    /// is exact if the micro-batches are independent, and their noise is in proportion to their loss weights.
+    /// The estimate of the gradient's noise: the variance of a gradient element between batches of loss weight 1
+    /// (usually one unmasked target), summed over all elements. This is the trace of the covariance of one target's
+    /// gradient. The expectation of the estimate is exact if the micro-batches are independent, and their noise is in
+    /// proportion to their loss weights.
     pub variance: f64,
 }
 

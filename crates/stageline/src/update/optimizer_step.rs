@@ -1,5 +1,5 @@
-//! The optimizer step of one stage, with its commit and rollback: `Trained` is a stage's module with its optimizer,
-//! learning rate and rounded copy, and reads and restores their checkpoint state.
+//! The optimizer step of one stage, with its commit and rollback. `Trained` has a stage's module, the module's copy in
+//! a lower precision, the optimizer and the learning rate; it also reads and restores their state in checkpoints.
 
 use std::collections::HashMap;
 
@@ -60,7 +60,8 @@ pub(crate) enum Rollback {
     Off,
 }
 
-/// The figures of an optimizer step that a stage has made.
+/// The result of an optimizer step that a stage has made: the learning rate, and the bytes of optimizer states that
+/// moved to the host.
 pub(crate) struct Made {
     /// The base learning rate of the step, which holds for all parameters that have no learning rate of their own.
     pub(crate) learning_rate: f64,

@@ -61,8 +61,9 @@ impl Precision {
         Some(Rounding { dtype, kept: kept(module, dtype) })
     }
 
-    /// Returns the float type in which a stage with the tensors `described` computes: the type to which they are rounded,
-    /// or else their common type, and f32 for a stage without float tensors. Returns `None` if they have several types.
+    /// Returns the float type in which a stage computes; `described` has the descriptions of the stage's tensors. In a
+    /// lower precision this is the type to which tensors are rounded. In full precision it is the common type of the
+    /// float tensors (f32 if there are none), or `None` if they have several types.
     pub(crate) fn computes_in(self, described: &[Description]) -> Option<DType> {
         if let Some(rounded) = self.rounded() {
             return Some(rounded.into());
@@ -111,9 +112,9 @@ impl Rounding {
 /// norms, and running states. The parameters are rounded to the type `rounded`.
 fn kept<M: Module>(module: &M, rounded: FloatDType) -> HashSet<ParamId> {
     let mut kept: HashSet<_> = batch_norms(module).into_iter().flat_map(|norm| norm.tensors).collect();
-    // A running state can only be recognised by its sharing: a write to a copy changes the original too. The written
-    // values have another type, in which every device computes that can train in this precision. The old values are
-    // written back afterwards.
+    // A running state can only be recognised because a module and its copies share it: a write to a copy changes the
+    // original too. So values of another float type are written to a copy, and the old values are written back
+    // afterwards. Every device that can train in this precision can compute in that type.
     let other = |dtype: DType| if dtype == DType::from(rounded) { FloatDType::F32 } else { rounded };
     let mut before: HashMap<ParamId, AnyTensor> = HashMap::new();
     let copy = map_floats(module.clone(), |param| {

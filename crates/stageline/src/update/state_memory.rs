@@ -17,7 +17,7 @@ use crate::device::location::{host, is_host};
 
 /// The memory in which a stage keeps the state of its optimizer, such as Adam's moments, between steps.
 ///
-/// [`of`](Self::of) gives an optimizer this setting:
+/// [`of`](Self::of) makes an optimizer keep its state in the chosen memory:
 ///
 /// ```
 /// use burn::optim::AdamWConfig;
@@ -35,12 +35,12 @@ pub enum OptimizerState {
     #[default]
     Device,
     /// Optimizer states are in the memory of this host between steps, and on the device of their stage only while their
-    /// parameter is stepped. With AdamW in f32, the device needs 8 bytes less for each parameter, and in the flush 16
-    /// less with [`rollback`](crate::PipelineBuilder::rollback). Every step copies 8 bytes for each parameter to the
-    /// device and back. On a CPU both memories are the same, so nothing changes.
+    /// parameter is stepped. With AdamW in f32, the device needs 8 bytes less for each element of the parameters, and
+    /// 16 bytes less at the end of a step if [`rollback`](crate::PipelineBuilder::rollback) is on. Every step copies
+    /// these 8 bytes to the device and back. On a CPU both memories are the same, so nothing changes.
     ///
     /// The parameters must have the default float type of their device, which is f32 unless the program sets another
-    /// one. With others, the first step ends with an error.
+    /// one. With parameters of another type, the first step ends with an error.
     Host,
 }
 
@@ -80,7 +80,8 @@ impl FromStr for OptimizerState {
 #[error("`{0}` is no memory of optimizer states; write `device` or `host`")]
 pub struct OptimizerStateError(String);
 
-/// An optimizer that keeps its state in a given memory between steps, as [`OptimizerState::of`] makes it.
+/// An optimizer that keeps its state, between steps, in the memory of its device or of this host.
+/// [`OptimizerState::of`] makes it from another optimizer.
 #[derive(Clone)]
 pub struct PlacedState<O> {
     optimizer: O,
@@ -128,8 +129,8 @@ enum Form<S> {
     Bytes(HostState),
 }
 
-/// The fields of the state that an optimizer keeps for one parameter, by their names in the state, in the host's
-/// memory.
+/// The state of an optimizer for one parameter, in the host's memory: the tensors and scalars of the state, each with
+/// the name of its field.
 #[derive(Clone)]
 struct HostState {
     tensors: Vec<(String, TensorData)>,
@@ -137,7 +138,8 @@ struct HostState {
 }
 
 impl<S: RecordState> KeptState<S> {
-    /// Copies a state from the device `from` to the host.
+    /// Copies the state of an optimizer for one parameter from the device `from` to the host's memory. Panics if a
+    /// float tensor of the state is not of the device's default float type, in which burn would restore it.
     fn on_host(state: &S, from: &Device) -> Self {
         let mut sink = StateSink::default();
         state.state_flatten("", &mut sink);
@@ -159,7 +161,8 @@ impl<S: RecordState> KeptState<S> {
         Self(Form::Bytes(HostState { tensors, scalars }))
     }
 
-    /// Returns the state as tensors on `device`.
+    /// Returns the state of an optimizer for one parameter as tensors. A state in the host's memory is copied to
+    /// `device`; a state that consists of tensors already is returned unchanged.
     fn on(self, device: &Device) -> S {
         match self.0 {
             Form::Tensors(state) => state,
@@ -184,7 +187,8 @@ impl<S: RecordState> RecordState for KeptState<S> {
     }
 
     fn state_unflatten(prefix: &str, src: &mut StateSource, device: &Device) -> Option<Self> {
-        // burn names its default device, which need not be that of the stage. The first step moves the state there.
+        // burn passes its default device, which need not be that of the stage. The first step moves the state to the
+        // stage's device.
         match host() {
             Some(host) => Some(Self(Form::Tensors(S::state_unflatten(prefix, src, &host)?))),
             None => Some(Self::on_host(&S::state_unflatten(prefix, src, device)?, device)),

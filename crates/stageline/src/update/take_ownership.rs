@@ -1,8 +1,8 @@
 //! Copies trained parameters to memory that the calling thread allocates, so that the memory is near the thread's cores
-//! and counts as the thread's own.
+//! and memory measurements count it for that thread.
 //!
-//! Without the copy, an optimizer that works in place would keep the parameters in memory that counts as that of the
-//! pipeline's caller.
+//! Without the copy, an optimizer that works in place would keep the parameters in memory that measurements count for
+//! the thread of the pipeline's caller.
 
 use burn::module::Module;
 
@@ -10,7 +10,7 @@ use crate::device::location::is_host;
 use stageline_nn::params::{AnyTensor, map_floats, unify};
 
 /// Returns the module with copies in place of those trained parameters that are in the host's memory. The calling
-/// thread allocates the copies, so that they are near its cores and count as its memory.
+/// thread allocates the copies, so that they are near its cores and memory measurements count them for that thread.
 pub(crate) fn settle<M: Module>(module: M) -> M {
     unify(map_floats(module, |param| {
         let value = param.value().unranked();
