@@ -39,8 +39,8 @@ fn logs_of(hosts: &[HostName]) -> String {
 }
 
 impl StageFailure {
-    /// Returns the micro-batch that the failed stage was computing or transferring, counted from 0 within the replica;
-    /// `None` if the stage failed in another activity.
+    /// Returns the index of the micro-batch that the failed stage was computing or transferring, counted from 0 within
+    /// the replica; `None` if the stage failed in another activity.
     pub fn micro_batch(&self) -> Option<usize> {
         match self.activity {
             Activity::Instruction(instruction) => Some(instruction.micro_batch()),

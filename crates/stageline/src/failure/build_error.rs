@@ -38,9 +38,10 @@ pub enum BuildError {
          not more than there were steps: take another checkpoint"
     )]
     Steps {
-        /// The number of training steps that the rejected checkpoint claims.
+        /// The number of training steps after which the rejected checkpoint was taken, as the checkpoint claims.
         steps: u64,
-        /// The number of training steps in which the optimizers stepped, as the rejected checkpoint claims.
+        /// The number of training steps in which the optimizers stepped (and did not skip the step), as the rejected
+        /// checkpoint claims.
         optimizer_steps: u64,
         /// The largest number of optimizer steps in a checkpoint from which training can resume.
         most: u64,
@@ -55,7 +56,8 @@ pub enum BuildError {
         scale: f64,
         /// The lowest value that the training's settings permit for the dynamic loss scale.
         lowest: f64,
-        /// The highest value of the loss scale with which a scaled loss can be finite in f32.
+        /// The highest value that the training permits for the dynamic loss scale: the largest number in f32, the type
+        /// in which losses are scaled.
         highest: f64,
     },
     /// Two stages have the same (tied) parameter, but in different shapes.
@@ -64,18 +66,19 @@ pub enum BuildError {
          transpose it in the forward", stages.0, stages.1
     )]
     TiedShapes {
-        /// The two stages that have the same tied parameter in different shapes: the first stage that trains the
-        /// parameter, and a stage whose copy has another shape.
+        /// The indices of the two stages that have the same tied parameter in different shapes: the first stage that
+        /// trains the parameter, and a stage whose copy has another shape.
         stages: (usize, usize),
     },
-    /// A parameter is trained in one stage and frozen in another, whose copy would become stale.
+    /// Two stages share a parameter that one of them trains and the other has frozen, so the frozen copy would become
+    /// stale.
     #[error(
         "stage {} trains a parameter that is frozen in stage {}; freeze both, or give the frozen one a parameter id of its own",
         stages.0, stages.1
     )]
     HalfFrozen {
-        /// The stage that trains the parameter that two stages share, and the stage that holds a frozen copy of this
-        /// parameter.
+        /// The indices of two stages that share a parameter: the stage that trains it, and the stage that holds a
+        /// frozen copy of it.
         stages: (usize, usize),
     },
     /// The configured bound for gradient clipping is not positive and finite.
@@ -99,42 +102,43 @@ pub enum BuildError {
          leave the precision full"
     )]
     BatchNormPrecision {
-        /// The first stage that contains one of burn's own batch norms.
+        /// The index of the first stage that contains one of burn's own batch norms.
         stage: usize,
         /// The configured precision (bf16 or f16) of forwards and backwards, in which burn's own batch norm cannot
         /// compute.
         precision: Precision,
     },
-    /// The device of a stage does not compute with elements of a type that the stage has: the type of one of its
-    /// parameters, or that of the configured precision.
+    /// The device of a stage does not support an element type, such as bf16, in which the stage computes: the type of
+    /// one of its parameters, or that of the configured precision.
     #[error(
         "stage {stage} computes in {dtype}{place}, and its device {device} does not: it computes in {supported}; choose one of these \
          types, by `.precision(...)` (`--precision`) or by a cast of the parameters, or another device",
         place = first_in(parameter)
     )]
     ElementType {
-        /// The first stage whose device does not compute in one of the stage's types.
+        /// The index of the first stage that computes in an element type that its device does not support.
         stage: usize,
-        /// The path, in the stage's module, of the first parameter that has the type or is rounded to it; empty for a
-        /// stage without float parameters.
+        /// The path, in the stage's module, of the first parameter that has the unsupported element type or would be
+        /// rounded to it; empty for a stage without float parameters.
         parameter: String,
-        /// The element type in which the device does not compute, such as `bf16`.
+        /// The element type, such as `bf16`, that the stage's device does not support.
         dtype: String,
-        /// The name of the device that does not compute in a type of its stage.
+        /// The name of the device that does not support an element type of its stage.
         device: String,
-        /// The float types in which the device computes, separated by commas.
+        /// The float types that the stage's device supports, separated by commas.
         supported: String,
     },
-    /// A stage is on a device of another host that was opened without its name, so that its kernels are not known and all
-    /// operations would be computed by burn's own.
+    /// A stage is on a device of another host that was opened as a burn device instead of by its name in Stageline, so
+    /// the host was not asked which kernels it has. All operations would then be computed by burn's own kernels.
     #[error(
         "stage {stage} is on {device}, a device of another host whose kernels are not known; open the device by \
          `DeviceName::open_all`, which asks its server"
     )]
     UnknownServer {
-        /// The first stage on a device of another host that was opened without its name.
+        /// The index of the first stage on a device of another host that was opened without its name, so that its
+        /// kernels are not known.
         stage: usize,
-        /// The device of another host that was opened without its name, as burn shows it.
+        /// The device of another host that was opened without its name, in the form in which burn displays devices.
         device: String,
     },
     /// A data-parallel replica was given more or fewer devices than the pipeline has stages.
@@ -149,16 +153,16 @@ pub enum BuildError {
         /// P, the number of stages of the pipeline, each of which needs one device.
         stages: usize,
     },
-    /// The configured number of groups in which the gradients of micro-batches are summed does not fit the numbers of
-    /// data-parallel replicas and micro-batches.
+    /// The configured number of groups in which the gradients of micro-batches are summed is not possible. With one
+    /// replica it must divide the number of micro-batches; with several, it must be the number of replicas.
     #[error(
         "the gradients of {replicas} replicas with {micro_batches} micro-batches each cannot be summed in {groups} groups: one \
          replica sums in any number of groups that divides its micro-batches, and several in one group each; give \
          `.gradient_groups(...)` such a number, or leave it unset"
     )]
     GradientGroups {
-        /// The configured number of groups of micro-batches in which gradients are summed, which does not fit the
-        /// numbers of replicas and micro-batches.
+        /// The configured number of groups of micro-batches in which gradients are summed, which is not possible with
+        /// these numbers of replicas and micro-batches.
         groups: usize,
         /// R, the number of data-parallel replicas of the pipeline.
         replicas: usize,
@@ -172,7 +176,7 @@ pub enum BuildError {
          train it with one replica and more micro-batches, or take a norm without running statistics, such as a layer norm"
     )]
     BatchNormReplicas {
-        /// The stage that contains the batch norm with running statistics.
+        /// The index of the stage that contains the batch norm with running statistics.
         stage: usize,
         /// The path, in the stage's module, of the batch norm with running statistics.
         path: String,
@@ -184,17 +188,17 @@ pub enum BuildError {
          gradients together with `.clip(Clip::GlobalNorm(...))`"
     )]
     ClippingOptimizer {
-        /// The first stage whose optimizer has its own gradient clipping.
+        /// The index of the first stage whose optimizer has its own gradient clipping.
         stage: usize,
     },
     /// The setting [`cores_per_stage`](crate::PipelineBuilder::cores_per_stage), the number of CPU cores for each
     /// stage's kernels, is 0, so no kernel could run.
     #[error("0 cores a stage: every stage needs at least 1 core")]
     NoCores,
-    /// The operating system did not start a worker's thread.
+    /// The operating system did not start the thread of a worker, which runs one or more stages.
     #[error("the thread of worker {worker} could not be started: {cause}; lower the number of stages")]
     Spawn {
-        /// The worker whose thread did not start, counted from 0.
+        /// The index, from 0, of the worker whose thread did not start.
         worker: usize,
         /// The error with which the operating system refused to start the worker's thread.
         cause: std::io::Error,
@@ -203,8 +207,8 @@ pub enum BuildError {
     /// parameter.
     #[error("parameter `{path}` of stage {stage} has no name; give `Names` the part of the model that it is in")]
     Unnamed {
-        /// The stage that contains the parameter to which the configured `Names` (names of parameters in checkpoints)
-        /// give no name.
+        /// The index of the stage that contains the parameter to which the configured `Names` (names of parameters in
+        /// checkpoints) give no name.
         stage: usize,
         /// The path in the stage's module, such as `0.linear.weight`, of the parameter to which the configured `Names`
         /// (names of parameters in checkpoints) give no name.
@@ -218,7 +222,7 @@ pub enum BuildError {
         /// The name that two parameters of the model have in checkpoints, so that a checkpoint could not tell them
         /// apart.
         name: String,
-        /// The two stages that contain the two parameters of the same name.
+        /// The indices of the stages that contain the two parameters of the same name.
         stages: (usize, usize),
     },
     /// The checkpoint to restore belongs to another model: its parameters or optimizer states differ from the
@@ -233,19 +237,20 @@ pub enum BuildError {
         /// The configured time limits of the watchdog, which detects stalls; these limits are invalid.
         watchdog: Watchdog,
     },
-    /// The operating system did not start the threads for a worker's kernels.
+    /// The operating system did not start the threads that run a worker's kernels, such as matrix products, on the CPU.
     #[error("the pool of {cores} cores of worker {worker} could not be started: {cause}; lower the cores a stage")]
     Pool {
-        /// The worker whose kernel threads did not start, counted from 0.
+        /// The index, from 0, of the worker for whose kernels no threads could be started.
         worker: usize,
-        /// The number of CPU cores, and so of kernel threads, of the worker whose kernel threads did not start.
+        /// The number of CPU cores for the worker's kernels, and so of the threads that could not be started.
         cores: usize,
-        /// The error message of the worker's thread pool, whose kernel threads did not start.
+        /// The error message of the thread pool that could not be started for the worker's kernels.
         cause: String,
     },
 }
 
-/// Returns the words of an error message that name the first parameter of a type by its path, which may be empty.
+/// Returns the words of an error message that name, by its path, the first parameter with an unsupported element type;
+/// empty if the path is empty.
 fn first_in(parameter: &str) -> String {
     if parameter.is_empty() { String::new() } else { format!(" (first in `{parameter}`)") }
 }

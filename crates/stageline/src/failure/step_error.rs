@@ -35,8 +35,8 @@ pub enum StepError {
     NonFinite {
         /// The number of the step whose loss or gradients are not finite, counted from 0.
         step: usize,
-        /// The first stage and micro-batch with a non-finite result; `None` if all results of a second run of the step
-        /// were finite.
+        /// The first stage and micro-batch with a NaN or infinite result, found by a second run of the step; `None` if
+        /// all results of the second run were finite.
         culprit: Option<Culprit>,
     },
     /// The pipeline stalled: no worker began a new activity for longer than the [`Watchdog`](crate::Watchdog) allows.
@@ -56,7 +56,7 @@ pub enum StepError {
         })
     )]
     Torn {
-        /// The first stage that has stepped its optimizer in the training step that failed.
+        /// The index of the first stage that has stepped its optimizer in the training step that failed.
         stage: usize,
         /// The error that ended the training step after the first stages had stepped their optimizers.
         cause: Box<StepError>,
@@ -111,7 +111,7 @@ pub enum StepError {
          the last checkpoint on disk"
     )]
     Lost {
-        /// The stage whose thread did not end or panicked, or whose host is unreachable.
+        /// The index of the stage whose worker thread did not end or panicked, or whose host is unreachable.
         stage: usize,
     },
     /// A stage's parameters and optimizer state cannot be copied from its device after an error.
@@ -120,7 +120,7 @@ pub enum StepError {
          the last checkpoint on disk"
     )]
     Unreadable {
-        /// The stage whose parameters and optimizer state could not be copied from its device.
+        /// The index of the stage whose parameters and optimizer state could not be copied from its device.
         stage: usize,
         /// The panic or error that ended the copying of the stage's parameters and optimizer state.
         failure: Failure,

@@ -38,8 +38,8 @@ pub(crate) struct Stop {
     outcome: Mutex<Outcome>,
     /// Whether the pipeline is stopping or has stopped. Threads that do not wait on a channel check this flag.
     flag: AtomicBool,
-    /// The sender that keeps the channel `raised` connected while the pipeline runs. Every wait also watches `raised`,
-    /// so that dropping this sender when the pipeline stops ends all waits.
+    /// The sending end of a channel that every wait of a worker or the caller also watches. No message is ever sent on
+    /// it; it is dropped when the pipeline stops, which ends all waits.
     armed: Mutex<Option<Sender<Infallible>>>,
     raised: Receiver<Infallible>,
 }
@@ -154,8 +154,8 @@ impl Stop {
         }
     }
 
-    /// Polls a channel for a message for the time [`PATIENCE`], and yields the core between polls; returns `None` if no
-    /// message arrives in that time. Polling is cheaper than a sleep if a message arrives soon.
+    /// Polls a channel for a message for a short time ([`PATIENCE`]), and yields the core between polls; returns `None`
+    /// if no message arrives in that time. Polling is cheaper than letting the thread sleep if a message arrives soon.
     fn look_for<T>(&self, channel: &Receiver<T>) -> Result<Option<T>, Stopped> {
         let start = Instant::now();
         loop {

@@ -39,8 +39,8 @@ impl Default for Watchdog {
 }
 
 impl Watchdog {
-    /// Whether the watchdog's time limits are valid: the shortest time before a stall warning is above 0, and the
-    /// factor for slow actions is finite and not negative.
+    /// Whether the watchdog's settings are valid: the shortest time before a stall warning is above 0, and the factor
+    /// by which the duration of the longest action is multiplied is finite and not negative.
     pub(crate) fn is_sound(&self) -> bool {
         self.factor.is_finite() && self.factor >= 0.0 && !self.floor.is_zero()
     }
@@ -75,8 +75,8 @@ pub(crate) struct Place {
     pub(crate) since: Instant,
 }
 
-/// The record of one worker's recent activities: the worker writes to it, and the watchdog on the caller's thread reads
-/// it.
+/// The list of one worker's recent activities, which two threads share: the worker writes to it, and the watchdog on
+/// the caller's thread reads it.
 #[derive(Clone)]
 pub(crate) struct ProgressBoard(Arc<Mutex<VecDeque<Place>>>);
 

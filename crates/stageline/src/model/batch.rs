@@ -17,7 +17,8 @@ use crate::model::scoring::WeightOf;
 #[derive(Clone, Debug)]
 pub struct Batch<I, T>(Content<I, T>);
 
-/// The input and the targets of a batch, before a step splits them into micro-batches.
+/// The input and the targets of a batch as the caller gave them: whole tensors, or micro-batches that the caller has
+/// already split.
 #[derive(Clone, Debug)]
 pub(super) enum Content<I, T> {
     /// The input and the target as whole tensors, which a step splits into micro-batches along dimension 0.
@@ -44,7 +45,7 @@ impl<I: Payload, T: Payload> Batch<I, T> {
         Self(Content::Cut(micro_batches))
     }
 
-    /// Returns the number of bytes of the batch's tensors. A part that several stages read ([`SharedInput`]) counts
+    /// Returns the size of the batch's tensors in bytes. A tensor that several stages read ([`SharedInput`]) counts
     /// once.
     pub fn bytes(&self) -> u64 {
         let mut count = CountBytes(0);
@@ -128,8 +129,8 @@ pub(super) fn slice<I: Payload, T: Payload>(input: &I, target: &T, rows: usize, 
         .collect()
 }
 
-/// Divides the row numbers from 0 to `rows` into `pieces` ranges whose lengths differ by at most one; the longer ranges
-/// come first.
+/// Divides the row indices of a batch, from 0 to `rows` - 1, into `pieces` consecutive ranges, one for each
+/// micro-batch. Their lengths differ by at most one; the longer ranges come first.
 pub(super) fn even_ranges(rows: usize, pieces: usize) -> impl Iterator<Item = Range<usize>> {
     let (length, longer) = (rows.checked_div(pieces).unwrap_or(0), rows.checked_rem(pieces).unwrap_or(0));
     (0..pieces).map(move |piece| {
@@ -138,8 +139,8 @@ pub(super) fn even_ranges(rows: usize, pieces: usize) -> impl Iterator<Item = Ra
     })
 }
 
-/// The mapper that replaces every tensor of a batch by one range of its rows (along dimension 0), as one micro-batch
-/// needs them.
+/// A mapper (a function on each tensor of a batch) that cuts one micro-batch out of the batch: it replaces each tensor
+/// by a range of the tensor's rows along dimension 0.
 pub(super) struct SliceRows(Range<usize>);
 
 impl PayloadMapper for SliceRows {
@@ -157,7 +158,8 @@ impl PayloadMapper for SliceRows {
     }
 }
 
-/// The mapper that adds up the bytes of a batch's tensors, and leaves the tensors as they are.
+/// A mapper (a function on each tensor of a batch) that adds up the sizes of the tensors in bytes, and leaves the
+/// tensors as they are.
 struct CountBytes(u64);
 
 impl PayloadMapper for CountBytes {

@@ -1,7 +1,7 @@
 //! [`BatchError`]: the reasons why a batch is rejected; each message names the values and a remedy.
 
-/// The reason why a batch is rejected. No worker has seen the batch, so the pipeline is unchanged and accepts the next
-/// one.
+/// The reason why a batch is rejected, or why the outputs of an inference cannot be concatenated. The pipeline's
+/// parameters are unchanged, and it accepts the next batch.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BatchError {
@@ -18,10 +18,11 @@ pub enum BatchError {
         /// R, the number of data-parallel replicas that share the batch.
         replicas: usize,
     },
-    /// The tensors of the rejected batch have 0 rows, which is the size of dimension 0.
+    /// The tensors of the rejected batch have no rows: the size of their dimension 0 is 0.
     #[error("the batch has 0 rows; give at least one row per micro-batch")]
     NoRows,
-    /// The sum of the loss weights of all micro-batches of the rejected batch overflows to infinity.
+    /// The total loss weight of the rejected batch, which is the sum over its micro-batches and divides the loss,
+    /// overflows to infinity.
     #[error("the loss weights of the batch add up to infinity; count them in a larger unit")]
     TotalWeight,
     /// The caller has split the batch into another number of micro-batches than the pipeline runs in a step.
@@ -45,10 +46,10 @@ pub enum BatchError {
     Uneven {
         /// The number of rows (along dimension 0) of tensor 0, the first tensor of the batch.
         rows: usize,
-        /// The index of the first tensor whose number of rows differs from that of tensor 0; indices run through the
-        /// input and then the target.
+        /// The index, from 0, of the first tensor whose number of rows differs from that of tensor 0, in a list of the
+        /// input's tensors and then the target's.
         tensor: usize,
-        /// The number of rows (along dimension 0) of the tensor with the index `tensor`, which differs from that of
+        /// The number of rows (along dimension 0) of the first tensor of the batch that does not have as many rows as
         /// tensor 0.
         found: usize,
     },
@@ -76,8 +77,8 @@ pub enum BatchError {
         /// The negative or non-finite loss weight that [`LossStage::weight`](crate::LossStage::weight) returned.
         weight: f64,
     },
-    /// Two micro-batches have loss weights with different numbers of loss terms, or a micro-batch has a loss weight
-    /// without any term.
+    /// The loss weight of a micro-batch must have one number for each term of the loss, but it has none, or not as many
+    /// as the loss weight of micro-batch 0.
     #[error(
         "micro-batch {micro_batch} has a loss weight of {found} terms, but the first micro-batch has {terms}; \
          `LossStage::weight` must return one number for each term of the loss, and at least one, for all targets"
@@ -86,10 +87,10 @@ pub enum BatchError {
         /// The index of the first micro-batch whose loss weight has no terms, or not as many terms as the loss weight
         /// of micro-batch 0.
         micro_batch: usize,
-        /// The number of loss terms in the loss weight of the rejected micro-batch.
+        /// The number of loss terms for which the loss weight of the rejected micro-batch has a number.
         found: usize,
-        /// The number of loss terms in the loss weight of micro-batch 0, which the loss weights of all other
-        /// micro-batches must have too.
+        /// The number of loss terms for which the loss weight of micro-batch 0 has a number; all other micro-batches
+        /// must have as many.
         terms: usize,
     },
     /// The user's function [`LossStage::weight`](crate::LossStage::weight), which returns the loss weight of targets,
@@ -111,8 +112,8 @@ pub enum BatchError {
 }
 
 impl BatchError {
-    /// Returns this error with the number of micro-batches of one replica, in place of the number of all `replicas`
-    /// replicas together.
+    /// Returns this error about a batch for a pipeline of `replicas` data-parallel replicas: its number of
+    /// micro-batches, which counts those of all replicas together, is divided by the number of replicas.
     pub(crate) fn of_replicas(self, replicas: usize) -> Self {
         match self {
             Self::TooSmall { rows, micro_batches, .. } => {
@@ -126,8 +127,8 @@ impl BatchError {
     }
 }
 
-/// Returns the part of a batch error's message that says how many micro-batches each replica has; empty if there is one
-/// replica.
+/// Returns the words of a batch error's message that say how many micro-batches each replica runs; empty if there is
+/// one replica.
 pub(super) fn shared_by(micro_batches: usize, replicas: usize) -> String {
     if replicas == 1 { String::new() } else { format!(", {micro_batches} for each of {replicas} replicas") }
 }

@@ -7,7 +7,8 @@ use std::fmt;
 /// The weight of a micro-batch's loss: one number for every term of the loss, usually the number of unmasked targets.
 ///
 /// Most losses have one term. A loss of several terms, such as one over tokens and one over samples, has a weight for
-/// each: `[tokens, samples].into()`. Each term is divided by its own total over the whole step.
+/// each: `[tokens, samples].into()`. The pipeline divides the sum of each term by the term's total weight in the whole
+/// step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Weight(Vec<f64>);
 

@@ -1,5 +1,5 @@
 //! The micro-batches of a batch ([`MicroBatches`]), with their loss weights ([`Weights`]), which are validated here,
-//! and the numbers of their samples.
+//! and the indices of their samples in the batch.
 
 use crate::model::batch_error::BatchError;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -37,7 +37,7 @@ pub(crate) struct Weights {
 
 impl Weights {
     /// Creates the loss weights of a batch: adds up the loss weights `each` of all micro-batches, and numbers the
-    /// samples from `first`. `samples` has the number of samples in every micro-batch.
+    /// samples, the first one with `first`. `samples` has the number of samples in every micro-batch.
     pub(super) fn new(each: Vec<Weight>, first: usize, samples: impl IntoIterator<Item = usize>) -> Self {
         let total = total(&each);
         let mut end = first;
@@ -105,7 +105,8 @@ impl<I: Payload, T: Payload> MicroBatches<I, T> {
     }
 
     /// Returns the micro-batches with the largest shapes, one of which needs the most memory, whatever the model
-    /// computes. Each of them becomes a batch of its own, which consists of `times` copies of that micro-batch.
+    /// computes. Each becomes a batch of its own, of `times` copies of that micro-batch, for a step that measures
+    /// memory.
     ///
     /// A micro-batch is left out if another one is at least as large in every dimension of every tensor.
     pub(crate) fn largest(self, times: usize) -> Vec<Self> {
@@ -129,8 +130,8 @@ impl<I: Payload, T: Payload> MicroBatches<I, T> {
         largest.into_iter().map(repeated).collect()
     }
 
-    /// Returns one micro-batch of this batch as a batch of its own, whose samples keep the numbers that they have in
-    /// the whole batch.
+    /// Returns one micro-batch of this batch as a batch of its own. Its samples keep the indices that they have in the
+    /// whole batch, so layers such as dropout draw the same random numbers for them.
     pub(crate) fn only(mut self, micro_batch: usize) -> Self {
         let Samples { first, count, .. } = self.weights.samples(0, micro_batch);
         let weight = self.weights.each.swap_remove(micro_batch);

@@ -86,26 +86,27 @@ impl<T: Payload> SharedInput<T> {
         self.here.clone()
     }
 
-    /// Replaces each tensor of the current stage's copy of the shared input by the tensor that `mapper` returns for it.
-    /// The caller's tensors stay as they are.
+    /// Replaces, in a shared input (a part of a batch that several stages read), each tensor of the current stage's
+    /// copy by the tensor that `mapper` returns for it. The caller's tensors stay as they are.
     pub(crate) fn map_here(self, mapper: &mut impl PayloadMapper) -> Self {
         Self { here: self.here.map(mapper), ..self }
     }
 
-    /// Replaces each tensor of the shared input that the caller gave by the tensor that `mapper` returns for it. The
-    /// results also become the current stage's copy of the shared input.
+    /// Replaces each of the caller's tensors in a shared input (a part of a batch that several stages read) by the
+    /// tensor that `mapper` returns for it. The current stage's copy then consists of the same new tensors.
     pub(crate) fn map_given(self, mapper: &mut impl PayloadMapper) -> Self {
         Self::new(self.given.map(mapper))
     }
 
-    /// Replaces each tensor of the shared input, both in what the caller gave and in the current stage's copy, by the
-    /// tensor that `mapper` returns for it.
+    /// Replaces each tensor of a shared input (a part of a batch that several stages read), the caller's tensors and
+    /// the current stage's copies alike, by the tensor that `mapper` returns for it.
     pub(crate) fn map_both(self, mapper: &mut impl PayloadMapper) -> Self {
         Self { given: self.given.map(mapper), here: self.here.map(mapper) }
     }
 
-    /// Makes a new copy of the shared input for the current stage: calls `mapper` for each tensor that the caller gave,
-    /// and keeps the results as the stage's copy. The caller's tensors stay as they are.
+    /// Makes a new copy of a shared input (a part of a batch that several stages read) for the current stage: calls
+    /// `mapper` for each of the caller's tensors, and keeps the results as the stage's copy. The caller's tensors stay
+    /// as they are.
     pub(crate) fn map_given_to_here(self, mapper: &mut impl PayloadMapper) -> Self {
         Self { here: self.given.clone().map(mapper), ..self }
     }
@@ -123,7 +124,7 @@ impl<T: Payload> Payload for SharedInput<T> {
     }
 }
 
-/// Returns the size of a tensor's elements in bytes of memory on its device.
+/// Returns the number of bytes that a tensor's elements take in the memory of its device.
 pub(crate) fn bytes_of<const D: usize, K: Basic>(tensor: &Tensor<D, K>) -> u64 {
     bytes_of_kind(tensor.dtype(), &tensor.shape()) as u64
 }
@@ -194,7 +195,7 @@ tuple_payload!(A, B, C, D, E);
 tuple_payload!(A, B, C, D, E, F);
 
 /// Implements [`Payload`] (a value made of tensors, which may cross a stage boundary) for a struct whose fields are
-/// payloads. A field that is not listed is a compile error.
+/// payloads. The macro must list all fields of the struct; a missing one is a compile error.
 ///
 /// ```
 /// use burn::tensor::{Bool, Tensor};

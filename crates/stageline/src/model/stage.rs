@@ -143,8 +143,8 @@ pub trait LossStage: Stage {
     /// `[terms]`.
     ///
     /// If the stages compute in bf16 or f16 ([`Precision`](crate::Precision)), the loss must still be in f32, or the
-    /// step ends with an error. [`cross_entropy`](fn@crate::nn::cross_entropy) casts its logits. A loss of one's own
-    /// casts the output first, with `.cast(FloatDType::F32)`. Targets are not rounded.
+    /// step ends with an error. [`cross_entropy`](fn@crate::nn::cross_entropy) casts its logits. A custom loss casts
+    /// the output first, with `.cast(FloatDType::F32)`. The pipeline does not round targets to the lower precision.
     fn loss(&self, output: Self::Output, target: Self::Target) -> Tensor<1>;
 
     /// Computes the loss sums of one micro-batch, as [`loss`](Self::loss) does, or returns an error that stops the
@@ -210,7 +210,8 @@ where
     }
 }
 
-/// Returns the operations of a sequence of layers, each with the path of its layer, from the operations of every layer.
+/// Joins the lists of operations of a sequence of layers into one list, in which each operation also has the index of
+/// its layer.
 fn in_order(layers: impl IntoIterator<Item = Vec<Operation>>) -> Vec<Operation> {
     let of_layer = |(index, operations): (usize, Vec<Operation>)| {
         operations.into_iter().map(move |operation| operation.in_layer(index))
@@ -218,7 +219,7 @@ fn in_order(layers: impl IntoIterator<Item = Vec<Operation>>) -> Vec<Operation> 
     layers.into_iter().enumerate().flat_map(of_layer).collect()
 }
 
-/// Runs the forward of one stage in a sequence of stages.
+/// Runs the forward of one stage in a sequence of stages, as the sequence's next numbered layer.
 fn one<S: Stage>(stage: &S, input: S::Input) -> S::Output {
     in_layer(|| stage.forward(input))
 }

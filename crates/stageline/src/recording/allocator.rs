@@ -36,8 +36,8 @@ impl Default for CountingAllocator {
 }
 
 impl<A> CountingAllocator<A> {
-    /// Creates a counting allocator, which counts the host memory of each worker and takes its memory from another
-    /// allocator.
+    /// Creates a counting allocator, which counts the host memory of each worker and takes its memory from the given
+    /// `allocator`.
     pub const fn on(allocator: A) -> Self {
         Self(allocator)
     }

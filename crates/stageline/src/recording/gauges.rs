@@ -1,5 +1,5 @@
-//! Measures the end of every activity of a worker: waits for the device in a synchronised step (in which workers wait
-//! for their device after every action), and reads the memory in use.
+//! Takes the measurements at the end of every activity of a worker: waits for the device in a synchronised step (in
+//! which workers wait for their device after every action), and reads the memory in use.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -48,8 +48,9 @@ impl Gauges {
         Reading { held: self.held(device), asked }
     }
 
-    /// Returns the measurements of [`read`](Self::read) for a GPU of this host, and none for other devices. Stages that
-    /// share a GPU change its memory while a worker waits, so the memory is read again after the wait.
+    /// Measures the memory in use as [`read`](Self::read) does if the device is a GPU of this host; takes no
+    /// measurements for other devices. Stages that share a GPU change its memory while a worker waits, so workers read
+    /// it again after a wait.
     pub(crate) fn read_gpu(&self, device: &Device) -> Reading {
         if is_gpu(device) { self.read(device) } else { Reading::default() }
     }

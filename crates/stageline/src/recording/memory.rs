@@ -8,8 +8,8 @@ pub(crate) fn of_worker(events: &[Event]) -> Option<WorkerMemory> {
     Some(WorkerMemory { resident: start.held?.end, peak: held().map(|held| held.peak).max()? })
 }
 
-/// Returns the size in bytes of each tensor that a stage sent in a training step; `carried` selects activations or
-/// gradients. `rows` has the recorded events of each worker.
+/// Returns the number of bytes in each send of a stage in a training step (one send for each micro-batch); `carried`
+/// selects the sends of activations or of gradients. `rows` has the recorded events of each worker.
 pub(crate) fn sent(stage: usize, carried: Carried, rows: &[Vec<Event>]) -> impl Iterator<Item = u64> {
     rows.iter().flatten().filter_map(move |event| match event.activity {
         Activity::Instruction(Instruction::Send(transfer)) => {

@@ -135,8 +135,9 @@ impl Recording {
     /// backward and send, by stage and micro-batch, and the time of each stage for gradient norms and optimizer step at
     /// the end of the step (the flush).
     ///
-    /// A send's latency is the time that it occupied the sender and the receiver. If backwards ran whole, each of their
-    /// halves is assumed to take half the time. For another replica, call this on the result of
+    /// The latency of a send is the time for which it occupied the sending worker plus the time for which it occupied
+    /// the receiving worker. If backwards were not split into input gradient and weight gradient, each of these halves
+    /// is assumed to take half the time. For another replica, call this on the result of
     /// [`of_replica`](Self::of_replica).
     pub fn costs(&self) -> Costs {
         let rows = self.by_replica().next().unwrap_or_default();
