@@ -26,14 +26,14 @@ pub(crate) struct StageState {
     pub(crate) optimizer: Vec<Field>,
 }
 
-/// The part of a checkpoint from which one stage resumes: the stage's tensors and its optimizer state.
+/// The values in a checkpoint from which one stage resumes: the stage's tensors and its optimizer state.
 pub(crate) struct Restored {
     pub(crate) tensors: HashMap<ParamId, TensorData>,
     pub(crate) optimizer: Vec<Field>,
     /// The parameters that the checkpoint marks as having no optimizer state, because they have had no gradient yet.
     pub(crate) stateless: HashSet<ParamId>,
-    /// The tensors that this stage owns, each with its path in the stage's module. Copies of tied parameters, which
-    /// another stage owns and steps, are left out.
+    /// The ids of the tensors that this stage owns (the first stage that has a tensor owns it), each with the tensor's
+    /// path in the stage's module. Copies of tied parameters, which another stage owns and steps, are left out.
     pub(crate) own: Vec<(ParamId, String)>,
     /// The number of optimizer steps that the training had made when the checkpoint was taken.
     pub(crate) optimizer_steps: u64,
@@ -183,8 +183,8 @@ impl Layout {
             }
         }
         Mismatch::unless_empty(differences)?;
-        // If no parameter has a state, the checkpoint's optimizers keep none. Without the marks, an optimizer that does
-        // keep a state rejects such a checkpoint.
+        // If no parameter has a state, the checkpoint is from optimizers that keep none. Without the marks
+        // (`STATELESS`), an optimizer that does keep a state rejects such a checkpoint.
         if stages.iter().all(|stage| stage.optimizer.is_empty()) {
             stages.iter_mut().for_each(|stage| stage.stateless.clear());
         }

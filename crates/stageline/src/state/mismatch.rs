@@ -25,7 +25,7 @@ pub enum Difference {
     },
     /// The checkpoint has a tensor that the model lacks, or an optimizer state of a parameter that is not trained.
     NotInModel {
-        /// The name in the checkpoint of the tensor, or of the field of an optimizer's state, that the model lacks.
+        /// The name, in the checkpoint, of a tensor or of a field of optimizer state that the model lacks.
         name: String,
     },
     /// The type or shape of a tensor in the checkpoint differs from the tensor's type or shape in the model.
@@ -40,20 +40,21 @@ pub enum Difference {
     /// A field of an optimizer's state is missing in the checkpoint, or the stage's optimizer does not keep this field
     /// or keeps it with another type or shape.
     OtherOptimizer {
-        /// The name of the field of the optimizer's state that does not fit, in the form that checkpoints use: the
-        /// parameter's name, `/` and the field.
+        /// The name of the field of optimizer state that is missing in the checkpoint, or that the stage's optimizer
+        /// does not keep in this form. As in checkpoints, it consists of the parameter's name, `/` and the field's
+        /// name.
         name: String,
     },
     /// A field of an optimizer's state in the checkpoint has a value that the optimizer cannot produce.
     Value {
-        /// The name of the field of the optimizer's state whose value is wrong, in the form that checkpoints use: the
-        /// parameter's name, `/` and the field.
+        /// The name of the field of optimizer state whose value is wrong. As in checkpoints, it consists of the
+        /// parameter's name, `/` and the field's name.
         name: String,
-        /// The wrong value that the checkpoint has for a field of an optimizer's state; for a tensor, its first wrong
-        /// element.
+        /// The wrong value, as text, that the checkpoint has for a field of an optimizer's state; for a tensor, its
+        /// first wrong element.
         found: String,
-        /// A description of the values that the optimizer can produce for a field of its state in which the checkpoint
-        /// has a wrong value.
+        /// A description, for the error message, of the values that the optimizer can produce for the field of its
+        /// state that has a wrong value in the checkpoint.
         expected: String,
     },
 }
@@ -100,9 +101,9 @@ impl fmt::Display for Mismatch {
 }
 
 impl Difference {
-    /// Whether this difference is a tensor that only the model or only the checkpoint has, and whose name begins with a
-    /// stage, such as `stage0.linear.weight`. A pipeline gives such names if the user set no [`Names`](crate::Names),
-    /// which name parameters independently of the partition into stages.
+    /// Whether this difference is about a tensor that only the model or only the checkpoint has, and that is named by
+    /// its stage, such as `stage0.linear.weight`. A pipeline gives such names unless the user sets
+    /// [`Names`](crate::Names), which stay the same when the model is split into other stages.
     fn is_named_by_stage(&self) -> bool {
         let (Self::NotInCheckpoint { name } | Self::NotInModel { name }) = self else { return false };
         let after = name.strip_prefix("stage").and_then(|rest| rest.split_once('.'));

@@ -39,14 +39,15 @@ pub(crate) struct Unfit {
 }
 
 impl Unfit {
-    /// Creates the record of a rejected field: a field of a checkpoint's optimizer state that does not fit the kind of
-    /// optimizer that the stage has. The arguments are the parameter's id and the field's name.
+    /// Creates the record of a rejected field: a field of a checkpoint's optimizer state that the stage's kind of
+    /// optimizer does not keep. The arguments are the parameter's id and the field's name.
     pub(crate) fn other_optimizer((id, field): (ParamId, String)) -> Self {
         Self { id, field, reason: Reason::OtherOptimizer }
     }
 }
 
-/// The reason why a field of a checkpoint's optimizer state does not fit the stage's optimizer.
+/// The reason why a field of a checkpoint's optimizer state is rejected: the stage's optimizer does not keep such a
+/// field, or cannot have its value.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Reason {
     /// The checkpoint has a field of optimizer state that the stage's optimizer does not keep, or keeps with another
@@ -66,8 +67,8 @@ pub(crate) struct Given<'a> {
     pub(crate) steps: u64,
 }
 
-/// Returns the fields of a checkpoint's optimizer state that the stage's optimizer cannot have after the checkpoint's
-/// number of steps (`given.steps`), and the fields that are missing.
+/// Returns the rejected fields of a checkpoint's optimizer state: those that the stage's optimizer cannot have after
+/// the checkpoint's number of steps (`given.steps`), and those that the checkpoint lacks.
 ///
 /// `after_a_step` is the stage's optimizer after one step of all its parameters: its fields are the fields that the
 /// checkpoint should have.

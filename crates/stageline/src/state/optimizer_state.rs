@@ -58,7 +58,8 @@ fn field(tensor: Tensor) -> Result<Option<Field>, Error> {
 /// module, by which parameter groups find the parameters.
 ///
 /// # Errors
-/// Returns the names of the fields that burn did not restore, because they do not fit the optimizer.
+/// Returns the fields that burn did not restore because this optimizer cannot use them, each as the parameter's id and
+/// the field's name.
 pub(crate) fn write<'a>(
     optimizer: ModuleOptimizer,
     fields: Vec<Field>,

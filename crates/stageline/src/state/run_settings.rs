@@ -1,5 +1,5 @@
-//! The settings of a training that a checkpoint records ([`RunSettings`]), to report a resumed training that has
-//! others.
+//! The settings of a training that a checkpoint records ([`RunSettings`]), so that a training that resumes with other
+//! settings is reported.
 
 use std::collections::BTreeMap;
 
@@ -53,7 +53,7 @@ impl RunSettings {
     }
 
     /// Returns a message for each setting of this pipeline that differs from `before`, the settings in the checkpoint
-    /// from which it resumes. A learning rate that either side does not know is not compared.
+    /// from which it resumes. Learning rates are compared only if both are known.
     pub(crate) fn changes(self, before: Self) -> Vec<String> {
         let mut changes = Vec::new();
         for (name, was, is) in [
