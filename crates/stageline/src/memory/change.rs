@@ -32,8 +32,8 @@ pub(crate) struct Change {
 
 impl Change {
     /// Returns all candidate changes of settings that may save memory, if a micro-batch has `rows` rows (samples), in
-    /// the order of preference. The first changes nothing, and those that change the optimizer are last. A leaner
-    /// optimizer is not combined with states on the host, because it has few.
+    /// the order of preference. The first changes nothing, and those that change the optimizer are last. An optimizer
+    /// with less state is not combined with moving optimizer states to the host, because it has little to move.
     pub(crate) fn all(rows: usize) -> Vec<Self> {
         let sizes: Vec<_> = (1..=rows.max(1)).filter(|times| rows.is_multiple_of(*times)).collect();
         let mut all = Vec::with_capacity(36 * sizes.len());
@@ -87,8 +87,8 @@ impl Change {
     }
 
     /// Returns the bytes of memory that each device needs with this combination of changes applied; `None` if the
-    /// pipeline cannot be changed in this way. If a device's stage is cut in two, each half gets a device of its own, and
-    /// the need of the device is that of the larger half.
+    /// pipeline cannot be changed in this way. If the change cuts a device's stage in two, each half gets a device of
+    /// its own, and the returned need of the device is that of the half that needs more.
     pub(crate) fn needs(self, estimate: &MemoryEstimate, schedule: &dyn Schedule) -> Option<Vec<(Device, u64)>> {
         let changed = self.of(estimate, schedule)?;
         let of_larger_half =

@@ -60,17 +60,17 @@ pub struct StageEstimate {
     /// The gradients of tied parameters that this stage sends for one micro-batch to the stages that own (step) the
     /// parameters: each entry has the index of the owning stage and the number of bytes.
     pub tied_gradients: Vec<(usize, u64)>,
-    /// The parts of the stage's activations and of the working memory of its forward and backward that do not depend on
-    /// a micro-batch's number of rows (samples).
+    /// The bytes of the stage's activations, and of the working memory of its forward and backward, that do not depend
+    /// on a micro-batch's number of rows (samples).
     pub(crate) whatever_rows: WhateverRows,
     /// The bytes of the largest single parameter among those that the stage's own optimizer steps.
     pub(crate) largest: u64,
 }
 
 impl StageEstimate {
-    /// Returns the bytes by which the memory of a micro-batch on the stage grows from its input gradient (the first
-    /// half of a split backward) until its weight gradient (the second half); 0 if the memory does not grow, or if
-    /// backwards were measured whole.
+    /// Returns the additional bytes that a micro-batch occupies on the stage between the two halves of a split
+    /// backward: from its input gradient (the first half) until its weight gradient (the second half). The result is 0
+    /// if there are none, or if backwards were measured whole.
     pub(crate) fn left_by_input_gradient(&self) -> u64 {
         (self.activations.input_gradient - self.activations.forward).max(0.0) as u64
     }
@@ -125,7 +125,7 @@ pub(crate) enum Steps {
     Overlapping,
 }
 
-/// The additional copies of parameters and optimizer states that a memory estimate counts.
+/// The choice whether a memory estimate counts additional copies of parameters and optimizer states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Copies {
     /// The memory estimate counts no additional copies of parameters and optimizer states.
@@ -173,8 +173,8 @@ impl MemoryEstimate {
     /// Returns one memory estimate for each data-parallel replica of a training, as if the replica were a pipeline of
     /// its own.
     pub(crate) fn by_replica(&self) -> impl Iterator<Item = Self> {
-        // In the flush the first replica also has the received sums of the others; a sum in shared memory counts for
-        // its sender.
+        // In the flush, replica 0 also has the gradient sums that it received from the other replicas; a sum in shared
+        // memory counts for its sender.
         let root = |(index, stage): (usize, &StageEstimate)| {
             let apart = |leaves: &&Vec<Leaf>| !share_memory(&leaves[index].device, &stage.device);
             let received = self.leaves.iter().filter(apart).count() as u64 * stage.gradients;

@@ -28,7 +28,8 @@ pub struct DoesNotFit {
     /// The memory estimates of the workers on the device that has too little memory. For the host's CPU these are also
     /// workers of other devices that keep their optimizer states on the host.
     pub workers: Vec<WorkerEstimate>,
-    /// The bytes of `needs` that the program needs besides its workers, such as batches that it reads ahead.
+    /// The bytes, among those that the training needs on the device, that the program needs besides its workers, such
+    /// as for batches that it reads ahead; 0 if the device is not the host's CPU.
     pub beside_workers: u64,
     /// The proposed changes of settings with which the device needs less memory: first each change of a single setting,
     /// in the order in which [`Lever`] lists the settings, and then, if no single setting is enough, one combination.
@@ -101,17 +102,18 @@ impl MemoryEstimate {
     }
 }
 
-/// The devices of a training that does not fit: the memory of each, and what the training needs there before a change of
-/// settings. One of the devices has too little memory.
+/// The devices of a training that needs more memory than one of them has. For each device, this has the bytes of its
+/// memory, and the bytes that the training needs there before a change of settings.
 pub(crate) struct Room<'a> {
     short: &'a Shortage,
-    /// The need and the memory of each other device whose memory is known, and of the host, which may have no need yet.
+    /// The memory that the training needs and the memory that exists, in bytes, on each device besides the one with too
+    /// little memory, if the latter number is known. The host is included even if the training needs nothing there yet.
     others: Vec<Shortage>,
 }
 
 impl<'a> Room<'a> {
-    /// Returns the room on the devices of a training; `short` is a device with too little memory, and `has` returns a
-    /// device's memory in bytes, if it is known.
+    /// Collects the needed and the existing memory of all devices of a training; `short` is a device with too little
+    /// memory, and `has` returns a device's memory in bytes, if it is known.
     fn new(estimate: &MemoryEstimate, short: &'a Shortage, has: impl Fn(&Device) -> Option<u64>) -> Self {
         let mut needs = estimate.devices();
         let unused = host().filter(|host| !needs.iter().any(|(device, _)| share_memory(device, host)));
@@ -142,7 +144,8 @@ fn of_device(needs: &[(Device, u64)], device: &Device) -> u64 {
     needs.iter().find(|(other, _)| share_memory(other, device)).map_or(0, |(_, bytes)| *bytes)
 }
 
-/// Whether a need is at most 90% of a device's memory.
+/// Whether the `needs` bytes that a training needs on a device are at most 90% of the device's memory, which has `has`
+/// bytes.
 fn leaves_a_tenth(needs: u64, has: u64) -> bool {
     needs <= has - has / 10
 }
@@ -154,16 +157,17 @@ impl WayOut {
         leaves_a_tenth(self.needs, has) && self.elsewhere.is_none()
     }
 
-    /// Whether the predicted needs are at most the memory of every device, if not with a tenth of it free.
+    /// Whether, after this change of settings, every device has at least as much memory as the training is predicted to
+    /// need there, though perhaps not a tenth of it free. The device with too little memory has `has` bytes.
     fn may_be_enough(&self, has: u64) -> bool {
         self.needs <= has && self.elsewhere.as_ref().is_none_or(|other| other.needs <= other.has)
     }
 
-    /// Returns the proposed changes of settings with which the training needs less memory on the short device of `room`;
-    /// `rows` is the number of rows (samples) of a micro-batch. Changes of a single setting come first, with
+    /// Returns the proposed changes of settings with which the training needs less memory on the device that has too
+    /// little; `rows` is the number of rows (samples) of a micro-batch. Changes of a single setting come first, with
     /// micro-batches only as small as necessary. If no single setting is enough, one combination follows: the first in
-    /// the order of preference that is enough, or else the one with which the device needs the least memory, of
-    /// those for which all other devices are large enough, if there are any.
+    /// the order of preference that is enough. If none is, it is the one with which that device needs the least memory,
+    /// among those for which all other devices are large enough, if there are any.
     pub(crate) fn all(
         estimate: &MemoryEstimate,
         schedule: &dyn Schedule,
@@ -265,7 +269,7 @@ impl DoesNotFit {
     }
 }
 
-/// Returns the name of a device in an error message.
+/// Returns the words for a device in an error message: "the host" for the host's CPU, and the device's name otherwise.
 fn place(device: &Device) -> String {
     if is_host(device) { "the host".to_owned() } else { shown(device) }
 }

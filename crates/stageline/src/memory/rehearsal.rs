@@ -1,7 +1,8 @@
 //! The rehearsal ([`Rehearsal`]): a step of two micro-batches that is run to measure the memory of each activity, and
 //! then rolled back.
 //!
-//! The memory figures come from the second micro-batch, because the first one also allocates what kernels keep.
+//! The memory figures come from the second micro-batch, because kernels also allocate buffers during the first one and
+//! keep them for later micro-batches.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -110,7 +110,7 @@ impl MemoryEstimate {
         Self { stages: self.stages.iter().map(scaled).collect(), recomputed, ..self.clone() }
     }
 
-    /// Separates the parts of the memory that grow with the rows (samples) of a micro-batch from the constant parts.
+    /// Separates the memory that grows with the number of rows (samples) of a micro-batch from the constant memory.
     /// `fewer` is an estimate of the same training that was measured with `share` times the rows, 0 < `share` < 1. The
     /// separation makes [`with_rows_times`](Self::with_rows_times) and the suggestions of [`check`](Self::check) more
     /// exact.
@@ -181,8 +181,8 @@ impl MemoryEstimate {
         Some(Self { stages: self.stages.iter().map(moved).collect(), recomputed, ..self.clone() })
     }
 
-    /// Returns the memory estimate of the same training with every stage cut in two equal parts. The plan stays that of
-    /// the uncut stages, so the caller must replace it.
+    /// Returns the memory estimate of the same training with every stage cut in two equal parts. The returned estimate
+    /// still has the plan of the uncut stages, so the caller must replace the plan.
     pub(crate) fn cut_in_two(&self) -> Self {
         let halves = |stage: &StageEstimate| {
             let half = StageEstimate {

@@ -1,5 +1,5 @@
-//! The part of a stage's memory that does not depend on the rows of a micro-batch. Predictions for other batch sizes
-//! scale only the rest.
+//! The memory of a stage that does not depend on the number of rows (samples) of a micro-batch. Predictions for other
+//! batch sizes scale only the rest.
 
 use stageline_schedule::StageMemory;
 

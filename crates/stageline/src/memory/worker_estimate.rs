@@ -31,7 +31,7 @@ pub struct WorkerEstimate {
     /// backward) at one time.
     pub activations: u64,
     /// The peak, in bytes, of the tensors in flight that count for this worker: tensors that were sent and that their
-    /// receiver has not used up. A tensor counts for the receiver, or for the sender if both workers share a memory (an
+    /// receiver still needs. A tensor counts for the receiver, or for the sender if both workers share a memory (an
     /// activation then counts in `activations`).
     pub transfers: u64,
     /// With overlapping steps, the bytes of the state that the worker keeps until the verdict on the previous step

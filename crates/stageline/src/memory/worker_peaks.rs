@@ -21,8 +21,8 @@ const FORWARD: f64 = 1.0;
 /// The time that the backward of any stage takes in the simulation for memory estimates: twice the time of a forward.
 const BACKWARD: f64 = 2.0;
 
-/// The largest number of micro-batches in the simulation for memory estimates, as a multiple of the number of stages;
-/// further micro-batches would repeat the same pattern.
+/// The largest number of micro-batches in the simulation for memory estimates, as a multiple of the number of stages.
+/// More micro-batches would repeat the same pattern, so they are left out.
 const SIMULATED: usize = 4;
 
 impl MemoryEstimate {
@@ -60,8 +60,8 @@ impl MemoryEstimate {
         self.devices_by(|_, bytes, more| bytes + more)
     }
 
-    /// Returns the bytes of memory that each device needs, as [`devices`](Self::devices) does, but with the function
-    /// `both`, which combines the needs of two workers on a device, in place of their sum.
+    /// Returns the bytes of memory that each device needs, as [`devices`](Self::devices) does, but combines the needs
+    /// of two workers on one device by the function `both` instead of adding them.
     pub(crate) fn devices_by(&self, both: impl Fn(&Device, u64, u64) -> u64) -> Vec<(Device, u64)> {
         let mut devices: Vec<(Device, u64)> = Vec::new();
         let mut add =
@@ -229,9 +229,9 @@ impl Row<'_> {
         let rollbacks = u64::from(self.estimate.rollback == Rollback::Kept);
         let other = other + checkpoints * (parameters + optimizer);
         let resident = other + parameters + optimizer;
-        // With overlapping steps: the optimizer states before the previous step, the parameters before it (as large as
-        // the gradients), and its sums. When the verdict arrives depends on the operating system; a worker waits for it
-        // only before its own flush.
+        // With overlapping steps, a worker keeps three things of the previous step until the verdict: the optimizer
+        // states before it, the parameters before it (as large as the gradients), and its gradient sums. When the
+        // verdict arrives depends on the operating system; a worker waits for it only before its own flush.
         let kept = if self.estimate.steps == Steps::Overlapping { optimizer + 2 * gradients } else { 0 };
         let [activations, compute_peak] = self.compute(resident + kept);
         WorkerEstimate {

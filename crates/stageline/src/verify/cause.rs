@@ -29,8 +29,8 @@ pub enum Cause {
         look for what is detached or left out there"
     )]
     MissingMicroBatch {
-        /// The last stage (the nearest to the loss) whose gradients leave out the micro-batch. Earlier stages may miss
-        /// the micro-batch too, because they receive no gradients for it.
+        /// The index of the last stage (the nearest to the loss) whose gradients leave out the micro-batch. Earlier
+        /// stages may miss the micro-batch too, because they receive no gradients for it.
         stage: usize,
         /// The index of the micro-batch that the verified training leaves out of the stage's gradients.
         micro_batch: usize,
@@ -91,35 +91,36 @@ pub enum Cause {
         tensors, counters and random numbers in its forward"
     )]
     Recomputation {
-        /// The stage with the parameter nearest to the loss whose gradient differs with recomputation.
+        /// The index of the stage with the parameter nearest to the loss whose gradient differs with recomputation.
         stage: usize,
         /// The name in checkpoints of the parameter nearest to the loss whose gradient differs with recomputation.
         name: String,
     },
-    /// A layer defers another weight gradient in a split backward than it computes in a whole one. The difference is
-    /// larger than the tolerance for gradients.
+    /// A layer computes another weight gradient when the backward is split into two halves (input gradient, then weight
+    /// gradient) than when the backward runs whole. The difference is larger than the tolerance for gradients.
     #[error(
         "a split backward: from the loss backwards, `{name}` of stage {stage} is the first parameter whose gradient \
         differs from that of a whole backward by more than rounding; compare what its layer gives to `put_off` with \
         what it computes otherwise"
     )]
     SplitBackward {
-        /// The stage with the parameter nearest to the loss whose gradient differs in a split backward.
+        /// The index of the stage with the parameter nearest to the loss whose gradient differs in a split backward.
         stage: usize,
         /// The name in checkpoints of the parameter nearest to the loss whose gradient differs in a split backward.
         name: String,
     },
-    /// The pipeline gives other bits than a plain loop over the same micro-batches on one thread, for a reason other
-    /// than recomputation and split backwards.
+    /// The result of one step of the pipeline differs from that of a plain loop over the same micro-batches on one
+    /// thread, and neither recomputation nor split backwards are the reason. On this host's CPU the bits of gradients
+    /// or parameters differ; on other devices, gradients differ by more than the tolerance.
     #[error(
         "the workers: from the loss backwards, `{name}` of stage {stage} is the first parameter with other bits than in \
         a plain loop over the same micro-batches; look for state that stages or micro-batches share, such as a \
         static variable"
     )]
     OtherBits {
-        /// The stage with the parameter nearest to the loss that differs from the plain loop.
+        /// The index of the stage with the parameter nearest to the loss that differs from the plain loop's.
         stage: usize,
-        /// The name in checkpoints of the parameter nearest to the loss that differs from the plain loop.
+        /// The name in checkpoints of the parameter nearest to the loss that differs from the plain loop's.
         name: String,
     },
     /// The difference between the trainings is only rounding, because the stages compute in BF16 or F16 instead of full
@@ -171,7 +172,8 @@ pub enum ClipScope {
     Parameter,
 }
 
-/// Returns the place of the first difference in the losses: a step, or the end of the training.
+/// Returns the words of an error message that say when the losses of two trainings first differ: at a step, or only
+/// after the last step (`None`).
 fn place(step: Option<usize>) -> String {
     step.map_or("after the last step".to_owned(), |step| format!("at step {step}"))
 }

@@ -24,7 +24,8 @@ use crate::model::payload::Payload;
 use crate::state::layout::NamedTensor;
 use crate::update::parameter_gradient::ParameterGradient;
 
-/// The largest number of steps that may overflow, and so are skipped, before the step that is compared.
+/// The largest number of steps that may be skipped because gradients overflow at the initial loss scale, before the
+/// step whose parameters are compared.
 const MOST_OVERFLOWS: usize = 64;
 
 /// The parameters of a pipeline after one optimizer step, compared by name with those of a plain loop over the same
@@ -32,7 +33,8 @@ const MOST_OVERFLOWS: usize = 64;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct AfterOneStep {
-    /// The part of its forward that each stage of the compared pipeline recomputes in its backwards, by stage.
+    /// The recomputation (activation checkpointing) of each stage of the compared pipeline: the part of its forward
+    /// that the stage recomputes in its backwards. The list is in the order of the stages.
     pub recompute: Vec<Recompute>,
     /// The number of compared parameters, frozen ones and running statistics included.
     pub parameters: usize,
@@ -79,9 +81,10 @@ pub(super) struct OneStep {
     /// The largest relative difference with which two gradients of a parameter count as equal; `None` if their bits
     /// must be equal, because all stages are on the CPU of this host.
     bar: Option<f64>,
-    /// The step of the plain loop with which the pipeline's step is compared. Its backwards are whole if the pipeline's
-    /// step has the bits of whole backwards. Otherwise they are split as in the pipeline, unless gradients of split
-    /// backwards are wrong or those of whole backwards are not repeatable.
+    /// The step of the plain loop with which the pipeline's step is compared. Its backwards are whole (not split into
+    /// input gradient and weight gradient) if the pipeline's step has the bits of whole backwards. Otherwise they are
+    /// split as in the pipeline, unless gradients of split backwards are wrong or those of whole backwards are not
+    /// repeatable.
     plain: Run,
     configured: Run,
     /// The step of the pipeline without recomputation; `None` if the configured pipeline recomputes nothing.
@@ -92,15 +95,16 @@ pub(super) struct OneStep {
     /// The largest difference between gradients of split and of whole backwards, if it is within the tolerance; `None`
     /// if they have the same bits, or the pipeline has the bits of whole backwards.
     split_rounding: Option<Difference>,
-    /// Whether a second plain loop has the gradients of the first one; true if this was not tried, because the pipeline
-    /// has the gradients of the first one.
+    /// Whether a second run of the plain loop gave the same gradients as the first run. Also true if there was no
+    /// second run, because the pipeline already had the gradients of the first run.
     is_repeatable: bool,
     /// The comparisons of parameters with the plain loop: as configured, and without recomputation if the configured
     /// pipeline recomputes.
     comparisons: Vec<AfterOneStep>,
 }
 
-/// The gradients of a step, and the parameters after it.
+/// The result of one optimizer step of a pipeline or of a plain loop: the gradients of the step, and the parameters
+/// after it.
 struct Run {
     gradients: Vec<ParameterGradient>,
     parameters: Vec<NamedTensor>,
@@ -151,7 +155,7 @@ impl Run {
         Some((tensor.stage, tensor.name.to_string()))
     }
 
-    /// Returns the name of the parameter of a gradient in checkpoints.
+    /// Returns the name that the parameter with the given gradient has in checkpoints.
     fn name(&self, gradient: &ParameterGradient) -> String {
         let ParameterGradient { stage, path, .. } = gradient;
         let named = self.parameters.iter().find(|tensor| tensor.stage == *stage && tensor.path == *path);
@@ -160,8 +164,9 @@ impl Run {
 }
 
 impl OneStep {
-    /// Makes one optimizer step of the pipeline that `build` builds and of its variants on the batch `batch`. `bar` is
-    /// the largest relative difference with which gradients count as equal on devices that may add in any order.
+    /// Makes one optimizer step on `batch` with each of several trainings: the pipeline that `build` builds, the same
+    /// pipeline without recomputation (if it recomputes), and a plain loop on one thread. `bar` is the largest relative
+    /// difference with which gradients count as equal on devices that may add in any order.
     pub(super) fn of<In: Payload, Out: Payload, Target: Payload>(
         build: &Build<'_, In, Out, Target>,
         batch: &Batch<In, Target>,
@@ -213,8 +218,8 @@ impl OneStep {
         self.comparisons.clone()
     }
 
-    /// Returns the likely cause for which the pipeline's step differs from that of the plain loop; `None` if they are
-    /// equal.
+    /// Returns the likely cause of the difference between the pipeline's step and the same step of the plain loop;
+    /// `None` if they are equal.
     pub(super) fn cause(&self) -> Option<Cause> {
         let (stage, name) = self.configured.first_apart(&self.plain, self.bar)?;
         if !self.is_repeatable {

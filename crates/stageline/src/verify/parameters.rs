@@ -34,8 +34,8 @@ impl fmt::Display for ParameterDifference {
     }
 }
 
-/// Compares the tensors of a model in two trainings by name, and returns those whose bits differ, the nearest to the
-/// loss first. Returns an error if the two models do not have the same tensors.
+/// Compares the tensors of a model in two trainings by name, and returns a record of the difference for each tensor
+/// whose bits differ, the nearest to the loss first. Returns an error if the two models do not have the same tensors.
 pub(super) fn differences(
     found: &[NamedTensor],
     expected: &[NamedTensor],
@@ -101,8 +101,8 @@ fn difference(found: &NamedTensor, expected: &NamedTensor) -> Option<ParameterDi
     Some(difference)
 }
 
-/// Returns the number of bytes of an element of a tensor. The elements of a quantized tensor are packed, so its bytes
-/// are compared.
+/// Returns the size in bytes of one element of a tensor for the comparison of bits. For a quantized tensor it is 1: the
+/// elements are packed, so the bytes are compared instead.
 fn width(data: &TensorData) -> usize {
     match data.dtype() {
         DType::QFloat(_) => 1,
@@ -118,13 +118,14 @@ fn values(data: &TensorData) -> Vec<f64> {
     }
 }
 
-/// Returns the bits of the elements of a tensor, whose elements have `width` bytes.
+/// Returns the bits of each element of a tensor as an integer. An element has `width` bytes.
 fn bits(data: &TensorData, width: usize) -> Vec<u64> {
     let of_element = |bytes: &[u8]| bytes.iter().rev().fold(0, |bits, byte| bits << 8 | u64::from(*byte));
     data.as_bytes().chunks_exact(width).map(of_element).collect()
 }
 
-/// Returns the number of floats from one float to another, given the bits of both; floats have `width` bytes.
+/// Returns the distance between two floats in units in the last place: the number of steps from one float to the next.
+/// `a` and `b` are the bits of floats that have `width` bytes.
 fn ulps(a: u64, b: u64, width: usize) -> u64 {
     let sign = 1_u64 << (8 * width - 1);
     // Floats of one sign are in the order of their bits, and those below zero in the reverse order.

@@ -69,7 +69,7 @@ impl Verification {
 }
 
 impl Verification {
-    /// Writes the comparisons of the parameters after one step with those of a plain loop.
+    /// Writes the part of the printed report that compares the parameters after one step with those of a plain loop.
     fn write_parameters(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.parameters.is_empty() {
             return writeln!(
