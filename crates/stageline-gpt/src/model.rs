@@ -14,7 +14,7 @@ use stageline::{Costs, LossStage, Row, Stage, Weight};
 /// The size of the GPT's vocabulary: the number of different bytes, 256.
 pub const VOCABULARY: usize = 256;
 
-/// A batch of text as bytes, `[batch, context]`.
+/// The type of a batch of text: an integer tensor of bytes, `[batch, context]`.
 pub type Bytes = Tensor<2, Int>;
 
 /// The logits of the next byte at every position, `[batch, context, 256]`.
@@ -74,15 +74,16 @@ pub struct Head {
     logits: Linear,
 }
 
-/// The type of the GPT as a row: a first layer, blocks and a last layer, which can be divided into any number of
-/// stages.
+/// The type of the whole GPT as a `Row`, which Stageline can divide into any number of stages: a first layer, blocks
+/// and a last layer.
 pub type Gpt = Row<Embeddings, Block, Head>;
 
-/// The type of the whole GPT before it is divided into stages: its first layer, its blocks and its last layer.
+/// The type of the whole GPT as a tuple, before it is divided into stages: its first layer, its blocks and its last
+/// layer.
 pub type Layers = (Embeddings, Vec<Block>, Head);
 
-/// Returns a GPT of the given shape as a row (first layer, blocks, last layer), whose parameters are drawn from the
-/// seed.
+/// Returns a GPT of the given shape as a row (first layer, blocks, last layer). Its parameters are drawn at random from
+/// the seed.
 pub fn gpt(shape: Shape, seed: u64) -> Gpt {
     gpt_with(shape, seed, |head| head)
 }
@@ -99,7 +100,8 @@ where
     Row::new(embeddings, shape.layers, block, head).seed(seed).names("embeddings", "blocks", "head")
 }
 
-/// Returns the costs of the GPT's layers for a sample of full length: parameters and FLOPs, without times.
+/// Returns the cost of each layer of the GPT for one sample of the maximum length: the number of the layer's
+/// parameters, and the FLOPs of its forward. No times are measured.
 pub fn costs(shape: Shape) -> Costs {
     gpt(shape, 0).count(Tensor::zeros([1, shape.context], &Device::flex()))
 }
@@ -156,7 +158,8 @@ impl Head {
     }
 }
 
-/// Reshapes activations from `[batch, context, width]` to one row per position, `[batch x context, width]`.
+/// Reshapes activations from `[batch, context, width]` to a matrix with one row for each position of each sample,
+/// `[batch x context, width]`.
 fn rows(input: Tensor<3>) -> Tensor<2> {
     input.flatten(0, 1)
 }

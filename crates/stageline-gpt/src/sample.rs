@@ -14,8 +14,8 @@ const TEMPERATURE: f64 = 0.7;
 
 /// Returns `bytes` new bytes with which the model in the pipeline continues the text `prompt`.
 ///
-/// The prompt must not be longer than the model's context. Each new byte is predicted from as many of the last bytes as
-/// the prompt has.
+/// The prompt must not be longer than the model's context. Each new byte is predicted from the last bytes of the text
+/// so far, as many as the prompt has.
 ///
 /// # Errors
 /// Returns an error if a stage fails.
@@ -26,7 +26,7 @@ pub fn continue_text(
     seed: u64,
 ) -> Result<Vec<u8>> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
-    // A stream of its own is independent of the other draws with this seed.
+    // A separate stream of the generator makes these draws independent of other draws with the same seed.
     random.set_stream(u64::from_le_bytes(*b"sampling"));
     let mut text = prompt.to_vec();
     for _ in 0..bytes {

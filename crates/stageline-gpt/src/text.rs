@@ -29,8 +29,8 @@ pub struct Source {
 }
 
 impl Source {
-    /// Opens the text to train on at `path`; by default the Rust sources in the cargo registry, or those of this
-    /// project if there are none.
+    /// Opens the training text at `path`, a file or a folder. If `path` is `None`, the text is the Rust sources in the
+    /// cargo registry or, if the registry has none, those of this project.
     ///
     /// # Errors
     /// Returns an error if there is nothing to read, or too little for a window of training text and a window of
@@ -63,8 +63,8 @@ impl Source {
         Ok(Self { corpus, sampler, validation, context, device })
     }
 
-    /// Returns the entropy of single bytes in the held-out text, in bits: the lowest loss of a model that ignores the
-    /// context.
+    /// Returns the entropy of single bytes in the held-out text, in bits per byte: the lowest loss that a model can
+    /// have if it ignores the context of a byte.
     pub fn unigram_entropy(&self) -> Result<f64> {
         Ok(self.corpus.validation().unigram_entropy()?)
     }
