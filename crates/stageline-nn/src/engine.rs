@@ -12,8 +12,8 @@ use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Autodiff, Backend};
 use burn::tensor::{Int, Tensor};
 
-/// A burn backend (CPU, CUDA or remote) that this crate is compiled with. The trait converts burn's tensors, whose type
-/// names no backend, to the backend's primitive tensors and back.
+/// A burn backend that this crate is compiled with: for CPUs, for GPUs, or for devices of other hosts. The trait
+/// converts burn's tensors, whose type names no backend, to the backend's primitive tensors and back.
 pub trait Engine: Backend {
     /// Returns the primitive tensor of this backend inside a burn autodiff tensor. Returns `None` if the tensor is not
     /// an autodiff tensor of this backend, or if burn's own gradient checkpointing is on.

@@ -23,8 +23,9 @@ pub struct Sum {
     /// The float type in which parameter gradients are summed: each gradient is cast to it before it is added. If
     /// `None`, gradients are added in their own type.
     pub dtype: Option<FloatDType>,
-    /// The sum of the squared norms of all parameter gradients that were added to the running sum so far, as one tensor
-    /// of shape `[1]` on the gradients' device, or no tensor before the first gradient; `None` if it is not measured.
+    /// The sum of the squared norms of all parameter gradients that were added so far: a list with one tensor of shape
+    /// `[1]` on the gradients' device, or an empty list before the first gradient. `None` if squared norms are not
+    /// measured.
     pub squared_norms: Option<Vec<Tensor<1>>>,
 }
 
@@ -57,7 +58,7 @@ impl Sum {
         self.gradients.register(id, sum);
     }
 
-    /// Adds to the running sums the gradients that `gradients` contains for the parameters of `module`.
+    /// Adds the gradients of all parameters of `module`, as far as `gradients` contains them, to the running sums.
     pub fn add_all<M: Module>(&mut self, module: &M, gradients: GradientsParams) {
         module.visit(&mut AddAll { sum: self, gradients });
     }
@@ -100,7 +101,7 @@ impl Deferred {
 /// Defers gradients of a layer's parameters until after the backward, if the running backward permits it. `ids` has the
 /// id of each parameter whose gradient may be deferred, and `None` for each other parameter (see [`may_put_off`]).
 /// Returns for each parameter whether its gradient is now deferred. No gradient is deferred if the running backward
-/// defers none, or must not defer that of one of these parameters.
+/// defers none at all, or if it must not defer the gradient of one of these parameters.
 ///
 /// `later` returns the closure that will compute all deferred gradients together. The layer must compute all other
 /// gradients itself and register them in the autodiff graph.
@@ -122,8 +123,8 @@ pub fn may_put_off<const D: usize>(param: &Param<Tensor<D>>, value: &Tensor<D>) 
     (value.is_require_grad() && are_one_node(value, &param.base())).then_some(param.id)
 }
 
-/// The deferred weight gradients that a running backward collects, and the parameters whose weight gradients it must
-/// compute at once.
+/// The state of a running split backward: the weight gradients that it has deferred so far, and the parameters whose
+/// gradients it must compute at once.
 struct Scope {
     /// The ids of the parameters whose gradients the running backward must not defer, such as parameters that are tied
     /// to another stage's.

@@ -1,9 +1,9 @@
 //! Effects of a forward that wait until the optimizer step succeeds, such as updates of running statistics.
 //!
-//! Effects are collected for each thread. A worker keeps those of a step apart until the step is committed, because a
-//! step may still be rolled back while the next one collects its own. The worker commits a step when its next command
-//! arrives or, if steps overlap, when the common verdict on the step arrives (all stages step their optimizers, or
-//! skip), because only then are all stages known to make the step.
+//! Effects are collected for each thread. A worker stores the effects of a step separately until the step is committed,
+//! because a step may still be rolled back while the next one collects its own. The worker commits a step when its next
+//! command arrives or, if steps overlap, when the common verdict on the step arrives (all stages step their optimizers,
+//! or skip), because only then are all stages known to make the step.
 
 use std::cell::RefCell;
 

@@ -1,5 +1,5 @@
-//! Finds the fallbacks of a forward: operations that no kernel of this crate computes on the device, and which are
-//! computed in a slower way or with more memory.
+//! Finds the fallbacks of a forward: operations that no kernel of this crate computes on the device, so that they run
+//! more slowly or need more memory.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -9,7 +9,7 @@ use burn::tensor::DType;
 use crate::forward::layer_path::layer_path;
 use crate::forward::thread_scope::collecting;
 
-/// An operation of a layer that is not computed by the kernels that this crate has for it, and the reason.
+/// A fallback: an operation of a layer that is not computed by the kernels that this crate has for it, and the reason.
 ///
 /// ```
 /// use stageline_nn::{Fallback, Reason};
@@ -22,34 +22,36 @@ use crate::forward::thread_scope::collecting;
 pub struct Fallback {
     /// The name of the operation that is not computed by this crate's kernels, such as `causal attention`.
     pub operation: &'static str,
-    /// The path of the layer in its stage, such as `1.3`, as burn names it in the paths of parameters. The path is empty
-    /// for a stage that is not a sequence of layers.
+    /// The path of the layer in its stage, such as `1.3`, in the form in which burn names the paths of parameters. The
+    /// path is empty for a stage that is not a sequence of layers.
     pub layer: String,
     /// The reason why the operation is not computed by this crate's kernels.
     pub reason: Reason,
 }
 
-/// The reason why an operation of a layer is not computed by the kernels that this crate has for it. The message says
-/// what happens instead, and how to avoid it.
+/// The reason why an operation of a layer is not computed by the kernels that this crate has for it. The text of a
+/// reason says how the operation is computed instead, and how to avoid that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
-    /// The kernels of the device do not take tensors with elements of this type.
+    /// The kernels of the device do not take tensors whose elements have this type, such as bf16 on a CPU.
     Type(DType),
-    /// The tensors of the operation have elements of these different types.
+    /// The tensors of the operation have elements of different types, which this variant lists; a kernel takes one
+    /// type.
     Types(Vec<DType>),
     /// burn's own gradient checkpointing is on, which the kernels do not support.
     GradientCheckpointing,
     /// The tensors of the operation are of different backends, or only some of them are on autodiff devices.
     MixedDevices,
-    /// The device belongs to another host and was opened without its name, so the kernels of its server are not known.
+    /// The device belongs to another host, and was opened by burn instead of by Stageline's `DeviceName::open_all`.
+    /// Only the latter asks the host's server which kernels it has.
     UnknownServer,
     /// The heads of attention have more elements than the FlashAttention kernels, which store no attention scores,
     /// support on the device. Attention then stores its scores.
     LargeHead {
-        /// The number of elements of a head of the attention.
+        /// The size of the attention's heads, in elements.
         size: usize,
-        /// The largest number of elements of a head that the FlashAttention kernels support on the device.
+        /// The largest size of a head, in elements, that the FlashAttention kernels support on the device.
         largest: usize,
     },
 }

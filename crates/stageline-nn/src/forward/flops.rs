@@ -13,7 +13,8 @@ thread_local! {
 /// Adds the floating-point operations (FLOPs) of a layer's forward to the count that [`counting_flops`] keeps on this
 /// thread; does nothing if none is kept. A multiplication and an addition are two FLOPs.
 ///
-/// The layers of this crate report their matrix products. A layer of one's own calls this function in its forward.
+/// The layers of this crate report their matrix products. A custom layer calls this function in its forward to be
+/// counted as well.
 pub fn report_flops(flops: f64) {
     if let Some(count) = COUNT.get() {
         COUNT.set(Some(count + flops));

@@ -1,14 +1,16 @@
-//! The place of the running layer in a stage: its index in every sequence of layers around it.
+//! The position of the running layer in its stage: the layer's index, from 0, in each sequence of layers that contains
+//! it.
 
 use std::cell::RefCell;
 
 thread_local! {
-    /// The indices of the layer that runs on this thread, one for each sequence of layers around it, the outermost
-    /// first; empty outside [`in_layers`].
+    /// The position of the layer that runs on this thread: one index (from 0) for each sequence of layers that contains
+    /// it, beginning with the outermost sequence; empty outside [`in_layers`].
     static PATH: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Calls `forward` on this thread as the forward of a sequence of layers, each of which runs inside [`in_layer`].
+/// Calls `forward`, which runs a sequence of layers on this thread, and counts the layers, so that messages can name
+/// the running layer by its index. Each layer must run inside [`in_layer`].
 pub fn in_layers<R>(forward: impl FnOnce() -> R) -> R {
     struct Leave;
     impl Drop for Leave {
@@ -21,8 +23,8 @@ pub fn in_layers<R>(forward: impl FnOnce() -> R) -> R {
     forward()
 }
 
-/// Calls `forward` on this thread as the forward of the next layer of the sequence that runs inside [`in_layers`].
-/// Outside such a sequence, as in a recomputation, the layer has no index.
+/// Calls `forward`, which runs the next layer of the sequence around it (see [`in_layers`]), and then adds 1 to the
+/// index in that sequence. Outside such a sequence, as in a recomputation, the layer has no index.
 pub fn in_layer<R>(forward: impl FnOnce() -> R) -> R {
     let result = forward();
     PATH.with_borrow_mut(|path| path.last_mut().into_iter().for_each(|index| *index += 1));

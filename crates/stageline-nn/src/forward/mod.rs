@@ -7,7 +7,7 @@
 //!
 //! - `samples`: the step and the samples of the micro-batch that is computed (`Samples`), for dropout and other random
 //!   layers.
-//! - `fallback`: the operations of a forward that its device has no kernel for (`finding_fallbacks`).
+//! - `fallback`: the operations of a forward that no kernel of this crate computes on the device (`finding_fallbacks`).
 //! - `layer_path`: the place of the running layer in its stage (`in_layers`).
 //! - `flops`: the floating-point operations of a forward, which layers report (`counting_flops`).
 //! - `after_step`: effects of a forward that run after the optimizer step, such as updates of running statistics.

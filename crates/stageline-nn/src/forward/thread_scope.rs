@@ -1,4 +1,4 @@
-//! Thread-local values that hold for the time of a call and are reset when it ends, also by a panic.
+//! Sets thread-local variables for the time of a call, and resets them when the call returns or panics.
 
 use std::cell::{Cell, RefCell};
 use std::thread::LocalKey;

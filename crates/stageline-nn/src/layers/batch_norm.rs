@@ -15,8 +15,8 @@ use crate::forward::samples::Samples;
 /// The name that burn's module visitor reports when it enters burn's `BatchNorm` layer.
 const BATCH_NORM: &str = "Struct:BatchNorm";
 
-/// A [`BatchNorm`] of burn's whose running statistics are updated once a step, from all micro-batches of the step
-/// together.
+/// A batch normalisation like burn's [`BatchNorm`], but with running statistics that are updated once a step, from all
+/// micro-batches of the step together.
 ///
 /// The running statistics are those of one pass over the whole batch. burn's own layer updates its statistics at every
 /// micro-batch, so that they depend on the number of micro-batches.
@@ -40,9 +40,9 @@ thread_local! {
     static PENDING: RefCell<HashMap<(ParamId, usize), Pending>> = RefCell::default();
 }
 
-/// The mean and variance of every micro-batch of a step in one batch norm. The key is the index of the micro-batch's
-/// first sample and the number of earlier calls of the layer with that micro-batch, so that moments are always merged
-/// in the same order.
+/// The mean and variance of every micro-batch of a step in one batch norm, in a map. The key is the index of the
+/// micro-batch's first sample in the batch, and the number of earlier calls of the layer with that micro-batch. Moments
+/// are thus always merged in the same order.
 type Pending = BTreeMap<(usize, usize), Moments>;
 
 /// The pending update of a batch norm's running statistics, which runs after the optimizer step. If the step is
@@ -65,7 +65,7 @@ impl Drop for Update {
     }
 }
 
-/// The mean and variance of every channel of one micro-batch, each `[channels]`.
+/// The mean and variance of every channel of a batch norm's input in one micro-batch, each `[channels]`.
 #[derive(Debug)]
 struct Moments {
     /// The number of values that every channel of a batch norm's input has in one micro-batch.

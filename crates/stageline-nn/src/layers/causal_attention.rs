@@ -17,8 +17,8 @@ use crate::kernels::attention_mask::{before_document, hidden};
 /// input is `[batch, length, columns]`: the queries of all query heads, then the keys of all key-value heads, then
 /// their values. The output is `[batch, length, query heads x size]`, where size is the number of elements of a head.
 ///
-/// - In f32 on the host, attention is one operation that skips the scores of positions that no query sees, and keeps its
-///   input and the attention weights for the backward.
+/// - In f32 on the host, attention is one operation that skips the scores of positions that no query sees, and keeps
+///   its input and the attention weights for the backward.
 /// - On GPUs it stores no scores, and the backward computes them again, for heads of at most 256 elements. For larger
 ///   heads burn's operations compute all scores, and the attention weights are kept.
 /// - In other types on the host, burn's operations compute all scores and keep what they need.

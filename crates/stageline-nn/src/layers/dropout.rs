@@ -78,9 +78,9 @@ impl Dropout {
         TensorData::new(mask, dims)
     }
 
-    /// Returns the random number generator from which this dropout layer draws the mask of a sample in a step. The key
-    /// is the seed, the layer and the tag of dropout; the step selects the ChaCha stream, and every sample has 2^32
-    /// blocks of that stream.
+    /// Returns the random number generator from which this dropout layer draws the mask of a sample in a step. Its key
+    /// has the seed, the layer number and a constant for dropout; the step selects the ChaCha stream, and every sample
+    /// has 2^32 blocks of that stream.
     fn stream(&self, step: usize, sample: usize) -> ChaCha8Rng {
         let mut key = [0; 32];
         key[..8].copy_from_slice(&self.seed.to_le_bytes());

@@ -13,7 +13,8 @@ use crate::kernels::variants::{Norm, Normalisation};
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::layers::normalised::normalised;
 
-/// Layer normalisation with burn's parameters (Ba et al., 2016, [arXiv:1607.06450](https://arxiv.org/abs/1607.06450)).
+/// A layer normalisation with the parameters of burn's layer: a scale and an optional shift (Ba et al., 2016,
+/// [arXiv:1607.06450](https://arxiv.org/abs/1607.06450)).
 ///
 /// In f32 on the host, the layer is one operation in the autodiff graph, whose backward can be split into input and
 /// weight gradients; burn 0.22 records a dozen operations.

@@ -20,8 +20,8 @@ use crate::kernels::products::Products;
 /// A linear layer like [burn's](burn::nn::Linear), which returns `input x weight + bias`. Its backward can be split
 /// into input and weight gradients.
 ///
-/// Inputs of more than two dimensions are reshaped to rows, so that they need one matrix product instead of one for
-/// every batch.
+/// Inputs of more than two dimensions are reshaped to one matrix, so that the layer needs a single matrix product
+/// instead of one for each entry of the batch.
 ///
 /// ```
 /// use burn::nn::LinearConfig;
@@ -90,8 +90,8 @@ struct State<B: Backend> {
     shape: Shape,
 }
 
-/// Returns a tensor `[..., columns]` reshaped to a matrix `[rows, columns]`, because one matrix product is faster than
-/// one for every batch.
+/// Returns a tensor `[..., columns]` reshaped to a matrix `[rows, columns]`, because one product with this matrix is
+/// faster than one product for each entry of the batch.
 fn rows<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
     let shape = tensor.shape();
     let last = shape.num_dims() - 1;

@@ -12,8 +12,8 @@ use crate::kernels::variants::{Norm, Normalisation};
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::layers::normalised::normalised;
 
-/// RMS normalisation with burn's parameter: the input divided by the root of its mean square plus epsilon, times a
-/// trained scale (Zhang and Sennrich, 2019, [arXiv:1910.07467](https://arxiv.org/abs/1910.07467)).
+/// An RMS normalisation with the parameter of burn's layer: the input divided by the root of its mean square plus
+/// epsilon, times a trained scale (Zhang and Sennrich, 2019, [arXiv:1910.07467](https://arxiv.org/abs/1910.07467)).
 ///
 /// In f32 on the host, the layer is one operation in the autodiff graph, whose backward can be split into input and
 /// weight gradients.

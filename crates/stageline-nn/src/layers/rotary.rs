@@ -86,8 +86,9 @@ impl RotaryAngles {
     }
 }
 
-/// Turns the heads of queries or keys `[batch, length, heads x size]` by the angles of their positions, which begin at
-/// `first`, and returns a tensor of the same shape and type.
+/// Turns the heads of queries or keys `[batch, length, heads x size]` by angles that depend on their positions (a
+/// rotary position embedding), and returns a tensor of the same shape and type. `first` is the position of the first
+/// query or key.
 ///
 /// Element `i` and element `i + size / 2` of a head are a pair, as in Hugging Face's models.
 ///

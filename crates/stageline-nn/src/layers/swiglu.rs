@@ -6,8 +6,8 @@ use burn::tensor::activation::silu;
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::engine::of_their_backend;
 
-/// Returns `gate x sigmoid(gate) x up` for every element of two tensors of one shape (Shazeer, 2020,
-/// [arXiv:2002.05202](https://arxiv.org/abs/2002.05202)).
+/// Returns the activation function SwiGLU, `gate x sigmoid(gate) x up`, of every element of two tensors of one shape
+/// (Shazeer, 2020, [arXiv:2002.05202](https://arxiv.org/abs/2002.05202)).
 ///
 /// In f32 on the host this is one operation with vector instructions; it keeps its inputs for the backward.
 ///

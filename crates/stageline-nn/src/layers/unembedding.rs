@@ -1,4 +1,5 @@
-//! The product of activations with an embedding's table, which gives the logits of a head whose weights are the table.
+//! The product of activations with an embedding's table: the logits of a model whose output layer uses the table as its
+//! weight.
 
 use std::marker::PhantomData;
 
@@ -72,8 +73,8 @@ impl<B: Products> Backward<B, 2> for Projection {
     }
 }
 
-/// Computes the product of activations with an embedding's table outside autodiff. Returns `None` if the tensors are not
-/// plain tensors of the backend `B`.
+/// Computes the product of activations with an embedding's table outside autodiff. Returns `None` if the tensors are
+/// not plain tensors of the backend `B`.
 fn untracked<B: Products>(_: PhantomData<B>, rows: &Tensor<2>, weight: &Param<Tensor<2>>) -> Option<Tensor<2>> {
     Some(B::of_plain(B::to_input(B::plain(weight.val())?, B::plain(rows.clone())?)))
 }

@@ -24,19 +24,19 @@ impl AnyTensor {
     /// elements alike, such as a cast, a read, or a sum with a tensor of the same shape.
     ///
     /// burn passes the tensor and its real shape to the backend. It uses the rank in the type only where an operation
-    /// names a dimension, returns sizes as an array, or creates a tensor from data; such an operation panics here, or
-    /// fails on a part of the shape.
+    /// names a dimension, returns sizes as an array, or creates a tensor from data; such an operation panics on the
+    /// returned tensor, or uses only the first dimension of its shape.
     pub fn unranked(self) -> Tensor<1> {
         Tensor::from_bridge(self.0)
     }
 
-    /// Returns the result of an operation that treats all elements of the wrapped tensor alike (see
-    /// [`unranked`](Self::unranked)), and keeps its shape.
+    /// Applies `operation`, which must treat all elements alike (see [`unranked`](Self::unranked)), to the wrapped
+    /// tensor, and returns the result, which has the same shape.
     pub fn map(self, operation: impl FnOnce(Tensor<1>) -> Tensor<1>) -> Self {
         Self::new(operation(self.unranked()))
     }
 
-    /// Returns the wrapped tensor as a leaf of an autodiff graph of its own, which gets a gradient if `trained`.
+    /// Returns the wrapped tensor as a leaf of a new autodiff graph. The leaf gets a gradient only if `trained` is set.
     pub fn leaf(self, trained: bool) -> Self {
         let leaf = |tensor: Tensor<1>| tensor.inner().autodiff();
         self.map(|tensor| if trained { leaf(tensor).require_grad() } else { leaf(tensor) })

@@ -9,7 +9,7 @@ use crate::params::any_tensor::AnyTensor;
 use crate::params::visit::{map_floats, visit_floats};
 
 /// Whether a tensor is stored in a quantized format, as the frozen weights of QLoRA are. A layer with a quantized
-/// weight chooses the precision of its computation itself.
+/// weight chooses the precision of its computation itself, so mixed precision leaves the weight as it is.
 pub fn is_quantized<const D: usize>(tensor: &Tensor<D>) -> bool {
     matches!(tensor.dtype(), DType::QFloat(_))
 }

@@ -1,6 +1,6 @@
 //! The parameters of a module: finds them by path, reads and writes their values, and keeps each tied parameter a
-//! single tensor. The module is public because names such as [`read`], [`write()`] and [`unify`] say what they act on
-//! only with its name.
+//! single tensor. The module is public because function names such as [`read`], [`write()`] and [`unify`] are clear
+//! only after the module's name, as in `params::read`.
 //!
 //! Input: burn modules. Output: values on the host, descriptions of parameters, or the module with other values. This
 //! folder must not train a module, and must not know the stage that a module belongs to.
@@ -9,7 +9,7 @@
 //!   `visit_floats`, `map_floats`).
 //! - `named`: trained parameters and their gradients as numbers on the host, by path (`Named`).
 //! - `seed`: initialises a module from a seed, so that parameters do not depend on the partition (`seeded`).
-//! - `sending`: sends tensors to a device with little memory for what is on the way (`Sending`).
+//! - `sending`: sends tensors to a device with little memory for the bytes in flight (`Sending`).
 //! - `shared`: keeps a parameter that a module uses several times one tensor (`unify`).
 //! - `fork`: moves a module to another device without dequantizing its parameters.
 //! - `hollow`: a module's constants without the memory of its tensors.

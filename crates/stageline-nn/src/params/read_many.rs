@@ -4,8 +4,8 @@ use burn::tensor::Tensor;
 
 use crate::params::widest_float::widest_float;
 
-/// Reads the numbers of every given tensor from the device and returns them in f64, one list for each tensor. On a device
-/// without f64 they are read in f32.
+/// Reads the numbers of all given tensors from their device and returns them in f64, one list for each tensor. On a
+/// device without f64 they are read in f32.
 ///
 /// All tensors come in one read, because every read waits for the device and, on another host, for a round trip. The
 /// tensors must be on the same device.

@@ -39,8 +39,7 @@ pub fn seeded<M: Module>(device: &Device, seed: u64, init: impl FnOnce() -> M) -
 }
 
 /// Creates a module on the device `home`, whose parameters depend on `seed` only (see [`seeded`]), and moves it to
-/// `device`. Each parameter is moved before the next one is drawn, so that `home` never has the memory of the whole
-/// module.
+/// `device`. Each parameter is moved before the next one is drawn, so that `home` never stores the whole module.
 pub fn seeded_on<M: Module>(home: &Device, device: &Device, seed: u64, init: impl FnOnce() -> M) -> M {
     let _drawing = DRAWING.lock();
     home.seed(seed);
@@ -61,7 +60,7 @@ pub fn unseeded<R>(run: impl FnOnce() -> R) -> R {
 
 /// Initialises the lazy parameters of a module now; burn would otherwise draw their random values at their first use.
 pub fn materialize<M: Module>(module: &M) {
-    // A description needs the value of its tensor.
+    // `describe` reads the value of each tensor, which initialises a lazy parameter.
     describe(module);
 }
 

@@ -1,15 +1,17 @@
-//! Sends tensors to a device one after another ([`Sending`]), with little memory for what is on the way.
+//! Sends tensors to a device one after another ([`Sending`]), and limits the memory for the bytes that are in flight.
 
 use burn::tensor::{Device, Tensor, TensorData};
 
-/// The number of bytes that may be sent to a device without waiting for their arrival.
+/// The number of bytes in flight to a device (sent, but perhaps not received) above which the sender waits for their
+/// arrival.
 const IN_FLIGHT: usize = 8 << 20;
 
-/// The number of bytes of a tensor that go to another host in one message. Both ends of a connection keep a buffer as
-/// large as the largest message.
+/// The number of bytes in each message when a larger tensor is sent to another host in slices. Slices are small because
+/// both ends of a connection keep a buffer as large as the largest message.
 const SLICE: usize = 1 << 16;
 
-/// The device to which tensors are sent, and the bytes that it may not have received yet.
+/// A sender of tensors to one device. It counts the bytes in flight, which the device may not have received yet, and
+/// waits for their arrival if they are too many.
 pub(crate) struct Sending {
     device: Device,
     in_flight: usize,
@@ -20,8 +22,8 @@ impl Sending {
         Self { device, in_flight: 0 }
     }
 
-    /// Moves a tensor to the device, in slices if the device is on another host, and returns it without a graph. It
-    /// requires a gradient if the given tensor does.
+    /// Moves a tensor to the device, in slices if the device is on another host, and returns the moved tensor without
+    /// an autodiff graph. The moved tensor requires a gradient if the given tensor does.
     pub(crate) fn send<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
         let (is_trained, bytes) = (tensor.is_require_grad(), tensor.shape().num_elements() * tensor.dtype().size());
         let sent = if is_remote(&self.device) && bytes > SLICE {

@@ -60,7 +60,7 @@ pub fn write<M: Module>(module: M, values: &HashMap<ParamId, TensorData>) -> M {
     module.map(&mut Write(values))
 }
 
-/// A float parameter of a module, or a running state, whose rank is not part of its type. A closure can so take
+/// A float parameter of a module, or a running state, whose rank is not part of its type, so that one closure can take
 /// parameters of all ranks.
 pub trait FloatParameter {
     /// Returns the id by which burn identifies the parameter in its module.
@@ -116,8 +116,8 @@ pub fn visit_floats<M: Module>(module: &M, each: impl FnMut(&dyn FloatParameter)
     module.visit(&mut VisitFloats(each));
 }
 
-/// Returns a module in which every float parameter and running state has the value that `change` returns for it. It
-/// stays as it is, lazy or not, if `change` returns `None`. A new value must have the rank of the old one.
+/// Returns a module in which every float parameter and running state has the value that `change` returns for it. If
+/// `change` returns `None`, the parameter stays as it is, lazy or not. A new value must have the rank of the old one.
 pub fn map_floats<M: Module>(module: M, change: impl FnMut(&dyn FloatParameter) -> Option<AnyTensor>) -> M {
     module.map(&mut MapFloats(change))
 }
@@ -134,8 +134,8 @@ pub fn with_value<T: ParameterValue>(param: Param<T>, value: T) -> Param<T> {
     Param::from_mapped_value(id, value, mapper)
 }
 
-/// A closure that reads the values of one tensor to the host. A caller that needs only the tensor's description does
-/// not call it.
+/// The type of a closure that reads the values of one tensor to the host. A caller that needs only the tensor's
+/// description need not call it.
 type Read<'a> = &'a dyn Fn() -> TensorData;
 
 struct Visit<T, F> {

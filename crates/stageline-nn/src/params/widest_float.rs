@@ -3,8 +3,8 @@
 use burn::tensor::{Device, FloatDType};
 use parking_lot::RwLock;
 
-/// The devices that were asked whether they compute in f64, each with the answer. A device of another host answers over
-/// the network.
+/// The devices that were asked whether they compute in f64, each with its answer. The answers are stored because a
+/// device of another host answers over the network.
 static ASKED: RwLock<Vec<(Device, bool)>> = RwLock::new(Vec::new());
 
 /// Returns f64 if a device computes in it, and f32 otherwise. Many GPUs have no f64, such as those of Metal.

@@ -120,8 +120,8 @@ thread_local! {
     /// The [`Recompute`] setting of the forward that runs on this thread: the choice of parts that the backward
     /// recomputes.
     static POLICY: Cell<Recompute> = const { Cell::new(Recompute::Nothing) };
-    /// The number of blocks that the forward on this thread has begun so far, which is the number of the next block.
-    /// The [`Recompute`] setting selects blocks by their numbers.
+    /// The number of blocks that the forward on this thread has begun so far, which is also the index (from 0) of the
+    /// next block. The [`Recompute`] setting selects blocks by their indices.
     static PASSED: Cell<usize> = const { Cell::new(0) };
     /// Whether the forward on this thread is inside a block of a [`sequence`](super::sequence) that is not recomputed.
     /// Blocks marked inside that block are then neither counted nor recomputed.
@@ -216,8 +216,8 @@ impl Mark {
 /// The division of a sequence of blocks into parts for recomputation: single blocks or segments of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SequenceParts {
-    /// A division of a sequence of blocks in which each block is a part of its own. The [`Recompute`] setting selects
-    /// the blocks that are recomputed, by their numbers.
+    /// A division of a sequence of blocks in which every part is a single block. The [`Recompute`] setting selects the
+    /// blocks that are recomputed, by their indices (from 0).
     Blocks,
     /// A division of a sequence of blocks into segments of n consecutive blocks, where n is the value of this variant.
     /// Every segment is recomputed in the backward.
@@ -271,8 +271,8 @@ impl SequenceParts {
     }
 }
 
-/// Calls the closure `count`, which changes the counts of recomputed and kept parts of a stage's forward on this
-/// thread.
+/// Changes the counts of recomputed and kept parts of the forward that runs on this thread, by a call of the closure
+/// `count`.
 pub(super) fn note(count: fn(&mut Parts)) {
     let mut parts = PARTS.get();
     count(&mut parts);
