@@ -4,7 +4,7 @@
 #[cfg(any(feature = "flex", feature = "remote"))]
 use std::ops::Range;
 
-/// The heads of causal attention, and the number of keys that a query sees.
+/// The numbers of query heads and key-value heads of a causal attention, and the number of keys that a query sees.
 ///
 /// The columns of attention's input are the queries of all query heads, the keys of all key-value heads, and then the
 /// values of all key-value heads; each head has the same number of elements. An integer `n` converts into `n` query
@@ -13,8 +13,9 @@ use std::ops::Range;
 pub struct AttentionHeads {
     /// The number of query heads of a causal attention.
     pub query: usize,
-    /// The number of key-value heads. Consecutive query heads share one (grouped-query attention; Ainslie et al., 2023,
-    /// [arXiv:2305.13245](https://arxiv.org/abs/2305.13245)), so it must divide the number of query heads.
+    /// The number of key-value heads of a causal attention. It must divide the number of query heads, because
+    /// consecutive query heads share one key-value head (grouped-query attention; Ainslie et al., 2023,
+    /// [arXiv:2305.13245](https://arxiv.org/abs/2305.13245)).
     pub key_value: usize,
     /// The number of keys that a query sees, its own position included (sliding-window attention; Beltagy et al., 2020,
     /// [arXiv:2004.05150](https://arxiv.org/abs/2004.05150)); `None` if it sees all positions up to its own.
@@ -77,8 +78,8 @@ impl Block {
     }
 }
 
-/// Returns the blocks of up to [`QUERIES`] consecutive queries in a sequence of `length` positions, each with the keys
-/// that its queries see.
+/// Divides a sequence of `length` positions into blocks of up to [`QUERIES`] consecutive queries. Returns the blocks,
+/// each with the keys that at least one of its queries sees.
 #[cfg(any(feature = "flex", feature = "remote"))]
 pub fn blocks(length: usize, heads: AttentionHeads) -> impl Iterator<Item = Block> {
     (0..length).step_by(QUERIES).map(move |start| {

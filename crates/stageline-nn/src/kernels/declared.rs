@@ -1,5 +1,5 @@
-//! Operations as a layer declares them ([`Operation`]), so that it is known before a forward which of them the kernels of
-//! a device do not compute.
+//! Operations that a layer declares ([`Operation`]), from which a caller learns before a forward which of them the
+//! kernels of a device cannot compute.
 
 use burn::tensor::{DType, Device};
 
@@ -7,7 +7,7 @@ use crate::forward::fallback::Fallback;
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::kernels::interface::obstacle;
 
-/// The names of operations in messages.
+/// The names by which messages call the operations of layers, such as `causal attention`.
 pub mod name {
     pub const CAUSAL_ATTENTION: &str = "causal attention";
     pub const CROSS_ENTROPY: &str = "cross-entropy";
@@ -43,42 +43,49 @@ impl Operation {
         Self { name, head_size: None, layer: String::new() }
     }
 
-    /// Returns the operation of [`gelu`](crate::gelu()) and [`gelu_tanh`](crate::gelu_tanh).
+    /// Returns the operation GELU, which a layer declares if it calls [`gelu`](crate::gelu()) or
+    /// [`gelu_tanh`](crate::gelu_tanh).
     pub fn gelu() -> Self {
         Self::named(name::GELU)
     }
 
-    /// Returns the operation of [`swiglu`](crate::swiglu()).
+    /// Returns the operation SwiGLU, which a layer declares if it calls [`swiglu`](crate::swiglu()).
     pub fn swiglu() -> Self {
         Self::named(name::SWIGLU)
     }
 
-    /// Returns the operation of [`LayerNorm`](crate::LayerNorm).
+    /// Returns the operation of layer normalisation, which a layer declares if it contains a
+    /// [`LayerNorm`](crate::LayerNorm).
     pub fn layer_norm() -> Self {
         Self::named(name::LAYER_NORM)
     }
 
-    /// Returns the operation of [`RmsNorm`](crate::RmsNorm).
+    /// Returns the operation of RMS normalisation, which a layer declares if it contains an
+    /// [`RmsNorm`](crate::RmsNorm).
     pub fn rms_norm() -> Self {
         Self::named(name::RMS_NORM)
     }
 
-    /// Returns the operation of [`rotated`](crate::rotated).
+    /// Returns the operation of a rotary position embedding, which a layer declares if it calls
+    /// [`rotated`](crate::rotated).
     pub fn rotary_embedding() -> Self {
         Self::named(name::ROTARY)
     }
 
-    /// Returns the operation of [`causal_attention`](crate::causal_attention()) for heads of `head_size` elements.
+    /// Returns the operation of causal attention with heads of `head_size` elements, which a layer declares if it calls
+    /// [`causal_attention`](crate::causal_attention()).
     pub fn causal_attention(head_size: usize) -> Self {
         Self { head_size: Some(head_size), ..Self::named(name::CAUSAL_ATTENTION) }
     }
 
-    /// Returns the operation of [`cross_entropy`](crate::cross_entropy()).
+    /// Returns the operation of the cross-entropy loss, which a layer declares if it calls
+    /// [`cross_entropy`](crate::cross_entropy()).
     pub fn cross_entropy() -> Self {
         Self::named(name::CROSS_ENTROPY)
     }
 
-    /// Returns the operation as one of the layer with the number `index`, counted from 0, in a sequence of layers.
+    /// Puts `index`, the index (from 0) of the operation's layer in a sequence of layers, in front of the layer's path,
+    /// and returns the operation. A sequence calls this function for the operations of each of its layers.
     #[must_use]
     pub fn in_layer(self, index: usize) -> Self {
         let layer = if self.layer.is_empty() { index.to_string() } else { format!("{index}.{}", self.layer) };
@@ -129,7 +136,8 @@ mod tests {
         ]
     }
 
-    /// Compares the fallbacks of declared operations with those that a forward notes, in f64, which no kernel takes.
+    /// Compares the fallbacks of declared operations with those that a forward records. The tensors are in f64, which
+    /// no kernel takes.
     #[test]
     fn declared_operations_fall_back_as_in_a_forward() {
         let device = Device::flex();

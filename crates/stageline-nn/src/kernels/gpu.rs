@@ -1,5 +1,5 @@
-//! The kernels of GPUs (CUDA, ROCm, Vulkan, Metal and WebGPU): attention by kernels of our own, and all other operations
-//! composed of burn's, which burn fuses on these devices.
+//! The kernels of GPUs (CUDA, ROCm, Vulkan, Metal and WebGPU): attention by GPU code of this crate, and all other
+//! operations composed of burn's operations, which burn fuses on these devices.
 
 use burn::backend::ops::{FloatTensorOps, IntTensorOps, ModuleOps};
 use burn::backend::tensor::{Device, FloatTensor, IntTensor};
@@ -225,8 +225,8 @@ impl Kernels for Cube {
         primitive(cross_entropy::to_logits(&of(logits), of(likelihoods), targets, of(gradient)))
     }
 
-    /// Returns the sum of the squares of all elements of a GPU tensor, in f64 or on a GPU without it in f32, added in an
-    /// order that depends only on the kernels that burn's autotune chose.
+    /// Returns the sum of the squares of all elements of a GPU tensor: in f64, or in f32 on a GPU without f64. The
+    /// order of the additions depends only on the kernels that burn's autotune chose.
     fn sum_of_squares(tensor: &Float) -> Float {
         primitive(sums::of_squares(flat(tensor)))
     }

@@ -1,5 +1,5 @@
-//! [`Kernels`]: the trait of a backend that computes layers' operations in one piece, and the choice of the backend for
-//! a tensor.
+//! The trait of a backend that computes each operation of a layer in one call ([`Kernels`]), and functions that find
+//! the backend of a tensor and say whether the backend's kernels can compute an operation.
 
 use std::fmt::Debug;
 
@@ -26,8 +26,8 @@ pub trait Kernels: Products {
     /// Returns why a device's kernels cannot compute with elements of the type `dtype`; `None` if they can.
     fn obstacle(device: &Device<Self>, dtype: DType) -> Option<Reason>;
 
-    /// Returns the largest number of elements of a head for which a device computes causal attention without stored
-    /// scores; `None` if its kernels treat heads of all sizes alike.
+    /// Returns the largest head size, in elements, for which a device computes causal attention without storing the
+    /// attention scores; `None` if the device's kernels treat heads of all sizes alike.
     fn largest_head(device: &Device<Self>) -> Option<usize>;
 
     /// Returns the activation function GELU of every element of the tensor `input`: exact, or approximated by a
@@ -110,13 +110,14 @@ pub trait Kernels: Products {
         gradient: &FloatTensor<Self>,
     ) -> FloatTensor<Self>;
 
-    /// Returns the sum of the squares of all elements of a tensor, `[1]`, added in f64, or in f32 on a device without f64,
-    /// in an order that does not depend on the number of cores.
+    /// Returns the sum of the squares of all elements of a tensor, `[1]`, in f64, or in f32 on a device without f64.
+    /// The order of the additions does not depend on the number of cores.
     fn sum_of_squares(tensor: &FloatTensor<Self>) -> FloatTensor<Self>;
 }
 
-/// Returns why the kernels of a device cannot compute with elements of the type `dtype`, or not without stored scores for
-/// attention heads of `head_size` elements; `None` if they can, or if this crate was built without the device's backend.
+/// Returns the reason why the kernels of a device cannot compute an operation on elements of the type `dtype`, or
+/// cannot compute attention with heads of `head_size` elements without storing its scores. Returns `None` if there is
+/// no such reason, or if this crate was built without the device's backend.
 pub(crate) fn obstacle(device: &burn::tensor::Device, dtype: DType, head_size: Option<usize>) -> Option<Reason> {
     fn on_backend<B: Kernels>(device: &Device<B>, dtype: DType, head_size: Option<usize>) -> Option<Reason> {
         let large_head = || {
@@ -160,10 +161,10 @@ pub(crate) fn tracked<B: Engine, const D: usize>(
     B::tracked(tensor.clone())
 }
 
-/// Returns `tensor`, which is the primitive tensor of the backend `B` inside a further input of an operation, or `None`
-/// if that input is of another backend. If it is `None` although the operation's main input `input` is of the backend
-/// `B`, no kernel of this crate can compute `operation`, and the running forward records the different devices as the
-/// reason.
+/// Passes on `tensor`, which a caller has extracted from a further input of `operation` as a primitive tensor of the
+/// backend `B`; `None` stands for an input that is not of this backend. If `tensor` is `None` although the main input
+/// `input` is of the backend `B`, no kernel of this crate can compute the operation, and the running forward records
+/// the mix of devices as the reason.
 pub(crate) fn beside<B: Engine, T, const D: usize>(
     operation: &'static str,
     input: &Tensor<D>,
@@ -179,7 +180,8 @@ pub(crate) fn beside<B: Engine, T, const D: usize>(
     tensor
 }
 
-/// Returns the primitive of the integers that an operation has beside its main input `input`, as [`beside`] does.
+/// Returns the primitive tensor of the backend `B` inside the integer input of an operation, such as the targets of the
+/// cross-entropy; `None` if it is of another backend. A mix of backends is recorded as in [`beside`].
 pub(crate) fn indices<B: Engine, const D: usize, const E: usize>(
     operation: &'static str,
     input: &Tensor<D>,
@@ -199,7 +201,7 @@ pub(crate) fn is_empty<const D: usize>(tensor: &Tensor<D>) -> bool {
 /// messages.
 ///
 /// Returns `None` if the input is empty or of another backend, if the backend has no kernel for the input's type or
-/// device, or if burn's own gradient checkpointing is on. The running forward notes the last two reasons.
+/// device, or if burn's own gradient checkpointing is on. In the last two cases the running forward records the reason.
 pub fn operation<B: Kernels, O: Backward<B, 1>, const D: usize, const E: usize>(
     name: &'static str,
     backward: O,

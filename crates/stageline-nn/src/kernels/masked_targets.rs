@@ -1,4 +1,5 @@
-//! Targets of the cross-entropy that do not count ([`MASKED`]), composed of burn's operations for every backend.
+//! Masked targets of the cross-entropy ([`MASKED`]), which add nothing to the loss, and the functions that apply them
+//! by burn's own operations on every backend.
 
 use burn::tensor::{Bool, Int, Tensor};
 
@@ -6,15 +7,15 @@ use burn::tensor::{Bool, Int, Tensor};
 /// (`ignore_index`): the row adds nothing to the loss, and its logits have the gradient 0.
 pub const MASKED: i64 = -100;
 
-/// Returns the log-likelihood of each row's target, `[rows, 1]`, and 0 for masked targets. `likelihoods` are those of
-/// all classes, `[rows, classes]`.
+/// Returns the log-likelihood of each row's target, `[rows, 1]`, and 0 for masked targets. `likelihoods` has the
+/// log-likelihoods of all classes, `[rows, classes]`.
 pub fn of_targets(likelihoods: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<2> {
     let masked = is_masked(targets.clone());
     let classes = targets.unsqueeze_dim::<2>(1).mask_fill(masked.clone(), 0);
     likelihoods.gather(1, classes).mask_fill(masked, 0.0)
 }
 
-/// Returns the mask of the rows whose target does not count, `[rows, 1]`.
+/// Returns a mask `[rows, 1]` that is true in each row whose target is [`MASKED`].
 pub fn is_masked(targets: Tensor<1, Int>) -> Tensor<2, Bool> {
     targets.unsqueeze_dim::<2>(1).equal_elem(MASKED)
 }

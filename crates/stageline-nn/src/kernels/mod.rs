@@ -11,13 +11,13 @@
 //!   computed.
 //! - `attention_mask`: the keys that a query does not see, as masks.
 //! - `rotation`: the rotation of queries and keys by their positions, on every backend.
-//! - `masked_targets`: targets of the cross-entropy that do not count.
+//! - `masked_targets`: targets of the cross-entropy that add nothing to the loss.
 //! - `variants`: the variants of operations that share a kernel.
 //! - `products`: the products of a linear layer and the gradient of an embedding, on every backend (`Products`).
 //! - `sum_of_squares`: the sum of squares of a tensor's elements, on every backend.
 //! - `cpu`: kernels for the cores of this host.
 //! - `fused`: the same operations, composed of burn's in an order that burn fuses for GPUs.
-//! - `flash`: causal attention that stores no scores, as kernels of our own for GPUs.
+//! - `flash`: causal attention that stores no scores, as GPU code of this crate.
 //! - `gpu`: the operations of `fused` as the kernels of GPUs (CUDA, ROCm, Vulkan, Metal and WebGPU).
 //! - `remote`: the kernels on devices of other hosts, requested over burn's remote protocol.
 

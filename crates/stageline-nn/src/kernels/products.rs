@@ -1,5 +1,5 @@
-//! The products of a linear layer and the gradient of an embedding's table: burn's own, unless a backend has faster
-//! ones.
+//! The matrix products of a linear layer and the gradient of an embedding's table, computed by burn's operations unless
+//! a backend has faster ones.
 
 use burn::backend::TensorMetadata;
 use burn::backend::tensor::{FloatTensor, IntTensor};

@@ -1,4 +1,5 @@
-//! The variants of operations that share a kernel: two normalisations ([`Normalisation`]) and two forms of GELU ([`GeluForm`]).
+//! The variants of operations that share a kernel: two normalisations ([`Normalisation`]) and two forms of GELU
+//! ([`GeluForm`]).
 
 /// The kind of normalisation that a layer applies to every row of its input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

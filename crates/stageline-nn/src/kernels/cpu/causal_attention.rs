@@ -243,8 +243,8 @@ wide! {
 }
 
 wide! {
-    // Turns the gradients of attention weights into those of the scores before scaling; keys behind the query get 0,
-    // and so do keys whose weight is 0. `first` is the position of the first query among the keys.
+    // Turns the gradients of attention weights into those of the scores before scaling. Keys at later positions than
+    // the query get 0, and so do keys whose weight is 0. `first` is the position of the first query among the keys.
     fn to_unscaled_scores(gradients: &mut [f32], weights: &[f32], first: usize, keys: usize, scale: f32) {
         for (query, (gradients, weights)) in gradients.chunks_exact_mut(keys).zip(weights.chunks_exact(keys)).enumerate() {
             let (past, future) = gradients.split_at_mut(first + query + 1);

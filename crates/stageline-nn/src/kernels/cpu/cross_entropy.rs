@@ -44,8 +44,8 @@ pub fn gradient_of_logits(
     FloatTensor::<Flex>::from_data(TensorData::new(output, shape))
 }
 
-/// Returns the targets of the cross-entropy as class indices, `None` for masked targets; panics if another target is not
-/// one of the `classes` classes.
+/// Returns the targets of the cross-entropy as class indices, with `None` for masked targets. Panics if any other
+/// target is not one of the `classes` classes.
 fn classes_of(targets: &IntTensor<Flex>, classes: usize) -> Vec<Option<usize>> {
     let targets = Tensor::<1, Int>::from_primitive::<Flex>(targets.clone()).into_data();
     let class = |target: i64| {

@@ -9,23 +9,25 @@ use gemm::{Parallelism, gemm};
 /// has the same bound.
 const FOR_ONE_CORE: usize = 192 * 192 * 192;
 
-/// Rows that begin a multiple of this many numbers (1 KiB) apart lie in few sets of a core's cache. They evict each other
-/// while `gemm` reads them column by column, which it does with the right matrix of a product if that is transposed.
+/// A distance between the beginnings of rows, in f32 numbers (1 KiB in all), whose multiples make a matrix product
+/// slow: such rows fall into few sets of a core's cache and evict each other. `gemm` reads one number of each row in
+/// turn if the rows are those of a transposed right matrix.
 const SAME_SETS: usize = 256;
 
-/// The number of rows of the left matrix from which on a copy of the right one, whose rows lie in other sets, costs less
-/// than it saves.
+/// The smallest number of rows of a product's left matrix for which copying the right matrix, so that its rows fall
+/// into different cache sets, costs less time than it saves.
 const FEWEST_ROWS: usize = 16;
 
-/// The largest number of numbers that are copied at once, unless fewer than [`LEAST_COLUMNS`] columns would be copied.
+/// The largest number of f32 numbers of a product's right matrix that are copied at once. It is exceeded only where it
+/// is less than [`LEAST_COLUMNS`] columns.
 const COPIED: usize = 1 << 20;
 
-/// The number of columns of the right matrix that are copied at once at least, because `gemm` reads the left matrix
-/// again for each part.
+/// The smallest number of columns of a product's right matrix that are copied at once, unless the matrix has fewer.
+/// Smaller copies would cost time, because `gemm` reads the left matrix again for each copy.
 const LEAST_COLUMNS: usize = 256;
 
-/// The number of numbers between the end of a copied row and the next one: a cache line, so that consecutive rows begin in
-/// different sets.
+/// The number of unused numbers after each row of a copied matrix: one cache line (64 bytes), so that consecutive rows
+/// begin in different sets of a core's cache.
 const APART: usize = 16;
 
 /// A view of a slice's numbers as a matrix, which may be transposed or a part of a larger matrix.
@@ -88,15 +90,15 @@ impl<'a> Matrix<'a> {
         unsafe { output.set_len(output.len() + rows * columns) };
     }
 
-    /// Returns a view of some rows of a matrix: those whose indices are in `range`.
+    /// Returns a view of the rows with the indices `range` (from 0) of a matrix.
     pub(super) fn rows(self, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
         let values = if range.is_empty() { &[] } else { &self.values[range.start * self.row_stride..] };
         Self { values, rows: range.len(), ..self }
     }
 
-    /// Copies the rows of a matrix that is not transposed to `copy`, [`APART`] numbers apart, and returns the copy as a
-    /// matrix.
+    /// Copies the rows of a matrix into the list `copy`, with [`APART`] unused numbers after each row, and returns a
+    /// view of the copy. The matrix must not be a transposed view.
     fn copied_apart(self, copy: &mut Vec<f32>) -> Matrix<'_> {
         let stride = self.columns + APART;
         copy.clear();
@@ -153,13 +155,13 @@ impl<'a> MatrixMut<'a> {
         Self { first: values.as_mut_ptr(), rows, columns, stride: columns, of: PhantomData }
     }
 
-    /// Returns a writable view of some rows of a matrix: those whose indices are in `range`.
+    /// Returns a writable view of the rows with the indices `range` (from 0) of a matrix.
     pub(super) fn rows(&mut self, range: Range<usize>) -> MatrixMut<'_> {
         assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
         MatrixMut { first: self.first.wrapping_add(range.start * self.stride), rows: range.len(), ..*self }
     }
 
-    /// Returns a writable view of some columns of a matrix: those whose indices are in `range`.
+    /// Returns a writable view of the columns with the indices `range` (from 0) of a matrix.
     fn columns(&mut self, range: Range<usize>) -> MatrixMut<'_> {
         assert!(range.start <= range.end && range.end <= self.columns, "columns {range:?} of {}", self.columns);
         MatrixMut { first: self.first.wrapping_add(range.start), columns: range.len(), ..*self }
@@ -177,9 +179,10 @@ impl<'a> MatrixMut<'a> {
 }
 
 /// Writes the matrix product of `left` and `right` to `output`, or adds the product to `output` if `add` is set. Panics
-/// if the shapes of the three matrices do not fit or contain a zero.
+/// if the shapes of the three matrices do not fit each other or contain a zero.
 ///
-/// If the columns of `right` lie in the same sets of the cache, the product is computed with copies of them.
+/// If the columns of `right` fall into the same sets of a core's cache (see [`SAME_SETS`]), they are first copied to
+/// other distances.
 fn multiply(mut output: MatrixMut, left: Matrix, right: Matrix, add: bool, parallelism: Parallelism) {
     let shapes = [[left.rows, left.columns], [right.rows, right.columns], [output.rows, output.columns]];
     let fits = left.columns == right.rows && left.rows == output.rows && right.columns == output.columns;
@@ -199,16 +202,18 @@ fn multiply(mut output: MatrixMut, left: Matrix, right: Matrix, add: bool, paral
     }
 }
 
-/// Multiplies as [`multiply`] does, without copies.
+/// Writes or adds the matrix product of `left` and `right` to `output` as [`multiply`] does, but without copying
+/// `right`.
 ///
 /// # Safety
-/// The shapes must be those of a product.
+/// The shapes of the three matrices must be those of a product.
 unsafe fn multiply_in_place(output: MatrixMut, left: Matrix, right: Matrix, add: bool, parallelism: Parallelism) {
     let strides = |matrix: Matrix| (matrix.column_stride as isize, matrix.row_stride as isize);
     let ((left_columns, left_rows), (right_columns, right_rows)) = (strides(left), strides(right));
     // SAFETY: `Matrix` was checked to lie in its slice, so every number of `left` and `right` is valid. The numbers of
     // `output` are in a slice, or in a vector's spare capacity, that is borrowed exclusively for it. By this function's
-    // contract the shapes fit each other. Spare capacity may be uninitialised, because without `add` the product does not read `output`.
+    // contract the shapes fit each other. Spare capacity may be uninitialised, because without `add` the product does
+    // not read `output`.
     unsafe {
         gemm(
             output.rows,
@@ -293,8 +298,8 @@ mod tests {
         }
     }
 
-    /// Tests products with a right matrix that is copied, as a whole and in parts, against the same product with rows that
-    /// are not copied, because they begin at other distances.
+    /// Tests that copying the right matrix of a product, at once or in parts, does not change the product's bits. The
+    /// product to compare with has the same right matrix in a layout that needs no copy.
     #[test]
     fn a_product_with_copies_is_the_same_bits_as_one_without() {
         let numbers = |salt: usize, count: usize| {

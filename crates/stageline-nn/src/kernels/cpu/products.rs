@@ -11,7 +11,8 @@ use super::wide::wide;
 use crate::kernels::products::Products;
 
 /// Computes the matrix products of linear layers on the CPU. Contiguous, non-empty f32 matrices are multiplied by this
-/// crate's code, because burn 0.22 first fills the output with zeros; other tensors use burn's products.
+/// crate's code, because burn 0.22 would spend time to fill the output with zeros first; other tensors are multiplied
+/// by burn.
 impl Products for Flex {
     fn product(
         input: FloatTensor<Flex>,
@@ -54,9 +55,10 @@ impl Products for Flex {
 }
 
 /// Makes this thread allocate the buffer in which the crate `gemm` packs one operand of a matrix product. The buffer is
-/// as large as a core's L2 cache; a thread allocates it at its first product and keeps it until it ends.
+/// as large as a core's L2 cache, and the thread keeps it until the thread ends. Without this call, the thread's first
+/// product would allocate it.
 pub fn allocate_packing_buffer() {
-    // The side is a multiple of every vector length, so that this product packs its operands into the buffer.
+    // The size of the matrices is a multiple of every vector length, so that `gemm` packs one of them into the buffer.
     const SIDE: usize = 64;
     let zeros = [0.0; SIDE * SIDE];
     let zeros = Matrix::new(&zeros, [SIDE, SIDE], SIDE);

@@ -6,8 +6,8 @@
 /// Compiles a function for AVX-512, for AVX2 and for the target's default instruction set. A call runs the version with
 /// the widest vectors that the processor supports. On aarch64 only the default is compiled, which has NEON.
 ///
-/// The body must loop with `for`: the closure of a `for_each` or a `fold` may be compiled as a function of its own, without
-/// these vectors.
+/// The body must loop with `for`: the closure of a `for_each` or a `fold` may be compiled as a separate function,
+/// without these vectors.
 macro_rules! wide {
     (fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block) => {
         fn $name($($argument: $type),*) $(-> $result)? {
@@ -71,7 +71,7 @@ pub(super) fn sum(row: &[f32], term: impl Fn(usize, f32) -> f32) -> f32 {
     lanes.iter().sum()
 }
 
-/// Returns the largest number of a row, without those that are NaN; negative infinity if there are no others.
+/// Returns the largest number of a row, ignoring NaNs; negative infinity if the row has no other numbers.
 #[inline(always)]
 pub(super) fn largest(row: &[f32]) -> f32 {
     let larger = |one: f32, other: f32| if other > one { other } else { one };

@@ -10,45 +10,48 @@ use burn_cubecl::cubecl::prelude::*;
 /// The number of GPU threads that together compute one row (one query or one key) of attention.
 pub const LANES: usize = 4;
 
-/// The attention score below which a GPU kernel takes a key for one that the query does not see; the scores of seen
-/// keys are far above this number.
+/// The attention score that a GPU kernel stores for a key that the query does not see. The scores of seen keys are far
+/// above it; a score at or below it gets the weight 0.
 pub const UNSEEN: f32 = -1e30;
 
-/// The sizes of attention for which its GPU kernels are compiled.
+/// The sizes of an attention, such as its numbers of heads, for which its GPU kernels are compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Sizes {
-    /// The number of rows (queries or keys) in a block and in a tile.
+    /// The number of rows (queries or keys) that one thread block computes, which is also the number of rows in a tile:
+    /// the rows that are in shared memory at a time to be combined with the block.
     pub rows: usize,
-    /// The number of elements of one row of a head.
+    /// The number of elements of a query, key or value of one attention head.
     pub width: usize,
     pub query_heads: usize,
     pub key_heads: usize,
 }
 
 impl Sizes {
-    /// Returns the number of elements of a tile in shared memory. Each of its rows ends with an unused element, so that
-    /// the same element of all rows is not in one bank.
+    /// Returns the number of elements that a tile (rows of one attention head) takes in shared memory. Each row ends
+    /// with an unused element, so that the elements of one column lie in different memory banks.
     pub fn tile(self) -> usize {
         self.rows * (self.width + 1)
     }
 
-    /// Returns the number of elements in shared memory of a matrix with one number for each query of a block and each
-    /// key of a tile, or the other way round. Each row ends with an unused element.
+    /// Returns the number of elements that a matrix with one number for each pair of a query and a key takes in shared
+    /// memory. Its rows are the positions of a block, its columns those of a tile, and each row ends with an unused
+    /// element.
     pub fn pairs(self) -> usize {
         self.rows * (self.rows + 1)
     }
 
-    /// Returns the number of columns that one GPU thread computes in a row of such a matrix.
+    /// Returns the number of columns that one GPU thread computes in each row of a matrix of attention scores, whose
+    /// rows are the positions of a block and whose columns are those of a tile.
     pub fn own_columns(self) -> usize {
         self.rows / LANES
     }
 
-    /// Returns the largest number of elements that one GPU thread computes in a row of a head.
+    /// Returns the largest number of elements that one GPU thread computes in a query, key or value of a head.
     pub fn own_elements(self) -> usize {
         self.width.div_ceil(LANES)
     }
 
-    /// Returns the number of query heads that share one key-value head.
+    /// Returns the number of query heads of an attention that share one key-value head.
     pub fn group(self) -> usize {
         self.query_heads / self.key_heads
     }
@@ -59,13 +62,13 @@ impl Sizes {
     }
 }
 
-/// Returns the first column of the keys of a key-value head in attention's input.
+/// Returns the index of the column in attention's input at which the keys of a key-value head begin.
 #[cube]
 pub fn column_of_keys(key_head: usize, #[comptime] sizes: Sizes) -> usize {
     (sizes.query_heads + key_head) * sizes.width
 }
 
-/// Returns the first column of the values of a key-value head in attention's input.
+/// Returns the index of the column in attention's input at which the values of a key-value head begin.
 #[cube]
 pub fn column_of_values(key_head: usize, #[comptime] sizes: Sizes) -> usize {
     (sizes.query_heads + sizes.key_heads + key_head) * sizes.width
@@ -194,8 +197,8 @@ pub fn write<E: Float>(
     }
 }
 
-/// Loads rows of one head into a tile in shared memory as [`load`] does, once all units of the cube have finished their
-/// work with the tile, and waits until all units have loaded their part.
+/// Replaces the contents of a tile in shared memory by other rows of an attention head (see [`load`]). It first waits
+/// until all GPU threads of the thread block have finished with the old contents, and then until all have loaded.
 #[cube]
 pub fn reload<E: Float>(
     from: &Tensor<E>,

@@ -32,7 +32,8 @@ pub fn forward<E: Float, I: Int>(
     let row = UNIT_POS as usize / LANES;
     let lane = UNIT_POS as usize % LANES;
     let query = first + row;
-    // A row beyond the sequence computes what its last row does, and writes nothing.
+    // A row beyond the end of the sequence takes the position of the last query, so that it reads valid memory, and
+    // writes no result.
     let known = select(query < length, query, length - 1);
     let start = u32::cast_from(starts[sample * length + known]) as usize;
 
@@ -114,7 +115,8 @@ fn score(
     most
 }
 
-/// Returns the largest of `before` and the numbers that the GPU threads of a row have written to shared memory.
+/// Returns the largest attention score of one query so far: the largest of `before` and of the scores that the GPU
+/// threads of the query's row have written to shared memory.
 #[cube]
 fn largest_of(of_lanes: &Shared<[f32]>, row: usize, before: f32) -> f32 {
     let mut largest = before;
@@ -125,8 +127,8 @@ fn largest_of(of_lanes: &Shared<[f32]>, row: usize, before: f32) -> f32 {
     largest
 }
 
-/// Replaces a lane's scores of a row by their weights, the exponentials of their distances to the row's largest score,
-/// and returns the sum of the weights.
+/// Replaces the attention scores of one query that this GPU thread computed by their weights, exp(score - `largest`),
+/// and returns the sum of these weights. `lane` is the thread's index (from 0) among the threads of the query's row.
 #[cube]
 fn weigh(scores: &mut Shared<[f32]>, row: usize, lane: usize, largest: f32, #[comptime] rows: usize) -> f32 {
     let mut sum = f32::new(0.0);
@@ -134,7 +136,7 @@ fn weigh(scores: &mut Shared<[f32]>, row: usize, lane: usize, largest: f32, #[co
     for at in 0..comptime!(rows / LANES) {
         let at = row * comptime!(rows + 1) + lane + at * LANES;
         let score = scores[at];
-        // Written so that a score that is not a number stays one.
+        // The comparison keeps a NaN score as NaN, so that it is visible in the output.
         let weight = select(score <= f32::new(UNSEEN), f32::new(0.0), (score - largest).exp());
         scores[at] = weight;
         sum += weight;

@@ -22,8 +22,9 @@ const ROWS: [usize; 3] = [32, 16, 8];
 /// head would not fit into the registers.
 const LARGEST_HEAD: usize = 256;
 
-/// Returns the number of rows (queries or keys) that one thread block of attention has for heads of `size` elements, so
-/// that the block fits into the GPU's shared memory and limit of threads; `None` if no block fits.
+/// Returns the largest number of rows (queries or keys) with which one thread block of attention fits into the GPU's
+/// shared memory and its limit of threads, for heads of `size` elements. Returns `None` if no block fits or the head is
+/// too large.
 fn rows(device: &CubeDevice, size: usize) -> Option<usize> {
     let properties = device.client();
     let hardware = &properties.properties().hardware;
@@ -82,7 +83,7 @@ impl Launch {
     }
 }
 
-/// Returns the type of a tensor's elements as the GPU kernels name it.
+/// Converts the element type of a burn tensor to CubeCL's element type, for which the GPU kernels are compiled.
 fn element_type(dtype: DType) -> ElemType {
     match dtype {
         DType::F16 => ElemType::Float(FloatKind::F16),

@@ -49,7 +49,8 @@ pub fn to_key_value<E: Float, I: Int>(
     load::<E>(input, &mut keys, sample, first, column_of_keys(key_head, sizes), sizes);
     load::<E>(input, &mut values, sample, first, column_of_values(key_head, sizes), sizes);
 
-    // Queries from the block's first key on see it, up to the last query in whose window its last key is.
+    // The queries that see a key of the block begin at the block's first key, and end with the last query whose window
+    // includes the block's last key.
     let last = first + sizes.rows - 1 + window;
     let until = select(last < length, last, length);
     let tiles = blocks_between(first, until, sizes.rows);

@@ -20,7 +20,7 @@ pub mod table;
 
 use burn::tensor::{FloatDType, Tensor};
 
-/// Returns a tensor cast to f32, or unchanged if it is in f64.
+/// Returns a tensor cast to f32, in which intermediate results are computed, or unchanged if it is in f64.
 fn wide<const D: usize>(tensor: Tensor<D>) -> Tensor<D> {
     if FloatDType::from(tensor.dtype()) == FloatDType::F64 { tensor } else { tensor.cast(FloatDType::F32) }
 }

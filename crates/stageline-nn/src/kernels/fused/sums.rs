@@ -1,4 +1,5 @@
-//! Sums over many rows or elements, made in two steps so that they use all of a GPU.
+//! Computes sums over many rows or elements in two steps, first within groups and then over them, so that they use all
+//! of a GPU.
 
 use burn::tensor::{FloatDType, Tensor};
 

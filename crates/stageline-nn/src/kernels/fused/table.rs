@@ -5,16 +5,17 @@ use burn::tensor::{Int, IntDType, Tensor};
 
 use super::as_given;
 
-/// Returns the one-hot rows of indices below `count`, `[indices, count]`: each row is 1 at its index, and 0 elsewhere.
+/// Returns one one-hot row for each index, `[indices, count]`: the row is 1 in the column of the index, and 0
+/// elsewhere. All indices must be below `count`.
 pub(crate) fn is_at(indices: Tensor<1, Int>, count: usize) -> Tensor<2> {
     let places = Tensor::<1, Int>::arange(0..count as i64, &indices.device()).unsqueeze::<2>();
-    // A comparison on a GPU reads both sides in the type of one side, so the types must agree.
+    // A comparison on a GPU reads both operands in the type of one of them, so the types must agree.
     let indices = indices.cast(IntDType::from(places.dtype())).unsqueeze_dim(1);
     places.equal(indices).float()
 }
 
-/// Returns the gradient of a table, `[rows, width]`: the gradients of the looked-up vectors, `[indices, width]`, summed
-/// by table row.
+/// Returns the gradient of a table of vectors such as an embedding's, `[rows, width]`: the gradients of the looked-up
+/// vectors, `[indices, width]`, summed by table row.
 ///
 /// The sums are one matrix product with the one-hot rows of the indices, which adds in f32 and in parallel. If the
 /// vectors were added one after the other, a GPU would have to wait for each addition.

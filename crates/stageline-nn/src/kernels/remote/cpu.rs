@@ -1,5 +1,5 @@
-//! Converts the values that the kernels of CPUs keep for their backwards to tensors to which a client has handles, and
-//! back.
+//! Converts the values that the CPU kernels of a server keep for their backward to tensors that a client on another
+//! host refers to by handles, and back.
 
 use burn::backend::tensor::{Device, FloatTensor, IntTensor};
 use burn::backend::{Flex, TensorMetadata};
@@ -28,7 +28,7 @@ impl Served for Flex {
         moments
     }
 
-    /// Returns attention, and the attention weights of all query heads of all samples in one vector.
+    /// Returns the output of attention, and one vector with the attention weights of all query heads of all samples.
     fn sent_attention(output: Float, (_, weights): <Self as Kernels>::Attended) -> Vec<Float> {
         let weights = weights.concat();
         let size = weights.len();

@@ -13,24 +13,25 @@ use crate::kernels::variants::{GeluForm, Norm, Normalisation};
 /// backward stay in the server's memory, as tensors to which the client has handles. The methods convert these values
 /// to such tensors and back.
 pub trait Served: Kernels + BackendIr {
-    /// Returns the kernels of a device of this backend.
+    /// Returns the kind of the kernels (for CPUs or for GPUs) that the server runs on a device, as it tells its
+    /// clients.
     fn kernels(device: &Device<Self>) -> ServedKernels;
 
-    /// Converts the moments of a normalisation's input rows to one tensor `[rows, 2]` in f32: each row's mean, which is 0
-    /// for RMS normalisation, and the reciprocal of its standard deviation or root mean square.
+    /// Converts the moments of a normalisation's input rows to one tensor `[rows, 2]` in f32: each row's mean, which is
+    /// 0 for RMS normalisation, and the reciprocal of its standard deviation or root mean square.
     fn sent_moments(moments: Self::Moments) -> FloatTensor<Self>;
 
     /// Converts the tensor `[rows, 2]` that [`sent_moments`](Self::sent_moments) returned to the moments of a
     /// normalisation of the kind `norm`.
     fn received_moments(moments: FloatTensor<Self>, norm: Norm) -> Self::Moments;
 
-    /// Returns the outputs of causal attention for a client, given what [`Kernels::causal_attention`] returned: first the
-    /// attention itself, and then the tensors that the backward needs, except attention's input.
+    /// Returns the outputs of causal attention for a client, given what [`Kernels::causal_attention`] returned: first
+    /// the attention itself, and then the tensors that the backward needs, except attention's input.
     fn sent_attention(output: FloatTensor<Self>, attended: Self::Attended) -> Vec<FloatTensor<Self>>;
 
-    /// Returns the gradient of causal attention's input, given the tensors to which the client kept handles for the
-    /// backward (`kept`), the positions of the first key in each query's document, if the backward needs them, and the
-    /// gradient of the output.
+    /// Returns the gradient of causal attention's input. `kept` has the tensors to which the client kept handles for
+    /// the backward, and `gradient` is the gradient of the output. `starts` has the position of the first key in each
+    /// query's document; it is `None` if the backward does not need it.
     fn received_attention(
         kept: Vec<FloatTensor<Self>>,
         starts: Option<IntTensor<Self>>,
@@ -67,7 +68,9 @@ impl<B: BackendIr> Call<'_, B> {
         self.tensors.get_int_tensor::<B>(&self.asked.inputs[index])
     }
 
-    /// Returns the number of the operation's inputs that are float tensors. Such inputs come before integer tensors.
+    /// Returns the number of float tensors among the inputs of the operation that a client requested from this server.
+    /// The backward of attention needs it, because its float inputs come before its integer input, and their number
+    /// varies.
     fn floats(&self) -> usize {
         self.asked.inputs.iter().filter(|input| input.dtype.is_float()).count()
     }
@@ -98,7 +101,8 @@ impl<B: BackendIr> Call<'_, B> {
     }
 }
 
-/// The function by which a server computes one operation: it takes the inputs from the call, and returns the outputs.
+/// The type of a function by which a server computes one operation for a client: it takes the inputs from the call, and
+/// returns the outputs.
 type Operation<B> = fn(&mut Call<B>) -> Vec<FloatTensor<B>>;
 
 /// Adds all kernels of this crate to the operations that a server of the backend `B` executes for its clients, and
@@ -116,7 +120,8 @@ pub fn operations<B: Served>(mut registry: CustomOpRegistry<B>) -> CustomOpRegis
     registry
 }
 
-/// Returns the activation functions and the rotary embedding, by the names of the requests.
+/// Returns the functions by which a server computes activation functions and rotary embeddings, each with the name by
+/// which a client requests it.
 fn elementwise<B: Served>() -> [(&'static str, Operation<B>); 5] {
     [
         (name::GELU, |call| vec![B::gelu_of(&call.float(0), call.form())]),
@@ -127,7 +132,8 @@ fn elementwise<B: Served>() -> [(&'static str, Operation<B>); 5] {
     ]
 }
 
-/// Returns the normalisations of rows and their gradients, by the names of the requests.
+/// Returns the functions by which a server computes normalisations of rows and their gradients, each with the name by
+/// which a client requests it.
 fn normalisations<B: Served>() -> [(&'static str, Operation<B>); 3] {
     [
         (name::LAYER_NORM, |call| {
@@ -149,7 +155,8 @@ fn normalisations<B: Served>() -> [(&'static str, Operation<B>); 3] {
     ]
 }
 
-/// Returns causal attention, the cross-entropy and their gradients, by the names of the requests.
+/// Returns the functions by which a server computes causal attention, the cross-entropy and their gradients, each with
+/// the name by which a client requests it.
 fn attention_and_loss<B: Served>() -> [(&'static str, Operation<B>); 4] {
     [
         (name::CAUSAL_ATTENTION, |call| {
@@ -172,8 +179,8 @@ fn attention_and_loss<B: Served>() -> [(&'static str, Operation<B>); 4] {
     ]
 }
 
-/// Returns the products of linear layers and their gradients, the gradient of an embedding's table and the sum of
-/// squares, by the names of the requests.
+/// Returns the functions by which a server computes matrix products of linear layers and their gradients, gradients of
+/// embedding tables and sums of squares, each with the name by which a client requests it.
 fn sums<B: Served>() -> [(&'static str, Operation<B>); 6] {
     [
         (name::SUM_OF_SQUARES, |call| vec![B::sum_of_squares(&call.float(0))]),

@@ -1,5 +1,5 @@
-//! Converts the values that the kernels of GPUs keep for their backwards to tensors to which a client has handles, and
-//! back.
+//! Converts the values that the GPU kernels of a server keep for their backward to tensors that a client on another
+//! host refers to by handles, and back.
 
 use burn::backend::tensor::{Device, FloatTensor, IntTensor};
 use burn::backend::{Cube, TensorMetadata};

@@ -94,13 +94,13 @@ fn ir(tensor: &Float) -> TensorIr {
     tensor.clone().into_ir()
 }
 
-/// Returns the shape and element type of `tensor`, for a request to a server whose output has the same shape and type.
+/// Returns the shape and element type of `tensor`, for a request whose output shall have the same shape and type.
 fn like(tensor: &Float) -> (Shape, DType) {
     (tensor.shape(), tensor.dtype())
 }
 
-/// Returns the shape `[rows, 2]` and the type f32, for a request to a server whose output has two numbers for each row
-/// of `tensor`, such as the row's mean and 1 / standard deviation.
+/// Returns the shape and type of an output with two numbers for each row of `tensor`, such as the row's mean and 1 /
+/// standard deviation, to request it from a server: `[rows, 2]` in f32.
 fn pairs(tensor: &Float) -> (Shape, DType) {
     let shape = tensor.shape();
     (Shape::new([rows(&shape), 2]), DType::F32)
@@ -302,7 +302,7 @@ impl Kernels for Remote {
                 let kept = ask(&device, name::CAUSAL_ATTENTION, inputs, scalars(heads), outputs);
                 (kept[0].clone(), Attended { kept: kept.to_vec(), starts: None })
             }
-            // Only devices with kernels are asked for attention.
+            // `None` does not occur here, because no attention is requested from a device whose kernels are not known.
             Some(ServedKernels::Cpu) | None => {
                 let outputs = [output, weights(&shape, heads)];
                 let [output, weights] = ask(&device, name::CAUSAL_ATTENTION, inputs, scalars(heads), outputs);

@@ -1,4 +1,4 @@
-//! The kernels of devices of other hosts ([`ServedKernels`]), as their servers have named them.
+//! The kind of the kernels on each device of another host ([`ServedKernels`]), as the host's server has named it.
 
 use std::fmt;
 
@@ -6,22 +6,22 @@ use burn::backend::Remote;
 use burn::backend::tensor::Device;
 use parking_lot::RwLock;
 
-/// The kernels by which a server computes the operations of layers on one of its devices.
+/// The kind of the kernels with which a server computes the operations of layers on one of its devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServedKernels {
-    /// The device is a CPU of its host, whose kernels take f32.
+    /// The kernels for CPUs, which take tensors in f32.
     Cpu,
-    /// The device is a GPU of its host, whose kernels take f32, bf16 and f16.
+    /// The kernels for GPUs, which take tensors in f32, bf16 and f16.
     Gpu {
-        /// The largest number of elements of a head that the FlashAttention kernels, which store no attention scores,
+        /// The largest size of a head, in elements, that the FlashAttention kernels, which store no attention scores,
         /// support on the GPU.
         largest_head: usize,
     },
 }
 
 impl ServedKernels {
-    /// Returns the number by which a server names these kernels to a client. It is 1 for the kernels of a CPU. For
-    /// those of a GPU it is `2 + largest_head`.
+    /// Returns the number that stands for these kernels when a server tells a client about a device: 1 for the kernels
+    /// of a CPU, and `2 + largest_head` for those of a GPU.
     pub fn number(self) -> f32 {
         match self {
             Self::Cpu => 1.0,
@@ -29,7 +29,8 @@ impl ServedKernels {
         }
     }
 
-    /// Returns the kernels that a server named by a number; `None` if no kernels have this number.
+    /// Returns the kernels for which `number` stands in a server's message to a client (see [`number`](Self::number));
+    /// `None` if it stands for no kernels.
     pub fn from_number(number: f32) -> Option<Self> {
         if number == 1.0 {
             Some(Self::Cpu)
@@ -56,11 +57,11 @@ impl fmt::Display for ServedKernels {
     }
 }
 
-/// The connected devices of other hosts, each with the kernels of its server.
+/// The connected devices of other hosts, each with the kind of the kernels that the host's server runs on it.
 static KERNELS: RwLock<Vec<(Device<Remote>, ServedKernels)>> = RwLock::new(Vec::new());
 
-/// Records by which kernels the server of a device on another host computes the operations of layers. Layers use burn's
-/// own operations on a device of another host whose kernels were not recorded.
+/// Records which kind of kernels the server of another host runs on a device. Layers use burn's own operations on a
+/// device of another host for which no kernels were recorded.
 pub fn set_kernels(device: &Device<Remote>, kernels: ServedKernels) {
     let mut devices = KERNELS.write();
     devices.retain(|(other, _)| other != device);
