@@ -41,7 +41,8 @@ impl StageCost {
         Self { send_activation: latency, send_gradient: latency, ..self }
     }
 
-    /// Returns the latency of a stage's transfers, or `None` if activations and gradients have different latencies.
+    /// Returns the latency of a stage's transfers, which is the same for activations and gradients; `None` if the two
+    /// have different latencies.
     pub(crate) fn latency(&self) -> Option<f64> {
         (self.send_activation == self.send_gradient).then_some(self.send_activation)
     }
@@ -92,7 +93,8 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// Makes the costs of a plan from one entry per stage, which applies to all micro-batches.
+    /// Makes the costs of a plan (times of forwards, backwards and transfers) from one entry per stage, which applies
+    /// to all micro-batches.
     pub fn by_stage(stages: Vec<StageCost>) -> Self {
         Self::by_micro_batch(stages.into_iter().map(|cost| vec![cost]).collect())
     }
@@ -158,7 +160,7 @@ impl Costs {
         Self { transfers, ..self }
     }
 
-    /// Returns the number of stages of the plan for which there are costs (times of forwards, backwards and transfers).
+    /// Returns the number of stages for which these costs have times of forwards, backwards and transfers.
     pub fn stages(&self) -> usize {
         self.stages.len()
     }

@@ -10,7 +10,8 @@
 //! Each module uses only the modules above it:
 //!
 //! - `plan`: actions, plans, placements of stages on workers, transfers, and their text forms (PyTorch's CSV).
-//! - `measured`: what the runtime records of a step that ran: events, memory, and the account of each worker's time.
+//! - `measured`: the records of a step that ran, as the runtime measures them: events, memory in use, and the breakdown
+//!   of each worker's time into work and causes of idle time.
 //! - `costs`: the time of every compute, transfer and optimizer step.
 //! - `check`: the proof that a plan is complete and free of deadlock with channels of a given capacity (in
 //!   micro-batches); the global order of transfers.

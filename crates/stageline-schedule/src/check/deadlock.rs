@@ -10,15 +10,15 @@ const SHOWN: usize = 8;
 /// A worker that cannot advance in a deadlock, with the instruction at which it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocked {
-    /// The number of the worker that is blocked in a deadlock of a plan.
+    /// The index, from 0, of the worker that is blocked in a deadlock of a plan.
     pub worker: usize,
     /// The number of actions (forwards and backwards) that the blocked worker has finished, of those in its list in the
     /// plan.
     pub action: usize,
     /// The send or receive at which a worker is blocked in a deadlock of a plan.
     pub at: Instruction,
-    /// The number of the micro-batch at the head of the channel from which the blocked worker wants to receive another
-    /// micro-batch; `None` if the channel is empty or the worker waits to send.
+    /// The index of the micro-batch whose message is the first in the channel, although the blocked worker must receive
+    /// another micro-batch first. `None` if the channel is empty or the worker waits to send.
     pub found: Option<usize>,
 }
 

@@ -15,15 +15,15 @@ pub enum CheckError {
     Empty,
     /// A worker of the rejected plan has no actions (forwards and backwards).
     IdleWorker {
-        /// The number of the worker to which the plan assigns no actions (forwards and backwards).
+        /// The index, from 0, of the worker to which the plan assigns no actions (forwards and backwards).
         worker: usize,
     },
     /// The plan assigns actions of one stage to two workers, although a stage must run on one worker only.
     TwoWorkers {
-        /// The number of the stage whose actions the plan assigns to two workers.
+        /// The index, from 0, of the stage whose actions the plan assigns to two workers.
         stage: usize,
-        /// The two workers to which the plan assigns actions of one stage; a plan may assign a stage to one worker
-        /// only.
+        /// The indices of the two workers to which the plan assigns actions of one stage, although a stage must run on
+        /// one worker only.
         workers: (usize, usize),
         /// The parts of the plan, for the error message, around the first action that each of two workers has for the
         /// same stage.

@@ -11,7 +11,8 @@ pub(crate) enum Ready {
     /// A stack of workers, for the replay of a plan (its run on simulated workers) whose result does not depend on the
     /// order in which workers are visited.
     Stack(Vec<usize>),
-    /// A queue of workers by simulated time, which returns the earliest worker first.
+    /// A queue of workers ordered by their simulated times, for the replay of a plan (its run on simulated workers) in
+    /// which transfers wait for each other. The worker with the earliest time comes first.
     ByTime(BinaryHeap<Reverse<(Time, usize)>>),
 }
 
@@ -48,7 +49,7 @@ impl Ready {
     }
 }
 
-/// A point in simulated time, which is a float with a total order.
+/// A point in simulated time: a floating-point number with a total order, so that a queue can sort by it.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) struct Time(pub(crate) f64);
 

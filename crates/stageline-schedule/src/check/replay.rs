@@ -71,7 +71,7 @@ pub(crate) fn replay(
     run.finish()
 }
 
-/// The simulated channel for one direction of the boundary between two stages.
+/// A simulated channel that carries messages from a stage to one of its neighbouring stages.
 #[derive(Default)]
 struct Channel {
     /// The micro-batches that are in a simulated channel between two stages, each with the simulated time from which it
@@ -190,8 +190,8 @@ impl Run<'_> {
         Attempt::Done(done)
     }
 
-    /// Returns the simulated time from which a worker can receive a message that another worker sends at the simulated
-    /// time `sent`.
+    /// Returns the simulated time from which the receiving worker can receive the message that `worker` sends at the
+    /// simulated time `sent`.
     fn arrival(&mut self, worker: usize, transfer: Transfer, sent: f64) -> f64 {
         let receiver = self.placement.worker(transfer.to());
         if receiver == worker {
@@ -216,7 +216,7 @@ impl Run<'_> {
     /// is free; `None` if the channel is full.
     fn room(&mut self, transfer: Transfer) -> Option<f64> {
         if self.capacity == 0 {
-            // In a rendezvous the receiver must wait at the matching receive.
+            // With capacity 0 (rendezvous), the receiver must already wait at the matching receive.
             let receiver = self.channel(transfer).receiver?;
             let waits = self.instruction(receiver) == Some(Instruction::Receive(transfer));
             return waits.then(|| self.workers[receiver].now);
@@ -284,8 +284,8 @@ impl Run<'_> {
     }
 }
 
-/// Returns the index of a transfer's channel. Each stage sends on two channels: its activations on one, its gradients
-/// on the other.
+/// Returns the index of the simulated channel through which a transfer goes. Each stage sends on two channels: its
+/// activations on one, its gradients on the other.
 fn channel_index(transfer: Transfer) -> usize {
     2 * transfer.from + usize::from(transfer.carried == Carried::Gradient)
 }

@@ -1,10 +1,11 @@
-//! The account of a worker's time in a step ([`Account`]), and the memory that it had in use ([`WorkerMemory`]).
+//! The breakdown of a worker's time in a step into work and causes of idle time ([`Account`]), and the memory that the
+//! worker had in use ([`WorkerMemory`]).
 
 #[cfg(feature = "serde")]
 use serde::{Deserialize, Serialize};
 
-/// The account of one worker's time in a step, in seconds, divided into work and the causes of idle time. All parts add
-/// up to the duration of the step.
+/// The breakdown of one worker's time in a step, in seconds, into work and the causes of idle time. All fields add up
+/// to the duration of the step.
 ///
 /// The causes are found by simulations with the measured time of every action and transfer: the time of a cause is the
 /// time that the worker would gain without that cause. Idle time that the simulations do not explain is `other`.
@@ -49,8 +50,8 @@ impl Account {
         ]
     }
 
-    /// Returns the idle time of all workers by cause, each cause with its share of the total stage time (workers x step
-    /// time) of a step that took `step` seconds.
+    /// Returns the name of each cause of idle time with a share, from 0 to 1: the idle time of all workers for this
+    /// cause, divided by the total stage time (number of workers x step time). The step took `step` seconds.
     pub fn shares(workers: &[Self], step: f64) -> [(&'static str, f64); 7] {
         let mut shares = Self::default().causes();
         for worker in workers {

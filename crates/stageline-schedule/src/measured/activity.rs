@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use crate::plan::Instruction;
 
-/// The present activity of a worker for a stage: a kind of work, such as a forward or the optimizer step, or a kind of
-/// wait.
+/// The work or wait with which a worker is occupied for one of its stages: for example a forward, the optimizer step,
+/// or the wait for the next command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
     /// An activity of a worker: a stage prepares for a training step or another pass over the plan.

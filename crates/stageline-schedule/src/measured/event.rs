@@ -12,7 +12,7 @@ use super::activity::{Activity, WaitCause};
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(Deserialize, Serialize))]
 pub struct Event {
-    /// The number of the stage for which the worker did the recorded activity, such as a forward.
+    /// The index, from 0, of the stage for which the worker did the recorded activity, such as a forward.
     pub stage: usize,
     /// The activity of the worker that the event records, such as an instruction or the optimizer step.
     pub activity: Activity,

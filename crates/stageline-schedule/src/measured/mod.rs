@@ -1,4 +1,5 @@
-//! The measurements of a step that really ran: the events of each worker, its memory, and the account of its time.
+//! The measurements of a step that really ran: the events of each worker, its memory in use, and the breakdown of its
+//! time.
 //!
 //! Input: the times, waits, bytes and memory that the runtime of `stageline` measures while it trains. Output: the same
 //! figures as types that logs and reports contain. This folder must not read a clock, simulate or predict. With the

@@ -4,7 +4,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// The kind of computation that a stage runs on a micro-batch.
+/// The kind of computation that a stage (a part of the model) runs on a micro-batch: a forward, a whole backward, or
+/// one of the two halves of a backward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Compute {
     /// `F`: the forward pass of a stage on a micro-batch.
@@ -38,21 +39,22 @@ impl Compute {
 /// The text form is that of PyTorch's `torch.distributed.pipelining`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Action {
-    /// The stage that runs the action, counted from 0 over the whole model.
+    /// The index of the stage that runs the action (such as a forward), counted from 0 over the whole model.
     pub stage: usize,
     /// The kind of computation that the stage runs on the micro-batch.
     pub compute: Compute,
-    /// The micro-batch that the stage computes on, counted from 0 within the step.
+    /// The index of the micro-batch on which the stage computes, counted from 0 within the step.
     pub micro_batch: usize,
 }
 
 impl Action {
-    /// Returns the action that runs the forward of `micro_batch` on `stage`.
+    /// Returns the entry of a plan (action) for the forward pass of the stage `stage` on the micro-batch `micro_batch`.
     pub const fn forward(stage: usize, micro_batch: usize) -> Self {
         Self { stage, compute: Compute::Forward, micro_batch }
     }
 
-    /// Returns the action that runs the whole backward of `micro_batch` on `stage`.
+    /// Returns the entry of a plan (action) for the whole backward pass of the stage `stage` on the micro-batch
+    /// `micro_batch`.
     pub const fn backward(stage: usize, micro_batch: usize) -> Self {
         Self { stage, compute: Compute::Backward, micro_batch }
     }
@@ -64,7 +66,8 @@ impl fmt::Display for Action {
     }
 }
 
-/// The error for a text in a plan that is neither an action nor a transfer.
+/// The error for a text in a plan that can be parsed neither as an action, such as `2F0` (a forward), nor as a
+/// transfer, such as `2SEND_F0`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseActionError {
     text: String,
@@ -99,8 +102,8 @@ impl fmt::Display for ParseActionError {
     }
 }
 
-/// Returns a text from a plan's file as an error message shows it: its first characters, with everything but visible
-/// ASCII escaped, because the file may come from anywhere.
+/// Returns a text from a plan's file in the form in which error messages show it: its first 40 characters, in which all
+/// characters but visible ASCII and spaces are escaped, because the file may come from anywhere.
 fn shown(text: &str) -> String {
     const MOST: usize = 40;
     let mut letters = text.chars();
@@ -126,8 +129,8 @@ impl FromStr for Action {
     }
 }
 
-/// Parses a stage or micro-batch number from plain digits; `usize::MAX` is rejected, so that the number plus one never
-/// overflows.
+/// Parses the index of a stage or micro-batch from a text of plain digits; returns `None` for any other text.
+/// `usize::MAX` is rejected too, so that the index plus one never overflows.
 pub(crate) fn number(digits: &str) -> Option<usize> {
     let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
     if plain { digits.parse().ok().filter(|number| *number < usize::MAX) } else { None }

@@ -9,7 +9,8 @@ use super::lowered::{Row, validate_transfers};
 use super::rows::Plan;
 
 /// The kinds of cells that the parser skips in PyTorch's lowered plans (plans with their sends and receives), such as
-/// waits and sharding. Each entry has the name in the cell, and whether the number of a micro-batch follows the name.
+/// waits for sends and the sharding of parameters. Each entry has the name in the cell, and whether the number of a
+/// micro-batch follows the name.
 const SKIPPED: [(&str, bool); 6] = [
     ("WAIT_SEND_F", true),
     ("WAIT_SEND_B", true),
@@ -48,7 +49,7 @@ impl Plan {
     ///
     /// # Errors
     /// Returns the row and column, counted from 1, of the first cell that is neither readable nor skipped, or of the
-    /// first transfer that is missing, superfluous or on the wrong side of its action.
+    /// first transfer that is missing, superfluous or misplaced (a receive after its action, or a send before it).
     pub fn from_csv(csv: &str) -> Result<Self, ParsePlanError> {
         let row = |(row, line): (usize, &str)| {
             let mut cells = Row::new();

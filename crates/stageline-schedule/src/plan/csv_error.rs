@@ -22,7 +22,8 @@ pub struct ParsePlanError {
 pub enum CellError {
     /// The text of a cell in a plan's CSV is neither an action (a forward or backward) nor a transfer.
     Unreadable(ParseActionError),
-    /// The plan's CSV text contains sends and receives, but lacks one that the action in this cell needs.
+    /// The plan's CSV text has sends and receives, but not all: the action in this cell (a forward or backward) needs
+    /// one that is missing.
     Missing {
         /// The send or receive that is missing in the CSV text of the plan.
         transfer: Instruction,
@@ -32,8 +33,8 @@ pub enum CellError {
     /// The CSV text of the plan has a receive after the action that needs its tensor, or a send before the action that
     /// makes its tensor.
     Misplaced {
-        /// The send or receive in the plan's CSV text that is on the wrong side of its action: a receive after it or a
-        /// send before it.
+        /// The misplaced send or receive in the plan's CSV text. A receive is misplaced if it comes after the action
+        /// that uses its tensor, a send if it comes before the action that makes its tensor.
         transfer: Instruction,
         /// The action (a forward or backward) in the plan's CSV text to which the misplaced send or receive belongs.
         compute: Action,

@@ -1,4 +1,5 @@
-//! Counts the live micro-batches of a worker: those that are forwarded and whose weight gradient is not yet done.
+//! Counts the live micro-batches of a worker. A micro-batch is live from its forward until its weight gradient is done,
+//! because its activations are kept that long.
 
 use super::action::{Action, Compute};
 use super::rows::Plan;

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use super::action::{Action, Compute, ParseActionError, number};
 use super::rows::Plan;
 
-/// The kind of tensor that crosses a boundary between two stages.
+/// The kind of tensor that is sent from a stage to a neighbouring stage: an activation or a gradient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Carried {
     /// The activation of a micro-batch: a stage's output, which goes to the next stage.
@@ -19,16 +19,16 @@ pub enum Carried {
 /// The transfer of one micro-batch's activation or gradient between neighbouring stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Transfer {
-    /// The number of the stage that sends an activation or gradient to a neighbouring stage.
+    /// The index, from 0, of the stage that sends an activation or gradient to a neighbouring stage.
     pub from: usize,
     /// The kind of tensor that is sent: an activation goes to the next stage, a gradient to the previous one.
     pub carried: Carried,
-    /// The micro-batch to which the sent activation or gradient belongs.
+    /// The index, from 0 within the step, of the micro-batch to which the sent activation or gradient belongs.
     pub micro_batch: usize,
 }
 
 impl Transfer {
-    /// Returns the number of the stage that receives the activation or gradient of a transfer.
+    /// Returns the index of the stage that receives the activation or gradient of a transfer.
     ///
     /// # Panics
     /// Panics for a gradient that stage 0 sends, because it has no receiver.
@@ -54,7 +54,8 @@ pub enum Instruction {
 }
 
 impl Instruction {
-    /// Returns the stage that a worker's instruction concerns: the stage that runs the action, sends or receives.
+    /// Returns the index of the stage for which a worker executes an instruction: the stage that computes, sends or
+    /// receives.
     pub const fn stage(self) -> usize {
         match self {
             Self::Compute(action) => action.stage,
@@ -72,7 +73,8 @@ impl Instruction {
         }
     }
 
-    /// Returns the micro-batch that a worker's instruction computes on, sends or receives.
+    /// Returns the index of the micro-batch on which a worker's instruction computes, or whose tensor it sends or
+    /// receives.
     pub const fn micro_batch(self) -> usize {
         match self {
             Self::Compute(action) => action.micro_batch,
@@ -129,8 +131,9 @@ impl FromStr for Instruction {
     }
 }
 
-/// Returns a worker's instructions in order: each receive right before the action that needs its tensor, each send
-/// right after the action that makes its tensor. Transfers between stages of the same worker are included.
+/// Returns the instructions of a worker in order: its actions (forwards and backwards) with the sends and receives that
+/// they need. Each receive is right before the action that needs its tensor, and each send right after the action that
+/// makes its tensor. Transfers between stages of the same worker are included.
 ///
 /// # Panics
 /// Panics if the plan has no such worker.

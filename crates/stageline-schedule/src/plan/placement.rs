@@ -11,8 +11,8 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Makes a placement of stages on workers from a list with the worker of each stage. The placement takes memory
-    /// linear in the largest worker number.
+    /// Makes a placement of stages on workers from a list that has, for each stage in order, the index of its worker.
+    /// The placement takes memory linear in the largest index.
     pub fn new(worker_of: Vec<usize>) -> Self {
         let workers = worker_of.iter().max().map_or(0, |last| last + 1);
         Self::with_workers(worker_of, workers)
@@ -37,7 +37,7 @@ impl Placement {
         Self::new((0..workers).chain((0..workers).rev()).collect())
     }
 
-    /// Returns the worker on which a stage is placed.
+    /// Returns the index of the worker on which a stage of the model is placed.
     ///
     /// # Panics
     /// Panics if the placement has no such stage.
@@ -50,12 +50,13 @@ impl Placement {
         self.stages_of.len()
     }
 
-    /// Returns the number of stages that a placement puts on workers.
+    /// Returns the number of stages, over all workers, in a placement of a model's stages on workers.
     pub fn stages(&self) -> usize {
         self.worker_of.len()
     }
 
-    /// Returns the stages that a placement puts on each worker, in ascending order.
+    /// Returns one list for each worker: the indices of the stages that the placement puts on this worker, in ascending
+    /// order.
     pub fn stages_of(&self) -> &[Vec<usize>] {
         &self.stages_of
     }

@@ -27,7 +27,8 @@ impl Plan {
         Self { rows, stages, micro_batches }
     }
 
-    /// Returns the list of actions of each worker in the plan.
+    /// Returns one list for each worker of the plan: the actions (forwards and backwards) that the worker runs in a
+    /// step.
     pub fn rows(&self) -> &[Vec<Action>] {
         &self.rows
     }
@@ -62,16 +63,17 @@ impl Plan {
         Self::new(self.rows.iter().map(|row| row.iter().filter(wanted).copied().collect()).collect())
     }
 
-    /// Returns a plan in which each worker runs its actions of another plan twice, for two steps. If that plan has M
-    /// micro-batches, those of the second step have the numbers M to 2M-1.
+    /// Returns a plan for two training steps, in which each worker runs its list of actions twice. The micro-batches of
+    /// the second step have the numbers M to 2M-1, if this plan has M micro-batches.
     pub(crate) fn twice(&self) -> Self {
         let again = |action: &Action| Action { micro_batch: self.micro_batches + action.micro_batch, ..*action };
         let twice = |row: &Vec<Action>| row.iter().copied().chain(row.iter().map(again)).collect();
         Self::new(self.rows.iter().map(twice).collect())
     }
 
-    /// Returns a plan that repeats a plan's actions on its first micro-batch for `micro_batches` micro-batches. Each
-    /// micro-batch passes all stages forward and backward before the next one begins.
+    /// Returns a plan for `micro_batches` micro-batches, each of which passes all stages forward and backward before
+    /// the next one begins. The workers and their stages are those of this plan, and the actions on each micro-batch
+    /// are those that this plan has for its first micro-batch.
     pub(crate) fn one_by_one(&self, micro_batches: usize) -> Self {
         let repeated = |row: &Vec<Action>| {
             let mut first: Vec<_> = row.iter().filter(|action| action.micro_batch == 0).copied().collect();

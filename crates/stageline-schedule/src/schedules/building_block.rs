@@ -69,7 +69,7 @@ fn squeezed(plan: &Plan) -> Plan {
         let count = |(stage, compute): (usize, Compute)| done[stage][compute as usize];
         let ready = |action: &Action| {
             let [before, after] = neighbours(*action, plan.stages());
-            // A message finds at most one other in its channel, so capacity 2 is enough.
+            // A message is sent only if its channel has at most one other message, so capacity 2 is enough.
             before.is_none_or(|before| count(before) > action.micro_batch)
                 && after.is_none_or(|after| count(after) + 2 > action.micro_batch)
         };
@@ -119,9 +119,9 @@ fn next(
     filler
 }
 
-/// Returns the two actions on the same micro-batch with which an action exchanges data, each as a stage and a kind of
-/// computation: the action that must come right before it, and the action that receives the activation or gradient that
-/// it sends. An entry is `None` if there is no such action.
+/// Returns the two actions with which an action exchanges data on the same micro-batch, each as the index of a stage
+/// and a kind of computation. The first is the action whose result this one needs. The second is the action that
+/// receives the activation or gradient that this one sends. An entry is `None` if there is no such action.
 fn neighbours(action: Action, stages: usize) -> [Option<(usize, Compute)>; 2] {
     let Action { stage, compute, .. } = action;
     let (below, above) = (stage.checked_sub(1), Some(stage + 1).filter(|above| *above < stages));

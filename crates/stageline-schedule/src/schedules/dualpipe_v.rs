@@ -7,7 +7,7 @@ use super::v_shape::in_a_v;
 use crate::plan::Plan;
 
 /// The DualPipeV schedule, which is half of DeepSeek's DualPipe: two chunks (stages) per worker in a V, where worker w
-/// has stages w and 2P-1-w (DeepSeek-AI, 2024, [arXiv:2412.19437](https://arxiv.org/abs/2412.19437)).
+/// of P has stages w and 2P-1-w (DeepSeek-AI, 2024, [arXiv:2412.19437](https://arxiv.org/abs/2412.19437)).
 ///
 /// In the main part each worker pairs a forward with a backward of the other chunk, so that the transfers of one can
 /// overlap with the computation of the other. Some backwards are split during fill and drain. The order is PyTorch's,

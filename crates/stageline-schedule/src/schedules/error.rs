@@ -26,7 +26,8 @@ pub enum ScheduleError {
     MicroBatches {
         /// The number of micro-batches that was requested from a schedule, and for which the schedule has no plan.
         given: usize,
-        /// The number that must divide the number of micro-batches, according to the schedule.
+        /// The number that the schedule requires as a divisor of the number of micro-batches, such as the number of
+        /// workers.
         multiple_of: usize,
     },
     /// The schedule is one fixed plan, such as a plan from a file, for other numbers of stages and micro-batches than
@@ -34,7 +35,8 @@ pub enum ScheduleError {
     Shape {
         /// The number of stages and the number of micro-batches for which the fixed plan was written.
         written: (usize, usize),
-        /// The numbers of stages and of micro-batches that were requested from a schedule that is one fixed plan.
+        /// The number of stages and the number of micro-batches that were requested. The schedule is one fixed plan for
+        /// other numbers.
         asked: (usize, usize),
     },
 }
@@ -67,8 +69,9 @@ impl fmt::Display for ScheduleError {
 
 impl std::error::Error for ScheduleError {}
 
-/// Returns, as text for an error message about a schedule's numbers, the multiples of `unit` nearest to `value`: the
-/// one below, unless it is 0, and the one above.
+/// Returns the multiples of `unit` nearest to `value`, as text for an error message such as `8 or 12`: the multiple
+/// below, unless it is 0, and the one above. `value` is a number of stages or micro-batches for which a schedule has no
+/// plan.
 fn nearest_multiples(value: usize, unit: usize) -> String {
     let below = value / unit * unit;
     if below == 0 { unit.to_string() } else { format!("{below} or {}", below + unit) }

@@ -1,10 +1,11 @@
-//! Parts that several generators share: plans with one stage or several stages (chunks) per worker, and the alternating
-//! actions of 1F1B.
+//! Functions that several generators of plans share: plans with one stage or several stages (chunks) per worker, and
+//! the alternating forwards and backwards of 1F1B.
 
 use super::error::ScheduleError;
 use crate::plan::{Action, Compute, Plan};
 
-/// Makes a plan with one stage per worker; `row` gives the list of actions of each stage.
+/// Makes a plan with one stage per worker. `row` is a function that returns the list of actions (forwards and
+/// backwards) of the stage with a given index.
 pub(crate) fn one_worker_a_stage(
     stages: usize,
     micro_batches: usize,
@@ -17,8 +18,8 @@ pub(crate) fn one_worker_a_stage(
     }
 }
 
-/// Makes a plan with `chunks` stages per worker; `row` returns the list of actions of a worker, given the worker's
-/// number and the number of workers.
+/// Makes a plan with `chunks` stages per worker. `row` is a function that returns the list of actions of a worker,
+/// given the worker's index and the number of workers.
 pub(crate) fn in_chunks(
     stages: usize,
     micro_batches: usize,

@@ -65,7 +65,8 @@ impl<S: Deref<Target: Schedule>> Schedule for S {
     }
 }
 
-/// A plan, written by hand or read from a file, as a schedule for its own numbers of stages and micro-batches only.
+/// Lets a plan that was written by hand or read from a file be used as a schedule, but only for the numbers of stages
+/// and micro-batches that the plan has.
 impl Schedule for Plan {
     fn name(&self) -> &'static str {
         "plan"

@@ -6,8 +6,8 @@ use super::error::ScheduleError;
 use super::schedule::Schedule;
 use crate::plan::Plan;
 
-/// The V-Half schedule: two chunks (stages) per worker in a V, with split backwards. Worker w has stages w and 2P-1-w
-/// (Qi et al., 2024, [arXiv:2405.15362](https://arxiv.org/abs/2405.15362)).
+/// The V-Half schedule: two chunks (stages) per worker in a V, with split backwards. Worker w of P has stages w and
+/// 2P-1-w (Qi et al., 2024, [arXiv:2405.15362](https://arxiv.org/abs/2405.15362)).
 ///
 /// A worker's actions on one micro-batch form a building block. The worker repeats the block for the next micro-batch
 /// every six time cells, where a cell is a slot for one action. Weight gradients fill the cells that no other action

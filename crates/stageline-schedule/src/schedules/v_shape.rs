@@ -7,39 +7,41 @@ use super::error::ScheduleError;
 use super::rows::in_chunks;
 use crate::plan::{Action, Compute, Plan};
 
-/// One step of a generator that writes the list of actions of a worker with two chunks (stages): the step appends the
-/// next action of one kind for chunk 0 or chunk 1.
+/// One step of a generator of plans: it appends one action of a given kind, such as a forward, to the list of actions
+/// of a worker with two chunks (stages).
 #[derive(Clone, Copy)]
 pub(crate) enum Step {
-    /// A step of a generator of plans: it appends the forward of a chunk (one of the worker's two stages) on the
-    /// chunk's next micro-batch.
+    /// A step of a generator of plans: it appends a forward to a worker's list of actions. The value is the chunk, 0 or
+    /// 1 for the first or second of the worker's two stages; the forward is on this chunk's next micro-batch.
     F(usize),
-    /// A step of a generator of plans: it appends the whole backward of a chunk (one of the worker's two stages) on the
-    /// chunk's next micro-batch.
+    /// A step of a generator of plans: it appends a whole backward to a worker's list of actions. The value is the
+    /// chunk, 0 or 1 for the first or second of the worker's two stages; the backward is on this chunk's next
+    /// micro-batch.
     B(usize),
-    /// A step of a generator of plans: it appends the input gradient of a chunk (one of the worker's two stages) on the
-    /// chunk's next micro-batch.
+    /// A step of a generator of plans: it appends an input gradient to a worker's list of actions. The value is the
+    /// chunk, 0 or 1 for the first or second of the worker's two stages; the input gradient is on this chunk's next
+    /// micro-batch.
     I(usize),
-    /// A step of a generator of plans: it appends the oldest pending weight gradient of a chunk (one of the worker's
-    /// two stages). A weight gradient is pending if the worker's list of actions has the input gradient of the same
-    /// micro-batch, but not yet the weight gradient.
+    /// A step of a generator of plans: it appends a weight gradient to a worker's list of actions. It is the oldest one
+    /// that is pending (the list has the input gradient of the same micro-batch, but not yet the weight gradient) for a
+    /// chunk. The value is the chunk, 0 or 1 for the first or second of the worker's two stages.
     W(usize),
-    /// A step of a generator of plans: it appends the oldest pending weight gradient of the worker's two stages. A
-    /// weight gradient is pending if the worker's list of actions has the input gradient of the same micro-batch, but
-    /// not yet the weight gradient.
+    /// A step of a generator of plans: it appends a weight gradient to a worker's list of actions. It is the oldest one
+    /// that is pending (the list has the input gradient of the same micro-batch, but not yet the weight gradient) for
+    /// any of the worker's two stages.
     Oldest,
 }
 
 /// The list of actions of a worker with two chunks (stages), while the list is being generated action by action. An
 /// action on a micro-batch beyond the last one is not added.
 pub(crate) struct Row {
-    /// The two stages of a worker: the stages that are its chunks 0 and 1.
+    /// The indices of a worker's two stages: that of its chunk 0, then that of its chunk 1.
     stages: [usize; 2],
     micro_batches: usize,
     forwards: [usize; 2],
     backwards: [usize; 2],
-    /// The pending weight gradients, oldest first: the list of actions has the input gradients of their micro-batches,
-    /// but not yet the weight gradients.
+    /// The weight gradients that are not yet in a worker's list of actions, although the list has the input gradients
+    /// of the same micro-batches; oldest first.
     pending: VecDeque<Action>,
     actions: Vec<Action>,
 }

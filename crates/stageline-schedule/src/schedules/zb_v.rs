@@ -6,9 +6,10 @@ use super::v_shape::Step::{F, I, W};
 use super::v_shape::in_a_v;
 use crate::plan::Plan;
 
-/// The ZB-V schedule: two chunks (stages) per worker in a V, with split backwards. Worker w has stages w and 2P-1-w, so
-/// that the first and the last stage share a worker. The order is PyTorch's, for forwards, input gradients and weight
-/// gradients that take the same time (Qi et al., 2023, [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)).
+/// The ZB-V schedule: two chunks (stages) per worker in a V, with split backwards. Worker w of P has stages w and
+/// 2P-1-w, so that the first and the last stage share a worker. The order is PyTorch's, for forwards, input gradients
+/// and weight gradients that take the same time (Qi et al., 2023,
+/// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)).
 ///
 /// The number of stages must be even.
 ///

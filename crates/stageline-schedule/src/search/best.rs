@@ -24,8 +24,8 @@ pub struct Best {
     /// The plan with the shortest step that the search found, checked for channels with room for all micro-batches of a
     /// step.
     pub checked: Checked,
-    /// The costs of the stages of the best plan: the costs given to the search, or those of the chunks into which a
-    /// schedule splits each stage.
+    /// The costs (times of forwards, backwards and transfers) of the stages of the best plan: the costs given to the
+    /// search, or those of the chunks into which a schedule splits each stage.
     pub costs: Costs,
     /// The simulated timeline of one step of the best plan.
     pub timeline: Timeline,
@@ -105,9 +105,9 @@ pub fn best_placed(
     search.best.map(|best| Best { bound: search.bound, ..best }).ok_or(no_plan)
 }
 
-/// Returns copies of `memory` with different memory limits of a worker: the original limit, and several lower ones. An
-/// automatic schedule (a plan generated for given costs and memory) can have a shorter step if it is generated for a
-/// lower limit.
+/// Returns copies of `memory` with different memory limits of a worker: the original limit, and several lower ones. The
+/// search tries them all, because an automatic schedule (a plan generated for given costs and memory) can have a
+/// shorter step if it is generated for a lower limit.
 fn lower_limits(memory: &Memory) -> impl Iterator<Item = Memory> + '_ {
     let largest = memory.stages.iter().copied().map(StageMemory::peak).fold(0.0, f64::max);
     // Twice the memory of 1F1B is enough for a plan without bubble except fill and drain.
@@ -127,8 +127,8 @@ struct Search<F> {
     of: F,
     bound: f64,
     best: Option<Best>,
-    /// The memory limit of a worker, and the lowest limit that is known to be enough for a plan; `None` if the costs of
-    /// no placement of stages on workers are known.
+    /// Two memory limits of a worker: the given one, and the lowest one that is known to be enough for some plan.
+    /// `None` if the costs of no placement of stages on workers are known.
     fitting: Option<(f64, f64)>,
 }
 
@@ -174,8 +174,8 @@ impl<F: Fn(&Placement) -> Option<(Costs, Memory)>> Search<F> {
         }
     }
 
-    /// Lowers the bound below which no plan's step can be, if necessary, so that the bound also holds for plans with
-    /// another placement of stages on workers.
+    /// Lowers the search's lower bound on the length of a step, if necessary, so that the bound also holds for plans
+    /// with another placement of stages on workers.
     fn add_bound(&mut self, placement: &Placement, costs: &Costs, memory: &Memory) {
         self.bound = self.bound.min(lower_bound(placement, self.micro_batches, costs, memory));
     }
@@ -212,7 +212,7 @@ fn with_whole_backwards(plan: &Plan, costs: &Costs) -> Option<Plan> {
     })
 }
 
-/// The reason why a search for a plan with a short step found none.
+/// The reason why a search for the plan with the shortest step found no plan.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum SearchError {

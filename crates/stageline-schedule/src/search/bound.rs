@@ -39,8 +39,8 @@ pub fn lower_bound(placement: &Placement, micro_batches: usize, costs: &Costs, m
     longest(&flush) + longest(&optimizer)
 }
 
-/// The actions of one kind (forwards, input gradients or weight gradients) of one stage in a step, over all
-/// micro-batches: their total time, and the times that must pass before and after them.
+/// The total time of all actions of one kind (forwards, input gradients or weight gradients) that one stage runs in a
+/// step, and the times that must pass before and after them.
 #[derive(Clone, Copy)]
 struct Computes {
     /// The earliest time at which one kind of action (forward, input gradient or weight gradient) can begin on a stage,

@@ -5,28 +5,28 @@ use crate::check::{Checked, Span};
 use crate::costs::Costs;
 use crate::plan::Compute;
 
-/// A worker's idle time in one step by cause, in the unit of the costs.
+/// A worker's idle time in one simulated step by cause, in the unit of time of the simulation.
 ///
 /// A single wait often has several causes. So the causes are removed one after the other, in this order: transfers,
 /// filling and draining (until only the compute time of the busiest worker is left), unequal compute times, and unequal
 /// optimizer steps. Each field is the time that the removal of its cause saves, so no time counts twice. The sum of the
-/// fields is the length of the step minus the worker's compute time.
+/// fields is the length of the step minus the worker's compute time, optimizer steps included.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Idle {
     /// The part of a worker's idle time that comes from filling the pipeline, before the worker's first backward, in
-    /// the unit of the costs.
+    /// the unit of time of the simulation.
     pub fill: f64,
     /// The part of a worker's idle time that comes from draining the pipeline, while the last backwards of all workers
-    /// run, in the unit of the costs.
+    /// run, in the unit of time of the simulation.
     pub drain: f64,
-    /// The idle time of a worker, in the unit of the costs, because it has less compute time in the step than the
-    /// busiest worker.
+    /// The idle time of a worker because it has less to compute in the step than the busiest worker, in the unit of
+    /// time of the simulation.
     pub imbalance: f64,
-    /// The idle time of a worker because of transfers between stages: the time that the transfers add to the step, in
-    /// the unit of the costs.
+    /// The idle time of a worker because of transfers between stages: the time by which the transfers make the step
+    /// longer, in the unit of time of the simulation.
     pub transfer: f64,
-    /// The idle time of a worker at the end of a step, in the unit of the costs, while other workers still run their
-    /// optimizer steps. These begin at the flush, when all workers have finished their backwards.
+    /// The idle time of a worker at the end of a step, while other workers still run their optimizer steps, in the unit
+    /// of time of the simulation. Optimizer steps begin at the flush, when all workers have finished their backwards.
     pub flush: f64,
 }
 

@@ -19,8 +19,8 @@ impl StageMemory {
     /// its forward until its weight gradient is done.
     pub const LIVE: Self = Self { forward: 1.0, input_gradient: 1.0 };
 
-    /// Creates the description of a micro-batch that occupies `bytes` bytes of device memory on a stage from its
-    /// forward until its weight gradient is done.
+    /// Creates the memory figures of a stage on which each micro-batch occupies `bytes` bytes of device memory, from
+    /// its forward until its weight gradient is done.
     pub const fn whole(bytes: f64) -> Self {
         Self { forward: bytes, input_gradient: bytes }
     }
@@ -61,8 +61,8 @@ impl StageMemory {
 pub struct Memory {
     /// The device memory that one micro-batch occupies on each stage.
     pub stages: Vec<StageMemory>,
-    /// The limit of the memory in use on a worker, in the same unit as the memory that a micro-batch occupies on a
-    /// stage.
+    /// The largest amount of memory that a worker may have in use, in the unit of the memory that a micro-batch
+    /// occupies on a stage.
     pub limit: f64,
 }
 
@@ -79,8 +79,8 @@ impl Memory {
         Self { stages: vec![StageMemory::LIVE; stages], limit: f64::INFINITY }
     }
 
-    /// Returns the memory of the same model with every stage partitioned into `parts` equal stages, each of which needs
-    /// an equal share of the stage's memory. The limit of a worker stays the same.
+    /// Returns these memory figures for the same model with every stage partitioned into `parts` equal stages, each of
+    /// which needs an equal share of the stage's memory. The limit of a worker stays the same.
     pub fn cut(&self, parts: usize) -> Self {
         let part = |stage: &StageMemory| StageMemory {
             forward: stage.forward / parts as f64,

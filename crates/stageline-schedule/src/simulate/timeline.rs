@@ -11,7 +11,8 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// Returns each worker's forwards and backwards in the simulated timeline, in order and with their start and end.
+    /// Returns one list for each worker of a simulated step: its forwards and backwards in order, each with its start
+    /// and end.
     pub fn rows(&self) -> &[Vec<Span>] {
         &self.rows
     }
@@ -28,7 +29,7 @@ impl Timeline {
         self.flush() + self.optimizers.iter().copied().fold(0.0, f64::max)
     }
 
-    /// Returns the time of each worker's optimizer steps in a simulated step, summed over the worker's stages. They
+    /// Returns how long each worker's optimizer steps take in a simulated step, summed over the worker's stages. They
     /// begin at the flush, when all workers have finished their forwards and backwards.
     pub fn optimizers(&self) -> &[f64] {
         &self.optimizers
@@ -67,7 +68,8 @@ impl Timeline {
     }
 }
 
-/// Simulates one step of a checked plan at the given costs, and returns its timeline.
+/// Simulates one step of a checked plan, and returns its timeline. `costs` has the times of the forwards, backwards,
+/// transfers and optimizer steps.
 ///
 /// The simulation takes time linear in the number of actions, and a factor log(P) more with serialised transfers.
 ///
