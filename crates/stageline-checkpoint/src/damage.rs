@@ -6,11 +6,11 @@ use safetensors::Dtype;
 
 use crate::printable::{Printable, number};
 
-/// The largest number of bytes that are kept of the reason why a checkpoint file is malformed, such as a parser's
-/// message, which may quote the file.
+/// The largest number of bytes that an error keeps of the reason why a checkpoint file is malformed. The reason may be
+/// a parser's message, which may quote the file.
 const MOST_REASON: usize = 300;
 
-/// The reason why a file of a checkpoint is refused.
+/// The reason why a file of a checkpoint is refused when the checkpoint is read, such as a wrong length or hash.
 ///
 /// If the manifest itself is the damaged file, the reason may concern its entry for another file, such as an impossible
 /// size.
@@ -23,8 +23,7 @@ pub enum Damage {
     /// A file that the checkpoint must have does not exist.
     #[error("is missing")]
     Missing,
-    /// A path of the checkpoint leads to something other than the file or folder that belongs there, for example a
-    /// symbolic link.
+    /// A path at which the checkpoint must have a file or folder leads to something else, for example a symbolic link.
     #[error("is {found}, where a checkpoint has {expected}")]
     Kind {
         /// The kind of thing that was found in place of a checkpoint's file or folder, such as "a symbolic link".
@@ -33,7 +32,7 @@ pub enum Damage {
         /// folder".
         expected: &'static str,
     },
-    /// The operating system refuses to read a file of the checkpoint; the field is its error.
+    /// The operating system refuses to read a file of the checkpoint; the value is the operating system's error.
     #[error("cannot be read: {}", Printable::new(.0.to_string()))]
     Io(io::Error),
     /// The length of a checkpoint file differs from the length that the manifest lists for it.
@@ -69,7 +68,7 @@ pub enum Damage {
     /// The manifest of the checkpoint does not end with its own SHA-256 (the seal), so it was cut short or changed.
     #[error("does not end with its own SHA-256: it was cut short or changed")]
     NoSeal,
-    /// The text of a checkpoint file is malformed, for example invalid JSON; the field says why.
+    /// The text of a checkpoint file is malformed, for example invalid JSON; the value is the reason as text.
     #[error("is malformed: {}", Printable::new(.0).at_most(MOST_REASON))]
     Form(String),
     /// The manifest of the checkpoint lists a file, but places no tensor of the checkpoint in it.

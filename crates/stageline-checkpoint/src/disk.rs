@@ -16,8 +16,8 @@ pub(crate) fn remove(path: &Path) -> io::Result<()> {
     removed.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
 }
 
-/// Makes the file names in a folder durable by syncing the folder. Outside Unix this does nothing, because a folder
-/// cannot be opened there.
+/// Makes the file names in a folder durable, so that they survive a power loss, by syncing the folder to disk. Outside
+/// Unix this does nothing, because a folder cannot be opened there.
 pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
 }
@@ -36,7 +36,8 @@ pub(crate) fn in_the_way(path: &Path) -> Option<(PathBuf, &'static str)> {
     Some((part.to_path_buf(), found))
 }
 
-/// Returns `path`, or `.` (the current folder) if `path` is empty, as the parent of a bare file name is.
+/// Returns `path`, or the path `.` (the current folder) if `path` is empty. The parent of a bare file name is such an
+/// empty path.
 pub(crate) fn or_here(path: &Path) -> &Path {
     if path.as_os_str().is_empty() { Path::new(".") } else { path }
 }

@@ -50,8 +50,8 @@ pub enum CheckpointError {
         /// The path of the folder in which no checkpoint was found.
         path: PathBuf,
     },
-    /// The folder that was given for reading a checkpoint is neither a checkpoint nor a folder of checkpoints; it has
-    /// only other contents.
+    /// The folder that was given for reading a checkpoint is neither a checkpoint nor a folder of checkpoints: it
+    /// contains other things, but no manifest and no checkpoint.
     #[error(
         "{} is neither a checkpoint (there is no manifest.json) nor a folder of checkpoints (with names such as \
          000001-step-100); give the path of one",
@@ -90,7 +90,7 @@ pub enum CheckpointError {
     /// Another [`Store`](crate::Store) has locked the folder of checkpoints and writes into it.
     #[error("{} is in use by another run that writes checkpoints; end it, or give another folder", alone(path))]
     InUse {
-        /// The path of the folder of checkpoints that another process or store has locked.
+        /// The path of the folder of checkpoints that another process, or another store of this process, has locked.
         path: PathBuf,
     },
     /// The folder of checkpoints cannot be created, because its path, or a part of the path, is something other than a
@@ -240,8 +240,8 @@ pub enum CheckpointError {
         /// limit.
         reason: String,
     },
-    /// The manifest of the checkpoint to save cannot be written, because a reader would refuse its text or get other
-    /// values from it.
+    /// The manifest of the checkpoint to save cannot be written, because a reader would refuse its text, or would not
+    /// get the same values back from it.
     #[error(
         "the manifest of {bytes} bytes could not be read back: {}; make `run` smaller and less deeply nested",
         Printable::new(reason).at_most(MOST_REASON)
@@ -276,7 +276,7 @@ impl CheckpointError {
     pub const MOST_BYTES: usize = 1_000;
 
     /// Returns a closure for `map_err` that converts an operating system's error to a [`CheckpointError::Write`].
-    /// `doing` is the failed operation as a verb, and `path` its file or folder.
+    /// `doing` is the failed operation as a verb, such as "sync", and `path` is the file or folder on which it failed.
     pub(crate) fn write(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Write { doing, path: path.to_path_buf(), source }
     }
@@ -298,8 +298,8 @@ fn one_of_two(path: &Path) -> Printable<'_> {
     Printable::new(path.to_string_lossy()).at_most(MOST_OF_TWO)
 }
 
-/// Returns the end of the error message about a damaged checkpoint, which says what to do: fix permissions, resume from
-/// the older checkpoint at `older`, or restore a copy.
+/// Returns the last part of the error message about a damaged checkpoint, which says what to do: make the file
+/// readable, resume from the older checkpoint at `older`, or restore the checkpoint from a copy.
 fn recovery(damage: &Damage, older: Option<&Path>) -> String {
     match older {
         _ if matches!(damage, Damage::Io(error) if error.kind() == io::ErrorKind::PermissionDenied) => {

@@ -26,7 +26,8 @@ pub struct Printable<'a> {
 }
 
 impl<'a> Printable<'a> {
-    /// The most bytes that a [`Printable`] prints, unless [`at_most`](Self::at_most) sets another limit.
+    /// The largest number of bytes that are printed of a [`Printable`] text, unless [`at_most`](Self::at_most) sets
+    /// another limit.
     pub const MOST_BYTES: usize = 100;
 
     /// Makes a text from an untrusted source printable: escapes its invisible characters and bounds its length. Pass a
@@ -35,7 +36,7 @@ impl<'a> Printable<'a> {
         Self { text: text.into(), most: Self::MOST_BYTES }
     }
 
-    /// Makes the message of an error printable, followed by the messages of its causes, each after a colon.
+    /// Makes one printable text from the message of an error and the messages of its causes, separated by colons.
     pub fn with_causes(error: &dyn Error) -> Printable<'static> {
         let mut text = error.to_string();
         let mut cause = error.source();
@@ -83,8 +84,8 @@ pub(crate) fn number(value: f64) -> String {
 /// The text `...`, which replaces the middle of a text that is too long to print.
 const DOTS: &str = "...";
 
-/// Returns the number of bytes at the beginning of `chars` that can be printed in at most `most` bytes, with invisible
-/// characters escaped. The result counts the bytes before escaping.
+/// Returns how much of the text `chars` can be printed in at most `most` bytes, with invisible characters escaped: a
+/// number of bytes before escaping, counted from the beginning of `chars`.
 fn fitting(chars: impl Iterator<Item = char>, most: usize) -> usize {
     let mut left = most;
     let fits = |&char: &char| {

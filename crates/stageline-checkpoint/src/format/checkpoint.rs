@@ -39,22 +39,25 @@ pub struct Progress {
     /// The number of training steps in which the optimizer updated the parameters; at most the number of completed
     /// steps.
     pub optimizer_steps: u64,
-    /// The state of the dynamic loss scale in a checkpoint; `None` if the training uses no dynamic loss scale.
+    /// The state of the dynamic loss scale (a factor on the loss, which mixed-precision training adapts to overflows)
+    /// in a checkpoint; `None` if the training uses no dynamic loss scale.
     pub loss_scale: Option<LossScale>,
 }
 
-/// The state of a dynamic loss scale, which mixed-precision training adapts to overflows.
+/// The state of a dynamic loss scale: the factor by which mixed-precision training multiplies the loss, and which it
+/// lowers after an overflow of the gradients and raises after many steps without one.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LossScale {
     /// The factor by which mixed-precision training multiplies the loss; finite and greater than 0.
     #[serde(with = "json::exact_float")]
     pub scale: f64,
-    /// The number of steps without an overflow of the gradients since the loss scale last changed.
+    /// The number of training steps without an overflow of the gradients since the loss scale last changed.
     pub good_steps: u64,
 }
 
-/// The reason why a training cannot resume from a [`Progress`]: the limit that one of its numbers violates.
+/// The reason why a training cannot resume from the step counts and the loss scale of a checkpoint: one of these
+/// numbers is out of its range.
 pub(crate) enum InvalidProgress {
     Steps { steps: u64, most: u64 },
     OptimizerSteps { optimizer_steps: u64, steps: u64 },

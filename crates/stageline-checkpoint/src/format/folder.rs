@@ -5,7 +5,8 @@ use std::{fs, io};
 
 use crate::disk;
 
-/// The name of a checkpoint, such as `000007-step-100`. Names are ordered as the checkpoints were published.
+/// The name of a checkpoint's folder, such as `000007-step-100`. Names are ordered by sequence number, which is the
+/// order in which the checkpoints were saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CheckpointName {
     /// The sequence number of a checkpoint among those of its folder; the first checkpoint has 1.
@@ -20,7 +21,7 @@ impl CheckpointName {
         let text = path.file_name()?.to_str()?;
         let (sequence, steps) = text.split_once("-step-")?;
         let name = Self { sequence: sequence.parse().ok()?, steps: steps.parse().ok()? };
-        // A name has one spelling only: a folder with `+1` or `01` was not written by a store.
+        // A name is accepted in one spelling only: a folder with `+1` or `01` was not written by a store.
         (name.to_text() == text).then_some(name)
     }
 
@@ -29,17 +30,18 @@ impl CheckpointName {
     }
 }
 
-/// An entry of a folder with a checkpoint's name. The entry is usually the folder of a checkpoint, but may be a file or
-/// a link.
+/// A file, folder or link whose name is that of a checkpoint, such as `000007-step-100`. It is usually the folder with
+/// a checkpoint's files.
 pub(crate) struct Found {
     pub(crate) name: CheckpointName,
     pub(crate) path: PathBuf,
-    /// Whether an entry with a checkpoint's name is a folder. False for a file, and for a link even if its target is a
-    /// folder.
+    /// Whether the thing that has a checkpoint's name is a folder. False for a file, and for a link even if its target
+    /// is a folder.
     pub(crate) is_folder: bool,
 }
 
-/// Lists all entries of the folder `dir` that have a checkpoint's name, oldest first.
+/// Lists all files, folders and links in the folder `dir` that have a checkpoint's name, such as `000007-step-100`,
+/// oldest first.
 pub(crate) fn list(dir: &Path) -> io::Result<Vec<Found>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir)? {
@@ -52,12 +54,14 @@ pub(crate) fn list(dir: &Path) -> io::Result<Vec<Found>> {
     Ok(found)
 }
 
-/// Lists the checkpoints in `dir`, oldest first: the subfolders that have a checkpoint's name.
+/// Returns the paths of the checkpoints in the folder `dir`, oldest first: the subfolders that have a checkpoint's
+/// name.
 pub(crate) fn checkpoints(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(list(dir)?.into_iter().filter(|found| found.is_folder).map(|found| found.path).collect())
 }
 
-/// Returns the next older checkpoint in the same folder as the checkpoint at `path`; `None` if there is none.
+/// Returns the path of the next older checkpoint in the same folder as the checkpoint at `path`; `None` if there is
+/// none.
 pub(crate) fn older(path: &Path) -> Option<PathBuf> {
     let name = CheckpointName::parse(path)?;
     let found = list(disk::or_here(path.parent()?)).ok()?;

@@ -13,8 +13,8 @@ use serde_json::{Map, Value, json};
 
 use crate::printable::Printable;
 
-/// The key of the JSON object `{"$f64": "<float>"}`, which replaces a float in a manifest's map `run` (a program's own
-/// values) if a JSON number would lose bits of the float.
+/// The key of the JSON object `{"$f64": "<float>"}`, which replaces a float in a manifest's map `run` (the values that
+/// the caller stores, such as configuration) if a JSON number would lose bits of the float.
 const MARK: &str = "$f64";
 
 /// Whether the JSON parser reads the float `value` back exactly, after it was written as a JSON number.
@@ -64,8 +64,8 @@ pub(crate) mod exact_float {
     }
 }
 
-/// Serializes and deserializes a manifest's map `run` (a program's own values, such as configuration and fingerprints)
-/// without loss of float bits, for `#[serde(with)]`: see [`encode`].
+/// Serializes and deserializes a manifest's map `run` (the values that the caller stores, such as configuration and
+/// fingerprints) without loss of float bits, for `#[serde(with)]`: see [`encode`].
 pub(crate) mod exact_values {
     use super::*;
 
@@ -125,7 +125,8 @@ fn marked(fields: &Map<String, Value>) -> Option<&str> {
     (key.ends_with(MARK) && key.trim_start_matches('$') == &MARK[1..]).then_some(key)
 }
 
-/// Deserializes a JSON map and refuses a key that appears twice, for `#[serde(deserialize_with)]`.
+/// Deserializes a JSON object as a map from its keys to their values, and refuses a key that appears twice. For
+/// `#[serde(deserialize_with)]`.
 pub(crate) fn unique_keys<'de, D, V>(deserializer: D) -> Result<BTreeMap<String, V>, D::Error>
 where
     D: Deserializer<'de>,

@@ -70,7 +70,8 @@ pub struct TensorEntry {
     pub shape: Vec<usize>,
 }
 
-/// The format version of a manifest, parsed alone because manifests of all format versions have this field.
+/// The version of the checkpoint format in a manifest. It is parsed alone, before the other fields, because manifests
+/// of all versions have this field.
 #[derive(Deserialize)]
 struct Version {
     version: u64,
@@ -79,7 +80,7 @@ struct Version {
 /// The reason why a text is not accepted as the manifest of a checkpoint.
 #[derive(Debug)]
 pub(crate) enum ManifestError {
-    /// The manifest has a newer checkpoint format than this crate reads; the field is the version of that format.
+    /// The manifest has a newer checkpoint format than this crate reads; the value is the version of that format.
     Newer(u64),
     Damaged(Damage),
 }
@@ -95,7 +96,8 @@ impl Manifest {
     /// Contradictions between the entries of the manifest are not detected here.
     pub(crate) fn from_text(text: &[u8]) -> Result<Self, ManifestError> {
         let text = str::from_utf8(text).map_err(malformed)?;
-        // Before the version, because the seal is the same in all formats: damage is never taken for a newer format.
+        // The seal is checked before the version, because it is the same in all formats: damage is never taken for a
+        // newer format.
         let object = seal::open(text).map_err(ManifestError::Damaged)?;
         let Version { version } = serde_json::from_str(&object).map_err(malformed)?;
         if version > VERSION.into() {
@@ -109,7 +111,8 @@ impl Manifest {
 }
 
 impl TensorEntry {
-    /// Returns the entry of a checkpoint's manifest for a tensor that is stored in the file with the name `file`.
+    /// Makes the manifest's entry for a tensor of a checkpoint. `file` is the name of the checkpoint file in which the
+    /// tensor is stored.
     pub(crate) fn new(tensor: &Tensor, file: String) -> Self {
         Self { file, dtype: tensor.dtype, shape: tensor.shape.clone() }
     }

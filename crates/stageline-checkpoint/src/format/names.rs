@@ -17,11 +17,11 @@ pub(crate) const OPTIMIZER: &str = "optimizer";
 /// The key that the safetensors format reserves for a file's metadata, so that no tensor may have this name.
 pub(crate) const RESERVED: &str = "__metadata__";
 
-/// The largest length in bytes that the encoded name of a layer group may have in a file name; a longer one is cut. A
-/// layer group is a prefix of tensor names, such as `blocks.3`, whose tensors share a file.
+/// The largest length, in bytes, of a layer group's encoded name in a file name; a longer one is cut. A layer group is
+/// a prefix of tensor names, such as `blocks.3`, whose tensors share a file.
 const MOST_BYTES: usize = 150;
-/// The number of bytes that a file name keeps of the encoded name of a layer group that is too long; a hash follows
-/// them. A layer group is a prefix of tensor names, such as `blocks.3`, whose tensors share a file.
+/// The number of bytes to which a layer group's encoded name is cut in a file name if it is too long; a hash of the
+/// group follows them. A layer group is a prefix of tensor names, such as `blocks.3`, whose tensors share a file.
 const KEPT_BYTES: usize = 100;
 
 /// Returns the name of the checkpoint file that contains the parameter `name`.

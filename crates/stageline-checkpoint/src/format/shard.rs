@@ -14,12 +14,12 @@ use crate::format::manifest::TensorEntry;
 use crate::format::tensor::Tensor;
 use crate::printable::Printable;
 
-/// The most bytes that the header of a tensor file may have in the safetensors format.
+/// The largest length, in bytes, that the safetensors format allows for the header of a tensor file.
 pub(crate) const MOST_HEADER: u64 = 100_000_000;
 /// The number of bytes at the start of a tensor file that hold the length of the file's header.
 pub(crate) const LENGTH: u64 = 8;
 
-/// The contents of one of a checkpoint's tensor files (safetensors) that is to be written: the header and the tensors.
+/// The contents of a tensor file (safetensors) of a checkpoint that is to be written: the header and the tensors.
 pub(crate) struct Shard<'a> {
     /// The first bytes of a tensor file: the length of its header (8 bytes), then the header.
     pub(crate) header: Vec<u8>,
@@ -44,7 +44,7 @@ impl<'a> Shard<'a> {
             infos.push(((*name).to_owned(), info));
             offset = end;
         }
-        // The Transformers library requires the format.
+        // The Transformers library requires this entry of the header.
         let format = HashMap::from([("format".to_owned(), "pt".to_owned())]);
         let metadata = Metadata::new(Some(format), infos).map_err(|error| error.to_string())?;
         let mut text = serde_json::to_vec(&metadata).map_err(|error| error.to_string())?;
@@ -84,7 +84,8 @@ pub(crate) fn read(
     if found == entries.len() { Ok(()) } else { Err(Damage::Count { found, expected: entries.len() }) }
 }
 
-/// Splits the contents of a tensor file into its header and its tensors, which must fill the rest without gaps.
+/// Splits the contents of a tensor file into its parsed header and the bytes of its tensors. Returns an error if the
+/// header is invalid, or if more or fewer bytes follow it than it describes.
 ///
 /// `SafeTensors::deserialize` is no alternative: its sums overflow on hostile offsets and lengths.
 fn split(contents: &Bytes) -> Result<(Metadata, Bytes), Damage> {

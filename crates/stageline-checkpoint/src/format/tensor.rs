@@ -17,7 +17,7 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Makes a tensor of a type, a shape and bytes, without a check that they match.
+    /// Makes a tensor from its element type, its shape and its bytes, without a check that they match.
     ///
     /// [`Store::save`](crate::Store::save) refuses a tensor whose bytes do not match its type and shape.
     pub fn new(dtype: Dtype, shape: Vec<usize>, bytes: Bytes) -> Self {

@@ -65,8 +65,9 @@ fn add(
     Ok(())
 }
 
-/// Checks a manifest's entry for a file: its SHA-256 must have 64 lowercase hexadecimal digits, and its length must fit
-/// its tensors. `tensors` is the total size of the file's tensors in bytes, or `None` for a file without tensors.
+/// Checks a manifest's entry for a file: its SHA-256 must have 64 lowercase hexadecimal digits, and its length must be
+/// possible for a file with its tensors. `tensors` is the total size of these tensors in bytes, or `None` for a file
+/// without tensors.
 fn validate_file(FileEntry { name, bytes, sha256 }: &FileEntry, tensors: Option<u64>) -> Result<(), Damage> {
     let hexadecimal = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     if sha256.len() != seal::HEX || !sha256.bytes().all(hexadecimal) {

@@ -32,7 +32,8 @@ pub(crate) fn read(path: &Path, bytes: u64) -> Result<Vec<u8>, Damage> {
     let mut contents = Vec::new();
     let length = usize::try_from(bytes).map_err(|_| Damage::Memory { bytes })?;
     contents.try_reserve_exact(length).map_err(|_| Damage::Memory { bytes })?;
-    // The file may have changed since. Reads no more than was allocated, and one byte more to see whether it grew.
+    // The file may have changed since its length was checked. Reads no more than was allocated, and one byte more to
+    // see whether the file grew.
     let mut file = open(path)?;
     file.by_ref().take(bytes).read_to_end(&mut contents).map_err(Damage::Io)?;
     let more = file.read(&mut [0]).map_err(Damage::Io)?;
@@ -40,8 +41,8 @@ pub(crate) fn read(path: &Path, bytes: u64) -> Result<Vec<u8>, Damage> {
     if found == bytes { Ok(contents) } else { Err(Damage::Size { found, expected: bytes }) }
 }
 
-/// Opens a regular file. The open file is checked, because a pipe or a device may have taken the place of the file whose
-/// size was asked for.
+/// Opens a regular file. The opened file itself is checked, because a pipe or a device may have taken the place of the
+/// file after its size was read from its path.
 fn open(path: &Path) -> Result<File, Damage> {
     let file = open_at_once(path).map_err(damage)?;
     let metadata = file.metadata().map_err(Damage::Io)?;
@@ -66,8 +67,8 @@ mod tests {
 
     use super::*;
 
-    /// Tests what takes the place of a file after its size was asked for: neither a pipe without a writer nor a device
-    /// is waited for or read.
+    /// Tests a pipe without a writer and a device that take the place of a file after its size was read: opening them
+    /// is an error, without waiting and without reading from them.
     #[test]
     fn a_pipe_or_a_device_is_refused_when_it_is_opened() {
         let folder = tempfile::tempdir().unwrap();

@@ -8,7 +8,8 @@ use crate::error::CheckpointError;
 use crate::format::folder::{self, CheckpointName};
 use crate::format::names::{LOCK, MANIFEST};
 
-/// Returns `path` if it names a checkpoint, or else the path of the latest checkpoint in the folder `path`.
+/// Returns the path of a checkpoint: `path` itself if it is the folder of a checkpoint, or else the path of the latest
+/// checkpoint in the folder `path`.
 ///
 /// A folder with a checkpoint's name counts as a checkpoint even without a manifest, so that damage is reported.
 pub(crate) fn locate(path: &Path) -> Result<PathBuf, CheckpointError> {

@@ -142,7 +142,8 @@ fn check_index(text: &[u8], parameters: &BTreeMap<String, TensorEntry>) -> Resul
     }
 }
 
-/// Groups the entries of a checkpoint's manifest for tensors by the name of the file that contains the tensor.
+/// Groups the manifest's entries for tensors by file. The result has, for the name of each checkpoint file, the names
+/// and entries of the tensors in this file.
 fn by_file(entries: &BTreeMap<String, TensorEntry>) -> BTreeMap<&str, Vec<(&str, &TensorEntry)>> {
     let mut files = BTreeMap::<_, Vec<_>>::new();
     for (name, entry) in entries {

@@ -15,7 +15,7 @@
 //!   folder.
 //! - `prune`: removes old checkpoints, in an order that a crash cannot break.
 //! - `store`: [`Store`], which locks the folder, writes, publishes by a rename and prunes. `writer`: [`Writer`], which
-//!   saves on a thread of its own.
+//!   saves on a background thread.
 
 mod files;
 mod output;

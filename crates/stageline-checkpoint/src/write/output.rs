@@ -14,7 +14,8 @@ use crate::format::seal;
 /// processor's cache when it is hashed.
 const CHUNK: usize = 1 << 20;
 
-/// A new file of a checkpoint that is being written, with the SHA-256 and the count of the bytes written so far.
+/// A checkpoint's file while it is being written: the open file, and the number and the SHA-256 of the bytes written so
+/// far.
 pub(crate) struct Output {
     path: PathBuf,
     file: BufWriter<File>,

@@ -13,8 +13,8 @@ use crate::format::tensor::{Tensor, byte_len};
 /// tensors.
 pub(crate) struct Plan<'a> {
     pub(crate) checkpoint: &'a Checkpoint,
-    /// The tensors of the checkpoint to write with their names, grouped by the name of the file into which they are
-    /// written.
+    /// The tensors of the checkpoint to write: for the name of each file, the names and the values of the tensors to
+    /// write into it.
     pub(crate) files: BTreeMap<String, Vec<(&'a str, &'a Tensor)>>,
     pub(crate) parameters: BTreeMap<String, TensorEntry>,
     pub(crate) optimizer: BTreeMap<String, TensorEntry>,

@@ -1,4 +1,4 @@
-//! Removes old checkpoints, so that a crash never leaves a half-removed one under its name.
+//! Removes old checkpoints in such an order that a crash never leaves a half-removed one under a checkpoint's name.
 
 use std::num::NonZero;
 use std::path::{Path, PathBuf};

@@ -15,8 +15,8 @@ use crate::write::plan::Plan;
 use crate::write::write_point::WritePoint;
 use crate::write::{files, prune};
 
-/// A folder into which this process writes checkpoints. It is locked meanwhile, so that no other process writes into
-/// it.
+/// A folder into which this process writes checkpoints. The folder is locked until the store is dropped, so that no
+/// other process writes into it.
 #[derive(Debug)]
 pub struct Store {
     dir: PathBuf,
@@ -99,7 +99,8 @@ impl Store {
             fs::rename(&temporary, &target).map_err(CheckpointError::write("rename a finished checkpoint to", &target))
         });
         if let Err(error) = written {
-            // An error of the removal would say less than that of the write; the next store tries again.
+            // An error of this removal is ignored, because the error of the write says more; the next store tries the
+            // removal again.
             let _ = disk::remove(&temporary);
             return Err(error);
         }
@@ -125,7 +126,8 @@ impl Store {
             return CheckpointError::NotDurable { published, source, undo };
         }
         at(WritePoint::SyncUndo);
-        // An error of the removal would say less than that of the sync; the next save or store tries again.
+        // An error of this removal is ignored, because the error of the sync says more; the next save or store tries
+        // the removal again.
         let _ = remove_leftover(&self.dir, temporary);
         CheckpointError::write("sync", &self.dir)(source)
     }

@@ -13,7 +13,7 @@ use crate::write::store::Store;
 /// The result of a checkpoint's save in the background: the path of the saved checkpoint, or the error of the save.
 type Written = Result<PathBuf, CheckpointError>;
 
-/// Saves checkpoints on a thread of its own, one at a time.
+/// Saves checkpoints on a background thread, one at a time, while the training continues.
 ///
 /// Dropping a writer waits for the save in progress and discards the save's error: call [`finish`](Self::finish) to see
 /// it.
@@ -84,8 +84,8 @@ impl Writer {
         self.wait()
     }
 
-    /// Waits for the result of the save of a checkpoint that is in progress, and returns it; `None` if no save is in
-    /// progress.
+    /// Waits until the save in progress has ended, and returns the path of its checkpoint or its error; `None` if no
+    /// save is in progress.
     fn wait(&mut self) -> Result<Option<PathBuf>, CheckpointError> {
         if !std::mem::take(&mut self.pending) {
             return Ok(None);
@@ -116,7 +116,8 @@ impl Drop for Writer {
     }
 }
 
-/// Returns the message of a panic, from the payload that joining the thread returned.
+/// Returns the message with which a thread panicked. `payload` is the value that joining the thread returned as its
+/// error.
 fn message(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().map(ToString::to_string);
     text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "for an unknown reason".into())
