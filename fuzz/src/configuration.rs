@@ -83,7 +83,8 @@ struct RunFlags {
     log: Option<PathBuf>,
 }
 
-/// The names of the settings that a resumed training does not take from its checkpoint, which their headings say.
+/// The names of the settings that a resumed training does not take from its checkpoint, because the help lists their
+/// flags under headings such as `Outputs`.
 const NOT_INHERITED: [&str; 3] = ["verify", "log", "device"];
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -166,8 +167,8 @@ fn names() -> &'static BTreeSet<String> {
     NAMES.get_or_init(|| command().get_arguments().map(|flag| flag.get_id().to_string()).collect())
 }
 
-/// Asserts that a settings file with one setting changes only the setting of that name, and that the error for an
-/// unknown name contains the name.
+/// Asserts that a settings file whose only entry is `name = value` changes only the setting of that name, and that the
+/// error for an unknown name contains the name.
 fn assert_file_setting(name: &str, value: &toml::Value) {
     let text = toml::to_string(&BTreeMap::from([(name, value)])).expect("it was read");
     let unknown = format!("there is no setting `{name}`");
@@ -188,9 +189,8 @@ fn assert_file_setting(name: &str, value: &toml::Value) {
     }
 }
 
-/// Asserts what a resumed run without command-line flags and settings file takes from its checkpoint's settings
-/// `before`: it takes only settings that a resumed run may inherit, and all other settings and flags keep their
-/// defaults.
+/// Asserts that a resumed run without command-line flags and settings file takes only inheritable settings from its
+/// checkpoint's settings `before`, and that all other settings and flags keep their defaults.
 fn assert_inherited(before: &Settings) {
     let Ok(resolved) = merge(&["gpt".into()], Some(before), None) else { return };
     // A command line may lack even the program's name.

@@ -65,8 +65,8 @@ pub fn corpus(bytes: &[u8]) {
     }
 }
 
-/// Returns the element of `list` with the index that the digit `byte` gives, modulo the length of the list; other bytes
-/// than digits are accepted.
+/// Returns the element of `list` whose index is the value of the digit `byte`, modulo the length of the list. Bytes
+/// that are no digits also give an element.
 fn digit<T>(list: &[T], byte: u8) -> &T {
     &list[usize::from(byte.wrapping_sub(b'0')) % list.len()]
 }
@@ -160,7 +160,8 @@ fn assert_windows(text: &Text, whole: &[u8], window: usize, step: u64) {
     }
 }
 
-/// Changes a file of the corpus in the way that `change` selects, and returns whether bytes of the corpus changed.
+/// Changes a file of the corpus in one of five ways, which the digit `change` selects: not at all, cut in half, made
+/// longer, removed, or replaced by a folder. Returns whether bytes of the corpus changed.
 fn changed(path: &Path, change: u8) -> bool {
     let length = fs::metadata(path).expect("it is there").len();
     let file = File::options().write(true).open(path).expect("it is there");

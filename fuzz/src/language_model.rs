@@ -58,7 +58,8 @@ const HEADERS: [&str; 2] = [
 /// safe to print.
 ///
 /// The first byte chooses what the rest replaces: 0 for the configuration of a GPT-2, 1 for that of a Llama, and 2 and
-/// 3 for the headers of their weights. The data behind a header are zeros, as many as it describes.
+/// 3 for the headers of their weights. After the header, a weights file has as many zero bytes as the header describes,
+/// up to a limit.
 pub fn language_model(bytes: &[u8]) {
     match opened(bytes) {
         Some((root, Ok(model))) => assert_complete(&model, root.path()),
@@ -86,8 +87,8 @@ pub fn opened(bytes: &[u8]) -> Option<(TempDir, Result<LanguageModel, ModelError
     Some((root, model))
 }
 
-/// Returns a weights file with the given header, the right header length before it, and as many zeros as the header
-/// describes, up to a limit.
+/// Returns the bytes of a weights file: the length of the given header, the header, and as many zero bytes as the
+/// header describes, up to a limit.
 fn weights(header: &[u8]) -> Vec<u8> {
     let parsed: Value = serde_json::from_slice(header).unwrap_or_default();
     let ends = parsed.as_object().into_iter().flatten().filter_map(|(_, tensor)| tensor["data_offsets"][1].as_u64());

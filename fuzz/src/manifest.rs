@@ -43,8 +43,8 @@ type Files = BTreeMap<String, Vec<u8>>;
 /// error names the damaged file.
 ///
 /// The first byte chooses the meaning of the rest: 0 for a manifest as it is, 1 for a manifest that gets a valid seal,
-/// with or without tensors after it, 2 for tensors, or 3 for an index. For 2 and 3 the manifest has the right size and
-/// hash. All other files are undamaged.
+/// with or without tensors after it, 2 for a tensor file, or 3 for an index. For 2 and 3 the manifest gets the right
+/// size and hash of the replaced file. All other files are undamaged.
 pub fn manifest(bytes: &[u8]) {
     let Some((&part, contents)) = bytes.split_first().filter(|_| bytes.len() <= LIMIT) else { return };
     let mut files = sound().clone();
@@ -247,7 +247,8 @@ fn assert_round_trips(checkpoint: &Checkpoint, root: &Path) {
     let mut store = Store::open(root, NonZero::<usize>::MIN).expect("folders can be made");
     let path: PathBuf = match store.save(checkpoint) {
         Ok(path) => path,
-        // Some floats are written with one more level of nesting than they were read with, which can pass JSON's limit.
+        // Some floats are written with one more level of nesting than they were read with, which can exceed the
+        // parser's limit on nesting.
         Err(CheckpointError::Manifest { reason, .. }) if reason.contains("recursion limit") => return,
         Err(other) => panic!("{other}"),
     };

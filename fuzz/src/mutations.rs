@@ -61,7 +61,7 @@ fn mutate(input: &mut Vec<u8>, seeds: &[Vec<u8>], words: &[&str], dice: &mut Dic
                 *byte ^= 1 << dice.below(8);
             }
         }
-        // Most often, because only an exchange keeps most of a plan valid.
+        // An exchange is the most frequent change, because only an exchange keeps most of a plan valid.
         _ => exchange(input, dice),
     }
 }

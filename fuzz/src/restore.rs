@@ -14,7 +14,7 @@ use stageline::{Batch, DynamicLossScale, LossStage, Pipeline, PipelineBuilder, S
 
 const WIDTH: usize = 4;
 
-/// The length in bytes below which the error message of every rejected checkpoint must be.
+/// The limit on the length, in bytes, of the error message for a rejected checkpoint; every message must be shorter.
 const LONGEST: usize = 4_096;
 
 /// Names for tensors that no model has; some have characters that must not reach a terminal.

@@ -23,15 +23,16 @@ const HASH: usize = 32;
 /// The smallest number of documents in a token file for which whole documents are held out from training.
 const DOCUMENTS: usize = 20;
 
-/// The length in bytes below which every error message about a token file must be; the path of the file is part of
-/// the message.
+/// The limit on the length, in bytes, of an error message about a token file; every message, which includes the path of
+/// the file, must be shorter.
 const LONGEST: usize = 1_000;
 
 /// The shares of the tokens that the fuzz target asks to hold out: within the allowed range, and at and beyond its
 /// ends.
 const SHARES: [f64; 9] = [0.1, 0.5, f64::MIN_POSITIVE, 0.999_999, 0.0, 1.0, -0.1, f64::NAN, f64::INFINITY];
 
-/// The contents of a valid token file, which reading the file must give.
+/// The contents of a valid token file, parsed by the fuzz target itself. The code under test must read the same
+/// contents.
 struct Expected {
     vocabulary: u64,
     tokens: Vec<u32>,
@@ -180,8 +181,8 @@ fn assert_range(file: &TokenFile, expected: &Expected, range: Range<u64>) {
     }
 }
 
-/// Asserts that the split of a token file into training and held-out tokens covers all tokens, that neither side is
-/// empty, and that no document is divided if there are many.
+/// Asserts that the split of a token file into training and held-out tokens covers all tokens, that neither of the two
+/// parts is empty, and that no document is divided if there are many.
 fn assert_split(file: &TokenFile, expected: &Expected, share: f64) {
     let is_share = share > 0.0 && share < 1.0;
     match file.split(share) {

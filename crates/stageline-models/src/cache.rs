@@ -23,19 +23,20 @@ struct Generated {
     /// The number of tokens of the generated text that the model's blocks have processed so far, prompt included;
     /// `None` while the key-value cache is off.
     position: Option<usize>,
-    /// The number of times that a model's key-value cache was switched on. A changed number tells a block that its kept
-    /// keys and values belong to an earlier text.
+    /// The number of times that a model's key-value cache was switched on, which is once for each generated text. If
+    /// the number has changed, a block's kept keys and values belong to an earlier text.
     text: u64,
 }
 
-/// The key-value cache of one block, which keeps the block's keys and values while the model's cache is on.
+/// The key-value cache of one transformer block. It keeps the attention keys and values of earlier inputs while the
+/// cache of the whole model is on.
 #[derive(Clone, Debug)]
 pub struct BlockCache {
     model: KeyValueCache,
     kept: Arc<Mutex<Option<Kept>>>,
 }
 
-/// The keys and values that one block has kept, of all earlier positions of one text.
+/// The attention keys and values that one transformer block has kept of all earlier positions of one text.
 #[derive(Debug)]
 struct Kept {
     text: u64,

@@ -10,8 +10,8 @@ use stageline_hub::FolderError;
 /// The largest number of bytes that an error message about a model shows of a path.
 const MOST_PATH: usize = 500;
 
-/// The largest number of bytes that an error message about a model shows of a reason, which may quote the
-/// configuration.
+/// The largest number of bytes that an error message about a model shows of the reason why the configuration cannot be
+/// used. The reason may quote the configuration.
 const MOST_REASON: usize = 400;
 
 /// The reason why a model cannot be opened or exported.
@@ -22,10 +22,11 @@ const MOST_REASON: usize = 400;
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
-    /// A model folder or one of its files cannot be read or written; the field is the cause.
+    /// A model folder or one of its files cannot be read or written; the value is the underlying error.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// The configuration (`config.json`) cannot be read, or its fields do not fit its model family.
+    /// A model's configuration (`config.json`) cannot be used: it is not valid JSON, or a field is missing or has a
+    /// value that this crate does not support.
     #[error("{}: {}", shown(path), Printable::new(reason).at_most(MOST_REASON))]
     Config {
         /// The path of the model's configuration file that cannot be used.
@@ -72,25 +73,26 @@ pub enum ModelError {
         Printable::new(dtype)
     )]
     Type {
-        /// The path of the weights file with the tensor of an unsupported type.
+        /// The path of the weights file that has the tensor whose element type is not supported.
         path: PathBuf,
-        /// The name in the weights file of the tensor of an unsupported type.
+        /// The name, in the weights file, of the tensor whose element type is not supported.
         name: String,
         /// The unsupported type of the tensor's elements, such as `I64`.
         dtype: String,
     },
-    /// The model cannot be exported to the folder that it was opened from, or that has the configuration of a new
-    /// model, because the files there are in use.
+    /// The folder for an export is the one from which the model, or the configuration of a new model, was opened. The
+    /// export would overwrite files that are in use.
     #[error("{}: the model was opened from this folder; give another one", shown(path))]
     OwnFolder {
-        /// The path of the folder that the model, or the configuration of a new model, was opened from.
+        /// The path of the folder from which the model, or the configuration of a new model, was opened, and to which
+        /// the model therefore cannot be exported.
         path: PathBuf,
     },
     /// The modules of a pipeline are not the layers of the model to export, because one is missing or has another type;
-    /// the field is the cause.
+    /// the value is the underlying error.
     #[error(transparent)]
     Modules(#[from] ModuleError),
-    /// A pipeline failed, for example in a step or a snapshot; the field is the cause.
+    /// A pipeline failed, for example in a step or a snapshot; the value is the underlying error.
     #[error(transparent)]
     Step(#[from] StepError),
 }

@@ -13,8 +13,8 @@ use crate::names::Place;
 use crate::parameters::{HubParameter, hub_parameters};
 
 impl LanguageModel {
-    /// Checks, before a training, that the trained model can be exported to `folder`. The check creates `folder` if
-    /// necessary and a file in it, and removes both again.
+    /// Checks, before a training, that the trained model can be exported to `folder`. The check creates a file in
+    /// `folder`, and `folder` itself if it does not exist, and removes again what it created.
     ///
     /// # Errors
     /// - [`ModelError::OwnFolder`] if the model, or the configuration of a new model, was opened from `folder`.
@@ -28,14 +28,14 @@ impl LanguageModel {
         }
         let layout = match self.folder() {
             Some(source) => source.layout()?,
-            // A new model has one file of weights, and its tensors do not matter here.
+            // A new model has one weights file, and this check does not depend on the tensors in it.
             None => Layout::single([])?,
         };
         Ok(check_export(&layout, self.home(), folder)?)
     }
 
     /// Checks, before a long computation, that its result can be written to the file at `path`, which must not be one
-    /// of the files that the model was opened from. A file that is there keeps its contents.
+    /// of the files that the model was opened from. If the file exists, it keeps its contents.
     ///
     /// # Errors
     /// Returns [`ModelError::Folder`] if the file cannot be written.
@@ -80,7 +80,7 @@ impl LanguageModel {
             let name = if self.naming().is_copy_of_table(name) { &table } else { name };
             match values.get(name) {
                 Some(parameter) => Ok(parameter.read().into()),
-                // Buffers that no parameter needs are copied.
+                // Tensors that are not parameters, such as causal masks, are copied from the source folder.
                 None => Ok(source.tensor(name)?.into()),
             }
         })?;

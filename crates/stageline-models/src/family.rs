@@ -12,11 +12,11 @@ use crate::names::Names;
 use crate::parameters::rows;
 use crate::{gpt2, head, llama};
 
-/// The values of `model_type` in `config.json` that this crate knows.
+/// The model architectures that this crate supports, as the values of `model_type` in `config.json`.
 pub const KNOWN: &[&str] = &["gpt2", "llama", "mistral", "qwen2", "qwen3"];
 
-/// The starts of documents in samples that have several: for every token, `[batch, length]`, the position in its sample
-/// at which its document begins. Every stage gets them directly from the batch.
+/// The starts of documents, for samples that consist of several documents: for each token, `[batch, length]`, the
+/// position in its sample, counted from 0, at which its document begins. Every stage gets them directly from the batch.
 ///
 /// With them, a token attends to the tokens of its own document only, and positions count from the start of the
 /// document. Targets that are the first token of another document should be [`MASKED`](stageline::nn::MASKED). This is
@@ -32,7 +32,7 @@ pub type Samples = (Tensor<2, Int>, Option<DocumentStarts>);
 /// starts of documents, as in [`Samples`].
 pub type Activations = (Tensor<3>, Option<DocumentStarts>);
 
-/// The family of a model, with the model's configuration.
+/// The family (architecture) of a language model, with the model's configuration.
 #[derive(Clone, Debug)]
 pub enum Family {
     Gpt2(gpt2::Config),
@@ -92,7 +92,7 @@ impl Family {
         }
     }
 
-    /// Returns the longest sequence, in tokens, that a language model is made for.
+    /// Returns the length, in tokens, of the longest sequence that a language model is made for.
     pub fn positions(&self) -> usize {
         match self {
             Self::Gpt2(config) => config.positions,

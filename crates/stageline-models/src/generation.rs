@@ -43,7 +43,7 @@ pub enum GenerationError {
     TooLong {
         /// The number of tokens in the prompt of the text to generate.
         tokens: usize,
-        /// The longest sequence, in tokens, that the model that generates a text is made for.
+        /// The length, in tokens, of the longest sequence that the model is made for.
         positions: usize,
     },
     /// A token of the prompt is not in the model's vocabulary.
@@ -59,7 +59,7 @@ pub enum GenerationError {
     Sampling {
         /// The name of the sampling setting that is out of its range, such as `top_p`.
         setting: &'static str,
-        /// The value of the sampling setting, which is out of its range.
+        /// The invalid value of the sampling setting that is out of its range.
         value: f64,
         /// The range of allowed values for the sampling setting, in words.
         range: &'static str,
@@ -73,7 +73,7 @@ pub enum GenerationError {
         /// The position in the generated text, counted from 0, of the token after which the logits are NaN.
         position: usize,
     },
-    /// A stage of the pipeline that generates the text has failed; the field is the cause.
+    /// A stage of the pipeline that generates the text has failed; the value is the underlying error.
     #[error(transparent)]
     Step(#[from] StepError),
 }
@@ -116,7 +116,7 @@ impl LanguageModel {
     ) -> Result<Generation<'a>, GenerationError> {
         self.check_prompt(prompt, &sampling)?;
         let mut random = ChaCha8Rng::seed_from_u64(sampling.seed);
-        // A stream of its own is independent of the other draws with this seed.
+        // A separate stream of the generator makes these draws independent of other draws with the same seed.
         random.set_stream(u64::from_le_bytes(*b"generate"));
         if !self.cache().begin() {
             return Err(GenerationError::Busy);
@@ -184,7 +184,8 @@ fn check(sampling: &Sampling) -> Result<(), GenerationError> {
     }
 }
 
-/// Draws the next token of a text and returns its id. `logits` has one number for each token of the vocabulary.
+/// Chooses the next token of a text by the settings `sampling`, at random unless the temperature is 0, and returns its
+/// id. `logits` has one number for each token of the vocabulary.
 fn draw(logits: Vec<f32>, sampling: &Sampling, random: &mut impl Rng) -> u32 {
     let mut ranked: Vec<_> = logits.into_iter().enumerate().collect();
     // The sort is stable, so that the first of equal tokens is the likeliest, on every machine.

@@ -1,8 +1,8 @@
 //! Checks the numbers in a model's configuration against limits, so that a wrong file is an error before memory is
 //! allocated.
 
-/// The largest length in bytes of the configuration of a new model, so that a wrong file is an error before it fills
-/// the memory.
+/// The largest length, in bytes, of the configuration file (`config.json`) of a new model. A longer file is an error,
+/// so that a wrong file does not fill the memory.
 pub const LARGEST_CONFIG: u64 = 64 << 20;
 
 /// The largest vocabulary, width or sequence length that the configuration of a model may have.

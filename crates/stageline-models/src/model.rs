@@ -38,7 +38,7 @@ struct Inner {
     naming: Naming,
     /// The open model folder from which the model's parameters are read; `None` for a new model.
     folder: Option<Arc<ModelFolder>>,
-    /// The folder that contains the model's configuration, and perhaps a tokenizer.
+    /// The path of the folder that contains the model's configuration, and perhaps a tokenizer.
     home: PathBuf,
     /// The seed from which the parameters of a new model are drawn; 0 for a model that was opened from a folder.
     seed: u64,
@@ -131,46 +131,47 @@ impl LanguageModel {
         &self.0.config
     }
 
-    /// Returns the size of the model's vocabulary.
+    /// Returns the number of tokens in the model's vocabulary.
     pub fn vocabulary(&self) -> usize {
         self.0.family.table()[0]
     }
 
-    /// Returns the longest sequence, in tokens, that the language model is made for.
+    /// Returns the length, in tokens, of the longest sequence that the language model is made for.
     pub fn positions(&self) -> usize {
         self.0.family.positions()
     }
 
-    /// Returns the tokens that end a text, as the configuration names them (`eos_token_id`); empty if it names none.
+    /// Returns the ids of the tokens that end a text, from the field `eos_token_id` of the model's configuration; empty
+    /// if the configuration has none.
     pub fn end_of_text(&self) -> Vec<u32> {
         end_tokens(&self.0.config)
     }
 
-    /// Returns the tokens after which a generated text ends: `eos_token_id` of the folder's `generation_config.json`,
-    /// which may name more tokens than the configuration, such as the end of a turn in a conversation. Without that
-    /// file or field, returns the tokens of [`end_of_text`](Self::end_of_text).
+    /// Returns the ids of the tokens after which a generated text ends: `eos_token_id` of the folder's
+    /// `generation_config.json`, which may name more tokens than the configuration, such as the end of a turn in a
+    /// conversation. Without that file or field, returns the tokens of [`end_of_text`](Self::end_of_text).
     pub fn end_of_generation(&self) -> Vec<u32> {
         let of_generation = self.folder().and_then(ModelFolder::generation_config).map(end_tokens);
         of_generation.filter(|tokens| !tokens.is_empty()).unwrap_or_else(|| self.end_of_text())
     }
 
-    /// Returns the fields of the configuration that ask for dropout, with their dropout probabilities. The model does
-    /// not apply dropout.
+    /// Returns the fields of the model's configuration that ask for dropout, each with its dropout probability. A
+    /// caller may warn of them, because the model does not apply dropout.
     pub fn dropout(&self) -> Vec<(&'static str, f64)> {
         const FIELDS: [&str; 4] = ["resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout"];
         let share = |field| self.0.config.get(field).and_then(Value::as_f64).filter(|share| *share > 0.0);
         FIELDS.into_iter().filter_map(|field| Some((field, share(field)?))).collect()
     }
 
-    /// Returns the name of each parameter's tensor on the Hugging Face hub, and true for each parameter that is frozen
-    /// (not trained).
+    /// Returns one entry for each parameter of the model: the name of its tensor on the Hugging Face hub, and whether
+    /// it is frozen (not trained).
     pub fn tensors(&self) -> Vec<(String, bool)> {
         let mut seen = HashSet::new();
         let names = self.0.parameters().into_iter().map(|tensor| tensor.name).filter(|name| seen.insert(name.clone()));
         names.map(|name| (name.clone(), (self.0.frozen)(&name))).collect()
     }
 
-    /// Returns the folder that contains the model's configuration, and perhaps a tokenizer.
+    /// Returns the path of the folder that contains the model's configuration, and perhaps a tokenizer.
     pub fn home(&self) -> &Path {
         &self.0.home
     }
@@ -204,7 +205,8 @@ impl LanguageModel {
     }
 }
 
-/// Returns the folder that contains a file; the current folder for a plain file name, whose parent is empty.
+/// Returns the path of the folder that contains a file: the parent of the file's path, or the current folder for a
+/// plain file name, whose parent is empty.
 fn folder_of(file: &Path) -> &Path {
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
@@ -272,7 +274,8 @@ impl Inner {
     }
 }
 
-/// Returns the tokens of the field `eos_token_id` of a configuration, which has one token or a list of tokens.
+/// Returns the token ids in the field `eos_token_id` of a configuration, which has one token or a list of tokens; empty
+/// if there is none.
 fn end_tokens(config: &Value) -> Vec<u32> {
     let token = |value: &Value| value.as_u64().and_then(|token| u32::try_from(token).ok());
     match config.get("eos_token_id") {

@@ -27,27 +27,30 @@ pub struct Name {
 }
 
 impl Name {
-    /// Creates the entry of a parameter whose tensor on the Hugging Face hub has the same shape. `path` is the
-    /// parameter's path in its layer, and `hub` is the tensor's name there.
+    /// Creates the entry of the name table for a parameter whose tensor on the Hugging Face hub has the same shape.
+    /// `path` is the parameter's path in its layer, and `hub` is the tensor's name on the hub, without the model's
+    /// prefix and the block's index.
     pub const fn same(path: &'static str, hub: &'static str) -> Self {
         Self { path, hub, transposed: false }
     }
 
-    /// Creates the entry of a parameter whose tensor on the Hugging Face hub is transposed. `path` is the parameter's
-    /// path in its layer, and `hub` is the tensor's name there.
+    /// Creates the entry of the name table for a parameter whose tensor on the Hugging Face hub is stored transposed.
+    /// `path` is the parameter's path in its layer, and `hub` is the tensor's name on the hub, without the model's
+    /// prefix and the block's index.
     pub const fn transposed(path: &'static str, hub: &'static str) -> Self {
         Self { path, hub, transposed: true }
     }
 }
 
-/// The names of all tensors of a model family on the Hugging Face hub, by the layer and the parameter.
+/// The names that the tensors of a model family have on the Hugging Face hub, by layer and parameter.
 pub struct Names {
     /// The prefix of the names of a model family's tensors, such as `model.`. The projection of an untied head (a head
     /// that does not share the table of token embeddings) has no prefix. Folders of a model that was saved without a
     /// head lack the prefix.
     pub root: &'static str,
     pub embeddings: &'static [Name],
-    /// The part of the names of blocks' tensors between the root prefix and the index of the block, such as `layers.`.
+    /// The part of a tensor name between the prefix of the model family and the index of the block, such as `layers.`
+    /// in `model.layers.0.mlp.up_proj.weight`.
     pub blocks: &'static str,
     pub block: &'static [Name],
     pub head: &'static [Name],
@@ -58,8 +61,8 @@ pub struct Names {
     pub buffers: &'static [&'static str],
 }
 
-/// The path in the head of the parameter that projects activations to the vocabulary. In a model with a tied head, this
-/// parameter is the table of token embeddings.
+/// The path, within the head (last layer) of a model, of the weight that projects activations to the vocabulary. In a
+/// model with a tied head, this weight is the table of token embeddings.
 pub const OUTPUT: &str = "output.weight";
 
 /// The name on the Hugging Face hub of the tensor that an untied head (a head that does not share the table of token

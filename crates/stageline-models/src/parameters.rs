@@ -35,8 +35,8 @@ pub fn rows(input: Tensor<3>) -> Tensor<2> {
     input.flatten(0, 1)
 }
 
-/// The position of a visit in a layer: which parameter it is at, and which tensor on the Hugging Face hub has its
-/// values.
+/// The position of a walk over the parameters of a layer: the path of the current parameter, and the table that has the
+/// name of its tensor on the Hugging Face hub.
 struct Position<'a> {
     /// The names of the fields on the path to the visited parameter. A layer is an enum with one variant for each model
     /// family. The variant's name does not belong to the parameter's name, so an entry is `None` where the path enters
@@ -78,7 +78,8 @@ pub struct HubParameter {
 
 impl HubParameter {
     /// Copies the values of the parameter from its device to the host's memory, and returns them in the order in which
-    /// its tensor is stored on the Hugging Face hub. Initialises a lazy parameter.
+    /// its tensor is stored on the Hugging Face hub. A parameter that has no values yet, because it was never used, is
+    /// read or drawn first.
     pub fn read(&self) -> Vec<f32> {
         (self.read)()
     }
@@ -140,7 +141,8 @@ fn numbers<const D: usize>(tensor: &Tensor<D>) -> Vec<f32> {
     data.as_slice::<f32>().map_or_else(|_| data.iter::<f32>().collect(), <[f32]>::to_vec)
 }
 
-/// The settings of a model's parameters: the folder from which they are read, and which of them are frozen.
+/// The settings with which the parameters of a model's layers are prepared: the folder from which they are read, and
+/// which of them are frozen.
 pub struct Preparation<'a> {
     /// The folder from which parameters are read when they are first used; `None` if they are drawn at random. It must
     /// have passed [`HubParameter::check`], or the first use may panic.
@@ -202,7 +204,7 @@ fn read_lazily<const D: usize>(
 fn read(folder: &ModelFolder, tensor: &HubTensor) -> Result<TensorData, FolderError> {
     let view: TensorView = folder.tensor(&tensor.name)?;
     let (numbers, shape) = (view.to_f32()?, view.shape.to_vec());
-    // The pages of all tensors together would take as much memory as the model.
+    // The file is mapped into memory, and the memory of all tensors that were read would add up to that of the model.
     folder.release(&tensor.name);
     Ok(match (tensor.transposed, shape.as_slice()) {
         (true, &[rows, columns]) => TensorData::new(transposed(&numbers, rows, columns), [columns, rows]),
@@ -227,9 +229,9 @@ pub fn transposed(matrix: &[f32], rows: usize, columns: usize) -> Vec<f32> {
     turned
 }
 
-/// Returns the tensors of a model folder that the model does not need, each with its name, and with its element type,
-/// shape and file. These are all tensors except those in `needed`, the names of the tensors of parameters, and known
-/// buffers and copies.
+/// Returns the tensors of a model folder for which the model has no use: all tensors except those in `needed` (the
+/// names of the tensors of parameters) and known buffers and copies. Each entry has the tensor's name, and its element
+/// type, shape and file.
 pub fn unexpected<'a>(
     folder: &'a ModelFolder,
     needed: &std::collections::HashSet<String>,

@@ -21,8 +21,8 @@ pub struct Config {
     pub activation: Activation,
     /// Whether attention scores of a GPT-2 model are divided by the square root of a head's size.
     pub scale_by_size: bool,
-    /// Whether the attention scores of each block of a GPT-2 model are also divided by the block's number, counted from
-    /// 1.
+    /// Whether the attention scores of each block of a GPT-2 model are also divided by the block's number, which is 1
+    /// for the first block.
     pub scale_by_block: bool,
     pub tied: bool,
     /// The standard deviation of the initial weights of a new GPT-2 model.
@@ -123,9 +123,9 @@ impl Config {
         })
     }
 
-    /// Returns the factor by which the queries of a block are multiplied, so that attention, which divides its scores
-    /// by the square root of a head's size, has the scores that the configuration asks for. `index` is the index of
-    /// the block, counted from 0.
+    /// Returns the factor by which the queries of a block are multiplied before attention. Attention always divides its
+    /// scores by the square root of a head's size, and the factor changes this to the scale that the configuration asks
+    /// for. `index` is the index of the block, counted from 0.
     pub fn query_scale(&self, index: usize) -> f64 {
         let by_size = if self.scale_by_size { 1.0 } else { ((self.width / self.heads) as f64).sqrt() };
         let by_block = if self.scale_by_block { (index + 1) as f64 } else { 1.0 };

@@ -42,7 +42,8 @@ struct Attention {
     query_key_value: Linear,
     output: Linear,
     heads: usize,
-    /// The factor by which the queries of a GPT-2 block are multiplied, 1 for most models.
+    /// The factor by which the queries of a GPT-2 block are multiplied before attention, to scale its attention scores;
+    /// 1 for most models.
     query_scale: f64,
     #[module(skip)]
     cache: BlockCache,
@@ -133,7 +134,8 @@ impl Block {
 
 impl Attention {
     /// Applies the self-attention of a block to activations `[batch x length, width]` and returns activations of the
-    /// same shape. The second argument is the array of the sizes batch, length and width.
+    /// same shape. The second argument is the array of the sizes batch, length and width. With `starts`, the position
+    /// at which each token's document begins, attention stays within documents.
     fn forward(
         &self,
         input: Tensor<2>,

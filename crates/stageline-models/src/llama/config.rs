@@ -33,11 +33,12 @@ pub struct Config {
     /// The sliding window of each block: the number of keys that a query attends to, up to and including its own
     /// position; `None` if a query attends to all earlier positions.
     pub windows: Vec<Option<usize>>,
-    /// The longest sequence, in tokens, that a model of the Llama family is made for.
+    /// The length, in tokens, of the longest sequence that a model of the Llama family is made for.
     pub positions: usize,
 }
 
-/// The fields of `config.json` that this crate reads, after [`defaults`] has filled in the missing ones.
+/// The fields that this crate reads from the `config.json` of a model of the Llama family, after [`defaults`] has
+/// filled in the missing ones.
 #[derive(Deserialize)]
 struct Fields {
     vocab_size: usize,
@@ -134,7 +135,7 @@ impl Config {
             return Err(format!("head_dim {head_size}: a rotary embedding needs an even number"));
         }
         let rope = fields.rope_scaling.clone().or_else(|| fields.rope_parameters.clone()).unwrap_or_default();
-        // Both objects may be there, and each may have a part of the fields.
+        // A configuration may have both objects, each with some of the fields.
         let ropes = || [&fields.rope_scaling, &fields.rope_parameters].into_iter().flatten();
         let around = Around {
             rope_theta: ropes().find_map(|rope| rope.rope_theta).or(fields.rope_theta),

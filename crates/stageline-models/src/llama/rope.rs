@@ -25,7 +25,8 @@ pub struct Rope {
     pub partial_rotary_factor: Option<f64>,
 }
 
-/// The fields of `config.json` that determine the frequencies of the rotary embedding together with those in [`Rope`].
+/// The values that determine the frequencies of a rotary embedding together with the fields of [`Rope`], such as the
+/// base of the frequencies and the size of a head.
 pub struct Around {
     /// The base of the rotary embedding's frequencies, from the object `rope_scaling` or `rope_parameters` of
     /// `config.json`, or else from its top level.
@@ -88,7 +89,8 @@ impl Rope {
 /// of `theta` to the power of `2 pair / size`.
 fn plain(theta: f32, pair: usize, size: usize) -> f32 {
     let exponent = (2 * pair) as f32 / size as f32;
-    // The power in f64 is rounded to the nearest f32. PyTorch's own may differ from it in the last bit.
+    // The power is computed in f64 and rounded to the nearest f32. PyTorch's power in f32 may differ from it in the
+    // last bit.
     (f64::from(theta).powf(f64::from(exponent)) as f32).recip()
 }
 

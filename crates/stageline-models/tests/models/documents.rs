@@ -61,7 +61,7 @@ fn step(model: &LanguageModel, cut: &str, recompute: Recompute, batch: Batch<Sam
 fn the_loss_of_two_documents_is_the_mean_of_their_losses_by_their_targets() {
     let folder = tempfile::tempdir().unwrap();
     for mut config in configurations() {
-        // Weights so large that a document changes the predictions for another one that it sees.
+        // With weights as large as these, a document changes the predictions for another document that sees it.
         config["initializer_range"] = json!(0.3);
         let model = new(folder.path(), &config);
         for cut in ["0", "0,3"] {
