@@ -1,4 +1,4 @@
-//! Reads the log of a pipeline run, and makes predictions, pages and traces from it.
+//! Reads the log of a pipeline training run, and makes predictions, HTML pages and trace files from it.
 //!
 //! The log is the only source: this crate computes from its figures, and needs no tensors, threads or clock.
 //!

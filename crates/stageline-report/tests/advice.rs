@@ -172,8 +172,9 @@ fn more_workers_are_recommended_while_they_are_used_well() {
     assert!(!matches!(change(&advice), Change::Workers(_)));
 }
 
-/// Tests a run of two workers on a host of 8 cores: more workers have fewer cores than the 4 of each worker of the run,
-/// unless the run gave each of them 2. Other devices are not shared.
+/// Tests a run of two workers on a host of 8 cores. More workers than two are not compared, because each would have
+/// fewer than the 4 cores of a worker of the run. If the run gave each worker 2 cores, up to 4 workers are compared; on
+/// GPUs, which workers do not share, all numbers are.
 #[test]
 fn more_workers_than_the_host_has_cores_for_are_not_compared() {
     let compared = |device: &str, cores_per_stage: Option<usize>| -> (Vec<usize>, Vec<usize>) {
@@ -302,8 +303,8 @@ fn a_plan_without_a_generator_is_compared_with_schedules() {
     assert!(!advice.alternatives.left_out.iter().any(|(change, _)| workers(change)));
 }
 
-/// Tests that a model of four stages that is cut by hand is compared with no other numbers of workers and of chunks,
-/// which its training refuses, on four workers and in two chunks on two workers.
+/// Tests a model that is cut by hand into four stages, on four workers or in two chunks on each of two workers: no
+/// other numbers of workers and chunks are compared, because a training of the model would refuse them.
 #[test]
 fn a_model_that_is_cut_by_hand_keeps_its_stages() {
     let compared = |cut_by_hand: bool, workers: usize, chunked: bool| {

@@ -55,8 +55,8 @@ fn with_one_micro_batch_hosts_split_where_activations_are_smallest() {
     }
 }
 
-/// Tests partitions with many micro-batches: the slowest worker decides which is the best, unless a transfer takes
-/// longer than this worker computes.
+/// Tests partitions with many micro-batches: the time of the slowest worker decides which partition is the best, unless
+/// a transfer takes longer than this worker computes.
 #[test]
 fn balance_decides_unless_the_link_is_slower_than_the_workers() {
     let evenly = |megabytes: f64| {

@@ -19,8 +19,8 @@ fn points(chart: &str) -> Vec<&str> {
     chart.split("<title>").skip(1).map(|rest| rest.split("</title>").next().unwrap()).collect()
 }
 
-/// Returns the heights of the points of each line of a chart, converted to values of a vertical axis that goes from 0
-/// to `top`.
+/// Returns the values that a chart shows, one list for each line. They are computed from the heights of the points, on
+/// a vertical axis that goes from 0 to `top`.
 fn heights(chart: &str, top: f64) -> Vec<Vec<f64>> {
     // The axis is from y = 272 up to y = 32.
     let value = |point: &str| top * (272.0 - point.split_once(',').unwrap().1.parse::<f64>().unwrap()) / 240.0;

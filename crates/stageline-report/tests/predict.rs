@@ -327,8 +327,8 @@ fn two_runs_with_micro_batches_of_other_sizes_give_linear_costs() {
     let (small, large) = (measured(100.0), measured(300.0));
     for tokens in [100.0, 150.0, 200.0, 300.0, 600.0] {
         let predicted = small.with_size(&large, tokens).unwrap().predict(&target()).unwrap();
-        // A forward and a backward of two layers take 3 x 2 x (0.5 + 0.01 x tokens), M + P - 1 of them a step; the flush
-        // was measured in runs whose mean size is 200.
+        // A forward and a backward of two layers take 3 x 2 x (0.5 + 0.01 x tokens), M + P - 1 of them a step; the
+        // flush was measured in runs whose mean size is 200.
         let step = 9.0 * 6.0 * (0.5 + 0.01 * tokens) + 0.5 * 2.0 * (0.5 + 0.01 * 200.0);
         assert!((predicted.step / step - 1.0).abs() < 1e-9, "{tokens}: {} for {step}", predicted.step);
         assert!((predicted.tokens_per_s / (8.0 * tokens / predicted.step) - 1.0).abs() < 1e-9);

@@ -10,8 +10,8 @@ use stageline_schedule::{Costs, OneFOneB, Placement, Plan, Schedule, StageCost, 
 
 use synthetic::log;
 
-/// Makes the log of a run under ZB-H1 of two stages in which the share `share` of every backward is the input gradient.
-/// A forward takes 2 s and a backward 4 s.
+/// Makes the log of a run of two stages under the schedule ZB-H1, which splits backwards. A forward takes 2 s and a
+/// backward 4 s, of which the share `share` is the input gradient.
 fn split(share: f64) -> RunLog {
     let mut log = log(&[1.0; 4], 2, 4, 0.0);
     let plan: Plan = ZbH1.plan(2, 4).unwrap();

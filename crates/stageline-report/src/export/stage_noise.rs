@@ -1,27 +1,28 @@
-//! The noise scales of stages as scalars for TensorBoard: [`StageNoise`].
+//! Computes the gradient noise scale of each pipeline stage as scalars for TensorBoard: [`StageNoise`].
 
 use std::collections::VecDeque;
 
 use crate::log::WINDOW;
 use crate::log::record::{Noise, SignalAndNoise};
 
-/// The latest estimates of the gradient noise of each stage, from which scalars for TensorBoard are made while a training
-/// runs.
+/// The gradient noise estimates of the last 9 measured training steps, for each pipeline stage. While a training runs,
+/// [`add`](Self::add) computes the noise scales of the stages from them, as scalars for TensorBoard.
 #[derive(Clone, Debug, Default)]
 pub struct StageNoise {
     latest: VecDeque<Vec<SignalAndNoise>>,
 }
 
 impl StageNoise {
-    /// Creates the scalars for TensorBoard of a training that has not measured its gradient noise yet.
+    /// Makes an empty store of gradient noise estimates, for a training that has not measured any yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds the estimates of a step, and returns two tags with their values for each stage: the noise scale of this
-    /// step alone (`noise scale of stage 0/of the step`), and that of the last 9 measured steps together (`noise scale
-    /// of stage 0/smoothed`). Both are the loss weight of a batch (in most models, a number of tokens). A noise scale
-    /// is left out if the estimated squared norm of the gradient is not above 0.
+    /// Adds the gradient noise estimates of a training step, and returns two TensorBoard tags with their values for
+    /// each pipeline stage: the noise scale of this step alone (`noise scale of stage 0/of the step`), and that of the
+    /// last 9 measured steps together (`noise scale of stage 0/smoothed`). The unit of both is the loss weight of a
+    /// batch (in most models, tokens). A noise scale is left out if the estimated squared norm of the gradient is not
+    /// above 0.
     pub fn add(&mut self, noise: &Noise) -> Vec<(String, f64)> {
         self.latest.push_back(noise.stages.clone());
         if self.latest.len() > WINDOW {

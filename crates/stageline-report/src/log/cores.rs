@@ -1,13 +1,15 @@
-//! Tells from the log of a run on the host's CPU whether more workers would have as many cores each.
+//! Checks, from the log of a run on a host's CPU, whether the host has enough cores for more workers, if each gets as
+//! many cores as a worker of the run had.
 
 use serde_json::Value;
 
 use super::run_log::RunLog;
 
 impl RunLog {
-    /// Returns the number of cores of the host if they are too few for a run with `workers` workers in each replica to
-    /// give each as many as the workers of this run had. Returns `None` if they are enough, if there are no more workers
-    /// than in the run, if the run used other devices than the CPU, or if the log does not say.
+    /// Returns the host's number of CPU cores if it is too small to give each of `workers` workers in each replica as
+    /// many cores as a worker of the logged run had. Returns `None` if the cores suffice, if the run had at least
+    /// `workers` workers in each replica, if it used devices other than the CPU, or if the log does not state the
+    /// cores.
     pub(crate) fn too_few_cores(&self, workers: usize) -> Option<usize> {
         let cores = number(self.run.machine.get("cores")?).filter(|cores| *cores > 0)?;
         let devices = self.run.configuration.get("device")?.as_str()?;
@@ -21,7 +23,7 @@ impl RunLog {
     }
 }
 
-/// Returns a whole number that a log has as a number or as text; `None` for anything else.
+/// Converts a JSON value of a log, a number or a text, to a whole number; `None` if it is not a whole number.
 fn number(value: &Value) -> Option<usize> {
     value.as_u64().and_then(|number| number.try_into().ok()).or_else(|| value.as_str()?.parse().ok())
 }

@@ -1,4 +1,4 @@
-//! The median, by which the measurements of a run's steps are summarised.
+//! Computes the median, which summarises a measurement, such as the step time, over the steps of a run.
 
 /// Returns the median of the finite values among `values`, the upper of the two middle ones if their number is even;
 /// `None` if no value is finite.

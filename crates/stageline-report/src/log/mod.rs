@@ -1,4 +1,4 @@
-//! The log of a run: one JSON object a line, written while the run trains and read back later.
+//! The log of a training run: one JSON object a line, written while the run trains and read back later.
 //!
 //! Input: the text of a log. Output: [`RunLog`], with the description of the run, its steps in order, and medians over
 //! the steps, such as the typical step time and the main cause of idle time ([`Cause`]). This module owns the structure
@@ -10,7 +10,8 @@
 //!   [`Account`](record::Account), [`Event`](record::Event).
 //! - `run_log`: reads the lines into a [`RunLog`], and summarises the warm steps. `median`: the median of figures.
 //! - `noise`: the noise scale of the gradient over the steps of a run ([`NoiseScales`]).
-//! - `rising_loss`: whether the loss of a run rises ([`RisingLoss`]). `cores`: whether the host has cores for more workers.
+//! - `rising_loss`: whether the loss of a run rises ([`RisingLoss`]). `cores`: whether the host has enough cores for
+//!   more workers.
 //! - `error`: [`LogError`], with the number of the line that cannot be read.
 
 mod cores;

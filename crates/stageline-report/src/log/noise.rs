@@ -7,15 +7,15 @@
 //! steps. If the mean of the squared norms is not above 0, the gradient cannot be told from its noise, and the noise
 //! scale counts as infinite. A step that was not measured has the noise scale of the nearest one that was.
 //!
-//! *Signs.* Without any gradient, the estimates of its squared norm are above 0 as often as below. So some window has to
-//! have more estimates above 0 than chance gives in one case of ten: 4 of 4, 7 of 9. Otherwise the noise scale is not
-//! known, whatever the ratio of the means is.
+//! *Signs.* Without any gradient, the estimates of its squared norm are above 0 as often as below. So the noise scale
+//! is known only if some window has more estimates above 0 than chance gives in one case of ten: 4 of 4, or 7 of 9.
+//! Otherwise it is not known, whatever the ratio of the means is.
 //!
 //! *Steps to a loss.* A step with a batch of B lowers the loss in proportion to 1 / (1 + N / B), where N is the noise
 //! scale at that time and the learning rate the best one for B (McCandlish et al., 2018,
-//! [arXiv:1812.06162](https://arxiv.org/abs/1812.06162), equation 2.7). So a step of the run, with the batch W, is worth
-//! (1 + N / B) / (1 + N / W) steps with the batch B. The sum over the run's steps is the number of steps with the batch B
-//! to the same loss.
+//! [arXiv:1812.06162](https://arxiv.org/abs/1812.06162), equation 2.7). So a step of the run, with the batch W, is
+//! worth (1 + N / B) / (1 + N / W) steps with the batch B. The sum over the run's steps is the number of steps with the
+//! batch B to the same loss.
 
 use super::record::{Noise, SignalAndNoise, Step};
 use super::run_log::RunLog;
@@ -27,8 +27,8 @@ pub(crate) const WINDOW: usize = 9;
 /// The smallest number of measured steps from which the noise scale of a run's gradient is computed.
 const FEWEST: usize = 4;
 
-/// The noise scale of the gradient at each step of a run that updated parameters: the loss weight (in most models, the
-/// number of tokens) of the batch whose gradient has as much noise as signal.
+/// The gradient's noise scales in a logged run, one for each training step that updated parameters. A noise scale is
+/// the loss weight (in most models, the number of tokens) of the batch whose gradient has as much noise as signal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NoiseScales {
     of_steps: Vec<OfStep>,
@@ -43,7 +43,8 @@ struct OfStep {
     scale: f64,
 }
 
-/// The largest probability with which chance alone may give as many positive estimates of the squared norm in a window.
+/// The largest acceptable probability (10%) that random signs alone give as many positive estimates of the gradient's
+/// squared norm in a window of steps, or more. With a higher one, the gradient counts as hidden by its noise.
 const BY_CHANCE: f64 = 0.1;
 
 /// The reason why the noise scale of a run's gradient is not known.
@@ -70,8 +71,8 @@ pub enum NoNoise {
         /// The fewest steps with a measurement of the gradient noise from which the noise scale is computed.
         needed: usize,
     },
-    /// The gradient cannot be told from its noise: in every window of the run, the averaged squared norm is not above 0,
-    /// or about as many of its estimates are below 0 as above.
+    /// The gradient cannot be told from its noise: in every window of measured steps, the mean estimate of the
+    /// gradient's squared norm is not above 0, or about as many of the estimates are below 0 as above.
     #[error(
         "the gradient cannot be told from its noise in the {measured} steps that measured it; log a longer run, one with a smaller \
          --noise-every, or one with a larger --micro-batches"
@@ -83,8 +84,8 @@ pub enum NoNoise {
 }
 
 impl RunLog {
-    /// Returns the noise scale of the gradient at each step of the run that updated parameters, from windows of 9
-    /// measured steps.
+    /// Returns the gradient's noise scale at each step of the logged run that updated parameters. Each noise scale is
+    /// computed from a window of 9 measured steps.
     ///
     /// # Errors
     /// Returns [`NoNoise`] if too few steps measured the noise, or if the gradient cannot be told from its noise at any
@@ -121,8 +122,8 @@ impl RunLog {
 }
 
 impl NoiseScales {
-    /// Returns the number of optimizer steps that a training with batches of the weight `batch` needs to reach the loss
-    /// of the logged run, with the best learning rate for this batch.
+    /// Returns the number of optimizer steps that a training needs to reach the loss of the logged run, if its batches
+    /// have the loss weight `batch` (in most models, tokens) and the best learning rate for this weight.
     pub fn steps(&self, batch: f64) -> f64 {
         self.of_steps.iter().map(|step| step.worth(batch)).sum()
     }
@@ -171,22 +172,25 @@ impl Noise {
     }
 }
 
-/// Returns the noise scale of the gradient at each of several measured steps, in their order, from a window around the
-/// step; `None` where the mean squared norm of the window is not above 0.
+/// Returns the gradient's noise scale at each of several measured steps, in their order. Each is computed from a window
+/// of up to 9 measured steps around it; `None` where the mean of their squared norms is not above 0.
 pub(crate) fn windowed_scales(estimates: &[SignalAndNoise]) -> Vec<Option<f64>> {
     (0..estimates.len()).map(|at| SignalAndNoise::scale_of(window(estimates, at))).collect()
 }
 
-/// Returns the estimates in the window around the measured step with the index `at`.
+/// Returns the gradient noise estimates of the window around a measured step: those of the step with the index `at`,
+/// and of up to 4 measured steps on each side.
 fn window(estimates: &[SignalAndNoise], at: usize) -> &[SignalAndNoise] {
     &estimates[at.saturating_sub(WINDOW / 2)..(at + WINDOW / 2 + 1).min(estimates.len())]
 }
 
-/// Whether more of a window's estimates of the squared norm are above 0 than chance alone gives in one case of ten.
+/// Whether the estimates of the gradient's squared norm in a window of steps are positive more often than chance
+/// explains: random signs give as many positive ones, or more, in at most one case of ten.
 fn exceeds_chance(estimates: &[SignalAndNoise]) -> bool {
     let count = estimates.len();
     let positive = estimates.iter().filter(|estimate| estimate.squared_norm > 0.0).count();
-    // Of all ways to choose the signs, those with `number` positive ones, from all down to as many as there are.
+    // `ways` counts the choices of signs with exactly `number` positive ones; `all` sums it from `count` down to
+    // `positive`.
     let (mut ways, mut all) = (1.0, 0.0);
     for number in (positive..=count).rev() {
         all += ways;
@@ -199,8 +203,8 @@ fn exceeds_chance(estimates: &[SignalAndNoise]) -> bool {
 mod tests {
     use super::*;
 
-    /// Tests the number of positive estimates against the binomial coefficients: of 2^n choices of signs, n over k have
-    /// k positive ones.
+    /// Tests how many estimates of a window must be positive, against the probabilities of a fair coin: of the 2^n
+    /// choices of n signs, n over k have k positive ones.
     #[test]
     fn signs_are_compared_with_a_fair_coin() {
         let exceeds = |positive: usize, count: usize| {

@@ -1,16 +1,17 @@
-//! Tells a run whose loss rises, such as one that diverges, from one that learns ([`RisingLoss`]).
+//! Detects whether the training loss of a logged run rises, for example because the run diverges ([`RisingLoss`]).
 
 use super::run_log::RunLog;
 
-/// The fewest steps with a loss from which a rise is told.
+/// The smallest number of steps with a finite loss that a run must have before its loss can count as rising.
 const FEWEST: usize = 8;
 
-/// The number of standard errors by which the mean loss of the second half of a run exceeds that of the first half if
-/// the loss rises. Chance alone gives as much in about one run of 700.
+/// The threshold above which the loss of a run counts as rising: the increase of the mean loss from the first half of
+/// the run to the second, divided by the standard error of this increase. Chance alone exceeds it in about one run of
+/// 700.
 const ERRORS: f64 = 3.0;
 
-/// The mean losses of a run whose loss rises from its first half to its second. No training is to reach such a loss, so
-/// the time to it says nothing about other settings.
+/// The mean losses of the first and the second half of a run whose loss rises. Settings are compared by the time to the
+/// loss of a run, and this time says nothing if the loss has risen.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error(
     "the loss of the run rises, from a mean of {first:.4} in the first half of its steps to {second:.4} in the second, so the time to \
@@ -24,9 +25,9 @@ pub struct RisingLoss {
 }
 
 impl RunLog {
-    /// Returns the mean losses of the two halves of the run if its loss rises: if the second mean is above the first by
-    /// more than 3 standard errors of their difference. Returns `None` if it does not, or if fewer than 8 steps that
-    /// updated parameters have a loss.
+    /// Returns the mean losses of the two halves of the run if its loss rises: the second mean is above the first by
+    /// more than 3 standard errors of their difference. Returns `None` if the loss does not rise, or if fewer than 8 of
+    /// the steps that updated parameters have a finite loss.
     pub fn rising_loss(&self) -> Option<RisingLoss> {
         let updated = self.steps.iter().filter(|step| step.gradient_norm.is_some());
         let losses: Vec<f64> = updated.filter_map(|step| step.loss).filter(|loss| loss.is_finite()).collect();

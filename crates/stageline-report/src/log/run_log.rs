@@ -92,8 +92,8 @@ impl RunLog {
         self.run.links.iter().any(Option::is_some) && !self.synchronised()
     }
 
-    /// Returns the number of the worker that runs a stage of the logged run; `None` if the run's plan has no such
-    /// stage.
+    /// Returns the index, from 0, of the worker that runs the stage with the index `stage` in the logged run; `None` if
+    /// the run's plan has no such stage.
     pub(crate) fn worker_of(&self, stage: usize) -> Option<usize> {
         self.plan.rows().iter().position(|row| row.iter().any(|action| action.stage == stage))
     }

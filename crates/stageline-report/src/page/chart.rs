@@ -23,8 +23,8 @@ pub struct Series {
     pub points: Vec<(f64, f64)>,
     /// The style of a chart's line: solid, dashed or dotted.
     pub line: Line,
-    /// The number of the colour of a chart's line, modulo the 8 colours of a page's style. Lines that show the same
-    /// quantity share a number.
+    /// The index of the colour with which a chart draws a line. It counts from 0, modulo the 8 colours of a page's
+    /// style. Lines that show the same quantity share an index.
     pub colour: usize,
 }
 
@@ -80,8 +80,8 @@ impl LineChart<'_> {
         self.drawing().map(Drawing::element)
     }
 
-    /// Returns a line chart as the text of an SVG file of its own, with its legend, its style, and colours for light
-    /// and dark pages; `None` if no point is finite.
+    /// Returns a line chart as the text of a complete SVG file, with its legend, its style, and colours for light and
+    /// dark pages; `None` if no point is finite.
     pub fn file(&self) -> Option<String> {
         self.drawing().map(Drawing::file)
     }
@@ -136,8 +136,8 @@ impl StackedBars<'_> {
         self.drawing().map_or_else(|| nothing(self.title), Drawing::element)
     }
 
-    /// Returns a chart of stacked bars as the text of an SVG file of its own, with its legend, its style, and colours
-    /// for light and dark pages; `None` if there is no category.
+    /// Returns a chart of stacked bars as the text of a complete SVG file, with its legend, its style, and colours for
+    /// light and dark pages; `None` if there is no category.
     pub fn file(&self) -> Option<String> {
         self.drawing().map(Drawing::file)
     }
@@ -248,7 +248,7 @@ impl Span {
         HEIGHT - BOTTOM - self.share(value) * (HEIGHT - TOP - BOTTOM)
     }
 
-    /// Returns the round values at which a chart's axis with this range has ticks.
+    /// Returns the round numbers, such as multiples of 0.2 or 5, at which an axis with this range of values has ticks.
     fn ticks(self) -> Vec<f64> {
         let rough = (self.to - self.from) / 5.0;
         let power = 10.0_f64.powf(rough.log10().floor());

@@ -1,4 +1,5 @@
-//! A drawn chart with its legend, as an element of a page or as an SVG file: [`Drawing`]. [`Line`] is the style of its lines.
+//! A drawn chart with its legend, which becomes an element of an HTML page or an SVG file: [`Drawing`]. [`Line`] is the
+//! style of its lines.
 
 use std::fmt::Write;
 
@@ -14,7 +15,7 @@ const LEGEND_LEFT: f64 = 76.0;
 /// The height of a row of a chart's legend in an SVG file, in the units of SVG coordinates.
 const LEGEND_ROW: f64 = 18.0;
 
-/// The style of a line in a chart, which shows the source of its points.
+/// The style of a line in a chart, which tells whether its points are measured, simulated, or computed by a formula.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line {
     /// A solid line of a chart, for measured points.
@@ -40,7 +41,7 @@ impl Line {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Entry {
     name: String,
-    /// The number of the colour of a legend's entry in the style of a page.
+    /// The index, from 0, of a legend entry's colour among the 8 colours of a page's style.
     colour: usize,
     line: Line,
 }
@@ -77,7 +78,8 @@ impl Drawing {
         html + "</ul>"
     }
 
-    /// Returns a drawn chart as an SVG file that needs no page: with its style, and with its legend below it.
+    /// Returns a drawn chart as the text of an SVG file that needs no HTML page: with its style, and with its legend
+    /// below it.
     pub(super) fn file(self) -> String {
         let Self { title, body, legend } = self;
         let longest = legend.iter().map(|entry| entry.name.chars().count()).max().unwrap_or(0);

@@ -1,4 +1,5 @@
-//! The sections of a run's page about its gradients: their noise, and the health of each parameter.
+//! Adds the sections about gradients to a run's HTML page: the gradient noise, and the health of each parameter (norms,
+//! updates, zeros).
 
 use super::chart::{LineChart, Scale, Series, StackedBars, number};
 use super::drawing::Line;
@@ -7,7 +8,7 @@ use super::over_steps::every;
 use crate::log::record::{Health, Noise, SignalAndNoise, Step};
 use crate::log::{RunLog, windowed_scales};
 
-/// The most layers of the model that a chart shows, which is the number of colours.
+/// The largest number of the model's layers that one chart shows: one for each of the 8 colours of a page.
 const MOST_LAYERS: usize = 8;
 
 /// Adds a section to a run's HTML page with charts over the steps that measured the gradient noise: the noise scale of

@@ -2,12 +2,12 @@
 //! [`StackedBars`] build other pages.
 //!
 //! Input: a [`RunLog`](crate::RunLog), or the points and rows that a caller wants to show. Output: one HTML file that
-//! needs no network, no scripts and no other file, or a chart as an SVG file. This module owns everything about HTML and SVG: tags, styles, axes,
-//! ticks, legends, colours and escaped text. It shows figures of the log and medians of them; it must not predict, and
-//! must escape all text that it is given.
+//! needs no network, no scripts and no other file, or a chart as an SVG file. This module owns everything about HTML
+//! and SVG: tags, styles, axes, ticks, legends, colours and escaped text. It shows figures of the log and medians of
+//! them; it must not predict, and must escape all text that it is given.
 //!
 //! - `run_page`: the sections of a run's page: training curves, bubble, timeline, memory, parameters, settings.
-//! - `gradients`: its sections about the noise of the gradient and the health of the parameters.
+//! - `gradients`: the sections of this page about the noise of the gradient and the health of the parameters.
 //! - `over_steps`: charts of figures over the training steps.
 //! - `timeline`: the computes and transfers of one step as SVG, with a row for every stage.
 //! - `chart`: line charts and stacked bars. `drawing`: a drawn chart as an element of a page, or as an SVG file.

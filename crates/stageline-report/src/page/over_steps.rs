@@ -4,7 +4,8 @@ use super::chart::{LineChart, Scale, Series};
 use super::drawing::Line;
 use crate::log::record::Step;
 
-/// A figure of a training step that a chart shows: its name, the line that shows it, and the function that returns it.
+/// A line of a chart over the training steps: its name, its line style, and the function that returns the value of a
+/// step.
 pub(super) type Figure<'a> = (&'a str, Line, fn(&Step) -> Option<f64>);
 
 /// Returns a line chart (SVG) over the training steps, with one line for each of `figures` (functions of a step, such

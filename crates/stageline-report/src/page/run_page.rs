@@ -233,8 +233,8 @@ fn memory(page: &mut Page, log: &RunLog) {
     page.table(&columns, (0..log.plan.stages()).map(row));
 }
 
-/// Returns the lines of a chart, one for each worker of the run. `points` takes the number of a worker and returns the
-/// points (x, y) of the worker's line.
+/// Returns the lines of a chart, one for each worker of the run. `points` takes the index of a worker, from 0, and
+/// returns the points (x, y) of the worker's line.
 fn line_per_worker(log: &RunLog, points: impl Fn(usize) -> Vec<(f64, f64)>) -> Vec<Series> {
     let series = |worker| {
         let name = format!("worker {worker}");

@@ -18,21 +18,23 @@ pub struct Advice {
     /// The predicted trainings in which one setting, such as the schedule, differs from the plan that the user gives to
     /// `stageline advise`.
     pub alternatives: Alternatives,
-    /// The training that is recommended after the logged run; `None` if no training fits into the memory.
+    /// The settings that are recommended for a training after the logged run, with the reason; `None` if no predicted
+    /// training fits into the memory.
     pub recommendation: Option<Recommendation>,
-    /// The recommended one of the trainings that change at most the number of micro-batches of the plan that the user
+    /// The settings that are recommended if at most the number of micro-batches may differ from the plan that the user
     /// gives to `stageline advise`; `None` if no such training fits into the memory.
     pub unchanged: Option<Recommendation>,
 }
 
 impl Measured {
-    /// Predicts trainings that reach the loss of a logged run: with the settings of the plan that the user gives to
-    /// `stageline advise`, and with one setting changed. Recommends the training that takes the least time. A model that
-    /// is cut by hand keeps its stages, so no other numbers of workers and of chunks are compared.
+    /// Predicts how long trainings with different settings need to reach the loss of a logged run, and recommends the
+    /// settings of the fastest one. The settings are those of the plan that the user gives to `stageline advise`, or
+    /// differ from it in one setting. A model that is cut by hand keeps its stages, so no other numbers of workers and
+    /// chunks are compared.
     ///
     /// # Errors
-    /// Returns the errors of [`trainings`](Self::trainings), and [`PredictError::NoMemory`] if the memory is limited and
-    /// the run did not count it.
+    /// Returns the errors of [`trainings`](Self::trainings), and [`PredictError::NoMemory`] if the memory is limited
+    /// and the run did not count it.
     pub fn advise(&self, question: &Question) -> Result<Advice, PredictError> {
         if question.memory.is_some() && self.footprint.is_none() {
             return Err(PredictError::NoMemory);

@@ -22,8 +22,8 @@ const ROWS: [usize; 2] = [2, 4];
 /// without a prediction are listed too.
 #[derive(Debug, Default)]
 pub struct Alternatives {
-    /// The settings that were changed one at a time, each with the fastest predicted training that has this setting and
-    /// fits into the memory.
+    /// A list of the changed settings, each with the fastest predicted training in which only this setting differs and
+    /// that fits into the memory.
     pub found: Vec<(Change, PredictedTraining)>,
     /// The changed settings for which no training is predicted, each with the reason.
     pub left_out: Vec<(Change, LeftOut)>,
@@ -38,7 +38,7 @@ pub enum LeftOut {
     #[error(transparent)]
     Predict(#[from] PredictError),
     /// With the changed setting, no number of micro-batches lets a training fit into the memory; the field is the
-    /// memory of a worker in MB.
+    /// memory limit of a worker in MB.
     #[error("no M fits into {0:.1} MB a worker")]
     Memory(f64),
     /// The memory of a training with larger micro-batches is not predicted, so it is not known whether the training
@@ -47,8 +47,8 @@ pub enum LeftOut {
         "the memory of larger micro-batches is not predicted, so whether they fit is not known; leave --memory out"
     )]
     UnknownMemory,
-    /// A micro-batch cannot be `rows` times as large at the same batch, because the number of micro-batches in the
-    /// batch is not a multiple of `rows`.
+    /// A training with larger micro-batches is not predicted, because the same batch cannot be divided into them: its
+    /// number of micro-batches is not a multiple of `rows`, the factor by which they would be larger.
     #[error("the fastest M = {micro_batches} is no multiple of {rows}")]
     Indivisible {
         /// The number of micro-batches in a step of the fastest training with the settings of the plan that the user
@@ -57,13 +57,14 @@ pub enum LeftOut {
         /// The factor by which the number of rows (samples) of a micro-batch would be larger than in the logged run.
         rows: usize,
     },
-    /// The workers of the run share the cores of their host, which are too few to give more workers as many cores each.
+    /// A training with more workers is not predicted, because the workers share the CPU cores of their host. It has too
+    /// few to give each of them as many cores as a worker of the logged run had.
     #[error(
         "the workers share the {cores} cores of their host, so more of them are slower than the log shows; log a short run with these \
          --stages"
     )]
     SharedCores {
-        /// The number of cores of the host.
+        /// The number of CPU cores of the host that all workers share.
         cores: usize,
     },
     /// The costs of micro-batches of only one size are measured, so trainings with larger micro-batches are not
@@ -99,14 +100,15 @@ impl Measured {
         all
     }
 
-    /// Whether every compared training has as many stages on each of as many workers as the target: the caller gives
-    /// the partition of the layers, or the user has cut the model by hand.
+    /// Whether the stages are fixed, so that all compared trainings have the same number of workers and the same number
+    /// of stages on each: the caller gives the partition of the layers, or the user has cut the model by hand.
     fn has_fixed_stages(&self, question: &Question) -> bool {
         self.cut_by_hand || matches!(question.target.cut, Cut::Given(_))
     }
 
-    /// Returns the schedules for which trainings are predicted: those that the number of the model's layers allows,
-    /// except the schedule that the user gives to `stageline advise`.
+    /// Returns the schedules, besides the one that the user gives to `stageline advise`, for which trainings are
+    /// predicted: those whose plans have at most as many stages as the model has layers. If the stages are fixed, only
+    /// schedules with the same number of stages on each worker are returned.
     fn schedules(&self, question: &Question) -> Vec<(Change, Box<dyn Schedule>)> {
         let Target { workers, schedule: own, .. } = &question.target;
         let fixed = self.has_fixed_stages(question);
@@ -125,9 +127,9 @@ impl Measured {
         found
     }
 
-    /// Returns the numbers of workers for which trainings are predicted besides the number in the plan that the user
-    /// gives to `stageline advise`: powers of two, one worker more and one less, up to the number of the model's
-    /// layers. The list is empty if the stages are fixed.
+    /// Returns the numbers of workers, besides the number that the user gives to `stageline advise`, for which
+    /// trainings are predicted: powers of two, one worker more and one less, as far as the model has a layer for each
+    /// stage and the user's limit allows. The list is empty if the stages are fixed.
     fn workers(&self, question: &Question) -> Vec<usize> {
         let Target { workers: own, schedule, .. } = &question.target;
         if self.has_fixed_stages(question) {
@@ -163,11 +165,12 @@ impl Measured {
         Ok(trainings.into_iter().find(|training| training.micro_batches == own.micro_batches / rows))
     }
 
-    /// Returns the training that needs the least time to reach the loss of the logged run, of those that fit into the
-    /// memory; `None` if the schedule has no plan for any number of micro-batches.
+    /// Predicts trainings with the plan `target` and several numbers of micro-batches. Of those that fit into the
+    /// memory, returns the one that reaches the loss of the logged run in the least time; an error if none fits.
+    /// Returns `None` if the schedule has no plan for any number of micro-batches.
     fn fastest(&self, question: &Question, target: &Target) -> Result<Option<PredictedTraining>, LeftOut> {
         let trainings = match self.trainings(question.log, Some(question.noise), target) {
-            // A plan that no schedule generates has one number of workers.
+            // A plan that no schedule generates exists for one number of workers only.
             Err(PredictError::Schedule(ScheduleError::Shape { .. })) => return Ok(None),
             trainings => trainings?,
         };

@@ -20,8 +20,8 @@ pub enum Change {
     },
     /// A change of a predicted training's number of workers (P); the value of this variant is the new number.
     Workers(usize),
-    /// A change of a predicted training's micro-batch size: its micro-batches have this many times the rows (samples)
-    /// of the logged run's micro-batches.
+    /// A change of a predicted training's micro-batch size; the value of this variant is the factor by which a
+    /// micro-batch has more rows (samples) than one of the logged run.
     Rows(usize),
 }
 

@@ -35,7 +35,8 @@ pub enum PredictError {
         /// The number of layers of the model in each of the two logged runs from which the costs were to be computed.
         layers: [usize; 2],
     },
-    /// The memory of the predicted training is limited, and the run did not count memory.
+    /// The user limits the memory of a predicted training, but the log does not say how much memory the run used, so
+    /// whether the training fits is not known.
     #[error(
         "the log does not say how much memory its workers used, so whether a training fits is not known; log a run of a program with \
          the counting allocator, or of GPUs with --synchronise-every 20, or leave the limit out"
@@ -67,9 +68,9 @@ pub enum PredictError {
          with `--bandwidth` and `--latency`"
     )]
     Unlinked {
-        /// The number of the worker in the predicted plan that sends over the unmeasured network link.
+        /// The index, from 0, of the worker that sends over the unmeasured network link in the predicted plan.
         from: usize,
-        /// The number of the worker in the predicted plan that receives over the unmeasured network link.
+        /// The index, from 0, of the worker that receives over the unmeasured network link in the predicted plan.
         to: usize,
     },
     /// Fewer than two hosts are given for a prediction, or one of them has no workers; the field is the number of

@@ -8,8 +8,8 @@
 //!   stage's activations in proportion to its `weight` in the log, which is the relative cost of its forward and
 //!   backward (such as its FLOPs).
 //! - During the flush the resident memory is in use twice: the new parameters and optimizer states, and the old ones.
-//! - The rest of a worker's peak (buffers of kernel threads, workspaces of kernels, gradients in flight) stays as the
-//!   run had it.
+//! - The rest of a worker's peak stays as the run had it: buffers of the threads that compute matrix products on the
+//!   CPU, workspaces of compute kernels, and gradients in flight.
 
 use std::ops::Range;
 
@@ -23,7 +23,8 @@ use crate::log::{RunLog, median};
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Footprint {
     layers: Vec<LayerBytes>,
-    /// The part of each worker's measured peak memory that belongs to no layer, such as buffers of kernels, in bytes.
+    /// The part of each worker's measured peak memory that belongs to no layer, such as workspaces of compute kernels,
+    /// in bytes.
     rest: Vec<f64>,
 }
 
@@ -51,7 +52,7 @@ impl Footprint {
             let on_worker = layers.iter().filter(|other| worker_of[other.stage] == worker);
             let on_stage = layers.iter().filter(|other| other.stage == layer.stage);
             let parameters = share(layer, on_worker, |layer| layer.parameters as f64);
-            // The buffers of kernel threads belong to the worker, not to its layers.
+            // The buffers of the threads that run compute kernels belong to the worker, not to its layers.
             let other = log.run.memory.get(worker).map_or(0.0, |estimate| estimate.other as f64);
             let activations = share(layer, on_stage, |layer| layer.weight);
             Some(LayerBytes {
@@ -82,7 +83,7 @@ impl Footprint {
             flush[worker] += sum(&cut[stage], |layer| 2.0 * layer.resident + layer.gradients);
         }
         let peaks: Vec<_> = peaks.into_iter().zip(flush).map(|(steady, flush)| f64::max(steady, flush)).collect();
-        // With another number of workers, each gets the largest rest of the run.
+        // With another number of workers, each gets the largest `rest` of a worker of the run.
         let most = self.rest.iter().copied().fold(0.0, f64::max);
         let rest = |worker: usize| if peaks.len() == self.rest.len() { self.rest[worker] } else { most };
         peaks.iter().enumerate().map(|(worker, peak)| peak + rest(worker)).collect()

@@ -75,10 +75,9 @@ fn cut_of(layers: &[Layer], stages: usize) -> Option<Vec<Range<usize>>> {
     (cut.len() == stages).then_some(cut)
 }
 
-/// Returns the overhead of a step in seconds: the time before its first compute plus the time after its last event. The
-/// measurement is of the first step with logged events. If the run's medians are computed from synchronised steps
-/// (workers waited for their devices after every action), only synchronised steps are considered. Returns 0 if there is
-/// no such step.
+/// Returns the overhead of a step in seconds: the time before its first compute plus the time after its last event. It
+/// is taken from the first step with logged events, which must be synchronised (workers waited for their devices after
+/// every action) if the run's medians are computed from synchronised steps. Returns 0 if there is no such step.
 fn outside_actions(log: &RunLog) -> f64 {
     let drawn = |step: &&Step| !step.timeline.is_empty() && step.synchronised == log.synchronised();
     let Some(step) = log.steps.iter().find(drawn) else { return 0.0 };
@@ -88,8 +87,9 @@ fn outside_actions(log: &RunLog) -> f64 {
     first.as_secs_f64() + (step.step_seconds - last.as_secs_f64()).max(0.0)
 }
 
-/// Returns the share, from 0 to 1, of the input gradient in a stage's whole backward, from the logged events of a step.
-/// Returns a half if no event shows it: the run's schedule does not split backwards, or the log has no events.
+/// Returns the share, from 0 to 1, that the input gradient takes of the time of a stage's whole backward, from the
+/// logged events. Returns a half if the events do not show it, because the run's schedule does not split backwards or
+/// the log has no events.
 fn input_share(log: &RunLog, stage: usize) -> f64 {
     let events =
         || log.steps.iter().flat_map(|step| step.timeline.iter().flatten()).filter(|event| event.stage == stage);
@@ -135,8 +135,8 @@ fn send_seconds(log: &RunLog, costs: &[StageCosts]) -> f64 {
 
 /// Returns the seconds that a layer takes for its forward, backward and flush, each as the layer's share of the
 /// measured time of its stage. `layers` has all layers of the model, `stages` the costs of each stage, and
-/// `input_shares` the share of the input gradient in each stage's backward. Returns `None` if `stages` lacks the stage of
-/// the layer.
+/// `input_shares` the share of the input gradient in each stage's backward. Returns `None` if `stages` lacks the stage
+/// of the layer.
 fn layer_cost(layer: &Layer, layers: &[Layer], stages: &[StageCosts], input_shares: &[f64]) -> Option<LayerCost> {
     let stage = stages.get(layer.stage)?;
     let siblings = || layers.iter().filter(|sibling| sibling.stage == layer.stage);

@@ -1,4 +1,4 @@
-//! Finds the best partitions of a model's layers over several hosts, each with its predicted step: [`HostCut`].
+//! Finds the best partitions of a model's layers over several hosts, and predicts the step time of each: [`HostCut`].
 //!
 //! The bytes of a transfer are known only at the boundaries between stages of the run, so only these are candidates for
 //! a boundary between hosts. On each host the layers are spread over its stages as evenly as possible. Every choice of
@@ -16,14 +16,15 @@ use super::prediction::Prediction;
 use super::target::{Cut, Target};
 use crate::log::record::Link;
 
-/// The largest number of choices of boundaries between hosts that a search for the best partition over hosts simulates.
+/// The largest number of ways to place the boundaries between hosts that is simulated to find the best partition of a
+/// model over hosts; more are an error.
 const MOST: usize = 10_000;
 
 /// A partition of the model's layers over several hosts, with its predicted performance.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostCut {
-    /// The boundaries between hosts, in ascending order. Each entry is the number of a stage of the logged run, after
-    /// which the layers of the next host begin.
+    /// The boundaries between hosts, in ascending order. Each entry is the index, from 0, of a stage of the logged run,
+    /// after which the layers of the next host begin.
     pub behind: Vec<usize>,
     /// The bytes that one micro-batch sends across each boundary between hosts, in each direction.
     pub bytes: Vec<f64>,
@@ -75,7 +76,7 @@ impl Measured {
     }
 
     /// Returns a partition of the model's layers into the stages of the predicted plan, which splits the layers of each
-    /// host as evenly as possible. Each entry of `behind` is the number of a stage of the logged run, after which the
+    /// host as evenly as possible. Each entry of `behind` is the index of a stage of the logged run, after which the
     /// layers of the next host begin. `groups` has the number of predicted stages from each boundary between hosts to
     /// the next.
     fn spread(&self, behind: &[usize], groups: &[usize]) -> Result<Vec<Range<usize>>, PredictError> {
@@ -91,7 +92,7 @@ impl Measured {
 }
 
 /// Returns all ways to choose the boundaries between hosts from the stage boundaries of the logged run. Each way is a
-/// list of stage numbers of the run, after which the layers of the next host begin, and leaves every host at least one
+/// list of stage indices of the run, after which the layers of the next host begin, and leaves every host at least one
 /// layer for each of its predicted stages. `ends` has the index after the last layer of each stage of the run, and
 /// `groups` has the number of predicted stages from each boundary between hosts to the next.
 fn choices(ends: &[usize], groups: &[usize]) -> Result<Vec<Vec<usize>>, PredictError> {

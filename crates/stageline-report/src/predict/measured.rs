@@ -9,7 +9,8 @@ use super::footprint::Footprint;
 use super::network::{Hosts, Network, checked};
 use crate::log::record::Link;
 
-/// The measured costs of a run by layer, from which [`predict`](Self::predict) simulates another plan.
+/// The costs (times, bytes and memory) that a run measured, divided among the layers of its model. From them,
+/// [`predict`](Self::predict) simulates another plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
     pub(super) layers: Vec<LayerCost>,
@@ -89,8 +90,8 @@ impl Measured {
         Self { network: Network::Memory, ..self }
     }
 
-    /// Returns the network link between workers on which the largest tensor that crosses a stage boundary of the run
-    /// takes the longest; `None` if no workers are connected by network links.
+    /// Returns the slowest network link between workers: the one on which the largest transfer between stages of the
+    /// run takes the longest; `None` if no workers are connected by network links.
     pub fn slowest_link(&self) -> Option<Link> {
         self.network.slowest(self.boundary_bytes.iter().flatten().copied().fold(0.0, f64::max))
     }
@@ -100,8 +101,8 @@ impl Measured {
         self.layers.len()
     }
 
-    /// Whether the user has cut the model of the logged run into stages by hand. Each of its layers is then a stage, and
-    /// a training of it has the same stages and takes no `--cut`.
+    /// Whether the user has cut the model of the logged run into stages by hand. Each layer in the log is then a whole
+    /// stage, and a training of the model always has these stages and refuses the flag `--cut`.
     pub fn is_cut_by_hand(&self) -> bool {
         self.cut_by_hand
     }
@@ -112,12 +113,12 @@ impl Measured {
     }
 
     /// Returns the most even partition of the model's layers into `stages` contiguous stages, by the measured time of a
-    /// forward and backward. The layers of a model that is cut by hand are its stages, so a partition into fewer joins
-    /// them, which only the model's program can do.
+    /// forward and backward. In a model that is cut by hand each layer is a whole stage, so a partition into fewer
+    /// stages joins them, which only the code of the model can do.
     ///
     /// # Errors
-    /// Returns [`PredictError::Balance`] if the model has fewer layers than stages, or [`PredictError::CutByHand`] if it
-    /// is cut by hand into fewer stages.
+    /// Returns [`PredictError::Balance`] if the model has fewer layers than stages, or [`PredictError::CutByHand`] if
+    /// the user has cut it by hand into fewer than `stages` stages.
     pub fn balanced(&self, stages: usize) -> Result<Vec<Range<usize>>, PredictError> {
         let own = self.layers.len();
         if self.cut_by_hand && stages > own {

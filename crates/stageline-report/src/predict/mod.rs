@@ -2,10 +2,10 @@
 //!
 //! Input: a [`RunLog`](crate::RunLog), and a [`Target`]: the schedule, numbers of workers and micro-batches, and
 //! partition ([`Cut`]) of the predicted plan. Output: a [`Prediction`], the network links that a plan uses
-//! ([`Crossing`]), the best partitions of the layers over several [`Hosts`] ([`HostCut`]), and a recommended training
-//! ([`Advice`]). This module owns
-//! dividing a run's measured costs among layers and adding them up for other stages; the simulation is
-//! `stageline-schedule`'s. It must not read files, and must not print: `stageline predict` and `stageline advise` do.
+//! ([`Crossing`]), the best partitions of the layers over several [`Hosts`] ([`HostCut`]), and recommended settings for
+//! a training ([`Advice`]). This module divides a run's measured costs among layers and adds them up for other stages;
+//! the simulation is `stageline-schedule`'s. It must not read files, and must not print: `stageline predict` and
+//! `stageline advise` do.
 //!
 //! - `target`: the predicted plan, and its partition of the layers ([`Target`], [`Cut`]).
 //! - `measured`: the costs of a run by layer, with the overheads of a step and an action ([`Measured`]). `from_log`:

@@ -30,7 +30,7 @@ impl Hosts {
         self.0.iter().sum()
     }
 
-    /// Returns the number, counted from 0, of the host on which a worker of the prediction runs.
+    /// Returns the index, from 0, of the host on which the worker with the index `worker` runs in a prediction.
     pub(super) fn of(&self, worker: usize) -> usize {
         let ends = self.0.iter().scan(0, |end, workers| {
             *end += workers;
@@ -52,7 +52,7 @@ pub(super) enum Network {
     /// Any two workers on different hosts are connected by a network link with the same latency and bandwidth, which
     /// the caller gives. Workers on one host share the host's memory.
     Hosts(Hosts, Link),
-    /// The network links (latency and bandwidth) that the run measured, by pairs of worker numbers with the smaller one
+    /// The network links (latency and bandwidth) that the run measured, by pairs of worker indices with the smaller one
     /// first; `None` if the two workers share a host's memory.
     Measured(BTreeMap<(usize, usize), Option<Link>>),
 }

@@ -1,12 +1,12 @@
 //! Computes the costs of a plan's stages: sums the measured costs of each stage's layers, and adds the transfers
 //! between workers.
 //!
-//! - *Backwards.* A schedule may split a backward into the gradients of inputs and of weights. The share of each half is
-//!   that of the logged run, if its schedule splits backwards and the log has the events of a step; otherwise both are
-//!   assumed to be equal.
+//! - *Backwards.* A schedule may split a backward into the gradients of inputs and of weights. The share of each half
+//!   is that of the logged run, if its schedule splits backwards and the log has the events of a step; otherwise both
+//!   halves are assumed to take equal time.
 //! - *Transfers.* Worker n of the plan has the network links of worker n of the run. A transfer over a link takes its
-//!   latency plus bytes / bandwidth, and keeps no worker busy. To count a transfer only once, the prediction takes from
-//!   the duration of a logged send only the part beyond this transfer time. The idle time that the log attributes to
+//!   latency plus bytes / bandwidth, and keeps no worker busy. The logged duration of a send may contain this transfer
+//!   time, so only the part beyond it counts as time of the sending worker. The idle time that the log attributes to
 //!   the cause `other` is assumed to contain no transfers.
 //! - *Sizes.* The bytes of a transfer are known at the stage boundaries of the run. At other split points their mean is
 //!   assumed.
@@ -23,9 +23,9 @@ use crate::log::record::Link;
 /// The network link between two neighbouring stages of a plan, with the bytes that one micro-batch sends over it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Crossing {
-    /// The number of the stage that sends its activations over the network link.
+    /// The index, from 0, of the stage that sends its activations over the network link.
     pub stage: usize,
-    /// The network link from the stage with the number `stage` to the next stage.
+    /// The network link from the stage with the index `stage` to the next stage.
     pub link: Link,
     /// The bytes that one micro-batch sends over the network link in each direction: its activations onwards, its
     /// gradients back.

@@ -18,7 +18,7 @@ pub struct Question<'a> {
     /// size is measured.
     pub other_size: Option<&'a Measured>,
     /// The memory of each worker in bytes, into which the recommended training must fit; `None` if the memory is not
-    /// limited. The host's memory for batches and for optimizer states of other devices does not count.
+    /// limited. Host memory for batches, and for optimizer states that are kept on the host, does not count.
     pub memory: Option<f64>,
     /// The largest number of workers that the recommended training may have; `None` if only the number of the model's
     /// layers limits it.
@@ -35,8 +35,8 @@ impl Question<'_> {
         }
     }
 
-    /// Returns the predicted training that needs the least time to reach the loss of the logged run, of those that fit
-    /// into the memory.
+    /// Returns the one of the predicted `trainings` that fits into the memory and reaches the loss of the logged run in
+    /// the least time; `None` if none fits.
     pub(super) fn fastest<'t>(&self, trainings: &'t [PredictedTraining]) -> Option<&'t PredictedTraining> {
         let fitting = trainings.iter().filter(|training| self.fits(training));
         let timed = fitting.filter_map(|training| Some((training.seconds()?, training)));

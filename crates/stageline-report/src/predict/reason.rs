@@ -1,13 +1,14 @@
-//! Explains a recommendation by the figures in which two predicted trainings differ.
+//! Explains why the settings of one predicted training are recommended, by its figures beside those of another
+//! training.
 
 use super::trainings::PredictedTraining;
 
-/// The largest share by which a training may be longer than the shortest one and count as equally short, because the
-/// difference may be an error of the prediction.
+/// The share (10%) by which a predicted training may take longer than the shortest one and still count as equally
+/// short, because so small a difference may be an error of the prediction.
 const ABOUT: f64 = 0.1;
 
-/// A predicted training and a slower one with which it is compared: both reach the same loss, and the slower one takes
-/// longer.
+/// Two predicted trainings that reach the same loss with different settings, the first in less time. Their comparison
+/// is the reason for a recommendation.
 pub(super) struct Compared<'a> {
     pub(super) training: &'a PredictedTraining,
     pub(super) other: &'a PredictedTraining,

@@ -1,4 +1,5 @@
-//! The training that is recommended after a logged run, and the reason in one sentence: [`Recommendation`].
+//! The settings that are recommended for a training after a logged run, and the reason in one sentence:
+//! [`Recommendation`].
 
 use std::fmt;
 
@@ -9,8 +10,8 @@ use super::question::Question;
 use super::reason::{Compared, about_as_short};
 use super::trainings::PredictedTraining;
 
-/// The least share by which a changed setting must shorten the time that a training needs to reach the loss of the
-/// logged run, so that the setting is recommended. A smaller gain may be an error of the prediction.
+/// The least gain (10%) for which a changed setting is recommended, as a share of the time that a training needs to
+/// reach the loss of the logged run. A smaller gain may be an error of the prediction.
 const WORTH: f64 = 0.1;
 
 /// The least efficiency with which more workers are recommended: the worker-hours of the training with the present
@@ -18,17 +19,19 @@ const WORTH: f64 = 0.1;
 /// least 1.6 times as fast.
 const EFFICIENT: f64 = 0.8;
 
-/// The training that reaches the loss of a logged run fastest, as far as predictions can tell, with the reason for
-/// recommending it. `Display` writes the recommendation as one sentence.
+/// The settings that are recommended for a training after a logged run, with the reason: as far as predictions can
+/// tell, a training with these settings reaches the run's loss in the least time. `Display` writes the recommendation
+/// as one sentence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recommendation {
     /// The setting in which the recommended training differs from the plan that the user gives to `stageline advise`,
     /// besides the number of micro-batches.
     pub change: Change,
-    /// The training that is recommended after a logged run, with its predicted step time, memory and number of steps.
+    /// The predicted training with the recommended settings: its number of micro-batches, step time, memory and number
+    /// of steps.
     pub training: PredictedTraining,
-    /// A text that says why this training is recommended, with the predicted figures of this training and of another
-    /// one.
+    /// The reason for the recommendation as text, with predicted figures of the recommended training and of the one
+    /// with which it is compared.
     pub reason: String,
 }
 
@@ -53,8 +56,8 @@ impl fmt::Display for Recommendation {
     }
 }
 
-/// Returns the recommended one of `trainings`, which have the settings of the plan that the user gives to `stageline
-/// advise` and differ only in their number of micro-batches (M); `None` if none fits into the memory.
+/// Recommends one of `trainings`, which have the settings of the plan that the user gives to `stageline advise` and
+/// differ only in their number of micro-batches (M). Returns `None` if none fits into the memory.
 ///
 /// All M whose training is at most 10% longer than the shortest count as equal, because a smaller difference may be an
 /// error of the prediction. If the M of the run is one of them, it stays. If it is larger than all of them, the largest
@@ -78,9 +81,9 @@ pub(super) fn recommended_m(question: &Question, trainings: &[PredictedTraining]
     Some(Recommendation { change: Change::None, training: training.clone(), reason })
 }
 
-/// Returns the recommended one of `alternatives`, the predicted trainings with one changed setting; `None` if no change
-/// is worth recommending. `own` is the shortest training with the settings of the plan that the user gives to
-/// `stageline advise`; `None` if no such training fits into the memory.
+/// Recommends one of `alternatives`, the predicted trainings with one changed setting; returns `None` if no change is
+/// worth recommending. `own` is the shortest training with the settings of the plan that the user gives to `stageline
+/// advise`; `None` if no such training fits into the memory.
 ///
 /// A changed setting is recommended if its training is at least 10% shorter than `own`. More workers must also be used
 /// well: together they may take at most 1.25 times the worker-hours. Fewer workers are recommended if the training

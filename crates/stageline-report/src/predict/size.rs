@@ -4,13 +4,13 @@ use super::error::PredictError;
 use super::measured::{LayerCost, Measured};
 
 impl Measured {
-    /// Returns the costs of micro-batches of `tokens` targets (in most models, tokens), from this run and the run
-    /// `other` of the same model, whose micro-batches have another size. Each time is taken as a linear function of the
-    /// size. The result predicts no memory.
+    /// Computes the costs of micro-batches with `tokens` targets (in most models, tokens) from two runs of the same
+    /// model with different micro-batch sizes: this run and `other`. Each time is assumed to be a linear function of
+    /// the size. Predictions from the result have no memory.
     ///
     /// # Errors
-    /// Returns [`PredictError::Size`] if the micro-batches of both runs have the same size, if the models differ in their
-    /// number of layers, or if `tokens` is not above 0.
+    /// Returns [`PredictError::Size`] if the micro-batches of both runs have the same size, if the models differ in
+    /// their number of layers, or if `tokens` is not above 0.
     pub fn with_size(&self, other: &Self, tokens: f64) -> Result<Self, PredictError> {
         let distance = other.tokens - self.tokens;
         if distance == 0.0 || self.layers.len() != other.layers.len() || tokens.is_nan() || tokens <= 0.0 {
@@ -21,7 +21,7 @@ impl Measured {
             });
         }
         let share = (tokens - self.tokens) / distance;
-        // Beyond the two sizes a line may fall below 0, which no time does.
+        // Outside the range of the two sizes the linear function may fall below 0, but a time cannot.
         let mix = |one: f64, other: f64| (one + share * (other - one)).max(0.0);
         let layer = |(one, other): (&LayerCost, &LayerCost)| LayerCost {
             forward: mix(one.forward, other.forward),

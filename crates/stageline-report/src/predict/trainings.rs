@@ -9,11 +9,12 @@ use super::prediction::Prediction;
 use super::target::Target;
 use crate::log::{NoiseScales, RunLog};
 
-/// The largest number of micro-batches (M) of the trainings that are compared.
+/// The largest number of micro-batches (M) for which trainings are predicted and compared.
 const MOST: usize = 256;
 
-/// A training that reaches the loss of a logged run with another plan, as the measured costs and the gradient noise of
-/// the run predict it. Its tokens are counted as the log counts its throughput: by the weights of the targets.
+/// The prediction for a training that reaches the loss of a logged run with given settings: its number of
+/// micro-batches, step time, memory and number of steps. Its tokens are counted as the log counts its throughput: by
+/// the weights of the targets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PredictedTraining {
     /// The number of micro-batches (M) in a step of each replica of a predicted training.
@@ -60,9 +61,10 @@ pub(super) fn choices(workers: usize) -> BTreeSet<usize> {
 }
 
 impl Measured {
-    /// Predicts the trainings that reach the loss of the logged run `log` with 1, 2, 4, ... up to 256 micro-batches, as
-    /// far as the schedule of `target` has a plan for these numbers. `noise` is the [noise scale](RunLog::noise_scales) of
-    /// the run; without it, no number of steps is predicted.
+    /// Predicts trainings with the plan `target` that reach the loss of the logged run `log`: one for each of several
+    /// numbers of micro-batches up to 256, and one for that of `target`. Numbers for which the schedule has no plan are
+    /// skipped. `noise` is the [noise scale](RunLog::noise_scales) of the run; without it, no number of steps is
+    /// predicted.
     ///
     /// # Errors
     /// Returns the errors of [`predict`](Self::predict), except for a number of micro-batches that the schedule lacks,

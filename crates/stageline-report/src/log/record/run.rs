@@ -33,8 +33,8 @@ pub struct Run {
     pub channel_capacity: usize,
     /// The layers of the run's model, in order, each with the stage to which it belongs.
     pub layers: Vec<Layer>,
-    /// Whether the user has cut the model of the run into stages by hand. Its `layers` are then its stages, and no other
-    /// stages can be made of them; false in older logs.
+    /// Whether the user has cut the model into stages by hand, so that a training cannot divide it into other stages.
+    /// The list `layers` then has one entry for each of these stages. False in older logs.
     #[serde(default)]
     pub cut_by_hand: bool,
     /// The network links (latency and bandwidth) between consecutive stages, as measured before the first step: entry i
@@ -45,8 +45,8 @@ pub struct Run {
     /// The device memory of each worker as estimated before the first step; empty if there is no estimate.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory: Vec<EstimatedMemory>,
-    /// The bytes of host memory for batches: those of the running steps, those that are read ahead, and the held-out
-    /// ones. They are part of no worker's `memory`; 0 in older logs.
+    /// The bytes of host memory that batches take: batches of the running steps, batches that are read ahead, and those
+    /// held out for validation. They are part of no worker's estimated `memory`; 0 in older logs.
     #[serde(default)]
     pub batch_bytes: u64,
     /// The number of tokens in a micro-batch of one replica; the number of samples if the data has no tokens.
@@ -81,7 +81,7 @@ impl Link {
 /// memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EstimatedMemory {
-    /// The bytes of the parameters of the stages of one worker.
+    /// The bytes that the parameters of one worker's stages take.
     pub parameters: u64,
     /// The estimated bytes of the optimizer states of one worker's parameters on its device.
     pub optimizer: u64,
@@ -104,9 +104,9 @@ pub struct EstimatedMemory {
     #[serde(default)]
     pub kept: u64,
     /// The estimated bytes of device memory that a worker uses at all times for other things than the model's tensors,
-    /// such as buffers of the threads that run compute kernels.
+    /// such as the buffers of the threads that compute matrix products on the CPU.
     pub other: u64,
-    /// The estimated peak of one worker's device memory during a step, in bytes.
+    /// The estimated peak of one worker's device memory during a training step, in bytes.
     pub peak: u64,
 }
 
@@ -115,7 +115,7 @@ pub struct EstimatedMemory {
 pub struct Layer {
     /// The name of a layer of the model, such as `block 3`.
     pub name: String,
-    /// The number of the stage to which a layer of the model belongs.
+    /// The index, from 0, of the stage to which a layer of the model belongs.
     pub stage: usize,
     /// The relative cost of a layer's forward and backward, such as its FLOPs, in any unit. The measured time of a
     /// stage is divided among its layers in proportion to their weights.

@@ -1,4 +1,5 @@
-//! The line of a training step, with the time of each worker by cause, and the costs, memory and events of its stages.
+//! The line of a log with the measurements of a training step: the time of each worker by cause, and the costs, memory
+//! and events of the stages.
 
 use std::collections::BTreeMap;
 
@@ -175,8 +176,8 @@ pub struct Noise {
     pub stages: Vec<SignalAndNoise>,
 }
 
-/// The estimates of the squared norm of the gradient, and of the variance of the gradient of one target, from one
-/// training step.
+/// One training step's estimates of the gradient's signal and noise: the squared norm of the gradient, and the variance
+/// of the gradient of a single target.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SignalAndNoise {
     /// The estimate of the squared norm of the gradient that a batch of infinite size would have; it can be negative.
@@ -189,7 +190,7 @@ pub struct SignalAndNoise {
 /// trains well. Norms are Euclidean, over all elements.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Health {
-    /// The number of the stage that trains the examined parameter.
+    /// The index, from 0, of the stage that trains the examined parameter.
     pub stage: usize,
     /// The name of the examined parameter, as in checkpoints, such as `blocks.3.linear.weight`.
     pub parameter: String,
@@ -229,7 +230,8 @@ impl Health {
         if gradient > 0.0 { norm(|health| health.update_ratio * health.parameter_norm) / gradient } else { f64::NAN }
     }
 
-    /// Returns the mean of the second moments of several parameters; NaN if the optimizer keeps none.
+    /// Returns the mean over several parameters of the optimizer's second moments (running mean squares of the
+    /// gradient); NaN if the optimizer keeps none.
     pub fn second_moment_of(parameters: &[&Self]) -> f64 {
         let moments: Vec<_> = parameters.iter().filter_map(|health| health.second_moment).collect();
         moments.iter().sum::<f64>() / moments.len() as f64
