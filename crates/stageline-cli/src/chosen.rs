@@ -1,5 +1,5 @@
-//! The schedule for which a prediction is made from the log of a run: a named one, the one of the run, or the plan that
-//! a search finds.
+//! Chooses the schedule for which a prediction is made from the log of a run: one that the user names, that of the run,
+//! or the plan that a search finds.
 
 use anyhow::{Result, ensure};
 use stageline_report::{Cut, Measured, RunLog};
@@ -11,7 +11,8 @@ use crate::shape;
 /// The value of the flag `--schedule` that searches for a plan with the measured costs.
 pub(crate) const SEARCH: &str = "search";
 
-/// The schedule for which a run is predicted, with its name and the partition of the model's layers that belongs to it.
+/// The schedule for which a prediction is made, with its name and the partition of the model's layers into the stages
+/// of its plan.
 pub(crate) struct Chosen {
     pub(crate) schedule: Box<dyn Schedule>,
     pub(crate) name: String,
@@ -19,7 +20,8 @@ pub(crate) struct Chosen {
 }
 
 impl Chosen {
-    /// Returns the schedule with the name `name` and, if given, this number of chunks (stages on a worker).
+    /// Returns the schedule with the name `name`; if `chunks` is given, with this number of chunks (stages) on each
+    /// worker.
     pub(crate) fn named(name: &str, chunks: Option<usize>) -> Result<Self> {
         Ok(Self { schedule: shape::schedule(name, chunks)?, name: name.to_owned(), cut: Cut::OfTheRun })
     }
@@ -41,8 +43,8 @@ impl Chosen {
         Ok(Self { schedule: Box::new(log.plan.clone()), name: name.clone(), cut: Cut::OfTheRun })
     }
 
-    /// Returns the schedule that was chosen for a prediction, or an error if it is a plan for other numbers of workers
-    /// or micro-batches.
+    /// Returns the chosen schedule unchanged, or an error if it is the plan of the logged run, which no schedule
+    /// generates, and the prediction is for other numbers of workers or micro-batches.
     pub(crate) fn checked(self, log: &RunLog, workers: usize, micro_batches: usize) -> Result<Self> {
         let own = (log.plan.workers(), log.plan.micro_batches());
         ensure!(

@@ -157,13 +157,14 @@ fn spread(flag: &str, list: &[f64], workers: usize, chunks: usize, share: f64) -
 /// The largest time or size that a command-line flag for costs accepts, so that sums of many such numbers stay exact.
 const MOST: f64 = 1e15;
 
-/// Parses the bandwidth in a flag: a number from 10^-15, so that dividing by it does not overflow, to 10^15.
+/// Parses the value of a command-line flag for a bandwidth in GB/s: a number from 10^-15, so that dividing by it does
+/// not overflow, to 10^15.
 pub(crate) fn rate(text: &str) -> Result<f64, String> {
     let number = amount(text)?;
     if number >= 1.0 / MOST { Ok(number) } else { Err(format!("must be at least {:e}", 1.0 / MOST)) }
 }
 
-/// Parses the time or the size in a flag: a number from 0 to 10^15.
+/// Parses the value of a command-line flag for a time or a size: a number from 0 to 10^15.
 pub(crate) fn amount(text: &str) -> Result<f64, String> {
     let number: f64 = text.trim().parse().map_err(|_| "not a number".to_owned())?;
     if (0.0..=MOST).contains(&number) { Ok(number) } else { Err(format!("must be from 0 to {MOST:e}")) }

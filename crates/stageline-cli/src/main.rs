@@ -9,9 +9,9 @@
 //! - `devices`: lists the devices of this host, and `serve`: serves them to a training on another host. Only these two
 //!   need burn.
 //!
-//! The subcommands share `shape` (the flags that choose a plan), `chosen` (the schedule of a prediction), `measured_search`
-//! (searches with the costs of a log), `costs` (the flags for times and sizes) and `output` (writes to files and to the
-//! terminal).
+//! The subcommands share `shape` (the flags that choose a plan), `chosen` (the schedule of a prediction),
+//! `measured_search` (searches with the costs of a log), `costs` (the flags for times and sizes) and `output` (writes
+//! to files and to the terminal).
 
 mod advise;
 mod check;

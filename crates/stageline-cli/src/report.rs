@@ -22,7 +22,8 @@ pub(crate) struct ReportFlags {
     grid: bool,
 }
 
-/// The results of a simulated step, as printed. Times are in ms; lists have an entry for each worker.
+/// The results of a simulated training step, as `stageline simulate` and `stageline search` print them. Times are in
+/// ms; lists have an entry for each worker.
 #[derive(Serialize)]
 pub(crate) struct Report {
     #[serde(flatten)]
@@ -59,7 +60,8 @@ struct Found {
     training: Option<TrainingFlags>,
 }
 
-/// The command-line flags with which a training runs the plan that a search found, without its `--schedule`.
+/// The command-line flags with which a training runs the plan that a search found, except `--schedule`, which takes the
+/// file of the plan.
 #[derive(Serialize)]
 struct TrainingFlags {
     stages: usize,
@@ -70,7 +72,7 @@ struct TrainingFlags {
     cut: Option<Vec<usize>>,
 }
 
-/// The partition of the model's layers for which a search found a plan.
+/// The partition of the model's layers into stages for which a search found a plan, as far as it is known.
 pub(crate) enum FoundCut {
     /// The partition is not known, because the costs of the search are not from the log of a run.
     Unknown,
@@ -118,7 +120,8 @@ impl Report {
         }
     }
 
-    /// Adds the schedule of a found plan, and the partition `cut` of the model's layers into its stages.
+    /// Adds what a search found to the report of a simulated step: the name of the plan's schedule, the least channel
+    /// capacity, and the flags of a training, with the partition `cut` of the model's layers.
     pub(crate) fn found(self, schedule: &'static str, checked: &Checked, cut: FoundCut) -> Self {
         let (plan, capacity) = (checked.plan(), checked.least_capacity());
         let flags = |cut| TrainingFlags { stages: plan.workers(), micro_batches: plan.micro_batches(), cut };

@@ -85,14 +85,15 @@ pub(crate) struct PageFlags {
     html: PathBuf,
 }
 
-/// The prediction as `stageline predict` prints it. Bubbles are shares of the total stage time (workers x step time).
+/// The prediction from the log of a run, as `stageline predict` prints it. Bubbles are shares of the total stage time
+/// (workers x step time).
 #[derive(Serialize)]
 struct Predicted<'a> {
     schedule: &'a str,
     stages: usize,
     micro_batches: usize,
-    /// The number of stages into which the user has cut the model of the run by hand, if the prediction joins them into
-    /// fewer; otherwise `None`.
+    /// The number of stages into which the user has cut the model of the run by hand, if the predicted plan has fewer
+    /// and so joins some of them; otherwise `None`.
     joined_stages: Option<usize>,
     step_seconds: f64,
     bubble: f64,
@@ -174,8 +175,8 @@ fn text(predicted: &Predicted) -> String {
     )
 }
 
-/// Returns the number of stages into which the user has cut the model of the logged run by hand, if a partition `cut` of
-/// the model joins them into fewer.
+/// Returns the number of stages into which the user has cut the model of the logged run by hand, if the partition `cut`
+/// joins them into fewer stages; otherwise `None`.
 fn joined(log: &RunLog, cut: &[Range<usize>]) -> Option<usize> {
     let own = log.run.layers.len();
     (log.run.cut_by_hand && cut.len() < own).then_some(own)

@@ -57,7 +57,8 @@ pub(crate) fn run(flags: &Flags) -> Result<()> {
 }
 
 impl Flags {
-    /// Returns the best plan that the search finds, and the partition of the layers that belongs to it.
+    /// Returns the best plan that the search finds, and the partition of the model's layers into the stages of this
+    /// plan.
     fn search(&self) -> Result<(Best, FoundCut)> {
         let Some(path) = &self.from else {
             let costs = self.costs.costs(self.stages, 1)?;

@@ -1,5 +1,5 @@
-//! The part of `stageline advise` that answers how many micro-batches (M) a step should have. It prints tables of
-//! predicted trainings, and the training that it recommends.
+//! Answers, for `stageline advise`, how many micro-batches (M) a step should have. The answer has tables of predicted
+//! trainings, and the settings that are recommended for a training.
 
 use std::error::Error;
 
@@ -14,7 +14,7 @@ use stageline_schedule::schedule_named;
 use crate::measured_search::cut_flag;
 
 /// The input for the question how many micro-batches (M) a step should have, which `stageline advise` answers: the log
-/// of a run, and the limits for the recommended training.
+/// of a run, the schedule, and the limits for the recommended training.
 pub(super) struct Accumulation<'a> {
     pub(super) log: &'a RunLog,
     /// The name of the schedule in the plan that the user gives to `stageline advise`. Trainings with other settings
@@ -30,10 +30,10 @@ pub(super) struct Accumulation<'a> {
 }
 
 impl Accumulation<'_> {
-    /// Returns, as text, the answer to how many micro-batches (M) a step should have: a table of predicted trainings
-    /// with 1 to 256 micro-batches, a table of trainings with another setting, and the recommended training with its
-    /// reason. `target` is the plan whose settings vary. If the log has no gradient noise, or its loss rises, the first
-    /// table does not say how long each training needs to reach the loss of the run, and the text says what to run for a
+    /// Answers as text how many micro-batches (M) a step should have: with a table of predicted trainings with 1 to 256
+    /// micro-batches, a table of trainings with another setting, and the recommended settings with their reason.
+    /// `target` is the plan whose settings vary. If the log has no gradient noise, or its loss rises, the first table
+    /// does not say how long each training needs to reach the loss of the run, and the text says what to run for a
     /// recommendation.
     pub(super) fn answer(&self, measured: &Measured, target: Target) -> Result<String> {
         match (self.log.noise_scales(), self.log.rising_loss()) {
@@ -129,8 +129,8 @@ impl Accumulation<'_> {
         self.log.run.configuration.get(name)
     }
 
-    /// Returns a line about the learning rate, which has to be tuned again if the recommended batch is another one than
-    /// that of the run; empty if it is not, or if there is no recommendation.
+    /// Returns a line of text that advises to tune the learning rate again, if the recommended batch is larger or
+    /// smaller than that of the run. The text is empty if both have the same size, or if nothing is recommended.
     fn learning_rate(&self, recommendation: Option<&Recommendation>) -> String {
         let times = |recommendation: &Recommendation| Some(recommendation.training.batch / self.log.weight()?);
         match recommendation.and_then(times) {
@@ -157,8 +157,8 @@ impl Accumulation<'_> {
     }
 }
 
-/// Returns a text about the settings, such as schedules, for which there is no prediction: one line for each reason,
-/// with the names of the settings.
+/// Returns a text about the changed settings, such as other schedules, for which no training is predicted: one line for
+/// each reason, with the names of the settings.
 fn left_out(alternatives: &Alternatives) -> String {
     let mut by_reason: Vec<(String, Vec<String>)> = Vec::new();
     for (change, reason) in &alternatives.left_out {
@@ -180,8 +180,8 @@ fn scale(noise: &NoiseScales) -> String {
     format!("median {}, at its end {}", tokens(noise.typical()), tokens(noise.last()))
 }
 
-/// Returns a text table with a row for each predicted training. Steps, tokens and time are empty where they are not
-/// predicted; a training that does not fit into the memory has an asterisk.
+/// Returns a text table with a row for each predicted training. A dash stands for a value that is not predicted, and an
+/// asterisk marks a training that needs more memory than the limit.
 fn table<'a>(
     heading: &str,
     rows: impl Iterator<Item = (String, &'a PredictedTraining)>,
@@ -215,7 +215,8 @@ fn table<'a>(
     text
 }
 
-/// Returns a line that says why the table has no memory; empty if it has.
+/// Returns a line of text that says why no memory is predicted for some of the trainings; empty if it is predicted for
+/// all.
 fn without_memory(trainings: &[PredictedTraining]) -> &'static str {
     match trainings.iter().any(|training| training.peak_bytes().is_none()) {
         true => {
@@ -226,11 +227,11 @@ fn without_memory(trainings: &[PredictedTraining]) -> &'static str {
     }
 }
 
-/// Returns a line about the host's memory that a run needed for batches and for optimizer states on the host; empty if
-/// the log has none. The memory column of the tables and the limit `--memory` do not count this memory, because both
-/// are about the device of a single worker.
+/// Returns a line of text about the host's memory that a run needed for batches and for optimizer states on the host;
+/// empty if the log has none. The memory column of the tables and the limit `--memory` do not count this memory,
+/// because both are about the device of a single worker.
 fn beside_workers(run: &Run) -> String {
-    // The numbers of a log may be any, and so may be too large together for 64 bits.
+    // The numbers in a log are not trusted, so their sum may be too large for 64 bits.
     let states: u128 = run.memory.iter().map(|worker| u128::from(worker.optimizer_on_host)).sum();
     if run.batch_bytes == 0 && states == 0 {
         return String::new();
@@ -243,7 +244,7 @@ fn beside_workers(run: &Run) -> String {
     )
 }
 
-/// Returns a text as one word of a shell's command line.
+/// Quotes a text if necessary, so that a shell passes it to a command as one argument.
 fn quoted(text: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./,:=+@%".contains(letter);
     match !text.is_empty() && text.chars().all(is_plain) {
@@ -275,7 +276,8 @@ mod tests {
         assert_eq!(["", "my plan.csv", "it's"].map(quoted), ["''", "'my plan.csv'", r"'it'\''s'"]);
     }
 
-    /// Tests the flag for a plan that no schedule generates: it is the file with which the run was started.
+    /// Tests the value of `--schedule` for a plan that no schedule generates: the path of the plan file with which the
+    /// run was started.
     #[test]
     fn a_plan_without_a_generator_is_given_by_its_file() {
         let csv = "0F0,0B0\n";

@@ -1,4 +1,5 @@
-//! The parts of the recommendation by `stageline advise` about network links and hosts, formatted as text.
+//! Formats what `stageline advise` recommends about network links between workers, and about the partition over hosts,
+//! as text.
 
 use anyhow::Result;
 use stageline_report::{Crossing, HostCut, Link, Measured, Prediction, Target};
@@ -6,8 +7,8 @@ use stageline_report::{Crossing, HostCut, Link, Measured, Prediction, Target};
 use super::Asked;
 use crate::shape;
 
-/// The increase of the bubble above which `advise` calls a network link too slow, as a share of the total stage time
-/// (workers x step time).
+/// The increase of the bubble above which `stageline advise` calls a network link too slow, as a share of the total
+/// stage time (workers x step time).
 const TOO_SLOW: f64 = 0.02;
 
 impl Asked<'_> {

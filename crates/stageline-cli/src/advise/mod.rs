@@ -25,11 +25,11 @@ use crate::run::{LinkFlags, layers, read};
 /// Recommends a number of micro-batches, or another change, and a partition of the layers, from the log of a run.
 ///
 /// Prints the smallest number of micro-batches M whose bubble is at most --bubble, and how long trainings with M = 1 to
-/// 256 take to the loss of the run by its gradient noise. Then it compares other schedules, other numbers of workers and
-/// larger micro-batches, and recommends the fastest training with the reason. It also prints whether the network links
-/// between workers are fast enough, the most even partition of the measured layers, and the main cause of idle time.
-/// With --hosts, it compares the partitions over several hosts. A model that is cut by hand keeps its stages: no other
-/// numbers of workers and chunks are compared for it, and its flags have no --cut.
+/// 256 take to the loss of the run by its gradient noise. Then it compares other schedules, other numbers of workers
+/// and larger micro-batches, and recommends the fastest training with the reason. It also prints whether the network
+/// links between workers are fast enough, the most even partition of the measured layers, and the main cause of idle
+/// time. With --hosts, it compares the partitions over several hosts. A model that is cut by hand keeps its stages: no
+/// other numbers of workers and chunks are compared for it, and its flags have no --cut.
 #[derive(Args)]
 pub(crate) struct Flags {
     /// File with the log of a run, which a training program writes with `--log`
@@ -52,8 +52,8 @@ pub(crate) struct Flags {
     /// --bandwidth and --latency, or else by the slowest link in the log
     #[arg(long, value_name = "WORKERS,WORKERS", value_delimiter = ',', conflicts_with = "stages")]
     hosts: Vec<usize>,
-    /// Memory of each worker, in GB: trainings that need more are not recommended. The host's memory for batches and for
-    /// optimizer states of `--optimizer-state host` does not count
+    /// Memory of each worker, in GB: trainings that need more are not recommended. The host's memory for batches and
+    /// for optimizer states of `--optimizer-state host` does not count
     #[arg(long, value_name = "GB", value_parser = amount)]
     memory: Option<f64>,
     /// Largest number of workers P to recommend [default: the number of layers of the model]
@@ -68,7 +68,8 @@ pub(crate) struct Flags {
 }
 
 impl Flags {
-    /// Returns the schedule of the recommended run: that of --schedule, or that of the logged run.
+    /// Returns the schedule of the recommended run: the one that the flag --schedule names, or else that of the logged
+    /// run.
     fn schedule(&self, log: &RunLog) -> Result<Chosen> {
         match self.schedule.as_deref() {
             Some(SEARCH) => bail!(
@@ -84,8 +85,8 @@ impl Flags {
         }
     }
 
-    /// Checks that the recommended run has as many stages as the logged one if its model is cut by hand. `chunks` is the
-    /// number of stages of each worker.
+    /// Checks that the recommended run has as many stages as the logged one if the user has cut its model by hand,
+    /// because such a model cannot have other stages. `chunks` is the number of stages of each worker.
     fn check_stages(&self, log: &RunLog, chunks: usize) -> Result<()> {
         let own = log.plan.stages();
         let workers = match &self.hosts[..] {
@@ -131,8 +132,8 @@ struct Asked<'a> {
     log: &'a RunLog,
     schedule: &'a dyn Schedule,
     name: &'a str,
-    /// The costs of a run of the same model with micro-batches of another size, by which larger micro-batches are
-    /// predicted.
+    /// The measured costs of a second run of the same model, with micro-batches of another size, from which trainings
+    /// with larger micro-batches are predicted; `None` if the user gives no such log.
     other_size: Option<Measured>,
 }
 

@@ -1,5 +1,5 @@
-//! Replaces `stageline devices` in a build without the feature `devices`: the subcommand exists, and says how to install
-//! one that works.
+//! Replaces `stageline devices` in a build without the feature `devices`: the subcommand exists, and its error message
+//! says how to install a build that can list devices.
 
 use anyhow::{Result, bail};
 use clap::Args;

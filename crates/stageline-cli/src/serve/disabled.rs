@@ -1,5 +1,5 @@
-//! Replaces `stageline serve` in a build without the feature `serve`: the subcommand exists, and says how to install
-//! one that works.
+//! Replaces `stageline serve` in a build without the feature `serve`: the subcommand exists, and its error message says
+//! how to install a build that can serve devices.
 
 use anyhow::{Result, bail};
 use clap::Args;

@@ -98,7 +98,8 @@ fn another_batch_needs_another_learning_rate() {
     assert!(advice.contains(" under Adam at first 11.31 times that of the run\n"), "{advice}");
 }
 
-/// Tests a run whose loss rises from 2 to 11 in ten steps: no training is to reach it, so no M is recommended.
+/// Tests a run whose loss rises from 2 to 11 in ten steps: a training should not reach such a loss, so no M is
+/// recommended.
 #[test]
 fn a_run_whose_loss_rises_gets_no_recommendation() {
     let folder = tempfile::tempdir().unwrap();
@@ -216,8 +217,8 @@ fn a_model_that_is_cut_by_hand_keeps_its_stages_and_gets_no_cut() {
     assert_eq!((found["stages"].as_u64(), found["step_ms"].as_f64()), (Some(1), Some(8.0 * 6.0 * 3e3)));
 }
 
-/// Tests the line about the host's memory that no table of `stageline advise` counts: batches, and the optimizer states of
-/// two workers on other devices.
+/// Tests the line about the host's memory that no table of `stageline advise` counts: the memory for batches, and for
+/// optimizer states that two workers keep on the host.
 #[test]
 fn memory_of_the_host_that_no_table_counts_is_printed() {
     let folder = tempfile::tempdir().unwrap();

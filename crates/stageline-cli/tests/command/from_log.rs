@@ -171,8 +171,8 @@ fn a_logged_plan_without_a_generator_predicts_its_own_numbers() {
     assert!(refused.contains("stageline search --from"), "{refused}");
 }
 
-/// Tests that a prediction which joins the stages of a model that is cut by hand is called a what-if, and that stages
-/// which would have to be divided are refused.
+/// Tests predictions for a model that is cut by hand. A prediction that joins the model's stages is called a what-if,
+/// and one that would have to divide a stage is refused.
 #[test]
 fn joined_stages_of_a_model_that_is_cut_by_hand_are_a_what_if() {
     let folder = tempfile::tempdir().unwrap();

@@ -11,13 +11,14 @@ pub const LOG: &str = r#"{"stageline":"0.1.0","schedule":"1f1b","plan":"0F0,0F1,
 {"final":true}
 "#;
 
-/// Makes the log of a run of four equal stages, as [`log_of_equal`] does.
+/// Makes the log of a made-up run with four equal stages and two micro-batches, as [`log_of_equal`] does.
 pub fn log_of_four(links: &str) -> String {
     log_of_equal(4, links)
 }
 
-/// Makes the log of a run of P = `workers` equal stages, which take a second for a forward, with two micro-batches and the
-/// network links in `links`. At the boundaries between the stages, each micro-batch sends 4 and 1 GB in turn.
+/// Makes the log of a made-up run with `workers` equal stages, one for each worker, two micro-batches, and the network
+/// links in `links`. A forward takes a second. At the boundaries between the stages, each micro-batch sends 4 and 1 GB
+/// in turn.
 pub fn log_of_equal(workers: usize, links: &str) -> String {
     let plan = text(&format!("plan --stages {workers} --micro-batches 2 --csv")).replace('\n', "\\n");
     let each = |entry: &dyn Fn(usize) -> String| (0..workers).map(entry).collect::<Vec<_>>().join(",");
