@@ -12,15 +12,17 @@ use crate::layout::Layout;
 use crate::names::{CONFIG, INDEX};
 use crate::refusal::Refusal;
 
-/// Checks, before a training, that its model can be exported to the folder `to`: that [`Layout::write`] can write
-/// `layout` there, and [`copy_companions`](crate::copy_companions) the companions of the folder `from`.
+/// Checks, before a training, that its model can be exported to the folder `to`: that [`Layout::write`] can write the
+/// weights that `layout` describes into it, and that [`copy_companions`](crate::copy_companions) can copy the other
+/// files of the model folder `from`, such as the tokenizer.
 ///
 /// The check creates `to` if necessary and a file in it, and removes both again. Nothing that was there changes.
 ///
 /// # Errors
-/// - [`FolderError::Refused`] if `to` is the folder that the model is read from, is no folder, or has something that
-///   the export cannot replace, or weights that readers would take instead of the new ones.
-/// - [`FolderError::MissingFile`], [`FolderError::NotAFile`] or [`FolderError::Read`] if a companion cannot be read.
+/// - [`FolderError::Refused`] if `to` is the folder that the model is read from, is no folder, has a subfolder with the
+///   name of a file to write, or has weights that readers would take instead of the new ones.
+/// - [`FolderError::MissingFile`], [`FolderError::NotAFile`] or [`FolderError::Read`] if a companion (a file beside the
+///   weights, such as `tokenizer.json`) cannot be read.
 /// - [`FolderError::Write`] if the operating system refuses to create the folder or a file in it.
 pub fn check_export(layout: &Layout, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), FolderError> {
     let (from, to) = (from.as_ref(), to.as_ref());
@@ -41,7 +43,8 @@ pub fn check_export(layout: &Layout, from: impl AsRef<Path>, to: impl AsRef<Path
 }
 
 /// Checks, before a long computation, that its result can be written to a new file at `path`, or over the regular file
-/// that is there. `model` is the folder that the model is read from, if any, whose files are in use.
+/// that is there. `model` is the open folder from which the computation reads its model, if any; none of the model's
+/// files may be overwritten.
 ///
 /// A new file is created and removed again. A file that is there keeps its contents.
 ///
@@ -78,20 +81,22 @@ fn is_of(model: &ModelFolder, path: &Path) -> bool {
     names.any(|name| is_same(&model.path().join(name), path).unwrap_or(false))
 }
 
-/// Returns the path of a folder that can be given to the operating system: the current folder for an empty path, which
-/// is the parent of a plain file name.
+/// Replaces an empty folder path, such as the parent of a plain file name, by `.`, the current folder, because the
+/// operating system does not accept an empty path.
 fn or_here(folder: &Path) -> &Path {
     if folder.as_os_str().is_empty() { Path::new(".") } else { folder }
 }
 
-/// The folders that are created to check whether a model can be exported, and removed when this value is dropped.
+/// The new folders that a check of an export has created. They are removed when this value is dropped.
 struct Trial {
-    /// The paths of the folders that were created to check that files can be written there, the deepest first.
+    /// The paths of the folders that a check of an export has created to see whether files can be written there, the
+    /// deepest first.
     created: Vec<PathBuf>,
 }
 
 impl Trial {
-    /// Creates the folder at `path` and all missing folders above it, and remembers which folders it created.
+    /// Creates the folder at `path` and all missing folders above it, to check that this is possible. Remembers which
+    /// folders it created, to remove them later.
     fn create(path: &Path) -> Result<Self, FolderError> {
         let missing = |path: &&Path| fs::symlink_metadata(or_here(path)).is_err();
         let created: Vec<PathBuf> = path.ancestors().take_while(missing).map(Path::to_path_buf).collect();

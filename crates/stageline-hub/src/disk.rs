@@ -1,4 +1,5 @@
-//! Opens files that are not trusted, and replaces files so that readers see the old or the new one.
+//! Opens files that are not trusted, and replaces files so that readers see either the old file or the complete new
+//! one.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -79,14 +80,14 @@ pub(crate) fn read_json(path: &Path, reason: &'static str) -> Result<Map<String,
     }
 }
 
-/// Whether `folder` has an entry of the name `name`, even a link to nothing. True also if the operating system refuses
-/// to tell, so that opening the file later reports the error.
+/// Whether `folder` has an entry with the name `name`; a link that leads to nothing counts too. True also if the
+/// operating system refuses to tell, so that opening the file later reports the error.
 pub(crate) fn has(folder: &Path, name: &str) -> bool {
     !matches!(fs::symlink_metadata(folder.join(name)), Err(error) if error.kind() == io::ErrorKind::NotFound)
 }
 
-/// Makes the file names in a folder durable by syncing the folder. Outside Unix this does nothing, because a folder
-/// cannot be opened there.
+/// Syncs a folder to disk, so that files that were just created or renamed in it keep their names after a crash.
+/// Outside Unix this does nothing, because a folder cannot be opened there.
 pub(crate) fn sync_folder(path: &Path) -> Result<(), FolderError> {
     let synced = if cfg!(unix) { File::open(path).and_then(|folder| folder.sync_all()) } else { Ok(()) };
     synced.map_err(FolderError::write("sync", path))

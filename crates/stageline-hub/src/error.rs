@@ -183,18 +183,20 @@ pub enum FolderError {
         /// The shape that the caller expects a tensor of the model folder to have.
         expected: Vec<usize>,
     },
-    /// The elements of a tensor have a type other than F32, F16 and BF16, which is not converted to f32.
+    /// The caller asks for the elements of a tensor as f32, but their type in the weights file is not F32, F16 or BF16,
+    /// the only types that are converted to f32.
     #[error(
         "the tensor `{}` of {} has the type {dtype}; only F32, F16 and BF16 are converted, so use the bytes as they are",
         Printable::new(tensor),
         shown(path)
     )]
     Dtype {
-        /// The path of the weights file with the tensor whose type is not converted to f32.
+        /// The path of the weights file with a tensor that cannot be read as f32 because of its type.
         path: PathBuf,
-        /// The name of the tensor whose type is not converted to f32.
+        /// The name of the tensor that cannot be read as f32 because of its type.
         tensor: String,
-        /// The type of the tensor's elements in the weights file, which is not converted to f32.
+        /// The type of the tensor's elements in the weights file, which is not F32, F16 or BF16 and so is not converted
+        /// to f32.
         dtype: Dtype,
     },
     /// A model file or folder was to be written, but the write is refused, for example because the model is read from

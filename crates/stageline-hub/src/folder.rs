@@ -33,15 +33,15 @@ pub struct ModelFolder {
 /// The type and shape of a tensor of the model folder, and its place in the weights files.
 struct Tensor {
     info: TensorInfo,
-    /// The position of a tensor's weights file in the model folder's list of weights files.
+    /// The index, from 0, of the weights file that has a tensor, in the model folder's list of weights files.
     file: usize,
     /// The byte range of a tensor in its weights file, counted from the end of the file's header.
     offsets: Range<usize>,
 }
 
 impl ModelFolder {
-    /// Opens a model folder: reads `config.json`, `generation_config.json` if it is there, and the index, maps the weights files into memory, and checks their
-    /// headers.
+    /// Opens a model folder: reads `config.json`, the index, and `generation_config.json` if it is there, maps the
+    /// weights files into memory, and checks their headers.
     ///
     /// The weights are in `model.safetensors`, or else in the files that `model.safetensors.index.json` names. If a
     /// folder has both, only `model.safetensors` is read, as in the Transformers library. A tensor that a named file
@@ -108,7 +108,7 @@ impl ModelFolder {
         Ok(())
     }
 
-    /// Checks that each tensor of the index is in the weights file that the index names for it.
+    /// Checks that each tensor in the model folder's index is in the weights file that the index names for it.
     fn check(&self, index: &Index) -> Result<(), FolderError> {
         let is_there = |name: &str, file: &str| self.tensors.get(name).is_some_and(|tensor| tensor.info.file == file);
         match index.weight_map.iter().find(|(name, file)| !is_there(name, file)) {
@@ -188,7 +188,7 @@ impl ModelFolder {
     }
 
     /// Returns the name, type and shape of each tensor in a weights file, in the order of their bytes in the file.
-    /// `file` is the position of the weights file in `ModelFolder::files`.
+    /// `file` is the index, from 0, of the weights file in `ModelFolder::files`.
     pub(crate) fn tensors_of(&self, file: usize) -> Vec<(&str, &TensorInfo)> {
         let mut tensors: Vec<_> = self.tensors.iter().filter(|(_, tensor)| tensor.file == file).collect();
         tensors.sort_by_key(|(_, tensor)| (tensor.offsets.start, tensor.offsets.end));

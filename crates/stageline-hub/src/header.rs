@@ -1,4 +1,4 @@
-//! The first bytes of a weights file that is written: the length of the header, and the header as JSON.
+//! Makes the first bytes of a weights file to write: the length of the header, and the header as JSON.
 
 use std::path::Path;
 

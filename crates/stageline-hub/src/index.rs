@@ -1,4 +1,5 @@
-//! The index of a folder with several weights files, `model.safetensors.index.json`: reads and writes it.
+//! The contents of a model folder's index, `model.safetensors.index.json`, which names the weights file of each tensor.
+//! Reads the index and checks the names in it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,13 +18,13 @@ pub(crate) struct Index {
     /// tensors.
     #[serde(default)]
     pub(crate) metadata: Map<String, Value>,
-    /// The name of the weights file that has each tensor of a model, by the name of the tensor.
+    /// A map from the name of each tensor of a model to the name of the weights file that has it.
     pub(crate) weight_map: BTreeMap<String, String>,
 }
 
 impl Index {
-    /// Reads the index of a model folder at `path`; an error if it names anything other than weights files of its own
-    /// folder.
+    /// Reads the index of a model folder, a JSON file at `path`. Returns an error if the index names anything other
+    /// than weights files in its own folder.
     pub(crate) fn read(path: &Path) -> Result<Self, FolderError> {
         let object = disk::read_json(path, "it is the index of the weights")?;
         let index: Self =

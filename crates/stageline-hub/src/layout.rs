@@ -1,4 +1,5 @@
-//! The files, names, types and shapes of a model that is written: [`Layout`].
+//! The description of a model to write, without values: its weights files, and the names, types and shapes of the
+//! tensors in them ([`Layout`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -85,8 +86,8 @@ impl Layout {
 }
 
 impl ModelFolder {
-    /// Returns the layout of an open model: the same files, and in them the same tensors in the same order, with the
-    /// same metadata.
+    /// Returns the layout (files, and names, types and shapes of tensors) of an open model, to write a copy with other
+    /// values: the same files, and in them the same tensors in the same order, with the same metadata.
     ///
     /// # Errors
     /// Returns [`FolderError::Read`] if the folder has been removed since it was opened.

@@ -78,7 +78,7 @@
 //! - `layout`: [`Layout`], the files and tensors to write. `values`: [`Values`] of a tensor, and their conversion.
 //!   `header`: the header of a file. `write`: writes a layout.
 //! - `companions`: [`copy_companions`] and [`write_config`].
-//! - `check`: [`check_export`] and [`check_file`], which refuse before a training what could not be written after it.
+//! - `check`: [`check_export`] and [`check_file`], which detect before a training that its result could not be written.
 
 mod check;
 mod companions;

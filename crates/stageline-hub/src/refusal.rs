@@ -94,7 +94,8 @@ pub enum Refusal {
     Length {
         /// The name of the tensor to write for which the caller's function returned too few or too many values.
         tensor: String,
-        /// The shape of the tensor to write. The caller's function returned too few or too many values for it.
+        /// The length of each dimension of the tensor to write, for which the caller's function returned too few or too
+        /// many values.
         lengths: Vec<usize>,
         /// The unit of the fields `expected` and `found`: "values" if the caller's function returned f32 values for the
         /// tensor, "bytes" if it returned bytes.
@@ -104,17 +105,19 @@ pub enum Refusal {
         /// The number of values, or of bytes, that the caller's function returned for the tensor.
         found: usize,
     },
-    /// The caller's function returned f32 values for a tensor whose type is not F32, F16 or BF16, the only types to
-    /// which f32 values are converted.
+    /// The caller's function returned f32 values for a tensor with another type than F32, F16 and BF16. Values in f32
+    /// can only be converted to these three types; for other types, the function must return bytes.
     #[error(
         "the tensor `{}` has the type {dtype}, to which f32 values are not converted (only to F32, F16 and BF16); \
          return its bytes instead",
         Printable::new(tensor)
     )]
     Dtype {
-        /// The name of the tensor to write. Its values are f32, which are not converted to the type in the file.
+        /// The name of the tensor to write, for which the caller's function returned f32 values although its type needs
+        /// bytes.
         tensor: String,
-        /// The type of the tensor's elements in the file, to which f32 values are not converted.
+        /// The type of the tensor's elements in the file to write: a type other than F32, F16 and BF16, for which the
+        /// caller's function must return bytes instead of f32 values.
         dtype: Dtype,
     },
     /// A finite f32 value of a tensor to write would become infinite in the type that the tensor has in the file.
@@ -134,7 +137,7 @@ pub enum Refusal {
         /// The value to write that would become infinite in the type of its tensor.
         value: f32,
     },
-    /// The configuration of a model is JSON, but not an object.
+    /// The configuration of a model, which is to be written to `config.json`, is JSON, but not an object.
     #[error("the configuration is not a JSON object; pass an object")]
     NotAnObject,
     /// A file cannot be written, because its contents have no JSON form: an index, the header of a weights file, or a

@@ -1,4 +1,4 @@
-//! Text for error messages: paths, shapes and similar names, printable and of bounded length.
+//! Formats paths, tensor shapes and similar tensor names for error messages, as printable text of bounded length.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! The values of a tensor that is written: [`Values`], and their bytes in the type of the tensor.
+//! The values of a tensor to write ([`Values`]), and their conversion to the bytes of the tensor's type.
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -21,8 +21,8 @@ pub enum Values<'a> {
     /// Values that are converted to the type of the tensor: to F32 exactly, to F16 and BF16 by rounding to the nearest
     /// value (ties to even).
     F32(Vec<f32>),
-    /// Bytes of a tensor that are written as they are, for example those of a tensor that is not trained, or has an
-    /// integer type.
+    /// The bytes of a tensor's elements in the type of the tensor. They are written as they are, for example because
+    /// the tensor is not trained, or has an integer type.
     Bytes(Cow<'a, [u8]>),
 }
 
@@ -47,8 +47,8 @@ pub(crate) struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// Checks that the number of `values` fits the shape of the tensor to write, and writes them to `out`. Values in
-    /// f32 are converted to the type of the tensor.
+    /// Checks that `values` has as many values (or bytes) as the shape of the tensor to write needs, and writes them to
+    /// `out`. Values in f32 are converted to the type of the tensor.
     pub(crate) fn write(&self, values: &Values<'_>, out: &mut impl Write) -> Result<(), FolderError> {
         let TensorLayout { dtype, shape, .. } = self.tensor;
         match values {

@@ -1,6 +1,7 @@
 //! Maps a weights file of a model into memory and parses its safetensors header.
 //!
-//! The file is the length of the header (8 bytes, little-endian), the header as JSON, and the tensors without gaps.
+//! A weights file has three parts: the length of the header (8 bytes, little-endian), the header as JSON, and the
+//! tensors without gaps.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -23,7 +24,7 @@ pub(crate) const LENGTH: usize = 8;
 pub(crate) struct WeightsFile {
     /// The name of the weights file in its folder.
     pub(crate) name: String,
-    /// The path of the weights file.
+    /// The path of the weights file that is mapped into memory.
     pub(crate) path: PathBuf,
     /// The text entries of a weights file's header, such as `format: pt`, which names the framework that wrote the
     /// file.
@@ -69,14 +70,14 @@ impl WeightsFile {
             let advised = unsafe {
                 self.map.unchecked_advise_range(UncheckedAdvice::DontNeed, self.start + offsets.start, offsets.len())
             };
-            // The advice only saves memory, so a system that does not take it changes nothing.
+            // The advice only saves memory, so nothing is lost if the operating system does not follow it.
             drop(advised);
         }
     }
 }
 
-/// Parses the header of a weights file from all bytes of the file. Returns the offset at which the tensors begin and
-/// the header, or the fault in words. The tensors must fill the rest of the file without gaps.
+/// Parses the header of a weights file from all bytes of the file. Returns the header and the offset, in bytes, at
+/// which the tensors begin, or the fault as text. The tensors must fill the rest of the file without gaps.
 ///
 /// `SafeTensors::read_metadata` is no alternative: its sums overflow on hostile offsets.
 fn parse(bytes: &[u8]) -> Result<(usize, Metadata), String> {

@@ -17,7 +17,7 @@ use crate::values::{Target, Values};
 /// The number of bytes that are collected in memory before they are written to a file.
 const BUFFER: usize = 1 << 20;
 
-/// The error that a caller's function may return in place of the values of a tensor; it may have any type.
+/// The error that the caller's function may return instead of the values of a tensor to write; it may have any type.
 type AnyError = Box<dyn Error + Send + Sync>;
 
 impl Layout {
@@ -65,8 +65,8 @@ impl Layout {
         Ok(())
     }
 
-    /// Refuses to write a model into the folder from which its layout was read, or into a folder with weights that
-    /// readers would take instead of the new ones.
+    /// Returns an error if a model must not be written into `folder`: if its layout was read from this folder, or if
+    /// the folder has weights that readers would take instead of the new ones.
     pub(crate) fn check_target(&self, folder: &Path) -> Result<(), FolderError> {
         let canonical = fs::canonicalize(folder).map_err(FolderError::read(folder))?;
         if self.source.as_ref() == Some(&canonical) {

@@ -43,8 +43,8 @@ enum Mutation {
     /// A random change of a test that replaces bytes of a file by one of [`WORDS`]. The fields are the place, the
     /// largest number of bytes to replace, and the index of the word.
     Replace(Index, usize, usize),
-    /// A random change of a test that replaces the end of a file by a copy of another part, up to its old end. The
-    /// fields are where the copied part and where the replaced end begin.
+    /// A random change of a test that replaces the end of a file by a copy of the file's bytes from another place to
+    /// the end. The fields are where the copied bytes begin, and where the replaced end begins.
     Splice(Index, Index),
     /// A random change of a test that replaces the first eight bytes of a file, which in a weights file are the length
     /// of its header.

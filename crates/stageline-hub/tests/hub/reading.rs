@@ -47,7 +47,7 @@ fn an_f32_tensor_keeps_every_bit() {
     assert_eq!(values.into_iter().map(f32::to_bits).collect::<Vec<_>>(), bits);
 }
 
-/// Returns the value of a 16-bit float, given its bits and the numbers of its exponent's and its mantissa's bits.
+/// Returns the value of a 16-bit float from its bits, given the number of bits of its exponent and of its mantissa.
 fn value_of(bits: u16, exponent_bits: u32, mantissa_bits: u32) -> f64 {
     let sign = if bits >> 15 == 1 { -1.0 } else { 1.0 };
     let exponent = i32::from((bits >> mantissa_bits) & ((1 << exponent_bits) - 1));
