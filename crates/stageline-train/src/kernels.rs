@@ -6,7 +6,8 @@ use std::time::Instant;
 use burn::tensor::Device;
 use stageline::{DeviceMemory, DeviceName};
 
-/// The part of a run's start in which GPUs compile and tune the kernels of a step. No step is timed meanwhile.
+/// A timer for the beginning of a run, while GPUs compile and tune the kernels of a training step. It prints when this
+/// work begins and how many seconds it took.
 #[must_use = "the end of the compilation is told by `end`"]
 pub struct Compiling {
     gpus: Vec<Device>,
@@ -40,12 +41,13 @@ impl Compiling {
     }
 }
 
-/// Returns the GPUs of this host among `devices`, each once.
+/// Returns the GPUs of this host in a list of devices, without duplicates.
 pub fn gpus(devices: &[Device]) -> Vec<Device> {
     each_once(devices, |device| DeviceMemory::of(device).is_some())
 }
 
-/// Returns the devices for which `is_one` returns true, each once.
+/// Returns the devices in a list for which the function `is_one` returns true, without duplicates and in the order of
+/// the list.
 fn each_once(devices: &[Device], is_one: impl Fn(&Device) -> bool) -> Vec<Device> {
     let mut found: Vec<Device> = Vec::new();
     for device in devices {
@@ -66,15 +68,16 @@ pub fn after_the_first_step(estimated: &[(Device, u64)]) {
     }
 }
 
-/// Returns the memory that a GPU's pools have reserved, in bytes, as text beside the estimate of the memory in use.
+/// Returns a text for the log that compares the memory that a GPU has reserved with the estimate of the memory in use.
+/// Both arguments are in bytes.
 fn beside_the_estimate(reserved: u64, estimated: u64) -> String {
     let [reserved, estimated] = [reserved, estimated].map(|bytes| bytes as f64 / 1e6);
     let times = reserved / estimated;
     format!("{reserved:.1} MB reserved after the first step, {times:.2} times the estimate of {estimated:.1} MB in use")
 }
 
-/// Returns the memory of a GPU as text, given its size in bytes, if that is known, and the bytes that are reserved and
-/// in use.
+/// Returns a text for the user with the memory of a GPU in MB: in use, reserved, and its total size if that is known.
+/// The arguments are in bytes.
 fn shown(total: Option<u64>, reserved: u64, in_use: u64) -> String {
     let megabytes = |bytes: u64| format!("{:.1} MB", bytes as f64 / 1e6);
     let size = total.map(|total| format!(" of {}", megabytes(total))).unwrap_or_default();

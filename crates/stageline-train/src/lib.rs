@@ -76,7 +76,7 @@ pub use program::{NoFlags, Program};
 pub use settings::flags::TrainingFlags;
 pub use training::run::{Run, Trained};
 
-/// Compiles the whole program in the guide as a documentation test.
+/// An empty item whose documentation is the guide, so that `cargo test --doc` compiles the guide's code blocks.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide.md")]
 struct Guide;

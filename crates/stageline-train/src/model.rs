@@ -32,8 +32,9 @@ pub trait Model {
     /// `device` also the times measured on it. Returns `None` for a model that is cut by hand.
     fn costs(&self, sample: Self::Input, device: Option<&Device>) -> Option<Costs>;
 
-    /// Returns the costs of each layer of the model without FLOPs and times, for which no layer is run. Returns `None`
-    /// by default, and for a model that is cut by hand.
+    /// Returns the name and the number of parameters of each layer of the model, as costs whose FLOPs are 0 and whose
+    /// times are unset. This is cheaper than counting FLOPs, because no layer is run. Returns `None` by default, and
+    /// for a model that is cut by hand.
     fn sizes(&self) -> Option<Costs> {
         None
     }

@@ -126,15 +126,15 @@ fn cut(
     })
 }
 
-/// Returns the index, in the list of `used` devices, of the device of a worker. `workers` is the number of workers of
-/// all replicas, which share the devices evenly.
+/// Returns the index, from 0, of a worker's device in the list of devices. `used` is the number of devices in the list,
+/// and `workers` the number of workers of all replicas, among which the devices are divided evenly.
 fn device_of_worker(worker: usize, used: usize, workers: usize) -> usize {
     worker * used / workers
 }
 
-/// Returns the relative speed of each of a replica's `workers` workers: the speed of its device, divided among all
-/// workers on the same entry of `--device`. With several replicas it is the speed of the slowest replica. `speeds` has
-/// the relative speed of each entry.
+/// Returns the relative speed of each worker of a replica, by which the cut gives faster workers more layers. It is the
+/// speed of the worker's device, divided by the number of workers on that entry of `--device`. With several replicas it
+/// is the least of the replicas' speeds. `speeds` has the relative speed of each entry.
 ///
 /// # Errors
 /// Returns an error if `--device` names more devices than there are workers.
@@ -162,9 +162,9 @@ fn check_devices(used: usize, workers: usize) -> Result<()> {
     Ok(())
 }
 
-/// Returns the costs of one stage on each worker for the schedule search, in units of the mean forward of a stage.
-/// `speeds` has the speed of every worker. A backward is assumed to take twice the time of a forward, and each half of
-/// a split backward as long as a forward.
+/// Returns the times of a forward and a backward on each worker, with one stage a worker, by which `--schedule search`
+/// compares plans. The unit is the mean time of a forward. A backward is assumed to take twice as long as a forward,
+/// and each half of a split backward as long as a forward. `speeds` has the relative speed of every worker.
 fn stage_costs(costs: Option<&Costs>, speeds: &[f64]) -> Result<PlanCosts> {
     let workers = speeds.len();
     let Some(costs) = costs else { return Ok(PlanCosts::uniform(workers, 1.0, 2.0)) };
@@ -182,7 +182,8 @@ fn stage_costs(costs: Option<&Costs>, speeds: &[f64]) -> Result<PlanCosts> {
     Ok(PlanCosts::by_stage(stages.collect()))
 }
 
-/// A schedule that is changed so that each worker has another number of stages (chunks) than by the schedule's default.
+/// A published schedule in which each worker has the number of stages that `--chunks` gives, instead of the schedule's
+/// default.
 struct Chunked {
     schedule: &'static (dyn Schedule + Sync),
     chunks: usize,
@@ -238,9 +239,9 @@ mod tests {
     use super::*;
     use crate::support::counted_row;
 
-    /// Tests in which cases the layers of a model are run to find their FLOPs or times. If the user gives the cut (the
-    /// partition into stages) as a list, they are run only for a log or a page of the run, for the model FLOP
-    /// utilisation, or for a search for a plan. Without such a list they are always run.
+    /// Tests when the layers of a model are run to find their FLOPs. If the user gives the cut (the partition into
+    /// stages) as a list, they are run only for a log or an HTML page, for the model FLOP utilisation, or for a
+    /// schedule search. Without such a list they are always run.
     #[test]
     fn no_layer_is_run_for_a_list_cut_whose_flops_nobody_needs() {
         let counter = Arc::new(AtomicUsize::new(0));

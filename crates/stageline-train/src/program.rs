@@ -32,9 +32,9 @@ pub struct NoFlags {}
 ///
 /// The description of the program in `--help` is the doc comment of `F`, or its `#[command(about = "...")]`.
 ///
-/// A resumed run takes flags of `F` from its checkpoint, unless they are given again. A flag for an output file should
-/// have `#[arg(help_heading = "Outputs")]`: a resumed run does not inherit it, so that a checkpoint from elsewhere
-/// cannot choose which files are written.
+/// A resumed run takes the values of the flags in `F` from its checkpoint, unless they are given again. A flag for an
+/// output file should have `#[arg(help_heading = "Outputs")]`: a resumed run does not inherit it, so that a checkpoint
+/// from elsewhere cannot choose which files are written.
 pub struct Program<F> {
     defaults: Vec<(&'static str, &'static str)>,
     flags: PhantomData<F>,
@@ -132,13 +132,14 @@ impl<F: Parser> Program<F> {
         train(Self::described(line, progress)?)
     }
 
-    /// Returns the run that a resolved command line describes. Warnings of the run are shown above the bar `progress`.
+    /// Returns the run that the parsed command line `line` describes. The run shows its progress in the bar `progress`.
     fn described(line: CommandLine, progress: Progress) -> Result<Run<F>> {
         let flags = F::from_arg_matches(&line.matches)?;
         Ok(Run::new(flags, Job::of(line.flags, line.settings)?, line.saved, progress))
     }
 
-    /// Resolves the arguments of the program, with the program's own flags and defaults.
+    /// Parses the command-line arguments into settings. The known flags are those of every training and the program's
+    /// own, with the default values that the program has set.
     fn read(self, arguments: &[OsString]) -> Result<CommandLine> {
         let own = F::command();
         // Adding the flags of a training replaces the description of the program.

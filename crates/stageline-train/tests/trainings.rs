@@ -22,14 +22,16 @@ use stageline_train::{Data, HandCut, NoFlags, Program, Run};
 
 use support::{Layer, row};
 
-/// Without it a training has no memory estimate, and so refuses nothing.
+/// The allocator that counts the memory in use. Without it a training has no memory estimate, and never refuses to
+/// start.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
-/// The environment variable with the folder for the outputs of the process that a test starts.
+/// The name of the environment variable that tells the process that a test starts into which folder to write its
+/// outputs.
 const FOLDER: &str = "STAGELINE_TEST_FOLDER";
 
-/// The step whose batch the hanging data source of this test never returns.
+/// The index, from 0, of the training step whose batch the hanging data source of a test never returns.
 const HANGS_AT: usize = 3;
 
 /// A source of batches for tests whose inputs and masks are ones. Reading the batch of one chosen step hangs, panics
@@ -97,7 +99,8 @@ fn chain() -> HandCut<impl Fn(Vec<StageConfig>) -> PipelineBuilder<Tensor<2>, Te
     })
 }
 
-/// Tests that the log of stages that are cut by hand has a layer for each stage, from which predictions are made.
+/// Tests the log of a model that is cut by hand: it has one layer for each stage, so that speeds can be predicted from
+/// the log.
 #[test]
 fn the_log_of_a_chain_has_a_layer_for_each_stage() {
     let train = |run: Run<NoFlags>| drop(run.train(&chain(), Ones::default()).unwrap());
@@ -111,12 +114,13 @@ fn the_log_of_a_chain_has_a_layer_for_each_stage() {
     assert_eq!(measured.balanced(2).unwrap().len(), 2);
 }
 
-/// Tests that a training that does not fit proposes another number of stages only if its program can make them: a row
-/// of layers is partitioned by the flags, stages that are cut by hand are not.
+/// Tests the error of a training that does not fit into the memory. It proposes another number of stages for a row of
+/// layers, which flags partition, but not for stages that the program has cut by hand.
 #[test]
 fn no_other_number_of_stages_is_proposed_for_a_chain() {
     let refused = |flags: &[(&str, &str)], by_hand: bool| {
-        // One core a stage, so that a stage for all layers has no more buffers of kernel threads than three stages.
+        // One core a stage, so that one stage for all layers has no more threads for matrix products, and thus no more
+        // of their buffers, than three stages.
         let run = run(&[flags, &[("stages", "3"), ("memory", "0.000002"), ("cores_per_stage", "1")]].concat());
         let trained = if by_hand {
             run.train(&chain(), Ones::default()).map(drop)
@@ -147,8 +151,8 @@ fn a_data_source_that_panics_or_fails_loses_no_step() {
     }
 }
 
-/// Trains on a source of batches that hangs, and sends this process a signal once the training waits for a batch. The
-/// test starts it in a process of its own, because a signal is for the whole process.
+/// Trains on a data source that hangs, and sends its own process a SIGTERM once the training waits for a batch. Another
+/// test starts it in a new process, because a signal reaches the whole process.
 #[test]
 #[ignore = "is started by another test, because it sends its process a signal"]
 fn child_whose_data_hang() {

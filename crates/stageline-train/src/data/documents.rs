@@ -14,9 +14,11 @@ pub(crate) type Tokens = Tensor<2, Int>;
 /// `stageline-models`.
 pub type TokenSamples = (Tensor<2, Int>, Option<SharedInput<Tensor<2, Int>>>);
 
-/// The treatment of several documents in one sample, which a window of a text may have.
+/// The treatment of several documents in one sample. A sample is a window of consecutive tokens of a text, so it may
+/// contain tokens of more than one document.
 ///
-/// A window may begin or end within a document. The part of the document that is in the window is then a document.
+/// If a window begins or ends within a document, the tokens of the document that are in the window count as a whole
+/// document.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Documents {
     /// A sample is trained on as one text: attention does not stop at the ends of documents, positions count from the
@@ -62,7 +64,7 @@ pub(crate) fn batch(rows: &[Vec<u32>], starts: Option<&[Vec<usize>]>) -> Batch<T
     Batch::new((tensor(input, shape), starts), targets)
 }
 
-/// Returns numbers such as token ids as a tensor on the device of batches.
+/// Returns a tensor of integers, such as token ids, on the device on which batches are created.
 pub(crate) fn tensor(numbers: impl Iterator<Item = i32>, shape: [usize; 2]) -> Tokens {
     Tokens::from_data(TensorData::new(numbers.collect::<Vec<_>>(), shape), &host())
 }
@@ -87,8 +89,8 @@ mod tests {
     use crate::data::Data;
     use crate::data::tokens::TokenWindows;
 
-    /// Tests windows of the alphabet, which four documents share: with separate documents, starts and targets are those
-    /// that the letters tell.
+    /// Tests samples of a text that consists of the alphabet, divided into four documents. Each letter tells its
+    /// document, so the test knows the expected starts of documents and targets.
     #[test]
     fn separate_documents_begin_anew_and_their_first_tokens_are_no_targets() {
         let folder = tempfile::tempdir().unwrap();

@@ -20,16 +20,16 @@ use stageline::{Batch, Payload};
 
 use crate::data::Data;
 
-/// The interval at which a training step that waits for its batch checks the stop signal.
+/// The interval at which a training that waits for its next batch checks whether a signal asks it to stop.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The loop of a thread that reads batches ahead of the steps.
+/// The function that a reading thread runs: a loop that reads batches ahead of the training steps.
 type Reader = Box<dyn FnOnce() + Send>;
 
 /// The batches of a range of training steps, in order, which several threads read ahead of the steps.
 pub struct Batches<In, Target> {
-    /// The numbers of the steps whose batches the threads may read, in ascending order. Every batch that the training
-    /// takes allows one more, so that a bounded number of batches is in memory.
+    /// The sending end of the channel from which the reading threads take the index of the next step whose batch they
+    /// may read. One more index is sent for every batch that the training takes, so that memory is bounded.
     allowed: Sender<usize>,
     read: Receiver<(usize, Result<Batch<In, Target>>)>,
     /// The batches that were read ahead, while the batch of an earlier step is still missing, by the numbers of their
@@ -41,16 +41,17 @@ pub struct Batches<In, Target> {
     unread: Range<usize>,
     /// Whether a batch could not be read; no further batches are then returned.
     failed: bool,
-    /// Whether a signal asks the training to stop, so that no step waits for its batch any longer.
+    /// A shared boolean that is true once a signal asks the training to stop. Then no step waits for its batch any
+    /// longer.
     stop: Arc<AtomicBool>,
     /// The total time for which training steps were blocked because their batches had not been read yet.
     waited: Duration,
 }
 
 impl<In: Payload, Target: Payload> Batches<In, Target> {
-    /// Starts `ahead` threads, which read the batches of the range `steps` with `samples` samples in each batch. At most
-    /// `ahead` batches are read, or being read, and not taken. The threads end when all batches are read, or when the
-    /// returned value is dropped. A wait for a batch ends when `stop` becomes true.
+    /// Starts `ahead` threads, which read the batches of the range `steps` with `samples` samples in each batch. At
+    /// most `ahead` batches are read, or being read, and not taken. The threads end when all batches are read, or when
+    /// the returned value is dropped. A wait for a batch also ends when `stop` becomes true.
     ///
     /// # Errors
     /// Returns an error if the system does not start so many threads.
@@ -69,7 +70,8 @@ impl<In: Payload, Target: Payload> Batches<In, Target> {
         Self::start_on(data, steps, samples, ahead, stop, spawn)
     }
 
-    /// Starts to read batches as [`start`](Self::start) does, on threads that `spawn` starts.
+    /// Starts threads that read batches, as [`start`](Self::start) does. The function `spawn` starts each thread, so
+    /// that tests can limit their number.
     fn start_on<D>(
         data: &Arc<D>,
         steps: Range<usize>,

@@ -6,7 +6,7 @@ use stageline::{Batch, Payload, PayloadMapper};
 
 use crate::data::Data;
 
-/// Copies the tensors of a payload to the host.
+/// A visitor that copies the values of all tensors of a payload, such as a batch's input, to the host's memory.
 struct Values(Vec<TensorData>);
 
 impl PayloadMapper for Values {
@@ -26,7 +26,8 @@ impl PayloadMapper for Values {
     }
 }
 
-/// Returns the first sample of the first step, as a batch. It is read twice.
+/// Returns a batch with the first sample of the first step. Reads the sample twice, to check that the source of batches
+/// is repeatable.
 ///
 /// # Errors
 /// Returns an error if the sample cannot be read, or if both reads differ in a bit.
@@ -41,7 +42,7 @@ pub fn first_sample<D: Data>(data: &D) -> Result<Batch<D::Input, D::Target>> {
     Ok(first)
 }
 
-/// Returns the values of all tensors of a batch of one sample.
+/// Returns the values of all tensors in a batch of one sample, copied to the host's memory.
 fn values<In: Payload, Target: Payload>(sample: Batch<In, Target>) -> Result<Vec<TensorData>> {
     let mut values = Values(Vec::new());
     for (input, target) in sample.into_micro_batches(1)? {
@@ -59,7 +60,7 @@ mod tests {
 
     use super::*;
 
-    /// A source of batches for tests. If `changes`, its targets differ from the first call to the second.
+    /// A source of batches for tests. If `changes` is true, later calls return other targets than the first call.
     struct Source {
         changes: bool,
         is_second: AtomicBool,

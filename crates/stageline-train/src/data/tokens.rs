@@ -16,7 +16,7 @@ use crate::data::documents::{Documents, TokenSamples, Tokens, batch, tensor};
 /// The largest number of windows of held-out text that an evaluation reads.
 const VALIDATION_WINDOWS: usize = 64;
 
-/// The largest length in bytes of a JSON file with rows of tokens, such as the file of `--logits`.
+/// The largest allowed length, in bytes, of a JSON file with rows of tokens, such as the file that `--logits` names.
 const MOST_BYTES_OF_ROWS: u64 = 1 << 30;
 
 /// The settings with which [`open_tokens`] turns a text into samples.

@@ -60,8 +60,8 @@ pub fn refuse_too_many_parameters(job: &Job, parameters: u64, resumed: bool, sma
     Ok(())
 }
 
-/// Returns the memory of all devices together, in bytes, where `of` returns that of one device. A device that is listed
-/// several times counts once. The result is `None` if the memory of a device is not known.
+/// Returns the total memory of a list of devices, in bytes. The function `of` returns the memory of one device. A
+/// device that is listed several times counts once. The result is `None` if the memory of a device is not known.
 fn memory_of_all(devices: &[Device], of: impl Fn(&Device) -> Option<u64>) -> Option<u64> {
     let mut distinct: Vec<&Device> = Vec::new();
     for device in devices {
@@ -152,12 +152,11 @@ fn rehearse<Out: Payload, D: Data + ?Sized>(
 const UNKNOWN: &str = "memory in use is not known: the program does not count it with `CountingAllocator`, or stages are on other \
                        hosts";
 
-/// Estimates the memory of a job by calling `estimate`, and returns the estimate if the job fits into the memory of its
-/// devices, as `fits` decides. Returns `None` if the memory cannot be estimated.
+/// Calls `estimate` to estimate the memory of a training job, and returns the estimate if `fits` accepts it, which
+/// means that the job fits into the memory of its devices. Returns `None` if the memory cannot be estimated.
 ///
-/// # Errors
-/// Returns an error that proposes other flags if the job does not fit. To propose full recomputation, the function then
-/// estimates the memory with it too.
+/// # Errors Returns an error that proposes other flags if the job does not fit. Before that, the memory is estimated
+/// with full recomputation too, so that the error can propose it.
 fn refuse<In: Payload, Out: Payload, Target: Payload>(
     pipeline: &mut Pipeline<In, Out, Target>,
     running: &Running,
@@ -175,8 +174,8 @@ fn refuse<In: Payload, Out: Payload, Target: Payload>(
     Ok(None)
 }
 
-/// A training whose memory is to be estimated: its settings, its plan, and the number of its first step, whose batch is
-/// used for the estimate.
+/// The description of a training from which its memory is estimated and checked: its settings, its plan, the sizes of
+/// its batches, and the index of its first step, whose batch is used for the estimate.
 pub struct Demand<'a> {
     pub job: &'a Job,
     pub planned: &'a Planned,
@@ -185,7 +184,8 @@ pub struct Demand<'a> {
     pub most_stages: usize,
     pub step: usize,
     pub resumed: bool,
-    /// Whether the program has chosen the optimizer itself, so that no flag changes the optimizer or its state.
+    /// Whether the user's program sets the optimizer in its code, so that no flag changes the optimizer or the place of
+    /// its states.
     pub owns_optimizer: bool,
     pub batches: BatchMemory,
 }
@@ -247,8 +247,8 @@ impl<'a> Room<'a> {
 
 /// Returns the error message for a training job that does not fit into the memory of a device. The message shows each
 /// proposed change as flags, such as `--recompute full`. If batches are in the memory of that device, it also proposes
-/// a smaller `--read-ahead`, which keeps fewer of them. A flag of `running` that contradicts the change is changed with
-/// it: a list as `--cut`, and `--chunks`.
+/// a smaller `--read-ahead`, which keeps fewer of them. If the user gave `--chunks`, or a list as `--cut`, and the
+/// proposal contradicts it, the proposal also replaces that flag.
 fn explain(refused: &DoesNotFit, running: &Running) -> String {
     let is_listed = matches!(running.cut, CutBy::List(_));
     let cut = |value: &str| if is_listed { format!(" --cut {value}") } else { String::new() };

@@ -10,8 +10,8 @@ use crate::settings::job::Training;
 use crate::settings::values::OptimizerName;
 
 impl Training {
-    /// Returns the optimizer that `--optimizer` names, with weight decay on all parameters except norms and biases. It
-    /// keeps its states in the memory `state`.
+    /// Returns the optimizer that `--optimizer` names, with weight decay on all parameters except norms and biases.
+    /// `state` says whether the optimizer states are kept in the memory of the device or of the host.
     pub fn optimizer(&self, state: OptimizerState) -> ModuleOptimizer {
         let decay = self.weight_decay;
         match self.optimizer {
@@ -42,8 +42,8 @@ impl Training {
     }
 }
 
-/// Returns an optimizer that steps norms and biases with `plain` and all other parameters with `decaying`. The states
-/// of both are kept in the memory `state`.
+/// Returns an optimizer that steps norms and biases with `plain`, and all other parameters with `decaying`. `state`
+/// says whether the states of both are kept in the memory of the device or of the host.
 fn with_and_without_decay(state: OptimizerState, decaying: impl Optimizer, plain: impl Optimizer) -> ModuleOptimizer {
     ModuleOptimizer::from(state.of(decaying)).with_group(without_decay(), state.of(plain), None)
 }

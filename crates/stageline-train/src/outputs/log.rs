@@ -19,7 +19,8 @@ use crate::outputs::record;
 /// The number of training steps that the trace file shows, beginning with the step of `--draw-step`.
 const TRACED: usize = 5;
 
-/// The number of measured steps over which the running average of the gradient noise in the log goes.
+/// The length of the running average of the gradient noise in the log, as a number of steps in which the noise is
+/// measured.
 const AVERAGED: f64 = 20.0;
 
 /// The paths of the files that a run writes: its log, its trace, its TensorBoard events and its HTML page.
@@ -35,7 +36,8 @@ pub struct Outputs {
     pub draw_step: usize,
 }
 
-/// The figures of a training step that the pipeline's report does not have.
+/// Two figures of a training step for its line in the log that the pipeline's report lacks: the FLOP utilisation, and
+/// the wait for the batch.
 #[derive(Clone, Copy)]
 pub struct Figures {
     /// The model FLOP utilisation of the step, from 0 to 1; `None` if the peak FLOP/s of the devices is not known.
@@ -62,15 +64,15 @@ pub struct Log {
     noise: NoiseAverage,
     /// The latest estimates of the gradient noise of each stage, from which scalars for TensorBoard are made.
     stage_noise: StageNoise,
-    /// The GPUs of this host on which stages of the run are, each once. The log has their memory.
+    /// The GPUs of this host that run stages, without duplicates. Their memory in use is written to the log.
     gpus: Vec<Device>,
 }
 
 impl Log {
     /// Creates the output files of a run, and begins the log with a description of the run.
     ///
-    /// `steps` is the range of steps to train. A resumed run, whose range does not start at 0, appends to its log. `gpus`
-    /// has the GPUs whose memory the log has.
+    /// `steps` is the range of steps to train. A resumed run, whose range does not start at 0, appends to its log.
+    /// `gpus` lists the GPUs whose memory in use is logged.
     ///
     /// # Errors
     /// Returns an error if an output file cannot be written.
@@ -205,7 +207,8 @@ impl Log {
         self.close()
     }
 
-    /// Writes the trace file and the HTML page of a run, if their paths are given, also for a run that ended early.
+    /// Writes the trace file and the HTML page of a run if their paths are given. It is called after a complete run,
+    /// and after one that ended early.
     pub fn close(&self) -> Result<()> {
         if let Some(path) = &self.outputs.trace {
             fs::write(path, self.trace.json()).with_context(|| unwritable(path))?;

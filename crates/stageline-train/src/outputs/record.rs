@@ -62,8 +62,8 @@ pub fn layers(costs: &Costs, cut: &Cut) -> Result<Vec<Layer>, CutError> {
     Ok(ranges.flat_map(|(stage, range)| layers[range].iter().map(move |cost| layer(stage, cost))).collect())
 }
 
-/// Returns the stages of a model that the user has cut by hand as its layers, for the run's log: one layer for each
-/// stage. `parameters` has the number of elements of each stage's parameters.
+/// Returns the layers of a model that the user has cut by hand, for the run's log. Its real layers are unknown, so each
+/// stage is logged as one layer. `parameters` has the number of elements of each stage's parameters.
 pub fn stages_as_layers(parameters: &[u64]) -> Vec<Layer> {
     let layer =
         |(stage, &parameters): (usize, &u64)| Layer { name: format!("stage {stage}"), stage, weight: 1.0, parameters };
@@ -92,7 +92,7 @@ pub fn estimate(estimate: &MemoryEstimate, workers: usize) -> Vec<EstimatedMemor
     estimate.workers().into_iter().take(workers).map(estimated).collect()
 }
 
-/// Returns the log record of the memory of each GPU of `gpus`, as it is now.
+/// Returns a log record for each GPU with its current memory in use and reserved, in bytes.
 pub fn device_memory(gpus: &[Device]) -> Vec<record::DeviceMemory> {
     let read = |gpu: &Device| {
         let DeviceMemory { in_use, reserved, .. } = DeviceMemory::of(gpu)?;
@@ -101,8 +101,8 @@ pub fn device_memory(gpus: &[Device]) -> Vec<record::DeviceMemory> {
     gpus.iter().filter_map(read).collect()
 }
 
-/// Returns the costs of each stage in a training step: the times of its actions (means over the micro-batches) and of
-/// its flush, in seconds, and the bytes of its activations and outputs.
+/// Returns the measured costs of each stage in a training step, for the log: the times in seconds of a forward, a
+/// backward, the sends (means over the micro-batches) and the flush, and the bytes of activations and outputs.
 fn stages(report: &StepReport) -> Vec<StageCosts> {
     let (costs, micro_batches) = (report.recording.costs(), report.micro_batches);
     let (activations, outputs) = (report.recording.activations(), report.recording.outputs());
@@ -126,7 +126,8 @@ fn stages(report: &StepReport) -> Vec<StageCosts> {
     (0..report.stages.len()).map(stage_costs).collect()
 }
 
-/// Returns the log record of a step's gradient noise. The noise scale by running averages is left unset.
+/// Returns the log record of the gradient noise in one step. The noise scale over several steps (`smoothed_scale`) is
+/// left unset; the log's writer adds it.
 fn noise(report: &NoiseReport) -> Noise {
     let estimates =
         |noise: &GradientNoise| SignalAndNoise { squared_norm: noise.squared_norm, variance: noise.variance };

@@ -285,8 +285,9 @@ fn devices(flags: &TrainingFlags) -> Result<Vec<Device>> {
     DeviceName::open_all(&names, token.as_ref()).context("--device")
 }
 
-/// Returns the relative speed of each device in the list `devices`, as `--speeds` gives it, or measures it. The speed
-/// of a device that is listed several times is measured once and divided among its entries.
+/// Returns the relative speed of each device in the list `devices`: the number that `--speeds` gives, or a measured
+/// speed for `--speeds measured`. The measured speed of a device that is listed several times is divided among its
+/// entries.
 fn speeds(by: &SpeedsBy, devices: &[Device]) -> Result<Vec<f64>> {
     match by {
         SpeedsBy::List(speeds) => {

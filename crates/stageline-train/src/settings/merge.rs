@@ -21,11 +21,12 @@ use stageline::checkpoint::Printable;
 /// message suggests the known name.
 const ALIKE: f64 = 0.7;
 
-/// The headings in `--help` of the flags that concern a run, and not the training that it is a part of.
+/// The headings in `--help` under which flags apply to a single run, that is one process. A training may consist of
+/// several runs, each of which resumes the one before it.
 ///
-/// A resumed run does not take them from its checkpoint: they do not decide the trained bits, and most of them fit one
-/// machine only. A checkpoint from elsewhere must not choose the files to write, the hosts to connect to, or the file
-/// that is sent to them as the secret.
+/// A resumed run does not take these flags from its checkpoint: they do not decide the trained bits, and most of them
+/// fit one machine only. A checkpoint from elsewhere must not choose the files to write, the hosts to connect to, or
+/// the file that is sent to them as the secret.
 pub(super) const OF_THE_RUN: [&str; 7] =
     ["Pipeline", "Memory", "Measurement", "Devices", "Checkpoints", "Settings", "Outputs"];
 
@@ -98,7 +99,8 @@ pub fn merge(
     Ok(Merged { settings: settings(&command, &matches)?, matches })
 }
 
-/// Lets a switch, such as `--augment`, take `true` or `false` as a value, so that a source of settings can turn it off.
+/// Changes the definition of a switch, such as `--augment`, so that it also takes the value `true` or `false`. A later
+/// source of settings can then turn off what an earlier one has turned on.
 fn with_value(flag: Arg) -> Arg {
     if !matches!(flag.get_action(), ArgAction::SetTrue) || flag.get_id() == "print_config" {
         return flag;

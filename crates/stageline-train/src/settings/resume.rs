@@ -92,7 +92,7 @@ fn differences(before: &Settings, now: &Settings, writes_checkpoints: bool) -> V
     before.0.iter().filter_map(line).collect()
 }
 
-/// Returns the names of the settings that are file paths.
+/// Returns the names of the settings whose values are file paths, as the types of their flags tell.
 fn paths(command: &Command) -> Vec<String> {
     let takes_path = |flag: &&clap::Arg| flag.get_value_parser().type_id() == std::any::TypeId::of::<PathBuf>();
     command.get_arguments().filter(takes_path).map(|flag| flag.get_id().to_string()).collect()
@@ -109,8 +109,8 @@ fn whole(value: &Value) -> Printable<'static> {
     shown(value).at_most(LONGEST_VALUE)
 }
 
-/// Returns the settings that `value`, the entry `settings` of a checkpoint's manifest, has; empty if the manifest lacks
-/// the entry.
+/// Returns the settings in a checkpoint's manifest. `value` is the manifest's entry `settings`; the result is empty if
+/// the manifest lacks it.
 fn settings_of(value: Option<&Value>) -> Settings {
     let object = value.and_then(Value::as_object).cloned().unwrap_or_default();
     Settings(object.into_iter().collect())
@@ -185,8 +185,8 @@ mod tests {
         );
     }
 
-    /// Tests that a resumed run names every setting of its checkpoint that it does not have, also those that have no
-    /// default and so vanish, and that hostile names and values are escaped and cut.
+    /// Tests the lines that a resumed run prints: one for every setting of its checkpoint that it lacks, also if the
+    /// setting has no default. Hostile names and values are escaped and cut.
     #[test]
     fn settings_that_are_not_taken_from_the_checkpoint_are_named() {
         let flags = "train --width 5 --memory 8 --cores-per-stage 1 --peak-tflops 2 --chunks 2 --device cuda:all \

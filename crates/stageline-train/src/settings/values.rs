@@ -1,4 +1,4 @@
-//! The values that command-line flags of a training take, beside numbers and paths.
+//! The types of the values of a training's command-line flags, for flags that take no plain number or path.
 
 use std::path::PathBuf;
 use std::str::FromStr;

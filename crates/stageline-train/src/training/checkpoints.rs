@@ -84,8 +84,8 @@ impl Identity {
     }
 }
 
-/// The opened folder for the checkpoints of a run, and the flag that the first SIGINT or SIGTERM sets. The flag ends
-/// the training after the current step.
+/// The opened folder into which a run writes its checkpoints, and a shared boolean that the first SIGINT or SIGTERM
+/// sets to true. It ends the training after the current step.
 pub struct Place {
     store: Store,
     signalled: Arc<AtomicBool>,
@@ -133,8 +133,8 @@ pub struct Keeper {
     every: usize,
     stop_after: Option<usize>,
     signalled: Arc<AtomicBool>,
-    /// The latest checkpoint: the number of training steps completed in it, and its path if an earlier run wrote it;
-    /// `None` before the first checkpoint.
+    /// The latest checkpoint: the number of training steps that it has completed, and its path if an earlier run wrote
+    /// it. `None` before the first checkpoint.
     kept: Option<(u64, Option<PathBuf>)>,
 }
 
@@ -156,13 +156,14 @@ impl Keeper {
         })
     }
 
-    /// Returns the flag that the first SIGINT or SIGTERM sets, for waits that end at a signal. Without checkpoints it
-    /// is never set, because a signal then ends the process.
+    /// Returns the shared boolean that the first SIGINT or SIGTERM sets to true, so that a wait can end at a signal.
+    /// Without checkpoints it stays false, because a signal then ends the process.
     pub fn stop_signal(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.signalled)
     }
 
-    /// Whether a training ends once `steps` steps are done, because of a signal or `--stop-after`.
+    /// Whether the training must end early, now that `steps` steps are done: because a signal came, or `--stop-after`
+    /// is reached.
     pub fn stops(&self, steps: usize) -> bool {
         self.signalled.load(Ordering::Acquire) || self.stop_after.is_some_and(|last| steps >= last)
     }

@@ -9,7 +9,7 @@ use crate::outputs::log::Log;
 use crate::outputs::record;
 
 /// Warns if the model's loss seems to be a mean over the samples of a micro-batch, although the pipeline needs the sum.
-/// A mean is recognised by the loss of two samples: it is half the sum of the losses of each sample alone.
+/// The check evaluates two samples together and one by one: a mean over both is half the sum of their single losses.
 pub fn warn_of_mean<Out: Payload, D: Data + ?Sized>(
     pipeline: &mut Pipeline<D::Input, Out, D::Target>,
     data: &D,

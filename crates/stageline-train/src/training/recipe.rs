@@ -37,7 +37,7 @@ pub struct Recipe<'a, M> {
     pub model: &'a M,
     pub planned: &'a Planned,
     pub optimizer: ModuleOptimizer,
-    /// Whether the program has chosen the optimizer itself, so that no flag changes it.
+    /// Whether the user's program sets the optimizer in its code, so that `--optimizer` has no effect.
     owns_optimizer: bool,
     /// The optimizer of the model's first and last layer; `None` if these two layers have the optimizer of all other
     /// layers.
@@ -46,8 +46,8 @@ pub struct Recipe<'a, M> {
 }
 
 impl<'a, M: Model> Recipe<'a, M> {
-    /// Creates the recipe from which the pipelines of a run are built. `optimizer` and `learning_rate` are those that
-    /// the program sets itself; if one is `None`, the flags decide.
+    /// Creates the recipe from which the pipelines of a run are built. `optimizer` and `learning_rate` are set if the
+    /// user's program chooses them in its code; for `None`, the flags decide.
     pub fn of(
         job: &'a Job,
         model: &'a M,
@@ -62,9 +62,9 @@ impl<'a, M: Model> Recipe<'a, M> {
         Self { job, model, planned, optimizer, owns_optimizer, ends, learning_rate }
     }
 
-    /// Returns the demand of this training for memory. `most_stages` is the largest number of stages into which the
-    /// model can be partitioned, `step` the number of the first step, `resumed` whether the run resumes, and `batches`
-    /// the sizes of the batches.
+    /// Returns the description of this training from which its memory is estimated. `most_stages` is the largest number
+    /// of stages into which the model can be partitioned, `step` the index of the first step from 0, `resumed` whether
+    /// the run resumes a checkpoint, and `batches` the sizes of the batches in bytes.
     pub fn demand(&self, most_stages: usize, step: usize, resumed: bool, batches: BatchMemory) -> Demand<'a> {
         let Self { job, planned, owns_optimizer, .. } = *self;
         Demand { job, planned, most_stages, step, resumed, owns_optimizer, batches }
@@ -167,8 +167,8 @@ impl<'a, M: Model> Recipe<'a, M> {
         Ok(())
     }
 
-    /// Returns the description of a run, which becomes the first line that the run writes to its log. `batch_bytes` is
-    /// the host memory for batches.
+    /// Returns the description of a run, which becomes the first line of its log. `batch_bytes` is the host memory that
+    /// batches take, in bytes.
     pub fn run_line(
         &self,
         pipeline: &PipelineOf<M>,
@@ -222,10 +222,10 @@ fn fact(name: &str, value: impl Into<Value>) -> (String, Value) {
     (name.to_owned(), value.into())
 }
 
-/// Measures, prints and returns the network link between each stage and the next. `devices` has the device of each
-/// stage.
+/// Measures the latency and bandwidth of the network between each stage and the next, prints them, and returns them.
+/// `devices` has the device of each stage.
 ///
-/// A pair of stages on the same host has the entry `None`; the result is empty if all stages are on one host.
+/// The entry of two stages on the same host is `None`. The list is empty if all stages are on one host.
 pub fn links(devices: &[Device]) -> Result<Vec<Option<Link>>> {
     let speeds = link_speeds(devices).context("the network between the stages cannot be measured")?;
     let link = |LinkSpeed { latency, bandwidth }| Link { latency: latency.as_secs_f64(), bandwidth };

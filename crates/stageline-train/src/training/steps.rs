@@ -1,4 +1,5 @@
-//! The loop over the steps of a training ([`Loop`]): batches, steps, checkpoints, log and progress.
+//! The loop over the steps of a training ([`Loop`]): it takes batches, trains, saves checkpoints, and shows and logs
+//! the progress.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -44,7 +45,8 @@ pub struct Loop<'a> {
     pub last_bubble: Option<String>,
 }
 
-/// The result of the loop over the steps of a training: how many steps are done, and how long they waited for batches.
+/// The result of the loop over the training steps: the number of steps done, and the time for which they waited for
+/// batches.
 pub struct Stopped {
     /// The number of training steps that are done, over all runs of the training.
     pub steps: usize,
@@ -118,7 +120,7 @@ impl Loop<'_> {
                 warn(&report, &mut watch);
                 after_the_first_step(&std::mem::take(&mut self.estimated));
                 done += 1;
-                // The accounts of a step are computed only for the step that is shown.
+                // The causes of idle time are computed only for the last step, which shows them.
                 if done == steps {
                     self.last_bubble = Some(causes(&report));
                 }
@@ -144,8 +146,8 @@ impl Loop<'_> {
     }
 }
 
-/// Returns a line of text for the user with the bubble of a step and its causes, each as a share of the total stage
-/// time (workers x step time).
+/// Returns a line of text for the user with the bubble (idle time) of a training step and how it divides into causes,
+/// each in percent of the total stage time (workers x step time).
 fn causes(report: &StepReport) -> String {
     let shares = Account::shares(&report.recording.accounts(), report.step_time.as_secs_f64());
     let percent = shares.map(|(cause, share)| (cause, 100.0 * share)).into_iter();

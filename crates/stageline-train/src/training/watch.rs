@@ -23,7 +23,8 @@ const OVERWRITTEN: f64 = 0.1;
 /// larger parameters than matrix products.
 const HARDLY: f64 = 1e-3;
 
-/// Checks the gradients and updates of each training step for signs of a bad training.
+/// Keeps the gradient norms of past training steps, and looks in each new step for signs of a bad training, such as a
+/// jump of the norm or a dead parameter.
 #[derive(Debug, Default)]
 pub struct Watch {
     /// The global gradient norms (Euclidean, over all parameters) of the last steps, the newest last.
@@ -88,8 +89,8 @@ impl Watch {
         ))
     }
 
-    /// Returns a warning for each layer whose update in this step is very large or very small, compared with the
-    /// layer's parameters.
+    /// Returns a warning for each layer whose update in this step is very large compared with its parameters, or very
+    /// small compared with the updates of other layers.
     pub fn ratios(&mut self, step: usize, health: &[Health]) -> Vec<String> {
         let layers = health.chunk_by(|a, b| layer_of(&a.parameter) == layer_of(&b.parameter));
         let ratio = |parameters: &[Health]| Health::update_ratio_of(&parameters.iter().collect::<Vec<_>>());

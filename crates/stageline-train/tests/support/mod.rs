@@ -1,4 +1,4 @@
-//! The model of this crate's tests, which the tests within its files and those of whole trainings share.
+//! A small model for this crate's tests, which the unit tests and the tests of whole trainings share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -46,12 +46,12 @@ impl LossStage for Layer {
     }
 }
 
-/// Returns a model of four layers.
+/// Returns a model of four linear layers, whose forwards are counted but not read.
 pub fn row() -> Row<Layer, Layer, Layer> {
     counted_row(&Arc::default())
 }
 
-/// Returns a model of four layers, which count their forwards together in `forwards`.
+/// Returns a model of four linear layers, which add their forwards to the shared counter `forwards`.
 pub fn counted_row(forwards: &Arc<AtomicUsize>) -> Row<Layer, Layer, Layer> {
     let forwards = Arc::clone(forwards);
     let layer = move |device: &Device| Layer { forwards: Arc::clone(&forwards), ..Layer::new(device) };
