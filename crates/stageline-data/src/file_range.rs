@@ -38,7 +38,8 @@ impl FileRange {
         let mut file = open_at_once(&self.path).map_err(|error| self.not_opened(error))?;
         self.check_unchanged(file.metadata())?;
         let read = file.seek(SeekFrom::Start(self.bytes.start + skip)).and_then(|_| file.read_exact(buffer));
-        // Again after the read, because the file may have changed meanwhile. This also explains a failed read.
+        // The check is repeated after the read, because the file may have changed meanwhile. Such a change also
+        // explains a failed read.
         self.check_unchanged(file.metadata())?;
         read.map_err(|error| self.failed(error))
     }
@@ -48,7 +49,8 @@ impl FileRange {
         change.map_or(Ok(()), |now| Err(self.changed(now)))
     }
 
-    /// Returns the error for a corpus file that cannot be opened, such as a socket in its place.
+    /// Returns the error for a corpus file that could not be opened. If something other than a file, such as a socket,
+    /// is now at its path, the error says that the file has changed.
     fn not_opened(&self, error: io::Error) -> CorpusError {
         match fs::metadata(&self.path) {
             Ok(metadata) if !metadata.is_file() => self.changed(Change::NoFile),

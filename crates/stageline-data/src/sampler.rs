@@ -9,8 +9,8 @@ use crate::key::key;
 /// Chooses the windows of a text on which each training step trains, as a pure function of a seed and the step. A
 /// window is one training example: a range of the text with a fixed length.
 ///
-/// No step changes the sampler. Steps may be computed in any order and in any process, so a resumed run trains on the
-/// windows that an uninterrupted run would have seen.
+/// The sampler has no state that changes. The windows of steps may be computed in any order and in any process, so a
+/// resumed run trains on the windows that an uninterrupted run would have seen.
 ///
 /// A model that predicts the next byte from a context of C bytes trains on windows of C + 1: the input is all but the
 /// last byte, and the target all but the first.
@@ -22,8 +22,8 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Makes a sampler that chooses windows of `window` bytes in a text of `text_len` bytes, as returned by
-    /// [`Text::len`](crate::Text::len). Both lengths are in tokens for a token file.
+    /// Creates a sampler that chooses windows of `window` bytes in a text of `text_len` bytes. For a token file, both
+    /// lengths are in tokens.
     ///
     /// # Errors
     /// - [`CorpusError::OutOfRange`] if `window` is 0.

@@ -5,7 +5,8 @@ use std::fmt;
 use crate::error::CorpusError;
 use crate::file_range::FileRange;
 
-/// The largest number of bytes of a file that a pass over the whole text reads at once.
+/// The largest number of bytes that are read from a file at once when the whole text is read, for example to count its
+/// bytes.
 const CHUNK: u64 = 1 << 18;
 
 /// A stream of bytes from one or more files, joined without separators.
@@ -21,7 +22,7 @@ pub struct Text {
 }
 
 impl Text {
-    /// Makes a text of a corpus by joining file ranges in the order of `ranges`.
+    /// Creates one text from parts of files (file ranges), joined in the order of `ranges`.
     pub(crate) fn new(ranges: Vec<FileRange>) -> Self {
         let mut len = 0;
         let start = |range: &FileRange| {

@@ -4,7 +4,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A file or folder that could not be read while the files of a folder were listed, with the error.
+/// The error for a file or folder that could not be read while the files of a folder were listed: its path, and the
+/// error of the operating system.
 #[derive(Debug)]
 pub(crate) struct Unreadable {
     pub(crate) path: PathBuf,

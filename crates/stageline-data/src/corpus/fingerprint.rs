@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn the_fingerprint_is_the_documented_sha_256() {
-        // Computed with Python's hashlib and struct.
+        // The expected hash was computed with Python's hashlib and struct.
         let expected = "6dff6ad6ed922602c97ad801999d9e8a6b938017e8755b5d23aa97f6d0a1cb87";
         assert_eq!(fingerprint_of(&[("a/b.txt", 0..10), ("é", 0..300)], &[("c", 7..9)]), expected);
     }

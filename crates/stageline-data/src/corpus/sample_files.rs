@@ -23,7 +23,7 @@ pub(crate) struct SampledFile {
 /// Returns the sampled files of a corpus: the non-empty ones of `files` in random order (ascending `Draws::rank`),
 /// until `max_files` or `max_bytes` of the options is reached. The last file may be cut to fit `max_bytes`.
 ///
-/// `Draws::rank` is a random number, so the files within the limits are an unbiased sample of all files.
+/// The rank of a file is a random number, so the files within the limits are an unbiased sample of all files.
 ///
 /// # Errors
 /// Returns [`CorpusError::Io`] if the length of a file cannot be read.

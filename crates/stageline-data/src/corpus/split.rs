@@ -41,7 +41,8 @@ fn split_bytes(whole: FileRange, fraction: f64) -> Split {
 /// `fraction` moves there.
 fn split_files(files: Vec<SampledFile>, fraction: f64) -> Split {
     let (mut validation, mut train): (Vec<_>, Vec<_>) = files.into_iter().partition(|file| file.share < fraction);
-    // With few files a side may be empty by chance. The file nearest to the border then changes sides.
+    // With few files, training or validation may get no file by chance. The file whose `share` is nearest to `fraction`
+    // then moves there.
     if train.is_empty() {
         train.extend(remove_nearest(&mut validation, fraction));
     } else if validation.is_empty() && fraction > 0.0 {
@@ -68,9 +69,9 @@ mod tests {
         SampledFile { range: FileRange { path: name.into(), bytes: 0..length, stamp: Stamp::default() }, share }
     }
 
-    /// Splits files with the names `0`, `1` and so on at `fraction`, and returns the names of those for training and of
-    /// those for validation, which a test compares. `shares` has a number in `[0, 1)` for each file, in place of the
-    /// random number that decides between training and validation.
+    /// Splits test files with the names `0`, `1` and so on, and returns two lists of names: the files for training, and
+    /// those for validation. `shares` has a number in `[0, 1)` for each file, in place of its random number; a file is
+    /// for validation if its number is below `fraction`.
     fn names(shares: &[f64], fraction: f64) -> (Vec<String>, Vec<String>) {
         let files = shares.iter().enumerate().map(|(i, &share)| file(&i.to_string(), 9, share));
         let sides = split(files.collect(), fraction);

@@ -3,9 +3,9 @@
 use crate::tokens::encode::Encode;
 use crate::tokens::error::TokenError;
 
-/// The largest number of tokens whose text is held back because its last character is incomplete. A character has at
-/// most four bytes, but some encodings also show bytes before it as U+FFFD until it is complete. With more tokens,
-/// their text is returned as it is.
+/// The number of tokens at which a text that was held back is returned, although its last character is still
+/// incomplete. A character has at most four bytes, but some encodings also show bytes before it as U+FFFD until it is
+/// complete.
 const MOST_WAITING: usize = 16;
 
 /// The number of a prompt's last tokens that are decoded together with the tokens after the prompt, because the text of
@@ -17,14 +17,15 @@ const CONTEXT: usize = 8;
 /// text before it.
 pub struct Continued<'a> {
     encoding: &'a dyn Encode,
-    /// The last tokens of a generated text, which are decoded together: first those whose text was returned last,
-    /// because the text of a token may depend on the token before it, and then those whose last character is
-    /// incomplete.
+    /// The last tokens of a generated text, which are decoded together. The text of the first `returned` tokens has
+    /// been returned to the caller; they are decoded again because the text of a token may depend on the tokens before
+    /// it. The last character of the other tokens is still incomplete.
     window: Vec<u32>,
     /// The number of tokens at the beginning of `window` (the last tokens of the text) whose text has been returned
     /// completely.
     returned: usize,
-    /// The beginning of the text of `window` (the last tokens) that has been returned to the caller already.
+    /// The part of the text of `window` (the last tokens) that has been returned to the caller already; it is the
+    /// beginning of that text.
     shown: String,
 }
 
@@ -39,8 +40,8 @@ impl<'a> Continued<'a> {
         Ok(Self { encoding, returned: window.len(), shown: encoding.decode(&window)?, window })
     }
 
-    /// Adds a token to the generated text, and returns the text that it completes; an empty text if the last character
-    /// is still incomplete. A token outside the vocabulary gives U+FFFD.
+    /// Adds a generated token, and returns the text that is complete with it; an empty text if the last character is
+    /// still incomplete. A token outside the vocabulary gives U+FFFD.
     ///
     /// # Errors
     /// Returns [`TokenError`] if the encoding cannot decode the tokens.
@@ -87,8 +88,8 @@ impl<'a> Continued<'a> {
         }
     }
 
-    /// Marks all tokens in `window` (the last tokens of the text) as returned, and removes the tokens that had been
-    /// returned before from `window`.
+    /// Marks the text of all tokens in `window` (the last tokens) as returned to the caller. Removes the tokens whose
+    /// text had been returned earlier.
     fn end_window(&mut self) -> Result<(), TokenError> {
         if self.window.len() > self.returned {
             self.window.drain(..self.returned);

@@ -15,8 +15,8 @@ pub trait Encode: Send + Sync {
     /// Returns [`TokenError::Encoding`] if the text cannot be encoded.
     fn encode(&self, text: &str) -> Result<Vec<u32>, TokenError>;
 
-    /// Returns the tokens of a text that may not be valid UTF-8. The default refuses such a text; an encoding of bytes
-    /// overrides it.
+    /// Returns the tokens of a text that may not be valid UTF-8. By default such a text is an error; an encoding whose
+    /// tokens are bytes overrides this method.
     ///
     /// # Errors
     /// Returns [`TokenError::NotUtf8`] if the encoding needs UTF-8 and the text is not, or an error of
@@ -26,8 +26,8 @@ pub trait Encode: Send + Sync {
         self.encode(text)
     }
 
-    /// Returns the text that the tokens stand for. A token may be a part of a character; a part without the rest
-    /// becomes U+FFFD.
+    /// Returns the text that the tokens stand for. A character may consist of several tokens; if some of them are
+    /// missing, it becomes U+FFFD.
     ///
     /// # Errors
     /// - [`TokenError::UnknownToken`] if a token is not in the vocabulary.

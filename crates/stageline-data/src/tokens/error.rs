@@ -19,11 +19,12 @@ pub enum TokenError {
         /// The path of the source, token file or tokenizer that does not exist.
         path: PathBuf,
     },
-    /// The path of a source (text files to tokenise), of a token file or of a tokenizer is a link that leads to
-    /// nothing.
+    /// The path of a source (text files to tokenise), of a token file or of a tokenizer is a symbolic link whose target
+    /// does not exist.
     #[error("{} is a link to a file that does not exist; restore that file, or remove the link", shown(path))]
     DanglingLink {
-        /// The path of a link that leads to nothing, and at which text, tokens or a tokenizer should be read.
+        /// The path of a symbolic link whose target does not exist, although text, tokens or a tokenizer were to be
+        /// read there.
         path: PathBuf,
     },
     /// The path of a source (text files to tokenise), of a token file or of a tokenizer leads to something that cannot
@@ -88,7 +89,7 @@ pub enum TokenError {
     /// A document cannot be encoded; the field `source` is the error that says why.
     #[error("cannot tokenise {}{}; correct it, or leave it out", of_line(*line), shown(path))]
     Document {
-        /// The path of the file that contains the document which cannot be encoded.
+        /// The path of the file with the document that cannot be encoded.
         path: PathBuf,
         /// The number of the line of the document that cannot be encoded, in a JSON-lines file and counted from 1;
         /// `None` if the whole file is one document.
@@ -175,8 +176,8 @@ impl TokenError {
         |source| Self::Write { path: path.to_path_buf(), source }
     }
 
-    /// Converts an error of a piece of a document to an error of the document: adds `start`, the offset in bytes of the
-    /// piece in the document, to the offset of a [`TokenError::NotUtf8`]. Other errors stay as they are.
+    /// Converts an error in one piece of a document to an error in the document. `start` is the offset of the piece in
+    /// bytes, which is added to the offset of a [`TokenError::NotUtf8`]. Other errors stay as they are.
     pub(crate) fn in_piece(self, start: u64) -> Self {
         match self {
             Self::NotUtf8 { offset } => Self::NotUtf8 { offset: start + offset },

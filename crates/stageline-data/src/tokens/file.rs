@@ -14,12 +14,12 @@ use crate::tokens::write::checksum;
 /// The tokens of all documents of a source (the tokenised text files), in a memory-mapped file that
 /// [`prepare`](crate::prepare) wrote.
 ///
-/// Positions and lengths are in tokens. The operating system loads the parts that are read. Threads may read at the
-/// same time; reading takes no lock.
+/// Positions and lengths are in tokens. The operating system loads only those parts of the file that are read. Threads
+/// may read at the same time; reading takes no lock.
 ///
-/// The file must not be shortened while it is open, or the operating system ends the process when it reads on. No
-/// function of this crate shortens a token file: a new file takes over the path, and a file that is open stays as it
-/// is.
+/// The file must not be shortened while it is open, or the operating system ends the process at the next read. No
+/// function of this crate shortens a token file: a new version is a new file at the same path, and an open file stays
+/// as it is.
 pub struct TokenFile {
     path: PathBuf,
     map: Mmap,

@@ -26,7 +26,7 @@ pub(crate) const VERSION: u32 = 1;
 /// The length of a token file's header in bytes.
 pub(crate) const HEADER: usize = 104;
 
-/// The length of a SHA-256 in a token file, in bytes.
+/// The length in bytes of each SHA-256 hash in a token file.
 pub(crate) const HASH: usize = 32;
 
 /// The header of a token file: the size of the vocabulary, the numbers of tokens and documents, and two SHA-256 hashes.
@@ -110,7 +110,8 @@ impl Header {
     }
 }
 
-/// Returns the `N` bytes at the offset `at` of the slice `bytes` as an array; panics if the slice ends before them.
+/// Copies `N` bytes from the slice `bytes`, from the offset `at` on, into an array. Panics if the slice ends before
+/// them.
 fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("the slice has this length")
 }

@@ -8,7 +8,8 @@ use serde_json::Value;
 use crate::tokens::error::TokenError;
 use crate::tokens::printable::printable;
 
-/// The largest length of a line of a JSON-lines file, in bytes. It is limited because the whole line is held in memory.
+/// The largest allowed length, in bytes, of a line in a JSON-lines file. It is limited because the whole line is held
+/// in memory.
 const MOST: u64 = 256 << 20;
 
 /// The largest number of fields of a JSON object that an error message names.

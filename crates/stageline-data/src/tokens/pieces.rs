@@ -6,7 +6,7 @@ use std::str;
 /// The largest length of a piece of a document, in bytes.
 ///
 /// The regular expressions of tokenizers fail on a million consecutive blanks, and then leave the rest of the text
-/// unsplit without an error. A piece is too short for that.
+/// unsplit without an error. A text of this length is too short for such a failure.
 const MOST: usize = 1 << 19;
 
 /// Reads a document as consecutive pieces of limited length, which a tokenizer encodes one at a time.
@@ -46,8 +46,8 @@ impl<R: Read> Pieces<R> {
 }
 
 /// Returns the length in bytes of the next piece of a document, which is cut off the beginning of `bytes`: after a line
-/// feed if possible, or else after a whole character. `bytes` has the bytes that have been read so far; the document
-/// may go on after them.
+/// feed if possible, or else after a whole character. `bytes` has the part of the document that has been read and not
+/// yet cut.
 fn cut(bytes: &[u8]) -> usize {
     let between_visible = |&[before, line_feed, after]: &[u8; 3]| {
         line_feed == b'\n' && !before.is_ascii_whitespace() && !after.is_ascii_whitespace()

@@ -12,7 +12,8 @@ use crate::tokens::options::TokenOptions;
 use crate::tokens::source::Source;
 use crate::tokens::write::TokenWriter;
 
-/// Returns the token file of a source: that of an earlier call if the source is unchanged, or else a new one.
+/// Tokenises a source (a text file, a JSON-lines file or a folder of them) and returns its token file. If an earlier
+/// call has tokenised the same source, and the source is unchanged, that call's token file is opened instead.
 ///
 /// # Documents
 /// - A file whose name ends in `.jsonl` or `.ndjson` has one document a line: the string in the field
@@ -22,8 +23,8 @@ use crate::tokens::write::TokenWriter;
 ///   `.git`) and folders named `target` are skipped.
 ///
 /// Empty documents are left out. A document of more than 512 KiB is encoded in pieces of at most this size, which end
-/// after a line feed if possible. A tokenizer may give other tokens on both sides of a cut than in the uncut document,
-/// for example if it puts a blank before every text.
+/// after a line feed if possible. Before and after a cut, a tokenizer may give other tokens than for the uncut
+/// document, for example if it puts a blank before every text.
 ///
 /// # Token files
 /// The name of the token file is a hash of the encoding, the options, and the path of the source with the lengths and

@@ -68,8 +68,8 @@ impl SourceFile {
         self.check(fs::metadata(&self.path).map_err(TokenError::io(&self.path)))
     }
 
-    /// Checks that the metadata of a file to tokenise are those of the listing; `metadata` may be the error of reading
-    /// them.
+    /// Checks that a file to tokenise still has the length and modification time that it had when the files were
+    /// listed. `metadata` has its current metadata, or the error of reading them.
     fn check(&self, metadata: Result<Metadata, TokenError>) -> Result<(), TokenError> {
         let change = match metadata {
             Ok(metadata) => self.stamp.change(&metadata),

@@ -25,8 +25,8 @@ impl TokenFile {
     }
 }
 
-/// Returns the position of the first held-out token in a file of `tokens` tokens. `ends` has the end position of each
-/// document as little-endian bytes, and `held_out` is the share of the tokens to hold out.
+/// Returns the index, from 0, of the first token that is held out for validation in a file of `tokens` tokens. `ends`
+/// has the end position of each document as little-endian bytes, and `held_out` is the share of the tokens to hold out.
 fn border(tokens: u64, ends: &[[u8; 8]], held_out: f64) -> Result<u64, TokenError> {
     if !(held_out > 0.0 && held_out < 1.0) {
         let (name, allowed) = ("held_out", "above 0 and below 1".into());
@@ -52,8 +52,8 @@ fn border(tokens: u64, ends: &[[u8; 8]], held_out: f64) -> Result<u64, TokenErro
 mod tests {
     use super::*;
 
-    /// Returns the position of the first held-out token in a test file whose documents have the given `lengths` in
-    /// tokens. `held_out` is the share of the tokens to hold out.
+    /// Returns the index, from 0, of the first held-out token in a test file whose documents have the given `lengths`
+    /// in tokens. `held_out` is the share of the tokens to hold out.
     fn split(lengths: &[u64], held_out: f64) -> Result<u64, TokenError> {
         let mut end = 0;
         let ends = lengths.iter().map(|length| {

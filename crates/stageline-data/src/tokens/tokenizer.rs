@@ -16,8 +16,9 @@ const MOST: u64 = 512 << 20;
 
 /// The encoding of a `tokenizer.json`, as Hugging Face publishes it with a model.
 ///
-/// - No token is added to a text, such as one for its start, even if the file asks for it.
-/// - The truncation and padding of the file are ignored, or long documents would lose their ends.
+/// - No special token, such as one for the start of a text, is added, even if the file asks for it.
+/// - The truncation and padding that the file asks for are ignored, because truncation would cut off the ends of long
+///   documents.
 /// - A text that contains the name of a special token, such as `<|endoftext|>`, is encoded with that token, as by
 ///   the Python library.
 pub struct Tokenizer {

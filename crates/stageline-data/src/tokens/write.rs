@@ -26,7 +26,8 @@ pub(crate) struct TokenWriter {
 }
 
 impl TokenWriter {
-    /// Creates a temporary file for the token file at `path`, and the folder of `path` if it does not exist.
+    /// Creates a temporary file, which becomes the token file at `path` once it is complete. Creates the folder of
+    /// `path` if it does not exist.
     pub(crate) fn create(path: &Path, vocabulary: u64) -> Result<Self, TokenError> {
         let folder = path.parent().unwrap_or(Path::new(""));
         fs::create_dir_all(folder).map_err(TokenError::write(folder))?;
@@ -57,8 +58,8 @@ impl TokenWriter {
         self.file.write_all(&bytes).map_err(TokenError::write(&self.temporary.path))
     }
 
-    /// Ends the document that is being written, after appending the token `end` if there is one. A document without
-    /// tokens is left out, and gets no `end`.
+    /// Ends the document that is being written to a token file, after appending the token `end` if it is given. A
+    /// document without tokens is left out, and nothing is appended to it.
     pub(crate) fn end_document(&mut self, end: Option<u32>) -> Result<(), TokenError> {
         if self.tokens == self.ends.last().copied().unwrap_or(0) {
             return Ok(());

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use stageline_data::{Change, Corpus, CorpusError, CorpusOptions};
 
-/// A folder for tests with the file `one.txt` of ten bytes, and the open corpus of that file.
+/// A test's temporary folder with one file of ten bytes, and the corpus that was opened from that file.
 struct Opened {
     _root: tempfile::TempDir,
     file: PathBuf,
@@ -199,7 +199,7 @@ fn no_byte_of_a_rewritten_file_is_ever_returned() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("one.txt");
         fs::write(&path, "0123456789").unwrap();
-        // A time long ago, so that the resolution of times does not matter.
+        // The file gets a modification time long ago, so that the write below changes it, however coarse the clock is.
         let file = File::options().write(true).open(&path).unwrap();
         file.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(1 << 30)).unwrap();
         let corpus = Corpus::open(&path, &CorpusOptions::default()).unwrap();

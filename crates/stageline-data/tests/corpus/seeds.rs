@@ -1,4 +1,4 @@
-//! Runs the fuzz target of the corpus on its seeds and on mutations of the seeds.
+//! Runs the fuzzer's function for corpora on its stored inputs (seeds) and on random changes of them.
 
 #[path = "../../../../fuzz/src/corpus.rs"]
 mod corpus;

@@ -1,4 +1,5 @@
-//! Tests token files that are damaged or forged: an error with the fault, and never a panic.
+//! Tests that opening or reading a damaged or forged token file returns an error that names the fault, and never
+//! panics.
 
 use std::fs;
 use std::path::PathBuf;
@@ -103,8 +104,8 @@ fn ends_must_ascend_to_the_number_of_tokens() {
     assert_eq!(forge.with_number(ends + 16, 5), "its last document ends at 5, and it has 6 tokens");
 }
 
-/// Tests each single flipped bit of a token file. Opening the file must fail, unless the bit is in a token: then
-/// reading gives another token of the vocabulary, or fails.
+/// Flips each bit of a token file in turn. Opening the file must fail, unless the bit is in a token: then reading gives
+/// another token of the vocabulary, or fails.
 #[test]
 fn every_wrong_bit_outside_the_tokens_is_refused() {
     let forge = Forge::new();

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use stageline_data::{Bytes, Encode, TokenError, TokenFile, TokenOptions, prepare};
 
-/// A temporary folder for tests with a source (the text files to tokenise), and a folder for token files beside it.
+/// A test's temporary folder, which contains a text to tokenise and a folder for token files.
 struct Room {
     root: tempfile::TempDir,
     source: PathBuf,
@@ -21,8 +21,7 @@ struct Room {
 }
 
 impl Room {
-    /// Creates a temporary folder for tests with a source of text to tokenise: one file with the given name and
-    /// contents.
+    /// Creates a test's temporary folder with one text file to tokenise, which has the given name and contents.
     fn with(name: &str, contents: impl AsRef<[u8]>) -> Self {
         let root = tempfile::tempdir().unwrap();
         let source = root.path().join(name);

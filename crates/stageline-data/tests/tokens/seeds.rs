@@ -1,4 +1,4 @@
-//! Runs the fuzz target of token files on its seeds and on mutations of the seeds.
+//! Runs the fuzzer's function for token files on its stored inputs (seeds) and on random changes of them.
 
 #[path = "../../../../fuzz/src/mutations.rs"]
 mod mutations;
@@ -7,8 +7,8 @@ mod token_file;
 
 const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/token_file");
 
-/// The words that mutations of the fuzzer's seeds insert: parts of descriptions of token files, and numbers at the
-/// limits of their range.
+/// Texts that are inserted at random into the fuzzer's stored inputs: separators and numbers with which an input
+/// describes a token file, among them numbers at the limits of their range.
 const WORDS: [&str; 16] = [
     "0",
     "1",

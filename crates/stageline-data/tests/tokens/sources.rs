@@ -1,4 +1,4 @@
-//! Tests the documents of text files, JSON-lines files and folders, and the tokens of documents.
+//! Tests which documents a text file, a JSON-lines file or a folder has, and which tokens a document gets.
 
 use std::error::Error;
 use std::fs;
