@@ -82,8 +82,8 @@ struct Uses {
 /// The race detector: it keeps recent accesses to device memory, and compares each new access with them.
 #[derive(Debug, Default)]
 pub struct RaceDetector {
-    /// For each address of device memory at which an access began: the last write, and since that write the last read
-    /// of each stream.
+    /// The recorded accesses, by the address of device memory at which they begin: the last write, and the last read of
+    /// each stream after that write.
     uses: BTreeMap<u64, Uses>,
     /// The most recent accesses to device memory by copies and transfers. Accesses by kernels are not in this list,
     /// because their lengths in bytes are unknown.
@@ -92,12 +92,13 @@ pub struct RaceDetector {
     pub races: Vec<String>,
 }
 
-/// The number of recent accesses by copies and transfers (whose lengths in bytes are known) that the race detector
-/// remembers.
+/// The largest number of recent accesses by copies and transfers that the race detector remembers. Unlike the accesses
+/// of kernels, their lengths in bytes are known.
 const EXTENTS: usize = 512;
 
 impl RaceDetector {
-    /// Records an access to device memory, and adds its races with earlier accesses to the list of races.
+    /// Records an access to device memory. Adds a message to the list of races for each earlier access with which it
+    /// races. `time` is the time of the access in the clock of its stream.
     pub fn note(&mut self, access: Access, stream: StreamId, time: u64, clock: &Clock, by: By) {
         let Access { address, bytes, writes } = access;
         let seen = Seen { stream, time, begin: address, end: address + bytes.max(1), writes, by };

@@ -24,8 +24,8 @@ const INVALID_HANDLE: Result = 400;
 /// not store the contents of device memory.
 const READ: [u8; 4] = 2.0_f32.to_le_bytes();
 
-/// The time in ms that a kernel takes by the clock of an emulated device. All kernels take equally long, so autotune
-/// chooses the variant with the fewest kernels.
+/// The time, in ms, that each kernel launch adds to the clock of an emulated device. All kernels take equally long, so
+/// autotune chooses the variant with the fewest kernels.
 const KERNEL_MS: f32 = 0.005;
 
 /// The alignment of emulated device memory in bytes. All devices share one address space, as with NVIDIA's unified
@@ -89,8 +89,8 @@ pub unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, _device: c_int) 
     unsafe { give(bytes, driver().settings.memory as usize) }
 }
 
-/// Returns an attribute of an emulated device, with the value of an H200, from NVIDIA's tuning guide for Hopper and the
-/// tables for compute capability 9.0.
+/// Writes an attribute of an emulated device, such as its number of multiprocessors. The values are those of an H200,
+/// from NVIDIA's tuning guide for Hopper and the tables for compute capability 9.0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_uint, _device: c_int) -> Result {
     let known = match attribute {
@@ -284,8 +284,8 @@ impl Rows {
         (pitch * self.height.saturating_sub(1) + self.width) as u64
     }
 
-    /// Returns the function that executes a strided copy; `None` if the emulator computes no values. As in CUDA, host
-    /// memory that is not pinned is read during the call, and other memory when the copy is executed.
+    /// Returns the function that executes the copy; `None` if the emulation stores no contents of device memory. As in
+    /// CUDA, host memory that is not pinned is read during the call, and other memory when the copy runs.
     fn effect(self, state: &State) -> Option<Effect> {
         if !driver().settings.computes {
             return None;

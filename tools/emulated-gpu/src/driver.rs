@@ -43,18 +43,18 @@ pub struct State {
     /// The address and length of each block of pinned host memory, which devices may read after the call that queues a
     /// copy.
     pub pinned: Vec<(u64, u64)>,
-    /// The address at which the last allocation of emulated device memory ends. It is only used if the emulator computes
-    /// no values: then addresses are counted and no memory is allocated.
+    /// The address at which the last allocation of emulated device memory ends. It is only used if the emulation runs
+    /// no kernels: then allocations get ascending addresses, but no memory.
     pub address: u64,
-    /// The kernels that the program has loaded; kernel number n is at index n - 1.
+    /// The kernels that the program has loaded. The kernel with the number n, counted from 1, is at index n - 1.
     pub functions: Vec<Function>,
     /// The device of every rank that has joined an NCCL communicator, by communicator and rank.
     pub groups: BTreeMap<u64, BTreeMap<i32, i32>>,
     /// The device that has failed, and the number of its CUDA error. All later launches, copies and waits on that
     /// device return this error.
     pub failed: Option<(i32, i32)>,
-    /// The number of sends and the number of receives that the program has posted, by the ranks, the communicator and
-    /// the size of the transfer.
+    /// The number of NCCL sends and the number of receives that the program has called, by the ranks, the communicator
+    /// and the size of the transfer.
     pub posted: HashMap<Ends, [u64; 2]>,
 }
 
@@ -116,8 +116,8 @@ impl Driver {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls a function that changes the state of the emulated driver, which all CUDA and NCCL calls share, and wakes
-    /// the host threads that wait for a change.
+    /// Locks the state of the emulated driver, calls the function `change` with it, and wakes the host threads that
+    /// wait for a change of the state.
     pub fn with<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.locked();
         let result = change(&mut state);
@@ -130,8 +130,8 @@ impl Driver {
         result
     }
 
-    /// Blocks a host thread until the condition `done` holds or the emulated device has failed, then calls `observe`.
-    /// Returns the CUDA error of the device, or 0.
+    /// Blocks a host thread until the condition `done` holds or the emulated device has failed. Then calls `observe`,
+    /// which records what the host knows now. Returns the number of the device's CUDA error, or 0.
     pub fn wait_for_device(
         &self,
         call: &str,
@@ -149,7 +149,8 @@ impl Driver {
         state.error_of(device).unwrap_or(0)
     }
 
-    /// Blocks a host thread until the condition `done` holds, which calls of other host threads make true.
+    /// Blocks a host thread until the condition `done` holds, which becomes true by the CUDA and NCCL calls of other
+    /// host threads.
     pub fn wait_for_hosts(&self, call: &str, done: impl Fn(&State) -> bool) {
         drop(self.wait(self.locked(), call, done));
     }

@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex};
 /// The ledger of the emulation: the counts of the program's CUDA and NCCL calls, over all devices and streams.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    /// The number of waits of the host for a stream or an event, by the name of the host thread that waited.
+    /// The number of calls that waited for a CUDA stream or event, by the name of the host thread that made the call.
     pub waits: BTreeMap<String, u64>,
-    /// The number of waits of the host for a stream or an event in which the work was not finished yet, so that the
-    /// host had to wait.
+    /// The number of calls that waited for a CUDA stream or event whose work was not finished yet, so that the host
+    /// thread was blocked.
     pub held_up: u64,
     /// The number of copies from the host to emulated devices, and the total number of bytes of these copies.
     pub to_device: [u64; 2],
@@ -79,7 +79,8 @@ impl Ledger {
     }
 }
 
-/// Formats the JSON text of an object. The keys are names of kernels or threads, or numbers, and need no escapes.
+/// Returns the text of a JSON object with the given keys and values. Keys are names of kernels or threads, or numbers,
+/// and need no escapes; values are JSON text.
 fn object<K: std::fmt::Display, V: std::fmt::Display>(entries: impl IntoIterator<Item = (K, V)>) -> String {
     let entries: Vec<_> = entries.into_iter().map(|(key, value)| format!("\"{key}\": {value}")).collect();
     format!("{{{}}}", entries.join(", "))

@@ -1,9 +1,9 @@
 //! Emulates a CUDA driver and NCCL on a machine without a GPU, to test how a program orders its transfers and memory
 //! accesses.
 //!
-//! The library is loaded as `libcuda.so` and `libnccl.so`. It takes the calls that burn's CUDA backend makes, as N
-//! devices with the figures of an H200. The settings come from the environment variable `STAGELINE_EMULATED_GPU`, such
-//! as `devices=4,ledger=ledger.json`. At exit a ledger of all calls is written to the file that the settings name.
+//! The library is loaded as `libcuda.so` and `libnccl.so`. It answers the calls that burn's CUDA backend makes, as if
+//! the machine had N GPUs of the type H200. The settings come from the environment variable `STAGELINE_EMULATED_GPU`,
+//! such as `devices=4,ledger=ledger.json`. At exit a ledger of all calls is written to the file that the settings name.
 //!
 //! # What it shows
 //!
@@ -24,8 +24,9 @@
 //! - *The last bits of a GPU.* Tensor cores sum with fewer bits, `approx` functions are less exact, `ftz` flushes
 //!   denormal numbers to 0, and NVIDIA's assembler may fuse a product and a sum.
 //! - *Races within a launch*, between the blocks or threads of a kernel.
-//! - *All races between operations.* What one host thread has seen counts as known to all. Of a kernel's buffers only
-//!   the first address is known, so a race is found only if the other access covers that address.
+//! - *All races between operations.* An operation that one host thread has waited for counts as known to all host
+//!   threads. Of a kernel's buffers only the first address is known, so a race is found only if the other access covers
+//!   that address.
 //! - *Values without `computes=1`.* Kernels do not run, the contents of device memory are not stored, and every copy to
 //!   the host reads 2.0 in f32, which is the result that burn expects of its first kernels on a device.
 //! - *Other libraries.* Only the functions that burn calls exist, and all-reduce fails.

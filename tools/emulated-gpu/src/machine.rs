@@ -53,15 +53,15 @@ pub struct Ends {
     pub bytes: u64,
 }
 
-/// For each CUDA event, the number of its latest records (markers in a stream) whose vector clocks the emulated machine
-/// remembers.
+/// The number of records (markers in a stream) of each CUDA event whose vector clocks the emulated machine keeps; the
+/// oldest are dropped.
 const RECORDS: u64 = 64;
 
 /// An operation in the queue of a CUDA stream, with the function that applies it to device memory.
 struct Queued {
     work: Work,
     effect: Option<Effect>,
-    /// The vector clock of the host (what it knows of each stream) at the call that queued the operation.
+    /// The vector clock of the host when the operation was queued: the latest time that it knew of each stream.
     host: Clock,
 }
 
@@ -82,11 +82,11 @@ struct Event {
     queued: u64,
     /// The number of the CUDA event's latest record (marker in a stream) that its stream has reached.
     done: u64,
-    /// The number of kernels that the CUDA stream had run when it reached the event's latest record (marker in the
-    /// stream).
+    /// The number of kernels that the CUDA stream had run when it reached the event's latest record; `None` before the
+    /// first.
     at: Option<u64>,
-    /// The vector clock of the CUDA stream (what it knows of each stream) at each of the event's latest records, by the
-    /// number of the record.
+    /// The vector clock of the CUDA stream at each of the event's latest records (markers in the stream), by the number
+    /// of the record.
     clocks: BTreeMap<u64, Clock>,
 }
 
@@ -96,7 +96,7 @@ pub struct Machine {
     streams: BTreeMap<StreamId, Stream>,
     events: HashMap<EventId, Event>,
     last: u64,
-    /// The vector clock of the host (what it knows of each stream), which all host threads share.
+    /// The vector clock that all host threads share: the latest time of each stream of which they know.
     host: Clock,
     pub race_detector: RaceDetector,
     /// The number of operations that all CUDA streams together have executed.
@@ -179,14 +179,14 @@ impl Machine {
         self.events.get(&event).is_none_or(|event| event.done == event.queued)
     }
 
-    /// Records that the host has seen a CUDA stream idle: all operations on that stream happened before what the host
-    /// does from now on.
+    /// Records that the host has waited until a CUDA stream was idle, so that all operations on it count as done before
+    /// later calls.
     pub fn saw_idle(&mut self, stream: StreamId) {
         self.streams.get(&stream).iter().for_each(|stream| self.host.join(&stream.clock));
     }
 
-    /// Records that the host has seen a CUDA event done, so that the host knows of all operations before the event in
-    /// its stream.
+    /// Records that the host has waited for a CUDA event, so that all operations before it in its stream count as done
+    /// before later calls.
     pub fn saw_done(&mut self, event: EventId) {
         let last = self.events.get(&event).and_then(|event| event.clocks.get(&event.done));
         last.iter().for_each(|clock| self.host.join(clock));
@@ -301,7 +301,7 @@ impl Machine {
 }
 
 impl fmt::Display for Machine {
-    /// Lists the CUDA streams with queued operations, and the operation at which each of these streams waits.
+    /// Prints a line for each CUDA stream with queued operations: their number, and the one that the stream waits at.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (id, stream) in self.streams.iter().filter(|(_, stream)| !stream.queue.is_empty()) {
             writeln!(

@@ -58,7 +58,8 @@ impl Ranges {
         Self(ranges)
     }
 
-    /// Returns a pointer to the bytes at an address that a kernel accesses, and notes the access.
+    /// Returns a pointer to the bytes that a kernel accesses at an address of device memory, and records which sectors
+    /// the access touches.
     ///
     /// # Errors
     /// Fails if the bytes are not within one allocation.

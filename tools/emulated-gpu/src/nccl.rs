@@ -13,7 +13,7 @@ const SUCCESS: Result = 0;
 const INVALID_ARGUMENT: Result = 4;
 const INVALID_USAGE: Result = 5;
 
-/// The C structure `ncclUniqueId`, by which the ranks of a communicator find each other.
+/// The C structure `ncclUniqueId`, which identifies a communicator: ranks that pass the same value join the same one.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct UniqueId {
@@ -86,7 +86,8 @@ enum Operation {
     Receive,
 }
 
-/// The buffer that an NCCL transfer sends or fills, with the number and the type of its elements.
+/// The buffer that an NCCL send reads or a receive fills: its address, the number of its elements, and NCCL's number of
+/// their type.
 struct Content {
     buffer: u64,
     count: usize,
@@ -147,7 +148,8 @@ pub unsafe extern "C" fn ncclRecv(
     post(Operation::Receive, &Content { buffer, count, kind }, member, peer, stream)
 }
 
-/// Returns an error, always: replicas do not sum gradients with NCCL, so all-reduce is not emulated.
+/// Always returns an error. NCCL's all-reduce is not emulated, because Stageline's replicas do not sum gradients with
+/// NCCL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclAllReduce() -> Result {
     INVALID_USAGE

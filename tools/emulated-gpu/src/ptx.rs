@@ -26,7 +26,7 @@ pub struct Entry {
 /// A statement of a kernel's body in PTX, which ends with a semicolon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statement<'a> {
-    /// The labels before the PTX statement, to which branches can go.
+    /// The names of the labels that stand before the PTX statement, to which branches can jump.
     pub labels: Vec<&'a str>,
     /// The text of the PTX instruction or directive of which the statement consists.
     pub text: &'a str,

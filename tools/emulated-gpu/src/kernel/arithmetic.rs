@@ -53,7 +53,7 @@ impl Type {
         }
     }
 
-    /// Returns the least and the greatest value that this integer type of a register can have.
+    /// Returns the least and the greatest value of this integer type.
     fn bounds(self) -> [i128; 2] {
         match self {
             Self::Signed(bits) => [-(1 << (bits - 1)), (1 << (bits - 1)) - 1],
@@ -129,11 +129,11 @@ fn halves(of: Type, f: impl Fn(f64, f64, f64) -> f64 + Send + Sync + 'static) ->
     lanes(move |a, b, c| part(a, b, c) | part(a >> 16, b >> 16, c >> 16) << 16)
 }
 
-/// The modifiers that are supported between the operation and the type in the name of a PTX instruction. Denormal
-/// numbers are kept, even with `ftz`.
+/// The supported modifiers in the names of PTX instructions, such as `rn` in `add.rn.f32`. Denormal numbers are kept,
+/// even with `ftz`.
 const KNOWN: [&str; 9] = ["rn", "rm", "approx", "full", "ftz", "NaN", "lo", "hi", "wide"];
 
-/// Returns the Rust function that computes a PTX instruction, which is given by its name; `None` if the instruction is not supported.
+/// Returns the Rust function that computes the PTX instruction with this name; `None` if it is not supported.
 pub fn function(name: &str) -> Option<Function> {
     let parts: Vec<&str> = name.split('.').collect();
     let (&operation, modifiers) = parts.split_first()?;
@@ -167,9 +167,9 @@ pub fn function(name: &str) -> Option<Function> {
     integer_operation(operation, rest, of)
 }
 
-/// Returns the fused product and sum of three f32 numbers, so that a conversion to f32 rounds only once. The product is
-/// exact in f64, and an inexact sum is rounded to odd (Boldo and Melquiond, 2008, "Emulation of FMA and correctly
-/// rounded sums").
+/// Returns `a * b + c` for three f32 numbers as an f64 whose conversion to f32 rounds the exact result only once. The
+/// product is exact in f64, and an inexact sum is rounded to odd (Boldo and Melquiond, 2008, "Emulation of FMA and
+/// correctly rounded sums").
 #[inline(always)]
 fn fused(a: f64, b: f64, c: f64) -> f64 {
     let product = a * b;
@@ -189,7 +189,7 @@ fn fused(a: f64, b: f64, c: f64) -> f64 {
     })
 }
 
-/// Returns the fused product and sum of three f32 numbers, rounded down, given the bits of the numbers.
+/// Returns the bits of the f32 number `a * b + c`, rounded down once, given the bits of three f32 numbers.
 fn fma_down(bits: [u64; 3]) -> u64 {
     let [a, b, c] = bits.map(|bits| f64::from(f32::from_bits(bits as u32)));
     let sum = fused(a, b, c);

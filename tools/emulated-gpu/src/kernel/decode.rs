@@ -237,7 +237,7 @@ impl Names {
 
     fn of_matrices(&mut self, parts: &[&str], operands: &[&str]) -> Option<Operation> {
         let has = |part: &str| parts.contains(&part);
-        // Any other modifier means another layout or computation.
+        // A modifier that is not in the list means another layout or computation, which is not supported.
         if parts.iter().any(|part| !OF_MATRICES.contains(part)) {
             return None;
         }
@@ -299,8 +299,8 @@ impl Names {
         })
     }
 
-    /// Returns the registers of a matrix operand of a PTX instruction; `None` if their number is wrong. A matrix
-    /// operand in f16 may also have eight registers, as the instruction `wmma` requires.
+    /// Returns the registers that a PTX instruction lists for one of its matrices; `None` if their number is wrong. A
+    /// matrix in f16 may also have eight registers, as the instruction `wmma` requires.
     fn fragment(&mut self, text: &str, fragment: &Fragment) -> Option<Vec<Register>> {
         let (registers, count) = (self.operands(text)?, fragment.registers());
         let is_whole = registers.len() == count || (fragment.of == Type::F16 && registers.len() == 8);
@@ -315,7 +315,7 @@ fn sized(declaration: &str) -> Option<(String, usize)> {
     Some((name, of.bits() as usize / 8 * count))
 }
 
-/// The parts of names of PTX's matrix instructions that the emulation supports.
+/// The words between dots that the name of a PTX matrix instruction may have, such as `m16n8k16`; others are errors.
 const OF_MATRICES: [&str; 33] = [
     "mma",
     "wmma",
@@ -380,7 +380,7 @@ fn special(text: &str) -> Option<Initial> {
     })
 }
 
-/// Returns the bits of a number that is written as a literal in PTX.
+/// Parses a number in PTX text, such as `8`, `0x1F` or `0f3F800000` (an f32), and returns its bits.
 fn number(text: &str) -> Option<u64> {
     let text = text.strip_suffix('U').unwrap_or(text);
     if let Some(bits) = text.strip_prefix("0f").or(text.strip_prefix("0F")) {

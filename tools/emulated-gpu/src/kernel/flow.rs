@@ -1,7 +1,7 @@
 //! Finds the points at which the threads of a warp reconverge after a branch: the immediate post-dominators (Fung et
 //! al., 2007), with the algorithm of Cooper, Harvey and Kennedy (2001).
 
-/// The successors of a kernel's instruction: the places where a thread can continue after the instruction.
+/// The successors of an instruction in a kernel: the instructions at which a thread can continue after it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Next {
     /// Whether a thread can continue, after the instruction, at the next instruction of the kernel.
@@ -19,8 +19,8 @@ impl Next {
     }
 }
 
-/// Returns the immediate post-dominator of every instruction: the first instruction after it that all paths to the end
-/// of the kernel pass. The end counts as the instruction after the last.
+/// Returns the index of the immediate post-dominator of every instruction: the first instruction that all paths from it
+/// to the end of the kernel pass. The end of the kernel counts as an instruction after the last one.
 pub fn reconvergence_points(steps: &[Next]) -> Vec<usize> {
     let end = steps.len();
     let mut before = vec![Vec::new(); end + 1];
@@ -53,8 +53,8 @@ pub fn reconvergence_points(steps: &[Next]) -> Vec<usize> {
     }
 }
 
-/// Returns the instructions from which the end of the kernel can be reached, in reverse postorder of a walk from the
-/// end.
+/// Returns the indices of the instructions from which the end of the kernel can be reached, in reverse postorder of a
+/// depth-first walk from the end. `before` has the predecessors of each instruction.
 fn backwards(before: &[Vec<usize>]) -> Vec<usize> {
     let end = before.len() - 1;
     let mut seen = vec![false; before.len()];

@@ -43,7 +43,8 @@ impl Fragment {
     /// Fragments for mma.m16n8k16" and similar sections.
     pub fn documented(role: Role, rows: usize, columns: usize, of: Type) -> Self {
         let packed = 32 / of.bits() as usize;
-        // Four lanes share each of eight rows. Elements further right or below are in later registers.
+        // Each of eight rows is spread over four lanes. Elements further to the right or below are in later registers
+        // of the same lanes.
         let across = 4 * packed;
         match role {
             Role::Left => Self::new(rows, columns, of, |row, column| {
@@ -67,7 +68,8 @@ impl Fragment {
         })
     }
 
-    /// Returns the layout in registers that the instruction `ldmatrix` gives to 8 x 8 matrices, one below the other.
+    /// Returns the layout in registers of the `count` matrices of 8 x 8 elements that the instruction `ldmatrix` loads.
+    /// They form one matrix, one below the other.
     pub fn eights(count: usize, transposed: bool) -> Self {
         Self::new(8 * count, 8, Type::Unsigned(16), |row, column| {
             let (matrix, row) = (row / 8, row % 8);
@@ -102,7 +104,8 @@ impl Fragment {
     }
 }
 
-/// The layouts of a matrix product: of its two factors, of the matrix that is added to the product, and of the result.
+/// The layouts of the four matrices of a product in the registers of a warp: two factors, the matrix that is added to
+/// their product, and the result.
 #[derive(Clone, Debug)]
 pub struct Product {
     pub left: Fragment,
@@ -112,8 +115,8 @@ pub struct Product {
 }
 
 impl Product {
-    /// Computes the matrix product of `left` and `right` plus `added`, all in registers of a warp. Sums are in f64,
-    /// where tensor cores have fewer bits than f32.
+    /// Computes the matrix product of `left` and `right` plus `added`, all of which are registers of a warp. The sums
+    /// are in f64, which is more exact than the tensor cores of a GPU.
     pub fn of(&self, left: &[Lanes], right: &[Lanes], added: &[Lanes]) -> Vec<Lanes> {
         let [a, b] = [self.left.read(left), self.right.read(right)];
         let mut sums = self.added.read(added);

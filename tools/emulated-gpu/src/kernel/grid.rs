@@ -7,7 +7,8 @@ use super::program::Program;
 use super::warp::{Block, Warp};
 use crate::memory::{Ranges, UNSET};
 
-/// The size, the shared memory and the parameters of a kernel launch.
+/// The arguments of a kernel launch: the sizes of the grid and of a block, the additional shared memory, and the
+/// kernel's parameters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Launch {
     pub grid: [u32; 3],
@@ -71,7 +72,7 @@ fn run_block(
         for warp in &mut *warps {
             warp.run(program, &mut block)?;
         }
-        // Every warp is at a barrier or at its end.
+        // Here every warp of the block has reached a barrier or its end.
         warps.iter_mut().for_each(Warp::release);
     }
     Ok(())

@@ -4,11 +4,11 @@ use super::arithmetic::{Function, Type};
 use super::flow::Next;
 use super::fragment::{Fragment, Product};
 
-/// The number of a register of a decoded kernel.
+/// The index, from 0, of a register of a decoded kernel.
 pub type Register = usize;
 
 /// The value that a register has before the first instruction of a kernel, such as the index of the thread. Indices and
-/// sizes have an axis: x, y or z.
+/// sizes have an axis: 0 for x, 1 for y, 2 for z.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Initial {
     Number(u64),
@@ -130,8 +130,8 @@ pub enum Operation {
     Branch(usize),
     Return,
     Barrier,
-    /// The operation is a barrier for those lanes of a warp that a mask names; the value is the register that has the
-    /// mask.
+    /// The operation waits until the lanes of a warp that a mask names have reached it. The value is the register with
+    /// the mask.
     Together(Register),
     /// The operation (such as a memory fence) has no effect in the emulation, because warps run one after another.
     Nothing,
@@ -139,8 +139,8 @@ pub enum Operation {
 
 /// A decoded instruction of a kernel, with the guard that says in which lanes it runs.
 pub struct Step {
-    /// The guard of the instruction: the predicate register that decides whether a lane runs the instruction, and true
-    /// if the predicate is negated.
+    /// The guard of the instruction: the predicate register that decides in which lanes the instruction runs, and true
+    /// if the predicate is negated. `None` runs it in all lanes.
     pub guard: Option<(Register, bool)>,
     pub operation: Operation,
     /// The index of the instruction at which the lanes of a warp reconverge after a branch in this instruction has
@@ -172,14 +172,14 @@ pub struct Program {
     pub threads: Option<[u32; 3]>,
     /// The offset and the size of each kernel parameter, in bytes.
     pub parameters: Vec<(usize, usize)>,
-    /// The size in bytes of the local memory of each thread of the kernel.
+    /// The size of each thread's local memory in the kernel, in bytes.
     pub local: usize,
-    /// The size in bytes of the shared memory of each block of the kernel, without the part that a launch adds.
+    /// The size in bytes of the shared memory that the kernel declares for each block. A launch may add more.
     pub shared: usize,
 }
 
-/// Returns the first generic address of a kind of memory (such as shared memory), if that kind has a window of generic
-/// addresses of its own.
+/// Returns the start of the range of generic addresses that is reserved for a kind of memory, such as shared memory. A
+/// generic address tells by its value in which kind of memory it lies. `None` if the kind has no such range.
 pub fn window(space: Space) -> Option<u64> {
     match space {
         Space::Shared => Some(1 << 60),

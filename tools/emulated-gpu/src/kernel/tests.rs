@@ -9,7 +9,7 @@ use crate::ptx::Entry;
 const REGISTERS: &str =
     "	.reg .pred %p<9>;\n	.reg .b16 %rs<9>;\n	.reg .b32 %r<40>;\n	.reg .b64 %rd<20>;\n	.reg .f64 %fd<5>;";
 
-/// Makes the PTX of a kernel with one buffer from the text of its body. The address of the buffer is in `%rd1`, and the
+/// Creates a test kernel with one buffer from the PTX text of its body. The address of the buffer is in `%rd1`, and the
 /// index of the thread in `%r1`.
 fn kernel(body: &str) -> Program {
     let text = format!(
@@ -29,7 +29,7 @@ fn kernel(body: &str) -> Program {
     Program::compile(&Entry::read(&text).unwrap()).unwrap()
 }
 
-/// Launches a test's kernel, and returns the contents of the kernel's buffer afterwards.
+/// Launches a test's kernel on a buffer, and returns the contents of the buffer afterwards.
 fn after<T: Copy>(program: &Program, blocks: u32, threads: u32, buffer: &[T]) -> Result<Vec<T>, String> {
     let mut buffer = buffer.to_vec();
     let address = buffer.as_mut_ptr() as u64;

@@ -6,20 +6,19 @@ use super::grid::Launch;
 use super::program::{Address, Initial, Operation, Program, Register, Rows, Shuffle, Space, Step, Tile, window};
 use crate::memory::{Ranges, UNSET};
 
-/// The memory that the warps of a kernel's block share: shared memory, parameters and global memory.
+/// The memory that all warps of a block use: its shared memory, the parameters of the kernel, and global memory.
 pub struct Block<'a> {
     pub shared: &'a mut [u8],
     pub parameters: &'a [u8],
     pub global: &'a Ranges,
 }
 
-/// A group of lanes of a warp that are at the same step of the program, because a branch has separated them from other
-/// lanes.
+/// A group of lanes (threads) of a warp at the same instruction. A branch separates the lanes into groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Group {
     at: usize,
     lanes: u32,
-    /// The index of the instruction at which the lanes of this group reconverge with the group below on the stack.
+    /// The index of the instruction at which this group ends: its lanes then continue in the group below it.
     until: usize,
 }
 
@@ -44,7 +43,8 @@ impl Warp {
         Self { registers, local, groups: Vec::new(), is_waiting: false }
     }
 
-    /// Sets a warp to the first instruction of a kernel's program, as the warp with the number `warp` in a block.
+    /// Sets the warp to the start of a program. `block` is its block's index in the grid, `warp` its index in the
+    /// block.
     pub fn start(&mut self, program: &Program, launch: &Launch, block: [u32; 3], warp: u32) {
         let [x, y, z] = launch.block;
         for (register, initial) in &program.initial {
@@ -129,7 +129,7 @@ impl Warp {
         self.groups.iter().fold(0, |all, group| all | group.lanes)
     }
 
-    /// Returns the mask of the warp's lanes for which the predicate of an instruction holds.
+    /// Returns the mask of the warp's lanes in which the guard of an instruction holds; all lanes if it has none.
     fn selected(&self, step: &Step) -> u32 {
         let Some((predicate, not)) = step.guard else { return u32::MAX };
         let lanes = self.registers[predicate];
@@ -200,7 +200,7 @@ impl Warp {
         Ok(())
     }
 
-    /// Checks that all lanes of the warp which a mask names, and which have not ended, are at the current instruction.
+    /// Checks that `lanes`, which are at the current instruction, include all lanes of a mask that have not ended.
     fn all_here(&self, mask: Register, lanes: u32) -> Result<(), String> {
         let named = each(lanes).fold(0, |named, lane| named | self.registers[mask][lane] as u32) & self.live();
         if named & !lanes == 0 {

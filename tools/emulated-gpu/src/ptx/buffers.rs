@@ -10,7 +10,8 @@ pub fn buffers(entry: &Entry) -> Vec<Option<bool>> {
     let instructions: Vec<_> = entry.statements().filter_map(|statement| Instruction::read(statement.text)).collect();
     let mut points_to = BTreeMap::<&str, BTreeSet<usize>>::new();
     let mut written = BTreeSet::new();
-    // In a loop a register may be set after its use, so the instructions are followed until nothing changes.
+    // In a loop of the kernel, a register may be set after its use, so all instructions are followed again until
+    // nothing changes.
     loop {
         let before: usize = points_to.values().map(BTreeSet::len).sum();
         for instruction in &instructions {
@@ -27,8 +28,9 @@ pub fn buffers(entry: &Entry) -> Vec<Option<bool>> {
         .collect()
 }
 
-/// Follows pointers to a kernel's buffers through one PTX instruction: the registers that it writes then point to the
-/// same buffers. Values loaded from memory are assumed to be no pointers.
+/// Follows pointers to a kernel's buffers through one PTX instruction: the registers that the instruction writes then
+/// point to the same buffers as its inputs. If it stores to memory, the buffer counts as written. Values loaded from
+/// memory are assumed to be no pointers.
 fn follow<'a>(
     instruction: &Instruction<'a>,
     points_to: &mut BTreeMap<&'a str, BTreeSet<usize>>,
