@@ -1,7 +1,8 @@
 //! Measures the bubble (idle share of the stage time) and the throughput of pipelines against the number of
 //! micro-batches M, for several numbers of workers P and schedules, and prints them beside theory, simulation and
-//! prediction. Each measurement is one line, and `--output` writes tables and pictures into a folder. A case is warmed
-//! up until the times of its last steps agree, so that a GPU has tuned its kernels before the first measured step.
+//! prediction. Each measurement is one line, and `--output` writes tables and pictures into a folder. Each case first
+//! runs steps that are not measured, until the times of the last ones agree, so that a GPU has tuned its kernels
+//! before.
 //!
 //! ```text
 //! cargo bench --bench bubble -- --kind paced --stages 4,8 --schedules 1f1b,gpipe --output bubble

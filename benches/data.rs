@@ -1,11 +1,11 @@
-//! Measures the share of the time for which a training waits for its data, if every batch takes a given time to read.
+//! Measures the share of a training's time that it spends waiting for data, if every batch takes a given time to read.
 //!
 //! ```text
 //! cargo bench --bench data -- --delay 10
 //! ```
 //!
-//! The small steps of the default settings take about as long as a batch, so that a training that reads no batch ahead
-//! would wait for half of the time.
+//! With the default settings, a training step takes about as long as reading a batch. A training that reads no batch
+//! ahead would then wait for half of the time.
 
 use std::fs::File;
 use std::io::BufReader;

@@ -1,5 +1,6 @@
-//! Measures the pipeline's own cost: a step compared with a gradient accumulation loop without Stageline, and the time
-//! per action (a forward or a backward of one micro-batch) of stages that compute next to nothing.
+//! Measures the time that a pipeline takes beyond the computation of its stages: a step compared with a gradient
+//! accumulation loop without Stageline, and the time per action (a forward or a backward of one micro-batch) of stages
+//! that compute next to nothing.
 //!
 //! ```text
 //! cargo bench --bench dispatch
@@ -40,7 +41,7 @@ struct Flags {
 
 fn main() {
     let flags = Flags::parse();
-    // Limits the plain loop to one core, as `cores_per_stage(1)` limits the stage.
+    // Limits the training loop without Stageline to one core, as `cores_per_stage(1)` limits the stage.
     ThreadPoolBuilder::new().num_threads(1).use_current_thread().build_global().expect("the first pool");
     overhead(&flags);
     println!();
@@ -99,7 +100,8 @@ impl Plain {
     }
 }
 
-/// A stage for measuring the pipeline's own cost, which multiplies its input by its only parameter.
+/// A stage that computes next to nothing, so that a step takes only the pipeline's overhead: it multiplies its input by
+/// its only parameter.
 #[derive(Module, Debug)]
 struct Tiny {
     scale: Param<Tensor<1>>,

@@ -82,8 +82,9 @@ fn main() {
     println!("the machine: {} such P=1 pipelines at once take {} times as long as one", p, crowding(&load, &flags));
 }
 
-/// Times P independent pipelines of one stage that run at the same time, and one that runs alone. The ratio shows how
-/// much busy cores slow each other down through shared caches, memory and clocks, without any pipelining.
+/// Times steps of P independent pipelines of one stage that run at the same time, and of one that runs alone. The ratio
+/// shows how much busy cores slow each other down through shared caches, memory and clock rates, without any
+/// pipelining.
 fn crowding(load: &Load, flags: &Flags) -> Pairs {
     let mut pipelines: Vec<_> = (0..flags.stages).map(|_| load.pipeline(1)).collect();
     let mut alone = load.pipeline(1);

@@ -1,7 +1,8 @@
 //! Divides a model by hand into three stages of different types, and trains each stage on its own thread.
 //!
-//! The model learns to add two digits modulo ten. The input is a tensor of integers, which have no gradients. A skip
-//! connection goes from the first stage across the second to the last, as the second half of a tuple.
+//! The model learns to add two digits modulo ten. The input is a tensor of integers, which have no gradients. The first
+//! stage also sends its embedding to the last stage (a skip connection), through the second stage, as the second
+//! element of a tuple.
 //!
 //! ```text
 //! cargo run --release --example custom_split
@@ -20,7 +21,8 @@ const DIGITS: usize = 10;
 /// The width of the example's model: the number of values in the embedding of a digit.
 const WIDTH: usize = 32;
 
-/// The payload between two stages of the example: the activation, and the embedding that skips the middle stage.
+/// The data that a stage of the example sends to the next one: the activation, and the embedding that skips the middle
+/// stage.
 type Hidden = (Tensor<2>, Tensor<2>);
 
 /// Stage 0 of the example, which maps two digits `[batch, 2]` to an activation and a skip connection, `[batch, 2 x

@@ -20,7 +20,7 @@ use stageline_data::{Bytes, Continued, Encode, Tokenizer};
 use stageline_models::{LanguageModel, Logits, Samples, Sampling, Tokens};
 use stageline_train::{Documents, Program, Run, TokenData, TokenRows, TokenSettings, open_tokens};
 
-/// Counts the memory of every stage on the CPU, for memory estimates and for the log of a training.
+/// The allocator that counts the memory of every stage on the CPU, for memory estimates and for the log of a training.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
@@ -83,7 +83,7 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     let (flags, seed) = (run.flags.clone(), run.seed());
     let model = open(&flags, seed)?;
     let encoding = encoding(model.home())?;
-    // What would fail after the training fails before it.
+    // Outputs that could fail after the training are checked before it.
     let rows = flags.logits.as_deref().map(TokenRows::read).transpose().context("--logits")?;
     rows.iter().try_for_each(|rows| rows.check(model.vocabulary(), model.positions())).context("--logits")?;
     flags.out.iter().try_for_each(|file| model.check_output(file)).context("--out")?;
@@ -114,7 +114,7 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     Ok(())
 }
 
-/// Opens the model that the flags name, or creates a new one, with the parameters frozen that `--freeze` selects.
+/// Opens the model of `--model`, or creates a new one from `--init`. Freezes the parameters that `--freeze` selects.
 fn open(flags: &Flags, seed: u64) -> Result<LanguageModel> {
     let model = match (&flags.model, &flags.init) {
         (Some(folder), None) => LanguageModel::open(folder).context("--model")?,
@@ -132,8 +132,8 @@ fn open(flags: &Flags, seed: u64) -> Result<LanguageModel> {
     Ok(model)
 }
 
-/// Returns the encoding of text into tokens: that of the model folder's tokenizer.json if there is one, else one token
-/// per byte. A symbolic link whose target is missing is an error.
+/// Returns the encoding that turns text into tokens: the tokenizer.json in the model's folder `home`, or if there is
+/// none, one token for each byte. A symbolic link whose target is missing is an error.
 fn encoding(home: &Path) -> Result<Box<dyn Encode>> {
     let path = home.join("tokenizer.json");
     if path.symlink_metadata().is_ok() {

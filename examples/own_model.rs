@@ -47,7 +47,7 @@ impl LossStage for Layer {
     }
 }
 
-/// Points of two spirals, with the number of the point's spiral as its target. Every step has other points.
+/// The source of training data: points of two spirals. A point's target is the index of its spiral, 0 or 1.
 struct Spirals;
 
 impl Data for Spirals {

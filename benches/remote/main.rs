@@ -41,8 +41,9 @@ struct Flags {
     part: Option<Part>,
 }
 
-/// The subcommands of this bench, which measures stages on server processes. Each subcommand runs in a process of its
-/// own, because burn keeps a connection to a server and its thread as long as the process runs.
+/// The subcommands with which this bench starts its own program in new processes: as a server, or to measure one row of
+/// the table. Each row needs a new process, because burn keeps connections to servers, and their threads, as long as a
+/// process runs.
 #[derive(Clone, Copy, Subcommand)]
 enum Part {
     /// Serves one CPU device of this host to the bench, as a server process
@@ -86,7 +87,7 @@ fn main() {
     }
 }
 
-/// Runs the bench's own program in a new process with the given arguments, and waits for its end.
+/// Starts the bench's program again in a new process with the given arguments, and waits until it has ended.
 fn alone(arguments: &[&str]) {
     let program = std::env::current_exe().expect("this program");
     let ended = Command::new(program).args(arguments).status().expect("this program");
@@ -141,7 +142,7 @@ fn cpu_seconds() -> f64 {
     ticks(11).zip(ticks(12)).map_or(f64::NAN, |(user, system)| (user + system) / 100.0)
 }
 
-/// Opens the devices of servers that require no token, given the names of the devices.
+/// Connects to the devices with these names, which belong to servers that require no secret token.
 fn open(names: &[String]) -> Vec<Device> {
     let names: Vec<_> = names.iter().map(|name| name.parse::<DeviceName>().expect("a name")).collect();
     DeviceName::open_all(&names, None).expect("servers that answer")

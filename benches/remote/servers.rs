@@ -56,8 +56,8 @@ fn start(transport: Transport) -> (Child, String) {
     (process, format!("{}/0", name.trim()))
 }
 
-/// Serves one CPU device that uses one core, as a stage on a local thread does. A server process of the bench calls
-/// this function.
+/// Serves one CPU device to the bench, until the process is killed. The device uses one core, as a stage on a local
+/// thread does. Each server process of the bench calls this function.
 pub fn serve(transport: Transport) {
     rayon::ThreadPoolBuilder::new().num_threads(1).build_global().expect("the first pool");
     let keys = tempfile::tempdir().expect("a folder");

@@ -72,7 +72,7 @@ impl Flags {
         Shape { layers: self.layers, width: self.width, context: self.context }
     }
 
-    /// Returns the settings that PyTorch needs to repeat the training.
+    /// Returns a JSON object with the settings that PyTorch needs to repeat the training.
     pub fn settings(&self) -> Value {
         json!({
             "layers": self.layers,
