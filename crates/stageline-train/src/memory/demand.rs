@@ -155,8 +155,9 @@ const UNKNOWN: &str = "memory in use is not known: the program does not count it
 /// Calls `estimate` to estimate the memory of a training job, and returns the estimate if `fits` accepts it, which
 /// means that the job fits into the memory of its devices. Returns `None` if the memory cannot be estimated.
 ///
-/// # Errors Returns an error that proposes other flags if the job does not fit. Before that, the memory is estimated
-/// with full recomputation too, so that the error can propose it.
+/// # Errors
+/// Returns an error that proposes other flags if the job does not fit. Before that, the memory is estimated with full
+/// recomputation too, so that the error can propose it.
 fn refuse<In: Payload, Out: Payload, Target: Payload>(
     pipeline: &mut Pipeline<In, Out, Target>,
     running: &Running,

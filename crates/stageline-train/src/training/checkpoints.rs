@@ -85,7 +85,7 @@ impl Identity {
 }
 
 /// The opened folder into which a run writes its checkpoints, and a shared boolean that the first SIGINT or SIGTERM
-/// sets to true. It ends the training after the current step.
+/// sets to true, so that the training ends after the current step.
 pub struct Place {
     store: Store,
     signalled: Arc<AtomicBool>,
