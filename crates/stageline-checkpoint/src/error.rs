@@ -185,7 +185,7 @@ pub enum CheckpointError {
     /// A tensor to save in a checkpoint has a name that the safetensors format reserves.
     #[error("no tensor can be named `{}`: the format reserves this name; rename the tensor", Printable::new(tensor))]
     Reserved {
-        /// The name of the tensor to save, which the safetensors format reserves.
+        /// The name of the tensor that cannot be saved, because the safetensors format reserves the name.
         tensor: String,
     },
     /// An element of a tensor to save in a checkpoint is infinite or NaN.

@@ -78,7 +78,7 @@ impl Layout {
         self.files.iter().flat_map(|file| &file.tensors)
     }
 
-    /// Returns the number of bytes that the tensors of all weights files of a layout take on disk, without the headers.
+    /// Returns the total size of a model's tensors in its weights files, in bytes, without the headers of the files.
     pub fn total_bytes(&self) -> u64 {
         let bytes = |tensor: &TensorLayout| byte_len(tensor.dtype, &tensor.shape).map_or(0, |bytes| bytes as u64);
         self.tensors().map(bytes).fold(0, u64::saturating_add)

@@ -7,9 +7,10 @@ use stageline_checkpoint::Printable;
 
 use crate::shown::shape;
 
-/// The reason why a file or folder of a model is not written, although the operating system would allow it.
+/// The reason why this crate refuses to write a file or folder of a model that the operating system would let it write.
 ///
-/// `Display` and `Debug` give the same text, which is as safe to print as that of [`FolderError`](crate::FolderError).
+/// `Display` and `Debug` give the same text, with control characters escaped, as that of
+/// [`FolderError`](crate::FolderError).
 #[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {

@@ -5,7 +5,8 @@ const MOST: usize = 3;
 /// The largest length in bytes of a tensor name that is compared with a missing name. Longer names are never suggested,
 /// because their edit distance would take too long to compute.
 const LONGEST: usize = 200;
-/// The largest number of existing tensor names that are compared with a missing name.
+/// The largest number of a model's tensor names that are compared with the name of a missing tensor, to find similar
+/// names for the error message.
 const COMPARED: usize = 20_000;
 
 /// Returns the names that are most similar to the missing tensor name `wanted`: at most three of `names`, the one with

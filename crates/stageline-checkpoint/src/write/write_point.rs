@@ -5,62 +5,60 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WritePoint {
-    /// The point of a checkpoint's save just before the save creates its temporary folder.
+    /// The save of a checkpoint is about to create its temporary folder.
     CreateTemporary,
-    /// The point of a checkpoint's save just before the save creates the subfolder for the optimizer state in its
-    /// temporary folder.
+    /// The save of a checkpoint is about to create the subfolder for the optimizer state in the temporary folder.
     CreateSubfolder,
-    /// The point just before a save creates one of the checkpoint's files. After this point the save writes the header
-    /// of a tensor file, or the whole index.
+    /// The save of a checkpoint is about to create one of the checkpoint's files. After that it writes the header of a
+    /// tensor file, or the whole index.
     WriteFile {
         /// The position of the file that the save creates next, in the order in which it writes the checkpoint's files,
         /// counted from 0.
         file: usize,
     },
-    /// The point of a checkpoint's save just before the save writes the tensors of a file, after the file's header.
+    /// The save of a checkpoint is about to write the tensors of a file, after the file's header.
     WriteTensors {
         /// The position of the file whose tensors the save writes next, in the order in which it writes the
         /// checkpoint's files, counted from 0.
         file: usize,
     },
-    /// The point of a checkpoint's save just before the save makes the contents of a file durable by syncing them to
-    /// disk.
+    /// The save of a checkpoint is about to make the contents of a file durable by syncing them to disk.
     SyncFile {
         /// The position of the file that the save makes durable next, in the order in which it writes the checkpoint's
         /// files, counted from 0.
         file: usize,
     },
-    /// The point of a checkpoint's save just before the save makes the file names in the optimizer state's subfolder
-    /// durable.
+    /// The save of a checkpoint is about to make the file names in the optimizer state's subfolder durable.
     SyncSubfolder,
-    /// The point of a checkpoint's save just before the save creates and writes the manifest.
+    /// The save of a checkpoint is about to create and write the manifest.
     WriteManifest,
-    /// The point of a checkpoint's save just before the save makes the contents of the manifest durable.
+    /// The save of a checkpoint is about to make the contents of the manifest durable.
     SyncManifest,
-    /// The point of a checkpoint's save just before the save makes the file names in its temporary folder durable.
+    /// The save of a checkpoint is about to make the file names in its temporary folder durable.
     SyncTemporary,
-    /// The point of a checkpoint's save just before the save renames its temporary folder to the checkpoint's name,
-    /// with which the checkpoint begins to exist.
+    /// The save of a checkpoint is about to rename its temporary folder to the checkpoint's name, with which the
+    /// checkpoint begins to exist.
     Rename,
-    /// The point of a checkpoint's save just before the save makes the new checkpoint's name durable by syncing the
-    /// folder of checkpoints.
+    /// The save of a checkpoint is about to make the new checkpoint's name durable by syncing the folder of
+    /// checkpoints.
     SyncFolder,
-    /// The point of a checkpoint's save just before the save undoes the rename of the new checkpoint, because the new
-    /// name could not be made durable.
+    /// The save of a checkpoint is about to undo the rename of the new checkpoint, because the new name could not be
+    /// made durable.
     UndoRename,
-    /// The point of a checkpoint's save just before the save makes the reversal of the new checkpoint's rename durable.
-    /// After that, the save removes the checkpoint's temporary folder.
+    /// The save of a checkpoint is about to make the reversal of the new checkpoint's rename durable. After that, the
+    /// save removes the checkpoint's temporary folder.
     SyncUndo,
-    /// The point of a checkpoint's save just before the save renames an old checkpoint to a temporary name. The old
-    /// checkpoint's files are removed after that.
+    /// The save of a checkpoint is about to rename an old checkpoint to a temporary name. The old checkpoint's files
+    /// are removed after that.
     HideOld {
         /// The index of the old checkpoint that the save renames next. The old checkpoints to remove are counted from
         /// 0, beginning with the oldest.
         old: usize,
     },
-    /// The point of a checkpoint's save just before the save makes the renames of all old checkpoints durable.
+    /// The save of a checkpoint is about to sync the folder of checkpoints to disk, so that a crash cannot undo the
+    /// renames of the old checkpoints to remove.
     SyncHidden,
-    /// The point of a checkpoint's save just before the save removes the files of an old checkpoint.
+    /// The save of a checkpoint is about to remove the files of an old checkpoint.
     RemoveOld {
         /// The index of the old checkpoint whose files the save removes next. The old checkpoints to remove are counted
         /// from 0, beginning with the oldest.

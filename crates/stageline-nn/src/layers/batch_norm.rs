@@ -173,8 +173,8 @@ fn values(tensor: Tensor<1>) -> Vec<f64> {
 pub struct FoundBatchNorm {
     /// The path of a batch norm in its module, such as `0.norm`.
     pub path: String,
-    /// Whether the batch norm is burn's own, and is not wrapped in an [`AccumulatedBatchNorm`], which updates its
-    /// statistics once a step.
+    /// Whether the batch norm is burn's own, which updates its running statistics in every micro-batch. An
+    /// [`AccumulatedBatchNorm`] around it updates them once a step.
     pub plain: bool,
     /// The ids of a batch norm's float tensors: its scale, its shift and its running statistics.
     pub tensors: Vec<ParamId>,

@@ -16,7 +16,7 @@ pub enum PredictError {
     /// The log of the run does not name the layers of every stage.
     #[error("the log does not give each of the {stages} stages its layers; write a new log with `--log`")]
     Layers {
-        /// The number of stages of the logged run, not all of which have layers in the log.
+        /// The number of stages of the logged run. The log does not list the layers of all of them.
         stages: usize,
     },
     /// The costs of a micro-batch size cannot be computed from two runs: their micro-batches have the same size, their
@@ -35,7 +35,7 @@ pub enum PredictError {
         /// The number of layers of the model in each of the two logged runs from which the costs were to be computed.
         layers: [usize; 2],
     },
-    /// The user limits the memory of a predicted training, but the log does not say how much memory the run used, so
+    /// The user gave a memory limit for a predicted training, but the log does not say how much memory the run used, so
     /// whether the training fits is not known.
     #[error(
         "the log does not say how much memory its workers used, so whether a training fits is not known; log a run of a program with \

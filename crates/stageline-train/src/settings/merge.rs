@@ -161,8 +161,8 @@ fn from_assignment(command: &Command, assignment: &str) -> Result<OsString> {
     Ok(argument(flag(command, name.trim())?, value.trim()))
 }
 
-/// Returns the flag that has the given setting name. The error for an unknown name suggests the most similar setting,
-/// if one is similar enough.
+/// Returns the command-line flag of the setting `name`, such as `--micro-batches` for `micro_batches`. The error for an
+/// unknown name suggests the most similar setting, if one is similar enough.
 fn flag<'a>(command: &'a Command, name: &str) -> Result<&'a Arg> {
     if let Some(flag) = command.get_arguments().find(|flag| flag.get_id() == name) {
         ensure!(is_setting(flag), "`{name}` is for the command line only: give it as a flag");

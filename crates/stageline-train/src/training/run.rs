@@ -29,7 +29,7 @@ use crate::training::steps::{Loop, OnStep, Stopped};
 
 /// A run of a training program: the settings of its training, and the flags of its model and data.
 pub struct Run<F> {
-    /// The values of the program's own flags, for its model and its data.
+    /// The values of the flags that the program adds to those of every training, for its model and its data.
     pub flags: F,
     job: Job,
     saved: Option<Saved>,

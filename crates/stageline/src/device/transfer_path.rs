@@ -7,7 +7,8 @@ use crate::device::location::{is_cuda, is_host, is_remote, share_memory};
 use crate::device::opened::shown;
 use crate::device::remote::goes_through_this_host;
 
-/// The path that a tensor takes from one device to another device that does not share its memory.
+/// The path on which tensors are copied between two devices without shared memory: directly by NCCL, through the host's
+/// memory, or over the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TransferPath {
     /// A path of tensors between stages: directly from one CUDA device to another by NCCL.

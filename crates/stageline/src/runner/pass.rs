@@ -15,8 +15,8 @@ pub(crate) enum Pass {
     /// A training pass over a batch: forwards and backwards of all micro-batches and then the flush, at which the
     /// optimizers step.
     Train(Arc<Context>),
-    /// An inspection: the forwards and backwards of a non-finite step again, to find its first non-finite result. No
-    /// stage steps its optimizer.
+    /// An inspection, which runs the forwards and backwards of a non-finite step again to find its first non-finite
+    /// result. No stage steps its optimizer.
     Inspect(Arc<Context>),
     /// An evaluation: forwards and losses only, without an autodiff graph.
     Evaluate(Arc<Context>),

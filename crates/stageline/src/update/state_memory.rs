@@ -28,7 +28,8 @@ use crate::device::location::{host, is_host};
 /// let config = StageConfig::new(Device::flex(), optimizer, 1e-3);
 /// ```
 ///
-/// The setting changes no bits, and checkpoints do not depend on it: a training may resume with the other value.
+/// The setting does not change the trained parameters by a single bit, and checkpoints do not depend on it: a training
+/// may resume with the other value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OptimizerState {
     /// Optimizer states stay on the device of their stage.

@@ -18,12 +18,12 @@ const SAME_SETS: usize = 256;
 /// into different cache sets, costs less time than it saves.
 const FEWEST_ROWS: usize = 16;
 
-/// The largest number of f32 numbers of a product's right matrix that are copied at once. It is exceeded only where it
-/// is less than [`LEAST_COLUMNS`] columns.
+/// The largest number of f32 numbers of a product's right matrix that are copied at once to rows in other cache sets. It
+/// is exceeded only where it is less than [`LEAST_COLUMNS`] columns.
 const COPIED: usize = 1 << 20;
 
-/// The smallest number of columns of a product's right matrix that are copied at once, unless the matrix has fewer.
-/// Smaller copies would cost time, because `gemm` reads the left matrix again for each copy.
+/// The smallest number of columns of a product's right matrix that are copied at once to rows in other cache sets, unless
+/// the matrix has fewer. Smaller copies would cost time, because `gemm` reads the left matrix again for each copy.
 const LEAST_COLUMNS: usize = 256;
 
 /// The number of unused numbers after each row of a copied matrix: one cache line (64 bytes), so that consecutive rows

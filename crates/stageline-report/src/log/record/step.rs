@@ -151,8 +151,9 @@ pub struct StageCosts {
 pub struct DeviceMemory {
     /// The name under which the GPU was opened, such as `cuda:0`.
     pub device: String,
-    /// The bytes on the GPU that tensors and kernels of the training use: those that stay between two steps, and with
-    /// overlapping steps a part of the next step's activations and gradients.
+    /// The GPU memory that the training uses between two steps, in bytes: parameters, optimizer states and the kernels'
+    /// working memory. With overlapping steps it includes the activations and gradients of the next step that exist by
+    /// then. It is not the peak within a step.
     pub in_use: u64,
     /// The bytes that the training has reserved on the GPU: those in use, and those that are kept for later tensors.
     pub reserved: u64,

@@ -14,7 +14,7 @@ pub enum RemoteError {
     Unreachable {
         /// The name of the device whose host cannot be reached.
         device: RemoteName,
-        /// The network's error message about the failed connection to the device's host.
+        /// The error message of the failed connection to the device's host, as the network library words it.
         cause: String,
     },
     /// The session (the connection to the device) failed to open for a reason other than an unreachable host, such as a
