@@ -29,8 +29,8 @@ pub(crate) fn fuse_in_issue_order() {
     });
 }
 
-/// Returns burn's settings `given`, with `max_blocks` changed to 1 if it has its default value. With `max_blocks = 1`,
-/// burn fuses tensor operations in the order in which they are issued.
+/// Returns a copy of burn's settings `given`, in which a default value of `max_blocks` is replaced by 1. With
+/// `max_blocks = 1`, burn fuses tensor operations in the order in which they are issued.
 fn chosen(given: &BurnConfig) -> BurnConfig {
     let mut settings = serde_json::to_value(given).expect("burn's settings are numbers, names and flags");
     if is_default(given) {

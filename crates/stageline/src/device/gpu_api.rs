@@ -236,11 +236,13 @@ pub enum GpuSearchError {
     },
 }
 
-/// Returns the devices that the function `enumerate` finds for `api`, an interface to GPUs such as CUDA. If it finds
-/// none or panics, the interface's library is loaded by `load`, to find out whether the library is missing or broken.
+/// Returns the devices that the function `enumerate` finds for `api`, an interface to GPUs such as CUDA. If `enumerate`
+/// finds none or panics, the function `load` loads the interface's library, which shows whether the library is missing
+/// or broken.
 ///
 /// # Errors
-/// Returns [`GpuSearchError`] if the library cannot be loaded, or if the search panics although it can.
+/// Returns [`GpuSearchError`] if the library cannot be loaded, or if `enumerate` panics although the library can be
+/// loaded.
 #[cfg(any(feature = "gpu", test))]
 fn search<T>(
     api: GpuApi,

@@ -36,8 +36,8 @@ fn settings() -> CubeClRuntimeConfig {
     settings
 }
 
-/// Whether a file in the folder `here`, or in a folder that contains it, has settings for cubecl (burn's library for
-/// GPU kernels).
+/// Whether the folder `here`, or a folder above it, has a file with settings for cubecl (burn's library for GPU
+/// kernels).
 fn has_settings(here: &Path) -> bool {
     let files = CubeClRuntimeConfig::file_names();
     let sections = CubeClRuntimeConfig::section_file_names();

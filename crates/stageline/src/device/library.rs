@@ -6,7 +6,7 @@ pub(super) enum Unloadable {
     /// The dynamic linker finds no file with the name of a GPU interface's library.
     Missing,
     /// A file with the name of a GPU interface's library exists, but the file or a library that it needs cannot be
-    /// loaded. The text is the dynamic linker's message.
+    /// loaded. The value is the dynamic linker's message.
     Broken(String),
 }
 

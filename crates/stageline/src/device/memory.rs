@@ -11,9 +11,10 @@ pub struct DeviceMemory {
     /// The size of the GPU's memory, as its interface reports it; `None` if the interface reports none, as WebGPU does.
     /// Other programs may use a part of it.
     pub total: Option<u64>,
-    /// The bytes that this program has reserved on a GPU: those in use, and those that are kept for later tensors.
+    /// The number of bytes that this program has reserved on a GPU: those in use, and those that are kept for later
+    /// tensors.
     pub reserved: u64,
-    /// The bytes on a GPU that tensors and kernels of this program use.
+    /// The number of bytes that tensors and kernels of this program use on a GPU.
     pub in_use: u64,
 }
 

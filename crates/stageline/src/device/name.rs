@@ -17,9 +17,10 @@ use crate::device::test_kernels::try_kernels;
 /// `iroh:<id>/0` or `ws://gpu-2:4433/0`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum DeviceName {
-    /// The CPU of this host, used as a device.
+    /// The name `cpu`, which stands for the CPU of this host.
     Cpu,
-    /// A GPU of this host, given by the interface through which it is used and its index there.
+    /// The name of a GPU of this host, such as `cuda:0`: the interface through which the GPU is used, and its index
+    /// there.
     ///
     /// Opening the first GPU sets [`BurnConfig`](burn::BurnConfig), unless it was set or used before, so that burn
     /// fuses operations in the order in which they are issued. A `burn.toml` whose `fusion.beam_search.max_blocks`
@@ -30,7 +31,7 @@ pub enum DeviceName {
         /// The index of a GPU among the GPUs that its interface (such as CUDA) finds on this host, counted from 0.
         index: usize,
     },
-    /// A device of another host, on which `stageline serve` or [`Server`](crate::remote) runs.
+    /// The name of a device of another host, on which `stageline serve` or [`Server`](crate::remote) runs.
     Remote(RemoteName),
 }
 
@@ -124,8 +125,8 @@ impl DeviceName {
         Ok(device)
     }
 
-    /// Returns the name under which a device was opened, such as `cuda:0`. A device that was opened without a name is
-    /// shown as burn shows it.
+    /// Returns the name under which a device was opened, such as `cuda:0`. For a device that was opened without a name,
+    /// returns `cpu` if it is the CPU of this host, and otherwise burn's text for the device.
     pub fn shown(device: &Device) -> String {
         opened::shown(device)
     }
@@ -226,13 +227,13 @@ pub enum DeviceError {
     /// The list of device names that was to be opened is empty.
     #[error("no devices: name at least one, such as `cpu` or `cuda:0,cuda:1`")]
     None,
-    /// A text that was given as the name of a device is not one.
+    /// A given text is not a valid device name, such as `cpu` or `cuda:0`.
     #[error(
         "`{text}` is no device; write `cpu`, or a GPU's interface (cuda, rocm, wgpu, vulkan or metal) and its index or `all`, as in \
          `cuda:0` or `vulkan:all`, or what `stageline serve` prints on another host, as in `iroh:<id>/0` or `ws://gpu-2:4433/0`"
     )]
     Unknown {
-        /// The text that was given as the name of a device.
+        /// The given text, which is not a valid device name.
         text: String,
     },
     /// This program was built without the backend (burn's code for a kind of device) that the named device needs.
@@ -251,7 +252,8 @@ pub enum DeviceError {
     Unusable {
         /// The name of the GPU that does not compute.
         device: DeviceName,
-        /// The innermost error in running test kernels on the GPU, or the wrong result that these kernels returned.
+        /// The reason why the GPU does not compute: the root cause of an error in running test kernels on it, or the
+        /// wrong result that these kernels returned.
         cause: String,
         /// The advice to the user whose GPU does not compute: the compiler or driver that kernels need, or another
         /// interface to try.
@@ -273,7 +275,7 @@ pub enum DeviceError {
     /// The search for a named GPU failed, for example because the library of its interface, such as CUDA, is missing.
     #[error("`{device}` was not found: {cause}")]
     Search {
-        /// The name of the GPU that could not be searched for.
+        /// The name of the GPU that was to be opened, for which the search failed.
         device: DeviceName,
         /// The reason why the search for the GPUs of an interface failed, such as a missing library.
         cause: GpuSearchError,
@@ -289,8 +291,8 @@ pub enum DeviceError {
         device: DeviceName,
         /// The interface, such as CUDA, through which the missing GPU was searched for.
         api: GpuApi,
-        /// The number of GPUs that the interface (such as CUDA) finds on this machine; the missing GPU's index is not
-        /// below this number.
+        /// The number of GPUs that the interface (such as CUDA) finds on this machine. The index of a GPU, counted from
+        /// 0, must be below this number.
         found: usize,
     },
 }

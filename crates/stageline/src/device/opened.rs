@@ -17,8 +17,8 @@ pub(super) fn record(device: &Device, name: String) {
     }
 }
 
-/// Returns the name under which a device was opened, such as `cuda:0`. A device that was opened without a name is shown
-/// as burn shows it, and the CPU of this host as `cpu`.
+/// Returns the name under which a device was opened, such as `cuda:0`. For a device that was opened without a name,
+/// returns `cpu` if it is the CPU of this host, and otherwise burn's text for the device.
 pub(crate) fn shown(device: &Device) -> String {
     let device = device.clone().inner();
     let opened = OPENED.lock();

@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, Tensor};
 
-/// The shortest time of a matrix product from which a device's speed is computed. In shorter times, starting a kernel
-/// and reading the result are too large a part of the measured time.
+/// The time that a matrix product must take for a device's speed to be computed from it, unless its matrices already
+/// have the largest size. In a shorter product, starting the kernel and reading the result are too large a part of the
+/// measured time.
 const LONG_ENOUGH: Duration = Duration::from_millis(20);
 /// The smallest and the largest number of rows and columns of the square matrices that are multiplied to measure a
 /// device's speed.
@@ -16,9 +17,10 @@ const REPEATS: usize = 3;
 /// Measures the speed of each device with a matrix product in f32, and returns the speeds relative to the slowest
 /// device, whose speed is 1. A device that is listed several times is measured once, and has the same speed everywhere.
 ///
-/// The product is made larger until it takes 20 ms, so that fast devices multiply larger matrices. Each size runs once
-/// untimed, so that its kernel is compiled and tuned. The measurement takes about a second for each device, and longer
-/// on a device that has to compile. The speed of a device of another host includes the wait for its answer.
+/// The matrices are enlarged until their product takes 20 ms or they have 4096 rows, so fast devices multiply larger
+/// matrices. Each size runs once untimed, so that its kernel is compiled and tuned. The measurement takes about a
+/// second for each device, and longer on a device that has to compile. The speed of a device of another host includes
+/// the wait for its answer.
 ///
 /// # Panics
 /// Panics if a device does not compute.
@@ -40,7 +42,8 @@ fn relative(speeds: &[f64]) -> Vec<f64> {
 }
 
 /// Returns the FLOP/s of a device's matrix products, given a function `time` that returns the time of a product of two
-/// square matrices with a given number of rows. The matrices are doubled in size until the product takes long enough.
+/// square matrices with a given number of rows. The number of rows is doubled until the product takes 20 ms or the
+/// matrices have the largest size.
 fn flops_per_second(time: impl Fn(usize) -> Duration) -> f64 {
     let [mut rows, most] = ROWS;
     loop {

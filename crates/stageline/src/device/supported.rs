@@ -6,7 +6,7 @@ use burn::tensor::{DType, Device};
 use crate::device::location::is_gpu as is_gpu_of_this_host;
 use crate::device::remote::RemoteError;
 
-/// Whether a device computes with elements of the type `dtype`: stores them, converts them, and has arithmetic for them.
+/// Whether a device supports the element type `dtype`: stores such elements, converts them, and computes with them.
 ///
 /// # Errors
 /// Returns [`RemoteError`] if a device of another host does not answer.

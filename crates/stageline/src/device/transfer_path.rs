@@ -32,7 +32,7 @@ pub(crate) enum TransferPath {
 /// The kind of tensors that move between two devices, which a log message names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moved {
-    /// The activations and gradients of micro-batches, between neighbouring stages.
+    /// The activations and gradients of micro-batches, which neighbouring stages send to each other.
     MicroBatches,
     /// The gradient sums that a replica sends to the first replica at the end of a step, and the new parameters that it
     /// receives.

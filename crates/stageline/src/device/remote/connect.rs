@@ -151,8 +151,9 @@ pub(super) fn open_new_session(connected: &Connected, question: &str) -> Result<
     open(&connected.name, connected.token.as_ref(), &format!("{question} {number}"))
 }
 
-/// Asks the server of a device of another host whether the device computes with elements of the type `dtype`. Returns
-/// `None` for a device of this host, and for one that was not opened by its name.
+/// Asks the server of a device of another host whether the device computes with elements of the type `dtype`, and
+/// returns the answer. Returns `None`, without asking, for a device of this host and for a device that was not opened
+/// by its name.
 pub(crate) fn computes_in(device: &Device, dtype: DType) -> Option<Result<bool, RemoteError>> {
     let connected = connected::find(device)?;
     let device = device.clone();
@@ -160,7 +161,8 @@ pub(crate) fn computes_in(device: &Device, dtype: DType) -> Option<Result<bool, 
     Some(Opening::start(&connected.name, move || Ok(device.supports_dtype(dtype))).finish())
 }
 
-/// Whether a device belongs to another host, but was not opened by its name.
+/// Whether a device belongs to another host and was not opened by its name, so that the registry of connected devices
+/// does not have it.
 pub(crate) fn is_unknown(device: &Device) -> bool {
     is_remote(device) && connected::find(device).is_none()
 }

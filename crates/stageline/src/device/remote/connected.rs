@@ -83,7 +83,7 @@ pub(super) fn all() -> Vec<Arc<Connected>> {
     CONNECTED.read().clone()
 }
 
-/// Returns burn's handle of a device of another host, or `None` if the device belongs to this host.
+/// Converts a device of another host to burn's type for such devices. Returns `None` if `device` belongs to this host.
 pub(super) fn remote(device: &Device) -> Option<DeviceOf<Remote>> {
     match device.clone().inner().as_dispatch() {
         DispatchDevice::Remote(remote) => Some(remote.clone()),

@@ -39,7 +39,8 @@ pub enum RemoteError {
     NotServed {
         /// The name of the device that the host does not serve.
         device: RemoteName,
-        /// The number of devices that the host serves, numbered from 0.
+        /// The number of devices that the host serves. The index in a device's name, counted from 0, must be below this
+        /// number.
         served: usize,
     },
     /// The device's host runs another version of this program, whose results may differ in some bits from those of this

@@ -14,7 +14,7 @@ use crate::model::replica::Replica;
 pub struct LostHost {
     /// The address of the lost host.
     pub host: HostName,
-    /// The stages that run on the lost host's devices, each as the number of its replica and its own number.
+    /// The stages that run on the lost host's devices, each as its data-parallel replica and its index in the pipeline.
     pub stages: Vec<(Replica, usize)>,
     /// The error of the liveness check of a host, which says why the host counts as lost.
     pub cause: String,

@@ -9,7 +9,7 @@ use std::str::FromStr;
 pub struct RemoteName {
     /// The address of the host that serves a device to this program.
     pub host: HostName,
-    /// The index of a device among those that its host serves.
+    /// The index of a device among those that its host serves, counted from 0.
     pub index: usize,
 }
 

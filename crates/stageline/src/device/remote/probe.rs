@@ -12,8 +12,8 @@ use super::pending::Pending;
 use super::route::{Route, moved};
 use crate::threads::failure::Failure;
 
-/// The largest number of test transfers of each tensor size by which the network between two devices is measured. The
-/// fastest transfer counts, because the others were delayed by other work.
+/// The largest number of test transfers that are timed for each tensor size, to measure the network between two
+/// devices. The fastest transfer counts, because other work delayed the slower ones.
 const ROUNDS: usize = 5;
 
 /// The time limit for measuring the network link between two devices; a link that is not measured in this time is
@@ -21,15 +21,15 @@ const ROUNDS: usize = 5;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The time limit for the test transfers of one tensor size: after this time, no further transfer of that size starts.
-/// A slow network is therefore measured with fewer than [`ROUNDS`] transfers.
+/// On a slow network, fewer than the usual number of transfers ([`ROUNDS`]) are therefore timed.
 const LONG_ENOUGH: Duration = Duration::from_secs(1);
 
 /// The number of f32 elements in the large test tensor (4 MB), by which the bandwidth of the network link between two
 /// devices is measured.
 const LARGE: usize = 1 << 20;
 
-/// Measures the latency and bandwidth with which activations get from each device to the next one in the list, on the
-/// route that a training uses.
+/// Measures the latency and bandwidth of transfers from each device to the next one in the list, on the route by which
+/// a training sends activations.
 ///
 /// The result has one entry for each pair of neighbouring devices. The entry is `None` if both are on one host; a
 /// remote device that was not opened by its name counts as one of this host. The measurement sends 4 MB up to five

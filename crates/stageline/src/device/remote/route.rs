@@ -13,16 +13,17 @@ use burn::tensor::{Device, Tensor};
 use super::error::RemoteError;
 use crate::device::location::between_other_gpus;
 
-/// The route of tensors between two neighbouring stages: the devices, or the sessions (connections to a device), to
-/// which the sender moves activations and gradients. The receiver moves each tensor from there to its own device.
+/// The route by which two neighbouring stages exchange tensors. The sender moves activations and gradients to a device
+/// of the route, or to a session (a connection to a device). The receiver moves each tensor from there to its own
+/// device.
 #[derive(Clone)]
 pub(crate) struct Route {
     pub(crate) activations: Lanes,
     pub(crate) gradients: Lanes,
 }
 
-/// The devices, or the sessions (connections) with one device, to which the sender moves tensors of one kind
-/// (activations or gradients) between two neighbouring stages. Successive micro-batches use them in turn.
+/// The targets to which a stage moves tensors of one kind (activations or gradients) for a neighbouring stage: a
+/// device, or one or more sessions (connections) with a device. Successive micro-batches use the targets in turn.
 #[derive(Clone)]
 pub(crate) struct Lanes(Vec<Device>);
 

@@ -27,17 +27,18 @@ pub enum ServeError {
         /// The error in reading or writing the file with the server's secret key.
         cause: io::Error,
     },
-    /// The server may not start, because without a token (a shared secret) it would be open to every program on other
-    /// hosts.
+    /// The server refuses to start, because without a token (a shared secret) every program on other hosts could use
+    /// its devices.
     #[error(
         "a server that anyone may use listens on this host only: leave the relays disabled, and the address 127.0.0.1 or [::1], or \
          require a token"
     )]
     AnyoneElsewhere,
-    /// The operating system did not start the threads or sockets of a server for devices; the field is its error.
+    /// A server for devices could not start, because the operating system refused a thread, a socket or a signal
+    /// handler. The value is the operating system's error.
     #[error("the server could not be started: {0}")]
     Runtime(io::Error),
-    /// The server of the library burn, on which this server is built, failed with this message.
+    /// The server of the library burn, on which this server is built, failed. The value is the message of its error.
     #[error("the devices cannot be served: {0}")]
     Burn(String),
 }

@@ -51,7 +51,8 @@ use stageline_nn::kernels::remote::{ID_WORDS, name};
 pub enum Admission {
     /// The server admits only clients that present this token, a secret text.
     Token(Token),
-    /// The server admits every client that can reach it, and listens on this host only.
+    /// The server admits every client that can reach it, without a token. It must then listen at an address that only
+    /// programs on this host can reach.
     AnyoneHere,
 }
 
@@ -62,7 +63,8 @@ pub enum Listen {
     Iroh {
         /// The file with the server's secret key; it is created if it does not exist.
         identity: PathBuf,
-        /// The relay servers through which clients find and reach the server on the network.
+        /// The iroh relay servers (public, private or none) through which clients find and reach the server on the
+        /// network.
         relays: IrohRelays,
         /// The UDP address at which the server listens; port 0 selects a free port.
         address: SocketAddr,
@@ -132,10 +134,11 @@ impl Server {
         Ok(Self { runtime, server, bound, peers, ends })
     }
 
-    /// Returns the names by which other hosts open the server's devices, without `/` and the device's index.
+    /// Returns the beginnings of the names by which other hosts open the server's devices, such as
+    /// `ws://10.0.0.2:3000`. The full name of a device ends with `/` and the device's index.
     ///
-    /// If the server listens on all addresses of this host, the name contains the address from which this host reaches
-    /// other networks; its other addresses may work as well.
+    /// If the server listens on all addresses of this host, the result contains the address from which this host
+    /// reaches other networks; its other addresses may work as well.
     pub fn names(&self) -> Vec<String> {
         match &self.bound {
             Bound::WebSocket(listener) => {
