@@ -46,7 +46,9 @@ pub(crate) struct Joined<In, Out, Target> {
 }
 
 /// A pipeline after its assembly and before its worker threads start: the data-parallel replicas, with modules on their
-/// devices and stages joined by channels, and what was found in the checkpoint from which training resumes.
+/// devices and stages joined by channels. If training resumes from a checkpoint, it also has the fields of the
+/// checkpoint's optimizer states that do not match the optimizers, and the learning rate at the checkpoint's last
+/// optimizer step.
 pub(crate) struct Assembled<In, Out, Target> {
     /// The data-parallel replicas, each as a pair: the caller's ends of the replica's channels for batches, and the
     /// replica's assembled stages.

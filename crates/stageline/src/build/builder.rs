@@ -89,9 +89,10 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// which runs on the stages' own devices, has the first M.
     ///
     /// Once at the end of a step, the gradient sums of each stage are added in replica order, and only the optimizers
-    /// of replica 0 step. The parameters therefore have the same bits as with one replica of R x M micro-batches in R
-    /// [`gradient_groups`](Self::gradient_groups). To keep that order, gradient sums go through the host's memory even
-    /// between GPUs. Checkpoints and modules are those of replica 0, and do not depend on R.
+    /// of replica 0 step. The parameters therefore have the same bits as with one replica of R x M micro-batches whose
+    /// gradients are summed in R separate groups ([`gradient_groups`](Self::gradient_groups)). To keep that order,
+    /// gradient sums go through the host's memory even between GPUs. Checkpoints and modules are those of replica 0,
+    /// and do not depend on R.
     pub fn replica(mut self, devices: impl IntoIterator<Item = Device>) -> Self {
         self.replica_devices.push(devices.into_iter().map(Device::inner).collect());
         self
@@ -230,8 +231,9 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// loss scale and the number of steps.
     ///
     /// The stages must have the same optimizers and learning rate schedulers as before. If the number of micro-batches,
-    /// the number of gradient groups, or the learning rate at the checkpoint's last optimizer step differs from the
-    /// value that the checkpoint records, the training continues, and a warning names both values.
+    /// the number of gradient groups (groups of micro-batches whose gradients are summed separately), or the learning
+    /// rate at the checkpoint's last optimizer step differs from the value that the checkpoint records, the training
+    /// continues, and a warning names both values.
     ///
     /// With the same batches and settings, the training then continues bit for bit, whatever the partition, schedule
     /// and devices, and with any number of replicas that has the same [`gradient_groups`](Self::gradient_groups). The

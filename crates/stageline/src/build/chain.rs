@@ -41,8 +41,9 @@ type WithGroup = Arc<dyn Fn(ModuleOptimizer, ParamGroup) -> ModuleOptimizer + Se
 
 impl StageConfig {
     /// Creates the configuration of a stage that runs on `device` and steps its parameters with `optimizer`.
-    /// `learning_rate` is a number or a burn scheduler; a scheduler advances once per optimizer step. The states of an
-    /// optimizer are on the device, or on the host if [`OptimizerState::of`](crate::OptimizerState::of) has made it.
+    /// `learning_rate` is a number or a burn scheduler; a scheduler advances once per optimizer step. The optimizer's
+    /// state, such as Adam's moments, is in the device's memory, unless
+    /// [`OptimizerState::of`](crate::OptimizerState::of) has chosen the host's memory for it.
     pub fn new(
         device: Device,
         optimizer: impl Into<ModuleOptimizer>,
@@ -59,9 +60,10 @@ impl StageConfig {
         Self { recompute, ..self }
     }
 
-    /// Sets another optimizer for the first and the last layer of a model that is given as a [`Row`](crate::Row). These
-    /// layers are most often embeddings and a head. `add` receives the optimizer of the stage and the group of these
-    /// layers' parameters in the stage, and returns the optimizer with the group's own optimizer.
+    /// Sets another optimizer for the first and the last layer of a model that is given as a [`Row`](crate::Row) (first
+    /// layer, blocks, last layer). These two layers are most often embeddings and a head. `add` receives the optimizer
+    /// of the stage and the group of these layers' parameters in the stage, and returns the optimizer with the group's
+    /// own optimizer.
     ///
     /// The function `add` is not called for stages that the user cut by hand, because only a row says which layers of
     /// the model are the first and the last.

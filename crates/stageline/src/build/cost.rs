@@ -105,8 +105,8 @@ pub(super) enum Way {
 /// The number of times that a layer's forward and backward are timed; the shortest time counts as the layer's time.
 const REPEATS: usize = 3;
 
-/// The state while the costs of a model's layers are found. One layer runs after another, the first on a sample input
-/// and each other on the output of the layer before it.
+/// A calculation of the costs of a model's layers, with the costs found so far. One layer runs after another, the first
+/// on a sample input and each other on the output of the layer before it.
 pub(super) struct Costing {
     way: Way,
     device: Device,
@@ -163,8 +163,8 @@ fn forward_and_backward<S: Stage>(layer: &S, input: &S::Input, is_first: bool) {
     drop((gradients, sum.into_data()));
 }
 
-/// The sum of all elements of a layer's float outputs, as a scalar from which a backward can start; `None` if there are
-/// no float outputs.
+/// A mapper over the tensors of a layer's output that adds up all elements of the float tensors. Its value is the sum,
+/// a scalar from which a backward can start; `None` if no float tensor was added.
 #[derive(Default)]
 struct SumOfFloats(Option<Tensor<1>>);
 

@@ -107,7 +107,8 @@ pub trait LayeredModel: Sized + 'static {
     /// The type of the targets of the loss, which come from a batch.
     type Target: Payload;
 
-    /// The names of a model's metrics, as in [`LossStage::METRICS`]; the list is empty by default.
+    /// The names of the metrics that a model computes beside its loss, such as `accuracy`, as in
+    /// [`LossStage::METRICS`]; the list is empty by default.
     const METRICS: &'static [&'static str] = &[];
 
     /// Returns the number of blocks of a model with the configuration `config`.
@@ -210,20 +211,20 @@ macro_rules! layer {
 }
 
 layer! {
-    /// The first layer of a [`ModelRow`] (a model as first layer, blocks and last layer), which has the first part of
-    /// the model.
+    /// The first layer of a model that is given as a [`ModelRow`] (first layer, blocks, last layer). It wraps the
+    /// model's first part.
     FirstLayer, First
 }
 
 layer! {
-    /// A block of a [`ModelRow`] (a model as first layer, blocks and last layer), which has one block of the model and
-    /// its index.
+    /// A block of a model that is given as a [`ModelRow`] (first layer, blocks, last layer). It wraps one of the
+    /// model's blocks, and knows the block's index.
     BlockLayer, Block, index: usize
 }
 
 layer! {
-    /// The last layer of a [`ModelRow`] (a model as first layer, blocks and last layer), which has the last part of the
-    /// model.
+    /// The last layer of a model that is given as a [`ModelRow`] (first layer, blocks, last layer). It wraps the
+    /// model's last part.
     LastLayer, Last
 }
 

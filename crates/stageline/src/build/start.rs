@@ -94,8 +94,9 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     }
 
     /// Warns if the number of micro-batches, the number of gradient groups or the learning rate of a resumed training
-    /// differs from the value that the checkpoint records. `groups` is the number of gradient groups of this pipeline,
-    /// and `learning_rate` the rate that its schedule has at the last optimizer step of the checkpoint.
+    /// differs from the value that the checkpoint records. Gradient groups are groups of micro-batches whose gradients
+    /// are summed separately; `groups` is their number in this pipeline. `learning_rate` is the rate that this
+    /// pipeline's schedule has at the last optimizer step of the checkpoint.
     fn warn_of_changes(&self, groups: usize, learning_rate: Option<f64>) {
         let Some(checkpoint) = &self.restore else { return };
         let Some(before) = RunSettings::read(&checkpoint.run) else { return };

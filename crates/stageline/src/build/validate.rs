@@ -97,8 +97,9 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         }
     }
 
-    /// Generates the schedule's plan for the configured stages and micro-batches, and returns it. Returns an error if
-    /// there is no such plan, or if it would deadlock with the configured channel capacity.
+    /// Generates the plan of a step (the order of actions on each worker) by the configured schedule, and returns it.
+    /// Returns an error if the schedule has no plan for the configured stages and micro-batches, or if the plan would
+    /// deadlock with the configured channel capacity.
     pub(super) fn checked_plan(&self) -> Result<Checked, BuildError> {
         let (stages, micro_batches, schedule) = (self.stages.devices.len(), self.micro_batches, self.schedule.name());
         let plan = self.schedule.plan(stages, micro_batches);

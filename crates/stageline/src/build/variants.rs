@@ -65,8 +65,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
 
     /// Returns the builder of the plain loop: a training in which one thread runs all stages on the first stage's
     /// device, one micro-batch after the other, without recomputation. A verification compares its parameters with
-    /// those of the pipeline, bit for bit. Micro-batches, gradient groups, precision, clipping and the cores of a
-    /// worker are those of the pipeline.
+    /// those of the pipeline, bit for bit. The micro-batches, the groups of micro-batches whose gradients are summed
+    /// separately, the precision, the clipping and the cores of a worker are those of the pipeline.
     ///
     /// If `splits` is true, each backward that the pipeline's schedule splits into input gradient and weight gradient
     /// is also split in the plain loop. Otherwise no backward is split.
@@ -133,10 +133,10 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     }
 }
 
-/// Returns the plan of a plain loop over micro-batches: one worker runs all stages, and each micro-batch passes all of
-/// them forward and then backward before the next one begins. `is_split` says whether the backward of a stage and a
-/// micro-batch is split into input gradient and weight gradient. The weight gradients of split backwards follow the
-/// last backward of their micro-batch.
+/// Returns the plan (the order of actions) of a plain loop over micro-batches: one worker runs all stages, and each
+/// micro-batch passes all of them forward and then backward before the next one begins. `is_split` says whether the
+/// backward of a stage and a micro-batch is split into input gradient and weight gradient. The weight gradients of
+/// split backwards follow the last backward of their micro-batch.
 fn on_one_thread(stages: usize, micro_batches: usize, is_split: impl Fn(usize, usize) -> bool) -> Plan {
     let mut row = Vec::new();
     for micro_batch in 0..micro_batches {

@@ -22,8 +22,8 @@ impl Cores {
     }
 }
 
-/// The threads that compute matrix products and other tensor operations on the CPU for the workers: how many there are
-/// for each worker, which is one for each of its CPU cores, and the size of the buffer that each thread keeps.
+/// The setting of the threads that compute matrix products and other tensor operations on the CPU for the workers. Each
+/// worker has one such thread for each of its CPU cores, and each thread keeps a buffer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct KernelThreads {
     pub(crate) cores: Cores,

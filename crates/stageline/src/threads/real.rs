@@ -48,7 +48,7 @@ pub(crate) fn kernels(
     pool.thread_name(move |core| format!("{name}-core-{core}")).build().map_err(|error| error.to_string())
 }
 
-/// Waits until a thread has ended, but at most for `patience`. Returns whether the thread has ended.
+/// Waits until a thread has ended, but at most for the time `patience`. Returns true if the thread has ended.
 pub(crate) fn ends_within<T>(thread: &JoinHandle<T>, patience: Duration) -> bool {
     let start = std::time::Instant::now();
     while start.elapsed() < patience && !thread.is_finished() {
