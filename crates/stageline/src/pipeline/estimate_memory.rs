@@ -78,9 +78,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// memory, and returns the memory estimate with it. The function `fits` returns whether steps with a given memory
     /// estimate fit. If not even full recomputation fits, all stages recompute everything.
     ///
-    /// If any single stage recomputed less, the estimate would no longer fit. If several stages share a memory, the
-    /// recomputation is lowered first on the stages that recompute the most, because the slowest stage limits the
-    /// pipeline.
+    /// The choice is minimal: with less recomputation on any one stage, the estimate would not fit. If several stages
+    /// share a memory, the recomputation is lowered first on the stages that recompute the most, because the slowest
+    /// stage limits the pipeline.
     ///
     /// The result is `None`, and no stage recomputes anything, if the memory in use is unknown
     /// ([`estimate_memory`](Self::estimate_memory)).

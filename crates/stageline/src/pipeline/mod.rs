@@ -77,8 +77,8 @@ use stageline_schedule::{Checked, Plan};
 
 /// A model that is split into stages on their devices and worker threads, ready to train.
 ///
-/// [`Pipeline::builder`] returns an empty chain, to which the stages of a model are added in order and from which the
-/// pipeline is built. Dropping the pipeline ends its worker threads.
+/// [`Pipeline::builder`] returns an empty chain of stages. The stages of a model are added to the chain in order, and
+/// the pipeline is built from it. Dropping the pipeline ends its worker threads.
 pub struct Pipeline<In: Payload, Out: Payload, Target: Payload> {
     /// The validated plan of a training step: the order of actions on each worker, which every data-parallel replica
     /// follows.
@@ -119,8 +119,8 @@ struct Done {
     last_checkpoint: Option<usize>,
 }
 
-/// The pipeline's state between one training step and the next, for steps that begin before the previous step has
-/// ended.
+/// The pipeline's state for overlapping steps, of which one begins before the previous one has ended: whether such a
+/// step is running, the error of a failed rollback, and when and how the last step ended.
 struct Overlap {
     /// Whether the workers already run a training step that overlaps the previous one and whose report the caller has
     /// not fetched. If the caller then calls another method of the pipeline, this step is stopped and rolled back.
@@ -130,7 +130,7 @@ struct Overlap {
     /// pipeline returns the error.
     error: Option<StepError>,
     /// The time at which the last training step ended. If the next step began before that time, because steps overlap,
-    /// its duration counts from that time.
+    /// the duration of the next step counts from that time.
     last_end: Instant,
     /// Whether the verdict on the last step (step the optimizers, or skip) was the one that stages assume before it is
     /// known: to step without clipping by norm, because all results are finite. If it was not, the stages of the next
@@ -304,9 +304,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.workers.join(None);
     }
 
-    /// Returns an error if the pipeline has stopped, so that its worker threads have ended. If the workers still run a
-    /// training step that began early and whose report the caller has not fetched, this step is first stopped and
-    /// rolled back.
+    /// Returns an error if the pipeline has stopped and its worker threads have ended. If the workers still run a
+    /// training step that began early and whose report the caller has not fetched, the workers are first stopped and
+    /// this step is rolled back.
     fn running(&mut self) -> Result<(), StepError> {
         if self.overlap.is_in_flight {
             self.abandon();

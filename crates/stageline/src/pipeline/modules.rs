@@ -67,13 +67,13 @@ pub enum ModuleError {
     NoSuchStage {
         /// The number of the requested stage, which does not exist, counted from 0.
         stage: usize,
-        /// The number of stages of the pipeline whose modules the caller takes.
+        /// The number of stages that the pipeline has, which is not above the number of the requested stage.
         stages: usize,
     },
     /// The type of the requested stage's module differs from the type that the caller requested.
     #[error("the module of stage {stage} is a `{found}`, not a `{asked}`; take it as its own type")]
     OtherType {
-        /// The number of the stage whose module the caller requested, counted from 0.
+        /// The number, counted from 0, of the stage whose module is not of the requested type.
         stage: usize,
         /// The name of the Rust type of the requested stage's module.
         found: &'static str,
@@ -83,7 +83,7 @@ pub enum ModuleError {
     /// The caller requested the module of a stage a second time; the module was already taken.
     #[error("the module of stage {stage} was already taken")]
     Taken {
-        /// The number of the stage whose module the caller requested, counted from 0.
+        /// The number, counted from 0, of the stage whose module was already taken.
         stage: usize,
     },
     /// The module of the requested stage is lost. Either the stage's worker thread did not end or panicked outside any
@@ -94,7 +94,7 @@ pub enum ModuleError {
          cannot be undone; resume from a checkpoint"
     )]
     Lost {
-        /// The number of the stage whose module the caller requested, counted from 0.
+        /// The number, counted from 0, of the stage whose module is lost.
         stage: usize,
     },
 }

@@ -40,8 +40,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.contexts_in_training(weights, self.done.steps + 1, scaler)
     }
 
-    /// Returns the context of the training step `step` for each replica. The stages measure the gradient noise in it if
-    /// the settings select the step, and if at least two micro-batches have a loss weight.
+    /// Returns the context (step number, loss weights, loss scale and others) of the training step `step` for each
+    /// replica. The context makes the stages measure the gradient noise if the settings select the step, and if at
+    /// least two micro-batches have a loss weight.
     fn contexts_in_training(&self, weights: &Weights, step: usize, scaler: Scaler) -> Vec<Arc<Context>> {
         let weighted = weights.each.iter().filter(|weight| weight.first() > 0.0).count();
         let measures_noise = weighted > 1 && self.stepping.flush.measures_noise(step);

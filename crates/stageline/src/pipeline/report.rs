@@ -8,12 +8,12 @@ use crate::update::finite::Culprit;
 use crate::update::health::ParameterHealth;
 use crate::update::noise::NoiseReport;
 
-/// The report of one training step: the loss, the update of the parameters, and recorded times.
+/// The report of one training step: the loss, whether the parameters were updated, and recorded times.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StepReport {
-    /// The number of the training step, counted from 0. A skipped step has a number too, and
-    /// [`Dropout`](crate::Dropout) counts it; optimizers and learning rate schedules do not.
+    /// The number of the training step, counted from 0. Skipped steps are counted here and by
+    /// [`Dropout`](crate::Dropout), but not by optimizers and learning rate schedules.
     pub step: usize,
     /// The loss of the batch: the sum of the loss terms, each divided by its weight. NaN if the batch has no unmasked
     /// target.
@@ -28,7 +28,7 @@ pub struct StepReport {
     /// The loss scale: the factor by which the loss was multiplied before the backward.
     pub loss_scale: f64,
     /// The duration of the step, from splitting the batch until the last worker has finished the step. With
-    /// [overlapping steps](crate::Pipeline::steps), the time since the end of the previous step if that time is
+    /// [overlapping steps](crate::Pipeline::steps), it is the time since the end of the previous step if that time is
     /// shorter.
     pub step_time: Duration,
     /// The report of each stage (its busy time and its learning rate), in the order of the stages. The times of all
@@ -38,7 +38,8 @@ pub struct StepReport {
     pub micro_batches: usize,
     /// R, the number of data-parallel replicas of the pipeline.
     pub replicas: usize,
-    /// The number of reductions of gradient sums over the replicas: one for each stage, or 0 if there is one replica.
+    /// The number of times that gradient sums were added up over the data-parallel replicas: once for each stage, or 0
+    /// if there is one replica or the batch has no unmasked target.
     pub reductions: usize,
     /// The recording of every worker's actions in the step, with their times.
     pub recording: Recording,
@@ -119,14 +120,14 @@ pub enum Update {
     Overflow {
         /// The loss scale (factor on the loss before the backward) at which the gradients of the step overflowed.
         loss_scale: f64,
-        /// The first computation of the step whose result overflowed; `None` if a second run of the step did not
-        /// overflow.
+        /// The first computation of the step whose result overflowed, found by a second run of the step; `None` if the
+        /// second run did not overflow.
         culprit: Option<Culprit>,
     },
     /// The step's loss or a gradient was NaN or infinite, so no parameter changed; the loss scale stays as it is.
     NonFinite {
-        /// The first computation of the step with a non-finite result; `None` if all results of a second run were
-        /// finite.
+        /// The first computation of the step with a non-finite result, found by a second run of the step; `None` if all
+        /// results of the second run were finite.
         culprit: Option<Culprit>,
     },
 }
@@ -176,8 +177,8 @@ impl StepReport {
     }
 }
 
-/// Returns the ideal bubble (the idle share of the workers' time) (P-1)/(VM+P-1) of P workers (`workers`), each of
-/// which runs V stages on M micro-batches (`chunk_forwards` is V x M).
+/// Returns the ideal bubble (P-1)/(VM+P-1): the share of the workers' time in which P workers (`workers`) are idle if
+/// each of them runs V stages on M micro-batches and all stages take equal time. `chunk_forwards` is V x M.
 fn ideal_bubble(workers: usize, chunk_forwards: usize) -> f64 {
     let fill = workers.saturating_sub(1) as f64;
     fill / (chunk_forwards as f64 + fill).max(1.0)

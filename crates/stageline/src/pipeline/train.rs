@@ -38,7 +38,7 @@ pub(crate) struct Begun<In, Target> {
     /// Whether this training step began before the verdict on the previous step (step the optimizers, or skip) was
     /// known.
     behind: bool,
-    /// The tracing span of the training step, which ends when this value is dropped.
+    /// The tracing span of the training step. The span ends when this `Begun` value is dropped.
     span: Span,
 }
 
@@ -242,8 +242,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         if alone { self.workers.settle() } else { Ok(()) }
     }
 
-    /// Counts a training step that all stages have made or skipped, and tells the workers that this step is never
-    /// rolled back.
+    /// Counts a training step that all stages have made or skipped, and tells the workers that this step can no longer
+    /// be rolled back.
     fn commit_step(&mut self, step: usize, update: Update) -> Result<(), Ended> {
         self.workers.commit(step + 1)?;
         self.done.steps = step + 1;
@@ -329,7 +329,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     }
 }
 
-/// Returns a new tracing span for a training step, from its beginning to its report.
+/// Returns a new tracing span that covers a training step from its beginning to its report.
 fn span_of_step(step: usize) -> Span {
     let (loss, weight, bubble) = (field::Empty, field::Empty, field::Empty);
     tracing::debug_span!("step", step, loss, weight, bubble)

@@ -98,8 +98,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         Ok(())
     }
 
-    /// Commands all workers to receive the verdict on the last step (step the optimizers, or skip). Their stages have
-    /// stepped the optimizers on an assumed verdict, before the actual one was known. The command is needed only if no
+    /// Commands all workers to receive the verdict on the last step (step the optimizers, or skip). Their stages may
+    /// have ended the step on an assumed verdict, before the actual one was known. The command is needed only if no
     /// step follows, because workers otherwise receive the verdict during the next step.
     pub(crate) fn settle(&self) -> Result<(), Ended> {
         for worker in &self.handles {

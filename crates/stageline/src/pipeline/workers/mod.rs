@@ -45,8 +45,8 @@ use crate::worker::messages::{Command, Recorded, Stepped};
 
 /// The worker threads of all replicas, with the caller's ends of their channels.
 pub(crate) struct Workers<In, Out, Target> {
-    /// The caller's ends of the channels for batches, one entry for each data-parallel replica: the replica receives
-    /// its micro-batches, and returns the outputs of an inference.
+    /// For each data-parallel replica, the caller's ends of the channels by which the replica receives its
+    /// micro-batches and returns the outputs of an inference.
     batches: Vec<BatchChannels<In, Out, Target>>,
     /// The running workers of the pipeline, replica by replica; empty once the workers have ended.
     handles: Vec<WorkerHandle>,
@@ -62,8 +62,8 @@ pub(crate) struct Workers<In, Out, Target> {
     /// The runners (stages with their trained modules and optimizers) of the first replica, once their workers have
     /// ended; empty before.
     ended: Vec<Box<dyn Runner>>,
-    /// The numbers of the first replica's stages whose hosts are unreachable. The parameters and optimizer states of
-    /// these stages cannot be read.
+    /// The indices, from 0, of those stages of the first replica whose hosts are unreachable. The parameters and
+    /// optimizer states of these stages cannot be read.
     out_of_reach: Vec<usize>,
 }
 
@@ -122,8 +122,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         self.handles.iter().map(|worker| worker.packing_buffer).max().unwrap_or(0)
     }
 
-    /// Records that all stages have made or skipped the first `steps` training steps, so that none of these steps is
-    /// rolled back.
+    /// Records that all stages have made or skipped the first `steps` training steps, so that none of these steps can
+    /// be rolled back from now on.
     pub(crate) fn commit(&self, steps: usize) -> Result<(), Ended> {
         Ok(self.stop.commit(steps)?)
     }

@@ -15,9 +15,9 @@ pub(super) struct Watch {
     /// Whether the watchdog has logged a warning of stalled workers since the current pass (a step, an evaluation, ...)
     /// began.
     pub(super) warned: Cell<bool>,
-    /// The time for which no worker had made progress at the watchdog's last check, divided by the shortest time before
-    /// a stall warning and rounded down. When this number grows to a power of two, the watchdog checks whether the
-    /// hosts still answer.
+    /// The length of the stall (no worker makes progress) at the watchdog's last check, in whole multiples of the
+    /// shortest time before a stall warning. When the multiple rises to a power of two (1, 2, 4, ...), the watchdog
+    /// checks whether the hosts still answer.
     pub(super) asked: Cell<u32>,
     /// The kind and number of the pass (step, evaluation, ...) that the workers run now, for errors and logs.
     pub(super) during: During,
