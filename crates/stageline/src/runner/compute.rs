@@ -22,8 +22,9 @@ use stageline_nn::{Recompute, finding_fallbacks};
 use stageline_nn::params::describe;
 
 impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
-    /// Runs the stage's forward on one micro-batch. After the first forward, logs a warning of operations that
-    /// Stageline's own kernels did not compute on the stage's device, without those that `build` has already named.
+    /// Runs the stage's forward on one micro-batch. After the first forward, logs a warning of the operations that
+    /// Stageline's own kernels did not compute on the stage's device, except those that `build` has already named in a
+    /// warning.
     pub(super) fn forward(&mut self, micro_batch: usize) -> Result<(), BoxError> {
         if std::mem::replace(&mut self.warned.fallbacks, true) {
             return self.run_forward(micro_batch);

@@ -35,9 +35,10 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         Ok(Conclusion::default())
     }
 
-    /// Returns the stage's connection to the neighbour to which it sends tensors of the kind `carried` (activations or
-    /// gradients) if `is_sent`, or from which it receives them otherwise. Activations come from the previous stage and
-    /// go to the next stage; gradients come from the next stage and go to the previous one.
+    /// Returns the stage's connection to one of its neighbours: the stage to which it sends tensors of the kind
+    /// `carried` (activations or gradients) if `is_sent` is true, or the stage from which it receives such tensors if
+    /// `is_sent` is false. Activations come from the previous stage and go to the next stage; gradients come from the
+    /// next stage and go to the previous one.
     pub(super) fn neighbour(&mut self, carried: Carried, is_sent: bool) -> &mut dyn Neighbour {
         let neighbour = match (carried, is_sent) {
             (Carried::Activation, false) | (Carried::Gradient, true) => self.source.neighbour(),

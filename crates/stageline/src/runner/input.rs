@@ -16,8 +16,8 @@ use crate::transfer::link::{Upstream, Weighted};
 use crate::transfer::order::Turns;
 use crate::update::precision::Precision;
 
-/// The input side of a stage whose module has inputs of the type `T`: it gives the module's inputs, adds them to the
-/// autodiff graph, and takes their gradients.
+/// The input side of a stage whose module has inputs of the type `T`. It provides the input of each micro-batch, makes
+/// the input the start of the autodiff graph, and keeps the input's gradients for the previous stage.
 pub(crate) trait Source<T>: Send {
     /// Prepares the input side of a stage for a pass over a batch (a step, an evaluation, ...); the first stage
     /// receives the inputs of its micro-batches from the caller.

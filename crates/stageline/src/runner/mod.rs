@@ -121,7 +121,7 @@ pub(crate) trait Runner: Send {
     /// stages assumed.
     fn forget(&mut self);
     /// Sends the current values of the shared parameters that this stage owns (as the first stage that trains them) to
-    /// the stages and data-parallel replicas that hold copies of these parameters. It does not step the optimizer.
+    /// the stages and data-parallel replicas that hold copies of these parameters. The call steps no optimizer.
     fn publish(&mut self, waits: &Waits) -> Result<(), Stopped>;
     /// Receives the new values of tied (shared) parameters from the stages that own them, and discards the values, so
     /// that the channels are empty.

@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 
-/// A map from micro-batches to values, such as inputs or gradients that wait for an instruction; each micro-batch has
-/// at most one value. A checked plan puts every value into the map before it takes the value out.
+/// A map from the index of a micro-batch to a value, such as an input or a gradient, that waits for the instruction
+/// that uses the value; each micro-batch has at most one value. A checked plan (an order of forwards and backwards)
+/// puts every value into the map before it takes the value out.
 pub(crate) struct Slots<T>(BTreeMap<usize, T>);
 
 impl<T> Slots<T> {

@@ -100,8 +100,8 @@ pub(super) struct Taped<R> {
     pub(super) weight: Weight,
 }
 
-/// A stage slot: a stage's place in the pipeline (its replica and its number), its device, and its connections to other
-/// stages.
+/// A stage slot: a stage's place in the pipeline (its replica and its number), its device, and its exchanges of shared
+/// parameters with other stages and replicas.
 pub(crate) struct StageSlot {
     pub(crate) replica: Replica,
     pub(crate) stage: usize,

@@ -42,9 +42,10 @@ pub(crate) fn warn_of_fallbacks(found: &[Fallback], stage: usize, replica: usize
     }
 }
 
-/// Returns those operations in `found` that are not in `named`, the operations of an earlier warning. `found` has the
-/// operations that Stageline's own kernels did not compute in a forward. A forward does not know the layer of an
-/// operation outside the sequence of layers, such as the loss, so the layer of such an operation is not compared.
+/// Returns those operations in `found` that an earlier warning has not named already; `named` has the operations of
+/// that warning. `found` has the operations that Stageline's own kernels did not compute in a forward. For an operation
+/// outside the sequence of layers, such as the loss, a forward knows no layer, so only the operation and the reason are
+/// compared.
 pub(super) fn unnamed(mut found: Vec<Fallback>, named: &[Fallback]) -> Vec<Fallback> {
     found.retain(|fallback| {
         let layer = &fallback.layer;

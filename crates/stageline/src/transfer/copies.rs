@@ -47,8 +47,8 @@ pub(crate) struct Held {
 }
 
 /// Connects the owner of parameters (the stage whose optimizer steps them) to a holder (a stage that computes with
-/// copies of them), and returns both ends of the connection. The holder can send the gradients of `ahead` micro-batches
-/// or steps before the owner receives any; a further send is blocked.
+/// copies of them), and returns both ends of the connection. The holder can send the gradients of up to `ahead`
+/// micro-batches or steps before the owner receives the first ones; a further send waits.
 pub(crate) fn share(ids: Vec<ParamId>, owner: &Device, holder: &Device, ahead: usize) -> (Owned, Held) {
     let (gradient_sender, gradient_receiver) = bounded(ahead);
     let (value_sender, value_receiver) = bounded(1);
@@ -109,8 +109,9 @@ impl Held {
     }
 }
 
-/// Adds up the gradients that the owner of shared parameters (the stage whose optimizer steps them) received from all
-/// holders of copies, in the order of `received`, and adds the sum to the owner's own gradients.
+/// Adds the gradients that the holders of copies of shared parameters have sent to the gradients of the parameters'
+/// owner (the stage whose optimizer steps them). The sent gradients are first added to each other, in the order of
+/// `received`.
 pub(crate) fn add<M: Module>(module: &M, gradients: &mut GradientsParams, mut received: Vec<Tensors>) {
     if received.is_empty() {
         return;
@@ -127,9 +128,10 @@ pub(crate) fn add<M: Module>(module: &M, gradients: &mut GradientsParams, mut re
     });
 }
 
-/// Collects tensors of the parameters `ids` of a module for the stage on the device `to`, and moves them there: the
-/// gradients of the parameters, which are removed from `gradients`, or the values of those that are trained if
-/// `gradients` is `None`.
+/// Returns a tensor for each of the parameters `ids` of a module, moved to the device `to`, where another stage uses
+/// it. The tensor is the parameter's gradient, which is removed from `gradients`, or the parameter's value if
+/// `gradients` is `None`. Parameters without a gradient are left out in the first case, and parameters that are not
+/// trained in the second.
 fn collect<M: Module>(module: &M, ids: &[ParamId], gradients: Option<&mut GradientsParams>, to: &Device) -> Tensors {
     let mut collect = Collect { ids, gradients, to, tensors: Tensors::new() };
     module.visit(&mut collect);

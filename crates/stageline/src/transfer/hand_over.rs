@@ -76,8 +76,8 @@ impl PayloadMapper for HandOver<'_> {
     }
 }
 
-/// A mapper that moves every tensor of a payload (a value made of tensors, such as a stage's input) to a device,
-/// detached from any autodiff graph.
+/// A conversion that is applied to every tensor of a payload (a value made of tensors, such as a stage's input): it
+/// moves the tensor to a device, detached from any autodiff graph.
 pub(super) struct Place<'a>(pub(super) &'a Device);
 
 impl PayloadMapper for Place<'_> {

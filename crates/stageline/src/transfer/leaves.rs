@@ -89,14 +89,14 @@ impl LeafGradients {
 #[derive(Default)]
 pub(crate) struct Leaves(Vec<Box<dyn Leaf>>);
 
-/// A leaf of a stage's autodiff graph: a float tensor of the stage's input or output, whose rank is not part of the
-/// Rust type.
+/// A float tensor at one end of a stage's autodiff graph, whose rank is not part of the Rust type. It belongs to the
+/// stage's input, for which the backward computes gradients, or to the stage's output, from which the backward starts.
 trait Leaf: Send {
-    /// Returns the scalar from which a backward must start so that this leaf, a float tensor of a stage's output, has
+    /// Returns the scalar from which a backward must start so that this tensor, which belongs to a stage's output, has
     /// the gradient `gradient`; `None` if autodiff does not track the tensor.
     fn seeded(&self, gradient: LeafGradient) -> Option<Tensor<1>>;
-    /// Removes the gradient of this leaf (a float tensor of a stage's input) from the gradients that a backward
-    /// computed, and returns it; `None` if the backward gave it no gradient.
+    /// Removes the gradient of this tensor, which belongs to a stage's input, from the gradients that a backward
+    /// computed, and returns the gradient; `None` if the backward gave the tensor no gradient.
     fn gradient(&self, gradients: &mut Gradients) -> Option<LeafGradient>;
 }
 
@@ -119,10 +119,10 @@ impl Leaves {
     }
 
     /// Detaches a stage's output from the stage's autodiff graph. Returns the detached output for the next stage, and
-    /// its float tensors as leaves of the graph.
+    /// the float tensors of the output still in the graph, from which the backward starts.
     ///
-    /// The leaves keep the output in memory until the backward, even where burn does not need the output: for `tanh`,
-    /// for example, burn keeps only the input.
+    /// The tensors in the graph keep the output in memory until the backward, even where burn does not need the output:
+    /// for `tanh`, for example, burn keeps only the input.
     pub(crate) fn of_output<P: Payload>(payload: P) -> (P, Self) {
         let mut record = RecordOutput::default();
         (payload.map(&mut record), record.0)

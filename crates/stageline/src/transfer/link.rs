@@ -142,8 +142,8 @@ fn take<T>(waits: &Waits, channel: &Receiver<Message<T>>, micro_batch: usize) ->
     Ok(message.content)
 }
 
-/// A mapper that detaches every tensor of a payload (a value made of tensors, such as a stage's output) from its
-/// autodiff graph, sends the tensor to a device, and counts the bytes sent.
+/// A conversion that is applied to every tensor of a payload (a value made of tensors, such as a stage's output): it
+/// detaches the tensor from its autodiff graph, sends the tensor to a device, and counts the bytes sent.
 struct Departure<'a> {
     sent: &'a mut Sent,
     device: &'a Device,
@@ -175,8 +175,8 @@ impl PayloadMapper for Departure<'_> {
     }
 }
 
-/// A mapper that moves every tensor of a received payload (a value made of tensors, such as a stage's input) to the
-/// receiving stage's device.
+/// A conversion that is applied to every tensor of a received payload (a value made of tensors, such as a stage's
+/// input): it moves the tensor to the receiving stage's device.
 struct Arrival<'a>(&'a Device);
 
 impl PayloadMapper for Arrival<'_> {

@@ -93,8 +93,8 @@ impl Worker {
     }
 
     /// Ends a step on each of the worker's stages as the true or assumed `verdict` says (step the optimizer, skip the
-    /// step, ...). Before that, stores the side effects that the step's forwards deferred, such as updates of running
-    /// statistics, so that they are not mixed with those of the next step.
+    /// step, ...). Before that, sets aside the side effects that the step's forwards deferred, such as updates of
+    /// running statistics, so that they are not mixed with those of the next step.
     pub(super) fn conclude(&mut self, step: usize, verdict: Verdict) -> Result<(), Stopped> {
         after_step::keep();
         self.conclude_stages(step, verdict)
@@ -102,7 +102,7 @@ impl Worker {
 
     /// Ends a step on each of the worker's stages as `verdict` says (step the optimizer, skip the step, ...), and sends
     /// each stage's report to the caller. Side effects that the step's forwards deferred, such as updates of running
-    /// statistics, must already be stored separately from those of the next step. They are dropped unless the verdict
+    /// statistics, must already be set aside, apart from those of the next step. They are dropped unless the verdict
     /// makes the stages step their optimizers and keep that step.
     pub(super) fn conclude_stages(&mut self, step: usize, verdict: Verdict) -> Result<(), Stopped> {
         self.uncommitted = matches!(verdict, Verdict::Step { .. } | Verdict::Rehearse { .. }).then_some(step);

@@ -48,7 +48,8 @@ pub(crate) struct Run {
 pub(crate) struct Asked {
     /// The kind and number of the requested pass (such as step 3), for error messages and logs.
     pub(crate) during: During,
-    /// The plan whose instructions the workers execute in this pass over a batch (a step, an evaluation, ...).
+    /// The plan (each worker's list of forwards, backwards and transfers) that the workers execute in this pass over a
+    /// batch (a step, an evaluation, ...).
     pub(crate) plan: Arc<Checked>,
     pub(crate) pass: Pass,
     /// The clock by which the workers time the events of the pass: the host's clock, with or without a wait for the

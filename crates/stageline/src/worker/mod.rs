@@ -197,8 +197,9 @@ impl Worker {
         }
     }
 
-    /// Stops all workers with `failure`, the failure of the stage that this worker was executing. The stop signal comes
-    /// before the log line, because logging runs the user's code if there is a tracing subscriber.
+    /// Stops all workers because of `failure`, an error or panic of the stage that this worker was executing. The stop
+    /// signal is sent before the failure is logged, because logging runs the user's code if there is a tracing
+    /// subscriber, and that code may panic.
     fn fail(&self, failure: Failure) {
         let Diary { replica, stage, activity, during, .. } = self.diary;
         let failure = StageFailure { replica, stage, activity, during, failure, elsewhere: Vec::new() };
@@ -226,9 +227,9 @@ impl Worker {
         Ok(())
     }
 
-    /// Commits the worker's last training step, and sends the caller a copy of each of the worker's stages: its state
-    /// or its module. `copy` makes the copy of one stage, and `replies` selects the channel to the caller on which the
-    /// copies are sent.
+    /// Commits the worker's last training step (makes it final), and sends the caller a copy of each of the worker's
+    /// stages: its state or its module. `copy` makes the copy of one stage, and `replies` selects the channel to the
+    /// caller on which the copies are sent.
     fn send_copies<T>(
         &mut self,
         during: During,

@@ -25,8 +25,8 @@ impl Worker {
         }
     }
 
-    /// Rolls back the worker's last training step, which not all stages have made. Effects that forwards since that
-    /// step deferred, such as updates of running statistics, are dropped.
+    /// Rolls back the worker's last training step, which not all stages have made. Also drops the side effects that
+    /// forwards of the following step have deferred, such as updates of running statistics.
     pub(super) fn roll_back(&mut self) {
         self.runners.iter_mut().for_each(|runner| runner.roll_back());
         after_step::skipped();
