@@ -21,8 +21,9 @@ pub enum OnNonFinite {
     Skip,
 }
 
-/// The origin of the NaN or infinity in a step: the first input, forward or backward whose numbers are not finite,
-/// although all tensors that its stage received from other stages are finite.
+/// The origin of the NaN or infinity in a step: the first input that contains NaN, or the first forward or backward
+/// that made non-finite numbers from finite ones. A forward that turns a received infinity into NaN or into an infinite
+/// loss counts too; a forward that only passes an infinity on, such as that of an attention mask, does not.
 ///
 /// Inputs and forwards are searched before backwards, because only a backward can overflow through the loss scale. A
 /// non-finite parameter or target appears as the forward that uses it.
@@ -42,7 +43,8 @@ pub struct Culprit {
 /// The place of a step's first NaN or infinity: an input, the result of a forward, or the result of a backward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
-    /// The first NaN or infinity of the step is in the input that came with the batch.
+    /// The first NaN of the step is in the input that came with the batch. An infinity in the input is not searched
+    /// for, because it can be intended.
     Input,
     /// The first NaN or infinity of the step is in the result of a forward: the stage's output, or the loss.
     Forward,
@@ -64,8 +66,8 @@ impl fmt::Display for Culprit {
 }
 
 /// Returns the earliest of a step's computations that gave NaN or infinity; `None` if there are no such computations.
-/// Inputs and forwards come before backwards. Both are ordered by micro-batch; within a micro-batch, forwards are
-/// ordered by ascending stage and backwards by descending stage.
+/// Inputs and forwards come before backwards. Both are ordered by replica and then by micro-batch; within a
+/// micro-batch, forwards are ordered by ascending stage and backwards by descending stage.
 pub(crate) fn first(culprits: impl Iterator<Item = Culprit>) -> Option<Culprit> {
     culprits.min_by_key(|culprit| {
         let position = if culprit.origin == Origin::Backward { usize::MAX - culprit.stage } else { culprit.stage };
@@ -73,8 +75,9 @@ pub(crate) fn first(culprits: impl Iterator<Item = Culprit>) -> Option<Culprit> 
     })
 }
 
-/// The worst kind of number among the elements of one or more tensors; infinite is worse than finite, and NaN is the
-/// worst. An infinity can be intended, as in a mask that is added to attention scores; a NaN cannot.
+/// The worst kind of number (finite, infinite or NaN) among the elements of one or more tensors; infinite is worse than
+/// finite, and NaN is the worst. An infinity can be intended, as in a mask that is added to attention scores; a NaN
+/// cannot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Soundness {
     Finite,

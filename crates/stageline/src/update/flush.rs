@@ -13,8 +13,8 @@ use crate::update::finite::{Culprit, OnNonFinite};
 use crate::update::ledger::{Ledger, LedgerError, agree};
 use crate::update::noise::{GradientNoise, NoiseReport};
 
-/// The settings of the flush at the end of every step: gradient clipping, the reaction to non-finite results, and the
-/// intervals of health reports and of measurements of the gradient noise.
+/// The settings of the flush (the end of a step, at which gradients are summed and optimizers step): gradient clipping,
+/// the reaction to non-finite results, and the intervals of health reports and of measurements of the gradient noise.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FlushConfig {
     pub(crate) clip: Option<Clip>,
@@ -73,7 +73,7 @@ pub(crate) enum Flush {
 pub(crate) enum Verdict {
     /// Every stage steps its optimizer with the gradients of the training step, and the new parameters are kept.
     Step {
-        /// The factor or clamp by which the gradients of all stages are clipped before the optimizer step.
+        /// The clipping of the gradients of all stages before the optimizer step: none, by a factor, or by a clamp.
         scaling: Scaling,
         /// Whether the stages report the health of each parameter (such as its gradient norm and update size) in this
         /// step.
@@ -106,10 +106,11 @@ pub(crate) struct Outcome {
     /// The squared norm of the gradient sum of each of the stage's parameters that has a gradient, in layer order. The
     /// list is empty in replicas other than replica 0, because replica 0 has the gradient sums over all replicas.
     pub(crate) squared_norms: Vec<(ParamId, f64)>,
-    /// The squared norms of the gradients of the micro-batches, added up over the micro-batches and the stage's
-    /// parameters; `None` unless the step measures the gradient noise (the variance of gradients between samples).
+    /// The sum of the squared norms of the micro-batches' gradients, over all micro-batches and all parameters of the
+    /// stage; `None` unless the step measures the gradient noise (the variance of gradients between samples).
     pub(crate) squared_norm_of_each: Option<f64>,
-    /// The number of times that this stage added up gradients of all data-parallel replicas in the pass over the batch.
+    /// The number of times that this stage added up the gradients of all data-parallel replicas in the pass over the
+    /// batch: 1 in a training pass in the first of several replicas, else 0.
     pub(crate) reductions: usize,
     /// The computations of this stage that gave NaN or infinity. Stages look for them only when a step with a
     /// non-finite loss or gradient is run a second time; in all other passes the list is empty.
@@ -143,7 +144,8 @@ pub(crate) struct Sums {
     pub(crate) gradient_norm: f64,
     /// The Euclidean norm of the gradient of each of the model's parameters, in layer order, before clipping.
     pub(crate) gradient_norms: Vec<(ParamId, f64)>,
-    /// The number of times that stages added up gradients of all data-parallel replicas, summed over all stages.
+    /// The number of times that stages added up the gradients of all data-parallel replicas: once for each stage, or 0
+    /// if there is one replica.
     pub(crate) reductions: usize,
     /// The estimates of the gradient's squared norm and noise (the variance of gradients between samples); `None`
     /// unless the step measures them.
@@ -154,7 +156,8 @@ impl Sums {
     /// Computes the totals of a step (losses, metrics, gradient norm) from the stages' reports, after a check that
     /// every stage has summed the gradients of all its micro-batches. `expected` has, for each replica, the number of
     /// its micro-batches and the sum of their loss weights (usually their numbers of unmasked targets); `weights` has
-    /// the loss weight of every micro-batch of all replicas in the first term of the loss.
+    /// the loss weight of every micro-batch of all replicas in the first term of the loss, from which the gradient
+    /// noise is estimated.
     ///
     /// # Errors
     /// Returns [`LedgerError`] if a stage's gradient sum does not contain exactly its replica's part of the batch.

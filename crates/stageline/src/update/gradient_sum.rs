@@ -18,8 +18,8 @@ use stageline_nn::{Deferred, Sum};
 /// micro-batch order, whatever the order in which they arrive, and group by group: each group is summed before it is
 /// added to the total.
 ///
-/// The order of the additions is part of the result: it gives the same bits under every schedule. One replica's sum in
-/// R groups of micro-batches has the same bits as the sum of R replicas.
+/// Because the order of the additions is fixed, the sum has the same bits under every schedule. One replica's sum in R
+/// groups of micro-batches has the same bits as the sum of R replicas.
 pub(crate) struct GradientSum {
     /// The sum of the gradients of all complete groups of micro-batches in the current step.
     total: GradientsParams,
@@ -28,8 +28,8 @@ pub(crate) struct GradientSum {
     /// The number of micro-batches in a group. The gradients of a group are summed before they are added to the total
     /// of the step.
     per_group: usize,
-    /// The gradients that arrived early, by the index of their micro-batch: gradients of a preceding micro-batch are
-    /// still missing, and must be added to the sum first.
+    /// The gradients that arrived early, by the index of their micro-batch. They are added to the sum after the
+    /// gradients of all preceding micro-batches, some of which are still missing.
     early: BTreeMap<usize, Half>,
     ledger: Ledger,
 }

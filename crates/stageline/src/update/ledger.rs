@@ -23,7 +23,8 @@ pub struct Ledger {
     replica.stage(*stage), found.backwards, found.weight, expected.backwards, expected.weight, self.missing()
 )]
 pub struct LedgerError {
-    /// The data-parallel replica of the stage whose gradient sum does not contain exactly its part of the batch.
+    /// The data-parallel replica of the stage whose gradient sum does not contain exactly the replica's part of the
+    /// batch.
     pub replica: Replica,
     /// The index, from 0, of the stage whose gradient sum does not contain exactly its replica's part of the batch.
     pub stage: usize,

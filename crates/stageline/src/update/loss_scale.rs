@@ -45,8 +45,8 @@ impl Default for DynamicLossScale {
 }
 
 impl DynamicLossScale {
-    /// Returns the values that this loss scale can have: from its lowest value to the largest number in f32, the type
-    /// in which losses are scaled.
+    /// Returns the range of values that this loss scale can have: from its lowest value to the largest number in f32,
+    /// the type in which losses are scaled.
     pub(crate) fn range(self) -> RangeInclusive<f64> {
         self.lowest..=f64::from(f32::MAX)
     }

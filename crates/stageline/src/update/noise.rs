@@ -35,10 +35,10 @@ impl GradientNoise {
     /// one of the loss weights `weights`. `of_sum` is the squared norm of their sum, which is the gradient of the step;
     /// `of_each` is the sum of their squared norms. Returns `None` unless at least two micro-batches have a weight.
     ///
-    /// A micro-batch with the share f of the total weight W has a gradient with the expected squared norm
-    /// f² |G|² + f S / W, and the whole step one of |G|² + S / W, where |G|² is the squared norm of the true gradient
-    /// and S the noise of one target. With equal shares this is the estimate of McCandlish et al., 2018
-    /// ([arXiv:1812.06162](https://arxiv.org/abs/1812.06162), appendix A.1).
+    /// The gradient of a micro-batch with the share f of the total weight W has the expected squared norm
+    /// f² |G|² + f S / W. The gradient of the whole step has the expected squared norm |G|² + S / W. Here |G|² is the
+    /// squared norm of the true gradient, and S is the noise of one target. With equal shares this is the estimate of
+    /// McCandlish et al., 2018 ([arXiv:1812.06162](https://arxiv.org/abs/1812.06162), appendix A.1).
     pub fn of_micro_batches(weights: &[f64], of_sum: f64, of_each: f64) -> Option<Self> {
         let total: f64 = weights.iter().sum();
         let shares: f64 = weights.iter().map(|weight| (weight / total).powi(2)).sum();
@@ -67,8 +67,8 @@ pub struct NoiseAverage {
     /// The weighted sum of all estimates so far of the gradient's squared norm and noise, in which later steps count
     /// more.
     sum: GradientNoise,
-    /// The sum of the weights with which the estimates of the gradient's squared norm and noise so far were added;
-    /// close to 1 after many steps.
+    /// The sum of the weights of all estimates in the weighted sum of squared norms and noise, by which that sum is
+    /// divided to give the average; close to 1 after many steps.
     weight: f64,
 }
 

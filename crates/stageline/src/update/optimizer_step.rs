@@ -42,8 +42,8 @@ pub(crate) struct Trained<M> {
     before: Option<Before<M>>,
     /// Whether the stage keeps its state from before an optimizer step, so that the step can be rolled back.
     rollback: Rollback,
-    /// Whether the stage has made an optimizer step that is not committed yet, with the setting `rollback` off. Such a
-    /// step cannot be rolled back, and other stages may not have made it.
+    /// Whether the stage has made an optimizer step that is not committed (final) yet, while the setting `rollback` is
+    /// off. Such a step cannot be rolled back, and other stages may not have made it.
     is_ahead: bool,
     /// Whether the stage has made an optimizer step that other stages have not made, and that cannot be rolled back.
     is_torn: bool,
@@ -205,8 +205,8 @@ impl<M: Module> Trained<M> {
         self.put(unify(params::write(module, &restored.tensors)));
     }
 
-    /// Passes the stage's module to the function `change`, and stores the module that `change` returns in its place. A
-    /// `change` that fails returns a module too, which is stored, and an error, which this function returns.
+    /// Replaces the stage's module by the module that the function `change` makes from it. A `change` that fails
+    /// returns a module and an error: the module is stored all the same, and the error is returned.
     pub(crate) fn change<E>(&mut self, change: impl FnOnce(M) -> Result<M, (M, E)>) -> Result<(), E> {
         let (module, result) = match change(self.take()) {
             Ok(module) => (module, Ok(())),

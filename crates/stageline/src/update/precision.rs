@@ -108,8 +108,8 @@ impl Rounding {
     }
 }
 
-/// Returns the ids of the parameters that are not rounded when a module is copied in a lower precision: those of batch
-/// norms, and running states. The parameters are rounded to the type `rounded`.
+/// Returns the ids of the parameters that are not rounded to the type `rounded` when a module is copied in a lower
+/// precision: the parameters of batch norms, and running states.
 fn kept<M: Module>(module: &M, rounded: FloatDType) -> HashSet<ParamId> {
     let mut kept: HashSet<_> = batch_norms(module).into_iter().flat_map(|norm| norm.tensors).collect();
     // A running state can only be recognised because a module and its copies share it: a write to a copy changes the

@@ -226,9 +226,9 @@ mod tests {
     const ROWS: usize = 3;
     const COLUMNS: usize = 4;
 
-    /// Steps a matrix five times, with another gradient in each step. If `moves` is true, every state becomes bytes on
-    /// the host after its step, as it does for a GPU. Returns the bits of the matrix after each step and of the last
-    /// state.
+    /// Makes five optimizer steps on a matrix, with a different gradient in each step. If `moves` is true, the
+    /// optimizer's state becomes bytes on the host after every step, as it does for a GPU. Returns the bits of the
+    /// matrix after each step, and those of the state after the last step.
     fn trained<O: Optimizer>(optimizer: &O, moves: bool) -> Vec<u32> {
         let device = Device::flex();
         let matrix = |step: usize| {
