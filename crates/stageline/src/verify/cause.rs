@@ -8,12 +8,12 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Cause {
-    /// The verified training takes the plain average of the micro-batches' mean losses as the loss of a step, as if
-    /// every micro-batch had the same number of targets.
+    /// A possible cause of a difference from the reference training: the verified training takes the plain average of
+    /// the micro-batches' mean losses as the loss of a step, as if every micro-batch had the same number of targets.
     #[error("mean of means: {0}")]
     MeanOfMeans(Whose),
-    /// Every gradient of the verified training is too large or too small by the same factor, as if a division by the
-    /// loss weight (the number of targets) were missing.
+    /// A possible cause of a difference from the reference training: every gradient of the verified training is too
+    /// large or too small by the same factor, as if a division by the loss weight (the number of targets) were missing.
     #[error(
         "a missed division: all gradients are {factor:.6} times the right ones; divide the sum of a step once, \
         by the weight of all its targets, which `LossStage::weight` must count"
@@ -23,7 +23,8 @@ pub enum Cause {
         /// gradient.
         factor: f64,
     },
-    /// The verified training leaves one micro-batch out of the gradients of a stage.
+    /// A possible cause of a difference from the reference training: the verified training leaves one micro-batch out
+    /// of the gradients of a stage.
     #[error(
         "stage {stage} drops micro-batch {micro_batch}: its gradients, and those before it, are the sum without it; \
         look for what is detached or left out there"
@@ -35,15 +36,16 @@ pub enum Cause {
         /// The index of the micro-batch that the verified training leaves out of the stage's gradients.
         micro_batch: usize,
     },
-    /// The verified training clips gradients separately per micro-batch, stage or parameter, instead of all gradients
-    /// of a step together.
+    /// A possible cause of a difference from the reference training: the verified training clips gradients separately
+    /// per micro-batch, stage or parameter, instead of all gradients of a step together.
     #[error("a clip per {0}: clip all gradients together, once a step, when they are added up")]
     ClippedApart(ClipScope),
-    /// The verified training does not clip its gradients, although gradient clipping is configured.
+    /// A possible cause of a difference from the reference training: the verified training does not clip its gradients,
+    /// although gradient clipping is configured.
     #[error("gradients are not clipped; clip them when they are added up")]
     NotClipped,
-    /// A batch norm of the model normalises each micro-batch by the micro-batch's own statistics, instead of by those
-    /// of the whole batch.
+    /// A possible cause of a difference from the reference training: a batch norm of the model normalises each
+    /// micro-batch by the micro-batch's own statistics, instead of by those of the whole batch.
     #[error(
         "a batch norm, `{path}` of stage {stage}: it normalises each micro-batch by its own statistics, which no \
         accumulation can undo; take a norm over single samples, or accept it with `AccumulatedBatchNorm`"
@@ -54,81 +56,91 @@ pub enum Cause {
         /// The path, in the stage's module, of the batch norm that makes the two trainings differ.
         path: String,
     },
-    /// The loss of a sample depends on the other samples of its micro-batch (for example by a mean over dimension 0),
-    /// although the model has no batch norm.
+    /// A possible cause of a difference from the reference training: the loss of a sample depends on the other samples
+    /// of its micro-batch (for example by a mean over dimension 0), or something is added to the loss once per
+    /// micro-batch. The model has no batch norm that would explain it.
     #[error(
         "the loss of a sample depends on the other samples of its micro-batch, or something is added once a \
         micro-batch; look for a mean, a maximum or a difference over the first dimension, and for a regulariser in \
         the loss"
     )]
     CoupledSamples,
-    /// The model draws random numbers that differ each time, so its gradients differ each time that it computes the
-    /// same batch.
+    /// A possible cause of a difference from the reference training: the model draws random numbers that differ each
+    /// time, so its gradients differ each time that it computes the same batch.
     #[error("the model draws random numbers that depend on more than the sample; drop with `stageline::Dropout`")]
     DrawsRandomNumbers,
-    /// The model starts with different parameters each time that it is built, so the two trainings cannot agree.
+    /// A possible cause of a difference from the reference training: the model starts with different parameters each
+    /// time that it is built, so the two trainings cannot agree.
     #[error("the model has other parameters each time that it is built; make its layers with `seeded`")]
     NotSeeded,
-    /// The partition into stages changes the model: its stages, run one after another on one device, give other
-    /// gradients than the model before it was split.
+    /// A possible cause of a difference from the reference training: the partition into stages changes the model. The
+    /// stages, run one after another on one device, give other gradients than the model before it was split.
     #[error(
         "the cut: the stages in sequence compute something else than the uncut model, first at `{path}` of stage {stage}; \
         check what each stage sends on, and what it leaves out or does twice"
     )]
     Cut {
-        /// The first stage with a parameter whose gradient differs from that in the model before it was split into
-        /// stages.
+        /// The index of the first stage that has a parameter whose gradient differs from that in the model before the
+        /// split into stages.
         stage: usize,
         /// The path, in the stage's module, of the first parameter whose gradient differs from that in the model before
         /// it was split into stages.
         path: String,
     },
-    /// A part of the model that the backward recomputes (activation checkpointing) gives other values or gradients than
-    /// it does without recomputation.
+    /// A possible cause of a difference from the reference training: a part of the model that the backward recomputes
+    /// (activation checkpointing) gives other values or gradients than it does without recomputation.
     #[error(
         "recomputation: from the loss backwards, `{name}` of stage {stage} is the first parameter that it changes; the \
         recomputed part with this parameter depends on more than its module and its input; look for captured \
         tensors, counters and random numbers in its forward"
     )]
     Recomputation {
-        /// The index of the stage with the parameter nearest to the loss whose gradient differs with recomputation.
+        /// The index of the last stage (the nearest to the loss) in which recomputation changes a parameter's gradient;
+        /// if it changes no gradient, a parameter's value after the step.
         stage: usize,
-        /// The name in checkpoints of the parameter nearest to the loss whose gradient differs with recomputation.
+        /// The name, in checkpoints, of a parameter: the nearest to the loss of those whose gradient recomputation
+        /// changes, or whose value after the step it changes if it changes no gradient.
         name: String,
     },
-    /// A layer computes another weight gradient when the backward is split into two halves (input gradient, then weight
-    /// gradient) than when the backward runs whole. The difference is larger than the tolerance for gradients.
+    /// A possible cause of a difference from the reference training: a layer computes another weight gradient when the
+    /// backward is split into two halves (input gradient, then weight gradient) than when the backward runs whole. The
+    /// difference is larger than the tolerance for gradients.
     #[error(
         "a split backward: from the loss backwards, `{name}` of stage {stage} is the first parameter whose gradient \
         differs from that of a whole backward by more than rounding; compare what its layer gives to `put_off` with \
         what it computes otherwise"
     )]
     SplitBackward {
-        /// The index of the stage with the parameter nearest to the loss whose gradient differs in a split backward.
+        /// The index of the last stage (the nearest to the loss) with a parameter whose gradient in a split backward
+        /// differs from that in a whole backward by more than the tolerance.
         stage: usize,
-        /// The name in checkpoints of the parameter nearest to the loss whose gradient differs in a split backward.
+        /// The name, in checkpoints, of a parameter: the nearest to the loss of those whose gradient in a split
+        /// backward differs from that in a whole backward by more than the tolerance.
         name: String,
     },
-    /// The result of one step of the pipeline differs from that of a plain loop over the same micro-batches on one
-    /// thread, and neither recomputation nor split backwards are the reason. On this host's CPU the bits of gradients
-    /// or parameters differ; on other devices, gradients differ by more than the tolerance.
+    /// A possible cause of a difference from the reference training: the workers of the pipeline. One step of the
+    /// pipeline gives another result than a plain loop over the same micro-batches on one thread, and neither
+    /// recomputation nor split backwards are the reason. On this host's CPU the bits of gradients or parameters differ;
+    /// on other devices, gradients differ by more than the tolerance.
     #[error(
         "the workers: from the loss backwards, `{name}` of stage {stage} is the first parameter with other bits than in \
         a plain loop over the same micro-batches; look for state that stages or micro-batches share, such as a \
         static variable"
     )]
     OtherBits {
-        /// The index of the stage with the parameter nearest to the loss that differs from the plain loop's.
+        /// The index of the last stage (the nearest to the loss) with a parameter whose gradient differs from that in
+        /// the plain loop; if no gradient differs, whose value after the step differs.
         stage: usize,
-        /// The name in checkpoints of the parameter nearest to the loss that differs from the plain loop's.
+        /// The name, in checkpoints, of a parameter: the nearest to the loss of those whose gradient differs from that
+        /// in the plain loop, or whose value after the step differs if no gradient does.
         name: String,
     },
-    /// The difference between the trainings is only rounding, because the stages compute in BF16 or F16 instead of full
-    /// precision.
+    /// A possible cause of a difference from the reference training: only rounding, because the stages compute in BF16
+    /// or F16 instead of full precision.
     #[error("rounding: in full precision the gradients agree")]
     Rounding,
-    /// The gradients of the first step agree with those of the reference (the same training on one device), so the
-    /// difference comes from the optimizer step or from a later step.
+    /// A possible cause of a difference from the reference training: the optimizer step or a later training step,
+    /// because the gradients of the first step agree.
     #[error("the gradients of the first step agree, but the losses differ {place}; check the optimizer, a learning \
         rate that counts micro-batches, and anything that changes from step to step", place = place(*step))]
     AfterTheGradients {
@@ -136,13 +148,14 @@ pub enum Cause {
         /// on one device) differ by more than the tolerance; `None` if only the validation losses differ.
         step: Option<usize>,
     },
-    /// No known fault of gradient accumulation explains the difference between the two trainings of the verification.
+    /// The cause of the difference from the reference training is unknown: no known fault of gradient accumulation or
+    /// clipping explains it.
     #[error(
         "no known fault gives these gradients; begin with `{path}` of stage {stage}, where the difference is the largest"
     )]
     Unknown {
-        /// The stage of the parameter whose gradient differs most from that of the reference (the same training on one
-        /// device).
+        /// The index of the stage with the parameter whose gradient differs most from that of the reference (the same
+        /// training on one device).
         stage: usize,
         /// The path, in the stage's module, of the parameter whose gradient differs most from that of the reference
         /// (the same training on one device).
@@ -150,7 +163,8 @@ pub enum Cause {
     },
 }
 
-/// The code that wrongly averages the means of micro-batches: the loss function or the training loop.
+/// The part of the user's program that averages the mean losses of micro-batches by mistake: the loss function, or the
+/// training loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
     /// The loss function wrongly returns the mean over a micro-batch's targets instead of their sum.

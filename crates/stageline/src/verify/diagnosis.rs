@@ -247,9 +247,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         Some(Cause::MissingMicroBatch { stage, micro_batch })
     }
 
-    /// Returns the cause `MissingMicroBatch` if the training drops a micro-batch: if the expected gradient sums without
-    /// one micro-batch equal the found ones for every parameter whose summed gradient is wrong. Returns `None` if there
-    /// is no such micro-batch.
+    /// Returns the cause `MissingMicroBatch` if the training drops a micro-batch: if, without one micro-batch, the
+    /// expected gradient sums equal those of the training for every parameter whose summed gradient is wrong. Returns
+    /// `None` if there is no such micro-batch.
     fn dropped_by_training(
         &self,
         probes: &mut Pipeline<In, Out, Target>,

@@ -81,22 +81,22 @@ pub(super) struct OneStep {
     /// The largest relative difference with which two gradients of a parameter count as equal; `None` if their bits
     /// must be equal, because all stages are on the CPU of this host.
     bar: Option<f64>,
-    /// The step of the plain loop with which the pipeline's step is compared. Its backwards are whole (not split into
-    /// input gradient and weight gradient) if the pipeline's step has the bits of whole backwards. Otherwise they are
-    /// split as in the pipeline, unless gradients of split backwards are wrong or those of whole backwards are not
-    /// repeatable.
+    /// The step of the plain loop with which the pipeline's step is compared. Its backwards run whole (not split into
+    /// input gradient and weight gradient) if the pipeline's step agrees with that. Otherwise they are split as in the
+    /// pipeline, unless split backwards give wrong gradients or whole backwards differ between two runs.
     plain: Run,
     configured: Run,
     /// The step of the pipeline without recomputation; `None` if the configured pipeline recomputes nothing.
     kept: Option<Run>,
-    /// The stage and the name of the parameter nearest to the loss whose gradient in a split backward differs from that
-    /// in a whole one by more than the tolerance; `None` if there is none.
+    /// The stage and the name of a parameter: the nearest to the loss of those whose gradient in a split backward
+    /// differs from that in a whole one by more than the tolerance. `None` if there is none, or if the plain loop ran
+    /// no split backwards.
     wrong_split: Option<(usize, String)>,
-    /// The largest difference between gradients of split and of whole backwards, if it is within the tolerance; `None`
-    /// if they have the same bits, or the pipeline has the bits of whole backwards.
+    /// The largest difference between gradients of split and of whole backwards in the plain loop, if it is within the
+    /// tolerance. `None` if the gradients are equal, or if the plain loop ran no split backwards.
     split_rounding: Option<Difference>,
-    /// Whether a second run of the plain loop gave the same gradients as the first run. Also true if there was no
-    /// second run, because the pipeline already had the gradients of the first run.
+    /// Whether the plain loop gives the same result each time: true if a second run agreed with the first, or if no
+    /// second run was needed, because the pipeline's step already agreed with the first.
     is_repeatable: bool,
     /// The comparisons of parameters with the plain loop: as configured, and without recomputation if the configured
     /// pipeline recomputes.
@@ -127,9 +127,9 @@ impl Run {
         Ok(Self { gradients, parameters: pipeline.named_tensors()? })
     }
 
-    /// Returns the stage and the name of the parameter nearest to the loss whose gradient differs from that of the step
-    /// `expected`: by more than `bar`, or in its bits if `bar` is `None`. If the bits of all gradients are equal, it is
-    /// the nearest parameter whose value after the step differs. Returns `None` if there is none.
+    /// Returns the stage and the name of a parameter: the nearest to the loss of those whose gradient differs from that
+    /// of the step `expected` by more than `bar`. If `bar` is `None`, the bits of gradients are compared, and if these
+    /// are all equal, the bits of the parameters after the step. Returns `None` if no parameter differs.
     fn first_apart(&self, expected: &Self, bar: Option<f64>) -> Option<(usize, String)> {
         let norm = expected.gradients.iter().flat_map(|gradient| wide(&gradient.summed));
         let norm = norm.map(|value| value * value).sum::<f64>().sqrt();
@@ -207,7 +207,8 @@ impl OneStep {
     }
 
     /// Returns the largest difference between gradients of split and of whole backwards in the plain loop, if it is
-    /// rounding and changes the bits of the pipeline; otherwise `None`.
+    /// within the tolerance and so only rounding. `None` if the gradients are equal, or if the plain loop ran no split
+    /// backwards.
     pub(super) fn split_rounding(&self) -> Option<Difference> {
         self.split_rounding.clone()
     }

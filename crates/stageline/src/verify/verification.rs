@@ -19,9 +19,10 @@ pub struct Verification {
     /// micro-batches on one thread: first as configured, then without recomputation if the configuration recomputes.
     /// Empty for a training loop of the user's own, whose parameters are not known by name.
     pub parameters: Vec<AfterOneStep>,
-    /// The largest difference between gradients of split and of whole backwards in the first step, if it is rounding:
-    /// a weight that a stage uses three times or more is then summed in another order. `None` if there is none, or if
-    /// it is no rounding but the cause of a difference ([`Cause::SplitBackward`]).
+    /// The largest difference between gradients of split and of whole backwards in the first step, if it is only
+    /// rounding: a weight that a stage uses three times or more is then summed in another order. `None` if the
+    /// gradients are equal or were not compared, or if the difference is larger than rounding
+    /// ([`Cause::SplitBackward`]).
     pub split_rounding: Option<Difference>,
     /// The relative difference of each parameter's gradient at the first step between the verified training and its
     /// reference (the same training on one device), in layer order. It is the larger of the differences before and
