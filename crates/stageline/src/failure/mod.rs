@@ -2,7 +2,7 @@
 //!
 //! Input: errors that workers and the caller raise, and the activities that workers report. Output: a
 //! [`StepError`](step_error::StepError) with stage, action and micro-batch, and waits that end with `Stopped`. This
-//! folder owns the stop signal with its count of committed steps (which are not rolled back any more), and every wait
+//! folder owns the stop signal with its count of committed steps (which can no longer be rolled back), and every wait
 //! on a channel that also watches the stop signal: polls, sends and receives, and the time that a worker waited in
 //! them. It must not decide what happens to the training afterwards, and must not join threads: `pipeline` does.
 //!

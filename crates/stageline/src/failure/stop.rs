@@ -14,16 +14,16 @@ use crate::threads::{
     yield_now,
 };
 
-/// The error of a worker's or the caller's wait on a channel that ended because the pipeline stops, or because the
-/// other end of its channel is gone.
+/// The error that a worker or the caller gets, for example while it waits on a channel, because the pipeline stops or
+/// the other end of the channel is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stopped;
 
-/// The state of the pipeline's stop signal, under one lock: the number of committed training steps (which are no longer
-/// rolled back), and the first error that was raised.
+/// The state of the pipeline's stop signal, under one lock: the number of committed training steps (which can no longer
+/// be rolled back), and the first error that was raised.
 struct Outcome {
-    /// The number of training steps that all stages have made and that are not rolled back; it does not change after
-    /// the first error.
+    /// The number of training steps that all stages have made and that can no longer be rolled back; it does not change
+    /// after the first error.
     committed: usize,
     /// Whether a worker or the caller has raised an error, which stops the pipeline.
     raised: bool,
@@ -38,8 +38,8 @@ pub(crate) struct Stop {
     outcome: Mutex<Outcome>,
     /// Whether the pipeline is stopping or has stopped. Threads that do not wait on a channel check this flag.
     flag: AtomicBool,
-    /// The sending end of a channel that every wait of a worker or the caller also watches. No message is ever sent on
-    /// it; it is dropped when the pipeline stops, which ends all waits.
+    /// The sending end of a channel on which no message is ever sent. Every wait of a worker or the caller also watches
+    /// this channel; this end is dropped when the pipeline stops, which ends all waits.
     armed: Mutex<Option<Sender<Infallible>>>,
     raised: Receiver<Infallible>,
 }
@@ -76,8 +76,8 @@ impl Stop {
         self.outcome.lock().first.take()
     }
 
-    /// Records that all stages have made the first `steps` training steps of the training, which are not rolled back
-    /// from now on. Fails if a worker or the caller has raised an error before; every stage then rolls back its last
+    /// Records that all stages have made the first `steps` training steps of the training, so that these can no longer
+    /// be rolled back. Fails if a worker or the caller has raised an error before; every stage then rolls back its last
     /// step.
     pub(crate) fn commit(&self, steps: usize) -> Result<(), Stopped> {
         let mut outcome = self.outcome.lock();
@@ -88,7 +88,7 @@ impl Stop {
         Ok(())
     }
 
-    /// Returns the number of training steps that all stages have made and that are not rolled back any more.
+    /// Returns the number of training steps that all stages have made and that can no longer be rolled back.
     pub(crate) fn committed(&self) -> usize {
         self.outcome.lock().committed
     }
@@ -213,7 +213,7 @@ impl Waits {
         self.stop.raise(error);
     }
 
-    /// Returns the number of training steps that all stages have made and that are not rolled back any more.
+    /// Returns the number of training steps that all stages have made and that can no longer be rolled back.
     pub(crate) fn committed(&self) -> usize {
         self.stop.committed()
     }

@@ -28,8 +28,8 @@ pub struct DoesNotFit {
     /// The memory estimates of the workers on the device that has too little memory. For the host's CPU these are also
     /// workers of other devices that keep their optimizer states on the host.
     pub workers: Vec<WorkerEstimate>,
-    /// The bytes, among those that the training needs on the device, that the program needs besides its workers, such
-    /// as for batches that it reads ahead; 0 if the device is not the host's CPU.
+    /// The part of the needed memory, in bytes, that the program uses outside its workers, such as for batches that it
+    /// reads ahead; 0 if the device with too little memory is not the host's CPU.
     pub beside_workers: u64,
     /// The proposed changes of settings with which the device needs less memory: first each change of a single setting,
     /// in the order in which [`Lever`] lists the settings, and then, if no single setting is enough, one combination.
@@ -106,14 +106,15 @@ impl MemoryEstimate {
 /// memory, and the bytes that the training needs there before a change of settings.
 pub(crate) struct Room<'a> {
     short: &'a Shortage,
-    /// The memory that the training needs and the memory that exists, in bytes, on each device besides the one with too
-    /// little memory, if the latter number is known. The host is included even if the training needs nothing there yet.
+    /// The devices besides the one with too little memory, each with the bytes that the training needs there and the
+    /// bytes that the device has. Devices whose memory is unknown are left out; the host is included even if the
+    /// training needs nothing there yet.
     others: Vec<Shortage>,
 }
 
 impl<'a> Room<'a> {
-    /// Collects the needed and the existing memory of all devices of a training; `short` is a device with too little
-    /// memory, and `has` returns a device's memory in bytes, if it is known.
+    /// Creates the record of the needed and the existing memory on the devices of a training: `short` is the device
+    /// with too little memory, and `has` returns a device's memory in bytes, if it is known.
     fn new(estimate: &MemoryEstimate, short: &'a Shortage, has: impl Fn(&Device) -> Option<u64>) -> Self {
         let mut needs = estimate.devices();
         let unused = host().filter(|host| !needs.iter().any(|(device, _)| share_memory(device, host)));
@@ -151,23 +152,26 @@ fn leaves_a_tenth(needs: u64, has: u64) -> bool {
 }
 
 impl WayOut {
-    /// Whether all devices are large enough for the training after this change of settings. The device with too little
-    /// memory has `has` bytes, and a tenth of them must stay free, because the changed training was not measured.
+    /// Whether the training fits on all devices after this change of settings. `has` is the memory, in bytes, of the
+    /// device that has too little before the change; a tenth of it must stay free, because the changed training was not
+    /// measured.
     fn is_enough(&self, has: u64) -> bool {
         leaves_a_tenth(self.needs, has) && self.elsewhere.is_none()
     }
 
-    /// Whether, after this change of settings, every device has at least as much memory as the training is predicted to
-    /// need there, though perhaps not a tenth of it free. The device with too little memory has `has` bytes.
+    /// Whether, after this change of settings, the training's predicted needs are at most the memory of the device that
+    /// had too little (`has` bytes), and of the first other device that may be too small. A tenth of the memory need
+    /// not stay free.
     fn may_be_enough(&self, has: u64) -> bool {
         self.needs <= has && self.elsewhere.as_ref().is_none_or(|other| other.needs <= other.has)
     }
 
-    /// Returns the proposed changes of settings with which the training needs less memory on the device that has too
-    /// little; `rows` is the number of rows (samples) of a micro-batch. Changes of a single setting come first, with
-    /// micro-batches only as small as necessary. If no single setting is enough, one combination follows: the first in
-    /// the order of preference that is enough. If none is, it is the one with which that device needs the least memory,
-    /// among those for which all other devices are large enough, if there are any.
+    /// Returns the proposed changes of settings that reduce the memory needed on the device that has too little; `rows`
+    /// is the number of rows (samples) of a micro-batch. Changes of a single setting come first; of smaller
+    /// micro-batches, only the largest that are enough, or else the smallest, is proposed. If no single setting is
+    /// enough, one combination follows: the first in the order of preference that is enough. If none is, it is the one
+    /// with which that device needs the least memory, among those for which all other devices are large enough, if
+    /// there are any.
     pub(crate) fn all(
         estimate: &MemoryEstimate,
         schedule: &dyn Schedule,
@@ -198,9 +202,9 @@ impl WayOut {
         chosen
     }
 
-    /// Returns a text that says whether the training fits after this change of settings. `has` is the memory in bytes
-    /// of the device that has too little without the change. If a second device may be too small after the change, the
-    /// text names it, with its need and its memory.
+    /// Returns the words that say whether the training fits after this change of settings, such as "may fit". `has` is
+    /// the memory in bytes of the device that has too little before the change. If another device may be too small
+    /// after the change, the words name it, with its need and its memory.
     fn verdict(&self, has: u64) -> String {
         let verdict = match self.is_enough(has) {
             true => "fits",

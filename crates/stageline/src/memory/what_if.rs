@@ -10,8 +10,8 @@ use crate::memory::estimate::{Copies, Leaf, MemoryEstimate, StageEstimate, Steps
 use crate::memory::whatever_rows::WhateverRows;
 
 impl Leaf {
-    /// Returns the device and the total parameter bytes of one stage into which all stages of a replica (`leaves`) are
-    /// joined; `None` if the stages do not share one memory.
+    /// Returns the device and the parameter bytes of a single stage with all layers of a replica, whose present stages
+    /// are `leaves`. Returns `None` if the present stages do not share one memory.
     fn joined(leaves: &[Self]) -> Option<Self> {
         let device = leaves.first()?.device.clone();
         let parameters = leaves.iter().map(|leaf| leaf.parameters).sum();
@@ -45,8 +45,8 @@ impl WhateverRows {
 }
 
 impl MemoryEstimate {
-    /// Adds to this memory estimate that of the same training with full recomputation, so that a check against the
-    /// devices' memory can suggest recomputation.
+    /// Returns this memory estimate with a second one stored beside it: that of the same training with full
+    /// recomputation (`recomputed`). A check against the devices' memory can then suggest recomputation.
     #[must_use]
     pub fn or_recomputed(self, recomputed: Self) -> Self {
         Self { recomputed: Some(Box::new(recomputed)), ..self }

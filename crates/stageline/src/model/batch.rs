@@ -65,7 +65,7 @@ impl<I: Payload, T: Payload> Batch<I, T> {
     ///
     /// # Errors
     /// Returns [`BatchError`] if the batch has fewer rows than `micro_batches`, if its tensors differ in their numbers
-    /// of rows, or if it was cut by hand into another number of micro-batches.
+    /// of rows, or if the caller has already split it into another number of micro-batches.
     pub fn into_micro_batches(self, micro_batches: usize) -> Result<Vec<(I, T)>, BatchError> {
         match self.0 {
             Content::Whole(input, target) => {
@@ -210,8 +210,8 @@ mod tests {
         assert_eq!(for_two_replicas, BatchError::TooSmall { rows: 15, micro_batches: 8, replicas: 2 });
     }
 
-    /// Tests that every micro-batch of a batch gets the right sample numbers. The batch has a million micro-batches, so
-    /// the test would not end in reasonable time if each look-up went through all micro-batches.
+    /// Tests that each micro-batch of a batch gets the right sample indices, and that the look-up takes constant time:
+    /// with a million micro-batches, a look-up that goes through all of them would take far too long.
     #[test]
     fn sample_numbers_are_found_in_constant_time() {
         const MICRO_BATCHES: usize = 1_000_000;

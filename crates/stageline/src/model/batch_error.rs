@@ -112,8 +112,9 @@ pub enum BatchError {
 }
 
 impl BatchError {
-    /// Returns this error about a batch for a pipeline of `replicas` data-parallel replicas: its number of
-    /// micro-batches, which counts those of all replicas together, is divided by the number of replicas.
+    /// Returns this error with its number of micro-batches divided by `replicas`: the error counted the micro-batches
+    /// of all data-parallel replicas together, and the returned error counts those of one replica. An error without
+    /// that number stays as it is.
     pub(crate) fn of_replicas(self, replicas: usize) -> Self {
         match self {
             Self::TooSmall { rows, micro_batches, .. } => {

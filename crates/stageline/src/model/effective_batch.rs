@@ -91,8 +91,8 @@ pub struct BatchChange {
 }
 
 impl BatchChange {
-    /// Returns the change of the number of samples per training step from `reference` to `samples`, or `None` if the
-    /// two numbers are equal.
+    /// Returns a record of two numbers of samples per training step: `reference`, for which the learning rate and the
+    /// step counts were chosen, and `samples`, the present one. Returns `None` if the two are equal.
     pub(crate) fn between(reference: usize, samples: usize) -> Option<Self> {
         (reference != samples).then_some(Self { reference, samples })
     }

@@ -36,8 +36,9 @@ pub(crate) struct Weights {
 }
 
 impl Weights {
-    /// Creates the loss weights of a batch: adds up the loss weights `each` of all micro-batches, and numbers the
-    /// samples, the first one with `first`. `samples` has the number of samples in every micro-batch.
+    /// Creates the loss weights of a batch from the loss weight of every micro-batch (`each`) and the number of samples
+    /// in every micro-batch (`samples`): adds up the weights, and computes the index of each first sample. `first` is
+    /// the index of the first sample of all.
     pub(super) fn new(each: Vec<Weight>, first: usize, samples: impl IntoIterator<Item = usize>) -> Self {
         let total = total(&each);
         let mut end = first;

@@ -111,9 +111,9 @@ pub trait Stage: Module + 'static {
     /// Returns the operations of the stage's forward and loss for which [`nn`](crate::nn) has kernels; the list is empty
     /// by default.
     ///
-    /// `build` warns of the listed operations that the kernels of the stage's device do not compute. An operation that is
-    /// not listed, and a reason that only tensors show, is found in the first forward. A tuple or a `Vec` of stages lists
-    /// the operations of its stages.
+    /// `build` warns of the listed operations that the kernels of the stage's device do not compute. Two cases are
+    /// found only in the first forward: an operation that is not listed, and an operation that has a kernel, but not
+    /// for the tensors of the forward. A tuple or a `Vec` of stages lists the operations of its stages.
     fn operations(&self) -> Vec<Operation> {
         Vec::new()
     }
@@ -210,8 +210,8 @@ where
     }
 }
 
-/// Joins the lists of operations of a sequence of layers into one list, in which each operation also has the index of
-/// its layer.
+/// Joins the operations that the layers of a sequence declare, given as one list per layer, into a single list. Each
+/// operation gets the index of its layer in front of its layer path.
 fn in_order(layers: impl IntoIterator<Item = Vec<Operation>>) -> Vec<Operation> {
     let of_layer = |(index, operations): (usize, Vec<Operation>)| {
         operations.into_iter().map(move |operation| operation.in_layer(index))
@@ -219,7 +219,8 @@ fn in_order(layers: impl IntoIterator<Item = Vec<Operation>>) -> Vec<Operation> 
     layers.into_iter().enumerate().flat_map(of_layer).collect()
 }
 
-/// Runs the forward of one stage in a sequence of stages, as the sequence's next numbered layer.
+/// Runs the forward of one stage in a tuple or `Vec` of stages. The stage is counted as a layer of that sequence, so
+/// that messages can name the layer by its index.
 fn one<S: Stage>(stage: &S, input: S::Input) -> S::Output {
     in_layer(|| stage.forward(input))
 }

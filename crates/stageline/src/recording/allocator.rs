@@ -120,9 +120,9 @@ impl Meter {
 /// stores this value directly before the allocation's data.
 type Owner = Option<&'static Meter>;
 
-/// Returns the layout of a memory block that has room for its owner (the worker that allocates it), followed by data
-/// with the layout `layout`. The second value is the number of bytes before the data. Returns `None` if the block would
-/// be too large.
+/// Returns the layout of a memory block that can store data of the layout `layout` and, in front of the data, the
+/// block's owner: the meter of the worker that allocates it. The second value is the number of bytes before the data.
+/// Returns `None` if the block would be too large.
 fn with_owner(layout: Layout) -> Option<(Layout, usize)> {
     let layout = layout.align_to(align_of::<Owner>()).ok()?;
     // A room of 16 bytes keeps the alignment that malloc gives to large blocks.
@@ -131,8 +131,8 @@ fn with_owner(layout: Layout) -> Option<(Layout, usize)> {
     Some((Layout::from_size_align(size, layout.align()).ok()?, room))
 }
 
-/// Stores the current thread's worker as the owner of a newly allocated memory block (the worker for which the block
-/// counts), counts the block's bytes for that worker, and returns the address of the block's data.
+/// Writes a newly allocated memory block's owner (the meter of the current thread's worker, if it has one) in front of
+/// the block's data. Counts the `size` bytes of data for that worker, and returns the address of the data.
 ///
 /// # Safety
 /// `block` must be null, or begin with `room` bytes of space for the owner, aligned for an owner, followed by `size`

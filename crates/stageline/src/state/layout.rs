@@ -39,7 +39,8 @@ pub(crate) struct Restored {
     pub(crate) optimizer_steps: u64,
 }
 
-/// A tensor of the model in a checkpoint's layout, with the stage that owns the tensor: the first stage that has it.
+/// The description (path, type, shape) of one tensor of the model that checkpoints contain, with the stage that owns
+/// the tensor: the first stage that has it.
 struct Entry {
     stage: usize,
     description: Description,
@@ -65,7 +66,8 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Creates the layout of a model's checkpoints from the tensors of each stage, in the order of the stages.
+    /// Creates the layout of a model's checkpoints (which tensors they contain, under which names) from the tensors of
+    /// each stage, in the order of the stages.
     ///
     /// Without `given` names, a tensor is named by its stage and its path in the stage's module, as in
     /// `stage0.linear.weight`.

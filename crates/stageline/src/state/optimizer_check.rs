@@ -10,8 +10,8 @@ use burn_pack::Scalar;
 
 use crate::state::optimizer_state::{Field, STATELESS, Value, read};
 
-/// The properties of a field of an optimizer's state that are the same in every step: a tensor's type and shape, a
-/// number's type, or the parameter's rank.
+/// The kind of value that a field of an optimizer's state has in every step: a tensor of a certain type and shape, a
+/// number of a certain type, or the parameter's rank.
 #[derive(PartialEq)]
 enum Kind {
     Tensor(DType, Vec<usize>),

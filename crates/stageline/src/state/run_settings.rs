@@ -15,7 +15,8 @@ const SAME_RATE: f64 = 1e-9;
 
 /// The settings of a pipeline that decide the bits of its parameters, and that a checkpoint of the pipeline records.
 ///
-/// A training may be resumed with other settings, on purpose or by mistake; the pipeline then continues and says so.
+/// A training may be resumed with other settings, on purpose or by mistake; the pipeline then continues, and reports
+/// the settings that differ.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct RunSettings {
     /// R x M, the number of micro-batches of a training step: M for each of R data-parallel replicas.
