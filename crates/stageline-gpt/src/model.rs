@@ -17,7 +17,7 @@ pub const VOCABULARY: usize = 256;
 /// The type of a batch of text: an integer tensor of bytes, `[batch, context]`.
 pub type Bytes = Tensor<2, Int>;
 
-/// The logits of the next byte at every position, `[batch, context, 256]`.
+/// The type of the GPT's output: the logits of the next byte at every position, `[batch, context, 256]`.
 pub type Logits = Tensor<3>;
 
 /// The sizes that define a GPT model: blocks, width and context.
@@ -34,7 +34,7 @@ pub struct Shape {
 
 impl Shape {
     /// Returns the number of attention heads of the GPT: the largest number that divides the width and leaves each head
-    /// at least 64 dimensions.
+    /// at least 64 dimensions, or 1 if the width is below 64.
     pub fn heads(self) -> usize {
         (1..=(self.width / 64).max(1)).rev().find(|heads| self.width.is_multiple_of(*heads)).unwrap_or(1)
     }

@@ -30,8 +30,8 @@ pub trait Engine: Backend {
     fn of_plain<const D: usize>(tensor: FloatTensor<Self>) -> Tensor<D>;
 }
 
-/// Implements the trait [`Engine`] for a backend by burn's conversions between its tensors and the backend's
-/// primitives.
+/// A macro that implements the trait [`Engine`] for a backend, with burn's functions that convert its tensors to the
+/// backend's primitive tensors and back.
 macro_rules! engine {
     ($backend:ty) => {
         impl Engine for $backend {

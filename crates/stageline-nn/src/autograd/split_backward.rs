@@ -77,7 +77,8 @@ impl ModuleVisitor for AddAll<'_> {
     }
 }
 
-/// The weight gradients of one call of a layer's forward, whose computation is deferred until after the backward.
+/// Weight gradients of a layer that a backward has left out, to be computed after it. They belong to one call of the
+/// layer's forward.
 pub struct Deferred {
     /// The ids of those parameters of a layer whose gradients are deferred until after the backward.
     pub ids: Vec<ParamId>,
@@ -123,35 +124,36 @@ pub fn may_put_off<const D: usize>(param: &Param<Tensor<D>>, value: &Tensor<D>) 
     (value.is_require_grad() && are_one_node(value, &param.base())).then_some(param.id)
 }
 
-/// The state of a running split backward: the weight gradients that it has deferred so far, and the parameters whose
-/// gradients it must compute at once.
+/// The state of a running split backward (a backward that leaves weight gradients to be computed after it): the weight
+/// gradients that it has deferred so far, and the parameters whose gradients it must compute at once.
 struct Scope {
-    /// The ids of the parameters whose gradients the running backward must not defer, such as parameters that are tied
-    /// to another stage's.
+    /// The ids of the parameters whose gradients the running backward must compute itself instead of deferring them,
+    /// such as parameters that are tied to another stage's.
     exempt: HashSet<ParamId>,
     deferred: Vec<Deferred>,
 }
 
 thread_local! {
-    /// The deferred gradients of the backward that runs on this thread inside [`collect`]; `None` outside such a
-    /// backward.
+    /// The weight gradients that the backward on this thread has deferred so far (left to be computed after it), and
+    /// the parameters whose gradients it must not defer; `None` outside [`collect`].
     static SCOPE: RefCell<Option<Scope>> = const { RefCell::new(None) };
 }
 
-/// Runs `backward`, and returns its result and the weight gradients that the layers deferred meanwhile, in the order in
-/// which they deferred them. Gradients of parameters with ids in `exempt` are not deferred.
+/// Runs `backward`, and returns its result and the weight gradients that layers deferred during it, which the caller
+/// computes later. They are in the order in which the layers deferred them. Gradients of parameters with ids in
+/// `exempt` are not deferred.
 pub fn collect<R>(exempt: HashSet<ParamId>, backward: impl FnOnce() -> R) -> (R, Vec<Deferred>) {
     let (result, scope) = collecting(&SCOPE, Scope { exempt, deferred: Vec::new() }, backward);
     (result, scope.deferred)
 }
 
-/// Defers the weight gradients `later` of a custom layer; the backward of the layer calls this function. The pipeline
-/// computes them later, at the time that its schedule sets for weight gradients.
+/// Defers the weight gradients `later` of a custom layer until after the backward; the layer's backward calls this
+/// function. The pipeline computes them at the time that its schedule sets for weight gradients.
 ///
 /// # Errors
 /// Returns the argument `later` if the gradients cannot be deferred: outside a pipeline, in a backward that is not
-/// split, and for parameters that are tied to another stage's. The layer must then compute the gradients itself and
-/// register them in the autodiff graph.
+/// split into input and weight gradients, and for parameters that are tied to another stage's. The layer must then
+/// compute the gradients itself and register them in the autodiff graph.
 pub fn put_off(later: Deferred) -> Result<(), Deferred> {
     SCOPE.with_borrow_mut(|scope| match scope {
         Some(scope) if later.ids.iter().all(|id| !scope.exempt.contains(id)) => {

@@ -34,20 +34,24 @@ pub struct Fallback {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
-    /// The kernels of the device do not take tensors whose elements have this type, such as bf16 on a CPU.
+    /// No kernel of this crate computes the operation, because the device's kernels do not take elements of the type in
+    /// this variant, such as bf16 on a CPU.
     Type(DType),
-    /// The tensors of the operation have elements of different types, which this variant lists; a kernel takes one
-    /// type.
+    /// No kernel of this crate computes the operation, because its tensors have elements of several types, which this
+    /// variant lists; a kernel takes one type.
     Types(Vec<DType>),
-    /// burn's own gradient checkpointing is on, which the kernels do not support.
+    /// No kernel of this crate computes the operation, because burn's own gradient checkpointing is on, which the
+    /// kernels do not support.
     GradientCheckpointing,
-    /// The tensors of the operation are of different backends, or only some of them are on autodiff devices.
+    /// No kernel of this crate computes the operation, because its tensors are of different backends, or only some of
+    /// them are on autodiff devices.
     MixedDevices,
-    /// The device belongs to another host, and was opened by burn instead of by Stageline's `DeviceName::open_all`.
-    /// Only the latter asks the host's server which kernels it has.
+    /// No kernel of this crate computes the operation, because the kernels of the device, which belongs to another
+    /// host, are unknown: burn opened the device instead of Stageline's `DeviceName::open_all`, which asks the host's
+    /// server for its kernels.
     UnknownServer,
-    /// The heads of attention have more elements than the FlashAttention kernels, which store no attention scores,
-    /// support on the device. Attention then stores its scores.
+    /// The attention stores its scores, because its heads have more elements than the FlashAttention kernels, which
+    /// store no scores, support on the device.
     LargeHead {
         /// The size of the attention's heads, in elements.
         size: usize,
@@ -134,7 +138,8 @@ mod tests {
         assert_eq!(found, [expected]);
     }
 
-    /// Returns the cross-entropy of a small model with all operations that have kernels, on a device.
+    /// Runs a small model on a device and returns its cross-entropy loss. The model uses six operations for which this
+    /// crate has kernels, such as GELU and causal attention.
     #[cfg(feature = "flex")]
     fn forward(device: &Device) -> Vec<f32> {
         let values: Vec<_> = (0..48).map(|at| (at as f32 * 0.7).sin()).collect();
@@ -146,9 +151,9 @@ mod tests {
         cross_entropy(attended.reshape([4, 4]), targets).into_data().iter::<f32>().collect()
     }
 
-    /// Tests that burn's own gradient checkpointing is the reported reason for every operation that the kernels do not
-    /// compute because of it. A training without it has no fallback, and neither has an evaluation, whose tensors are
-    /// not tracked.
+    /// Tests that burn's own gradient checkpointing is reported as the reason why no kernel of this crate computes an
+    /// operation, for each of a model's operations. Without it, kernels compute all of them, both in a training and in
+    /// an evaluation.
     #[test]
     #[cfg(feature = "flex")]
     fn burns_gradient_checkpointing_is_noted_for_every_operation() {

@@ -136,8 +136,8 @@ mod tests {
         ]
     }
 
-    /// Compares the fallbacks of declared operations with those that a forward records. The tensors are in f64, which
-    /// no kernel takes.
+    /// Tests that a layer's declared operations give the same fallbacks (operations that no kernel computes, with the
+    /// reasons) as a forward records. The tensors are in f64, which no kernel takes.
     #[test]
     fn declared_operations_fall_back_as_in_a_forward() {
         let device = Device::flex();

@@ -26,12 +26,12 @@ fn shaped<const D: usize>(tensor: &Float, shape: [usize; D]) -> Tensor<D> {
     Cube::of_plain(Cube::float_reshape(tensor.clone(), Shape::new(shape)))
 }
 
-/// Returns a primitive tensor of the GPU backend as a vector of all its elements.
+/// Returns a primitive tensor of the GPU backend as a burn tensor of rank 1 with all its elements.
 fn flat(tensor: &Float) -> Tensor<1> {
     shaped(tensor, [tensor.shape().num_elements()])
 }
 
-/// Returns a primitive tensor `[..., width]` of the GPU backend as a matrix `[rows, width]`.
+/// Returns a primitive tensor `[..., width]` of the GPU backend as a burn tensor `[rows, width]`.
 fn rows(tensor: &Float) -> Tensor<2> {
     let shape = tensor.shape();
     let width = shape[shape.num_dims() - 1];

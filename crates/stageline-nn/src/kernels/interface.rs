@@ -161,10 +161,10 @@ pub(crate) fn tracked<B: Engine, const D: usize>(
     B::tracked(tensor.clone())
 }
 
-/// Passes on `tensor`, which a caller has extracted from a further input of `operation` as a primitive tensor of the
-/// backend `B`; `None` stands for an input that is not of this backend. If `tensor` is `None` although the main input
-/// `input` is of the backend `B`, no kernel of this crate can compute the operation, and the running forward records
-/// the mix of devices as the reason.
+/// Returns `tensor` unchanged: a further input of `operation`, which the caller has converted to a primitive tensor of
+/// the backend `B`, or `None` if it is not of this backend. If it is `None` although the main input `input` is of the
+/// backend `B`, no kernel of this crate can compute the operation, and the running forward records the mix of devices
+/// as the reason.
 pub(crate) fn beside<B: Engine, T, const D: usize>(
     operation: &'static str,
     input: &Tensor<D>,

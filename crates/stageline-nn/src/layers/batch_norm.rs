@@ -34,9 +34,9 @@ pub struct AccumulatedBatchNorm {
 }
 
 thread_local! {
-    /// The moments of the micro-batches that this thread has normalised so far in a step, for every batch norm. The key
-    /// is the id of the layer's scale, which all copies of the layer share, and the step, because the next step may
-    /// have begun.
+    /// The moments (mean and variance) of the micro-batches that this thread has normalised so far in a step, for every
+    /// batch norm. The key is the id of the layer's scale, which all copies of the layer share, and the step, because
+    /// the next step may have begun.
     static PENDING: RefCell<HashMap<(ParamId, usize), Pending>> = RefCell::default();
 }
 
@@ -46,7 +46,8 @@ thread_local! {
 type Pending = BTreeMap<(usize, usize), Moments>;
 
 /// The pending update of a batch norm's running statistics, which runs after the optimizer step. If the step is
-/// skipped, the update is dropped without running, and the moments that were recorded for the step are discarded.
+/// skipped, the update is dropped without running, and the means and variances that were recorded for the step are
+/// discarded.
 struct Update {
     norm: BatchNorm,
     step: usize,
@@ -173,8 +174,8 @@ fn values(tensor: Tensor<1>) -> Vec<f64> {
 pub struct FoundBatchNorm {
     /// The path of a batch norm in its module, such as `0.norm`.
     pub path: String,
-    /// Whether the batch norm is burn's own, which updates its running statistics in every micro-batch. An
-    /// [`AccumulatedBatchNorm`] around it updates them once a step.
+    /// Whether the batch norm is burn's own, which updates its running statistics in every micro-batch; false inside an
+    /// [`AccumulatedBatchNorm`], which updates them once a step.
     pub plain: bool,
     /// The ids of a batch norm's float tensors: its scale, its shift and its running statistics.
     pub tensors: Vec<ParamId>,

@@ -16,7 +16,7 @@ use crate::engine::{of_their_backend, recorded};
 use crate::kernels::products::Products;
 
 /// An embedding layer like [burn's](burn::nn::Embedding), which returns a row of its table for every index. The layer's
-/// backward computes a weight gradient only, which a split backward can defer.
+/// backward computes a weight gradient only, which can be deferred until after the backward.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct Embedding {
@@ -49,8 +49,8 @@ impl Embedding {
     }
 }
 
-/// The operation that represents the whole embedding layer in burn's autodiff graph, and whose table gradient a split
-/// backward can defer.
+/// The operation that represents the whole embedding layer in burn's autodiff graph. The gradient of the layer's table
+/// can be deferred until after the backward.
 #[derive(Debug)]
 struct SplitEmbedding;
 
@@ -59,7 +59,8 @@ struct SplitEmbedding;
 struct State<B: Backend> {
     weight: FloatTensor<B>,
     indices: IntTensor<B>,
-    /// The parameter id of the embedding's table; `None` if the table's gradient must not be deferred.
+    /// The parameter id of the embedding's table; `None` if the table's gradient must not be deferred until after the
+    /// backward.
     id: Option<ParamId>,
 }
 
@@ -80,9 +81,9 @@ impl<B: Products> Backward<B, 1> for SplitEmbedding {
     }
 }
 
-/// Looks up indices in an embedding's table by an operation whose table gradient a split backward can defer, and
-/// returns their vectors. Returns `None` if the table is not an autodiff tensor of the backend `B`, or if burn's own
-/// gradient checkpointing is on.
+/// Looks up indices in an embedding's table and returns their vectors, by an operation whose table gradient can be
+/// deferred until after the backward. Returns `None` if the table is not an autodiff tensor of the backend `B`, if the
+/// indices are of another backend, or if burn's own gradient checkpointing is on.
 fn split<B: Products>(_: PhantomData<B>, indices: &Tensor<2, Int>, weight: &Param<Tensor<2>>) -> Option<Tensor<3>> {
     let values = weight.val();
     let id = may_put_off(weight, &values);

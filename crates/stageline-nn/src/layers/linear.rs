@@ -84,7 +84,7 @@ struct State<B: Backend> {
     input: FloatTensor<B>,
     weight: FloatTensor<B>,
     /// The parameter ids of the linear layer's weight and bias; `None` for a parameter whose gradient must not be
-    /// deferred.
+    /// deferred until after the backward.
     put_off: [Option<ParamId>; 2],
     /// The shape of a linear layer's input before the input was reshaped to rows.
     shape: Shape,

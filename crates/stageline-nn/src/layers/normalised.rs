@@ -28,7 +28,7 @@ struct State<B: Kernels> {
     moments: B::Moments,
     kind: Norm,
     /// The parameter ids of the normalisation's scale and shift; `None` for a parameter whose gradient must not be
-    /// deferred.
+    /// deferred until after the backward.
     put_off: [Option<ParamId>; 2],
 }
 

@@ -20,8 +20,8 @@ use crate::layers::Embedding;
 impl Embedding {
     /// Returns the products of the activations `rows`, `[rows, width]`, with every vector of this embedding's table.
     /// The result, `[rows, indices]`, is the logits of a model whose output layer has the weights of its embedding
-    /// (Press and Wolf, 2017, [arXiv:1608.05859](https://arxiv.org/abs/1608.05859)). A split backward can defer the
-    /// gradient of the table.
+    /// (Press and Wolf, 2017, [arXiv:1608.05859](https://arxiv.org/abs/1608.05859)). The gradient of the table can be
+    /// deferred until after the backward.
     ///
     /// # Panics
     /// Panics if the last dimension of `rows` is not the width of the embedding's table.
@@ -45,7 +45,8 @@ struct Projection;
 struct State<B: Backend> {
     rows: FloatTensor<B>,
     table: FloatTensor<B>,
-    /// The parameter id of the embedding's table; `None` if the table's gradient must not be deferred.
+    /// The parameter id of the embedding's table; `None` if the table's gradient must not be deferred until after the
+    /// backward.
     id: Option<ParamId>,
 }
 

@@ -50,8 +50,8 @@ mod tests {
 
     use super::*;
 
-    /// Compares the operations that this workspace runs on tensors of unknown rank with the same operations on tensors
-    /// of rank 3.
+    /// Tests that the operations that this workspace runs on tensors of unknown rank have the same results as on
+    /// tensors of rank 3.
     #[test]
     fn operations_on_all_elements_do_not_need_the_rank() {
         let random = || Tensor::<3>::random([2, 3, 4], Distribution::Default, &Device::flex());

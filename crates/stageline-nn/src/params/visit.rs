@@ -60,8 +60,8 @@ pub fn write<M: Module>(module: M, values: &HashMap<ParamId, TensorData>) -> M {
     module.map(&mut Write(values))
 }
 
-/// A float parameter of a module, or a running state, whose rank is not part of its type, so that one closure can take
-/// parameters of all ranks.
+/// A float parameter of a module, or one of its running statistics (such as the mean of a batch norm). Its rank is not
+/// part of its type, so that one closure can take parameters of all ranks.
 pub trait FloatParameter {
     /// Returns the id by which burn identifies the parameter in its module.
     fn id(&self) -> ParamId;
@@ -110,14 +110,15 @@ impl<const D: usize> FloatParameter for Param<Tensor<D>> {
     }
 }
 
-/// Calls `each` for every float parameter and running state of a module, in the order of the module's fields. A
-/// parameter that the module uses twice is visited twice.
+/// Calls `each` for every float parameter and running statistic (such as a batch norm's mean) of a module, in the order
+/// of the module's fields. A parameter that the module uses twice is visited twice.
 pub fn visit_floats<M: Module>(module: &M, each: impl FnMut(&dyn FloatParameter)) {
     module.visit(&mut VisitFloats(each));
 }
 
-/// Returns a module in which every float parameter and running state has the value that `change` returns for it. If
-/// `change` returns `None`, the parameter stays as it is, lazy or not. A new value must have the rank of the old one.
+/// Returns a module in which every float parameter and running statistic (such as a batch norm's mean) has the value
+/// that `change` returns for it. If `change` returns `None`, the parameter stays as it is, lazy or not. A new value
+/// must have the rank of the old one.
 pub fn map_floats<M: Module>(module: M, change: impl FnMut(&dyn FloatParameter) -> Option<AnyTensor>) -> M {
     module.map(&mut MapFloats(change))
 }

@@ -7,8 +7,8 @@ use std::num::NonZero;
 
 use crate::forward::thread_scope::during;
 
-/// The parts of a stage that are recomputed in its backwards instead of kept from the forward. Gradients have the same
-/// bits with every choice.
+/// A choice of the parts of a stage (such as blocks) whose activations are recomputed in the backward instead of kept
+/// from the forward. Gradients have the same bits with every choice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Recompute {
     /// Recomputes no part in the backward, and keeps all activations from the forward.
@@ -142,7 +142,7 @@ pub struct Parts {
     /// parts' inputs are outside the autodiff graph.
     pub(super) untracked: usize,
     /// The number of a stage's parts that were selected for recomputation, but whose activations are kept because this
-    /// build has no operations for their backend, or because burn's own gradient checkpointing is on.
+    /// crate was built without the backend of the parts' inputs, or because burn's own gradient checkpointing is on.
     pub(super) unsupported: usize,
 }
 
@@ -194,7 +194,8 @@ impl Recompute {
 impl Mark {
     /// Returns whether the [`Recompute`] setting of this thread selects the next part of the forward, whose kind is
     /// `self`, for recomputation. If the part is a block, the call also counts the block, because blocks are selected
-    /// by their numbers.
+    /// by their numbers. A block inside a kept block of a [`sequence`](super::sequence) is neither selected nor
+    /// counted.
     pub(super) fn is_selected(self) -> bool {
         if self == Self::Block && INSIDE.get() {
             return false;
@@ -255,8 +256,8 @@ impl SequenceParts {
         })
     }
 
-    /// Returns the number of blocks in each part into which a sequence of blocks is divided; the last part may have
-    /// fewer.
+    /// Returns the length, in blocks, of the parts into which a sequence of blocks is divided; the last part may be
+    /// shorter.
     fn length(self) -> usize {
         match self {
             Self::Blocks => 1,
@@ -271,8 +272,7 @@ impl SequenceParts {
     }
 }
 
-/// Changes the counts of recomputed and kept parts of the forward that runs on this thread, by a call of the closure
-/// `count`.
+/// Passes the counts of recomputed and kept parts of this thread's forward to the closure `count`, which changes them.
 pub(super) fn note(count: fn(&mut Parts)) {
     let mut parts = PARTS.get();
     count(&mut parts);

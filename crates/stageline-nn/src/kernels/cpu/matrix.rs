@@ -9,21 +9,22 @@ use gemm::{Parallelism, gemm};
 /// has the same bound.
 const FOR_ONE_CORE: usize = 192 * 192 * 192;
 
-/// A distance between the beginnings of rows, in f32 numbers (1 KiB in all), whose multiples make a matrix product
-/// slow: such rows fall into few sets of a core's cache and evict each other. `gemm` reads one number of each row in
-/// turn if the rows are those of a transposed right matrix.
+/// A distance in f32 numbers (1 KiB). A matrix product is slow if the stored rows of its transposed right matrix begin
+/// at multiples of this distance from each other: `gemm` reads one number of each row in turn, and the rows fall into
+/// few sets of a core's cache and evict each other.
 const SAME_SETS: usize = 256;
 
-/// The smallest number of rows of a product's left matrix for which copying the right matrix, so that its rows fall
-/// into different cache sets, costs less time than it saves.
+/// The minimum number of rows of a product's left matrix for which the right matrix is copied to avoid conflicts in a
+/// core's cache. With fewer rows, the copy would cost more time than it saves.
 const FEWEST_ROWS: usize = 16;
 
-/// The largest number of f32 numbers of a product's right matrix that are copied at once to rows in other cache sets. It
-/// is exceeded only where it is less than [`LEAST_COLUMNS`] columns.
+/// The largest part of a product's right matrix, in f32 numbers, that is copied at once to avoid conflicts in a core's
+/// cache. A part may be larger if it has at most [`LEAST_COLUMNS`] columns.
 const COPIED: usize = 1 << 20;
 
-/// The smallest number of columns of a product's right matrix that are copied at once to rows in other cache sets, unless
-/// the matrix has fewer. Smaller copies would cost time, because `gemm` reads the left matrix again for each copy.
+/// The smallest number of columns of a product's right matrix that are copied at once to avoid conflicts in a core's
+/// cache, unless fewer columns are left. Smaller copies would cost time, because `gemm` reads the left matrix again for
+/// each copy.
 const LEAST_COLUMNS: usize = 256;
 
 /// The number of unused numbers after each row of a copied matrix: one cache line (64 bytes), so that consecutive rows
@@ -63,8 +64,8 @@ impl<'a> Matrix<'a> {
         Self { values, rows: columns, columns: rows, row_stride: column_stride, column_stride: row_stride }
     }
 
-    /// Returns the product of this matrix and the matrix `right`, row by row. The product's bits do not depend on the
-    /// number of cores.
+    /// Returns the product of this matrix and the matrix `right` as a list of its numbers, one row after the other. The
+    /// product's bits do not depend on the number of cores.
     pub(super) fn times(self, right: Matrix) -> Vec<f32> {
         let work = self.rows.saturating_mul(self.columns).saturating_mul(right.columns);
         let parallelism = if work < FOR_ONE_CORE { Parallelism::None } else { Parallelism::Rayon(0) };
@@ -123,8 +124,8 @@ pub(super) struct MatrixMut<'a> {
 unsafe impl Send for MatrixMut<'_> {}
 
 impl<'a> MatrixMut<'a> {
-    /// Splits a slice into writable matrices that lie side by side. The slice has rows of `stride` numbers, and each
-    /// matrix has `columns` of the columns.
+    /// Splits a slice, which has rows of `stride` numbers, into writable matrices of `columns` columns each that lie
+    /// side by side.
     ///
     /// # Panics
     /// Panics if `columns` is 0 or does not divide `stride`.
@@ -181,8 +182,9 @@ impl<'a> MatrixMut<'a> {
 /// Writes the matrix product of `left` and `right` to `output`, or adds the product to `output` if `add` is set. Panics
 /// if the shapes of the three matrices do not fit each other or contain a zero.
 ///
-/// If the columns of `right` fall into the same sets of a core's cache (see [`SAME_SETS`]), they are first copied to
-/// other distances.
+/// If `right` is stored column by column, and its columns begin at multiples of [`SAME_SETS`] numbers from each other,
+/// the columns would evict each other from a core's cache. They are then first copied to another distance from each
+/// other, if `left` has at least [`FEWEST_ROWS`] rows.
 fn multiply(mut output: MatrixMut, left: Matrix, right: Matrix, add: bool, parallelism: Parallelism) {
     let shapes = [[left.rows, left.columns], [right.rows, right.columns], [output.rows, output.columns]];
     let fits = left.columns == right.rows && left.rows == output.rows && right.columns == output.columns;
@@ -206,7 +208,8 @@ fn multiply(mut output: MatrixMut, left: Matrix, right: Matrix, add: bool, paral
 /// `right`.
 ///
 /// # Safety
-/// The shapes of the three matrices must be those of a product.
+/// The shapes must fit: `left` has as many columns as `right` has rows, and `output` has the rows of `left` and the
+/// columns of `right`.
 unsafe fn multiply_in_place(output: MatrixMut, left: Matrix, right: Matrix, add: bool, parallelism: Parallelism) {
     let strides = |matrix: Matrix| (matrix.column_stride as isize, matrix.row_stride as isize);
     let ((left_columns, left_rows), (right_columns, right_rows)) = (strides(left), strides(right));

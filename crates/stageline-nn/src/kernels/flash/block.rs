@@ -46,7 +46,8 @@ impl Sizes {
         self.rows / LANES
     }
 
-    /// Returns the largest number of elements that one GPU thread computes in a query, key or value of a head.
+    /// Returns the number of elements of a query, key or value of one head that one GPU thread computes; some threads
+    /// may compute one element fewer.
     pub fn own_elements(self) -> usize {
         self.width.div_ceil(LANES)
     }
@@ -161,8 +162,8 @@ pub fn blocks_between(from: usize, until: usize, #[comptime] rows: usize) -> usi
     (until - from + rows - 1) / rows
 }
 
-/// Returns the position at which the first visible block of `rows` keys begins. A block of keys is visible if the
-/// query at the position `first` sees at least one of its keys within the sliding window.
+/// Returns the position at which the first block of keys begins that the query at the position `first` must read, where
+/// blocks have `rows` keys each. It is the block in which the query's sliding window begins.
 #[cube]
 pub fn first_seen_block(first: usize, window: usize, #[comptime] rows: usize) -> usize {
     select(first + 1 > window, first + 1 - window, 0usize) / rows * rows

@@ -14,8 +14,8 @@ use super::block::{LANES, Sizes};
 use super::{FlashAttention, along, forward, logarithms_shape, output_shape, to_key_value, to_query};
 use crate::kernels::attention_blocks::{AttentionHeads, scale};
 
-/// The possible numbers of rows (queries or keys) in one thread block of attention on a GPU, the best first: with more
-/// rows, keys and values, or queries, are loaded from memory less often.
+/// The possible numbers of rows (queries or keys) in one thread block of attention on a GPU, the best number first. A
+/// block with more rows loads keys and values, or queries, from memory less often.
 const ROWS: [usize; 3] = [32, 16, 8];
 
 /// The largest size of an attention head, in elements, that the GPU kernels support. The sums of one row of a larger
@@ -72,8 +72,8 @@ impl Launch {
         }
     }
 
-    /// Returns the cubes (thread blocks) of a kernel launch for attention with `heads` heads: one for each block of
-    /// rows, head and sample.
+    /// Returns the number of cubes (thread blocks) of a kernel launch for attention in each of three dimensions: blocks
+    /// of rows, heads and samples.
     fn cubes(&self, heads: usize) -> CubeCount {
         CubeCount::Static(self.length.div_ceil(self.sizes.rows) as u32, heads as u32, self.batch as u32)
     }

@@ -44,8 +44,8 @@ fn apart(side_by_side: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
     Tensor::cat(parts.to_vec(), 0)
 }
 
-/// Returns the index ranges of the queries, keys and values in a dimension of heads, where all queries of `batch`
-/// samples come first, then all keys and then all values. A head of queries, keys or values counts as one index.
+/// Returns the index ranges of queries, keys and values in a dimension that has all queries of `batch` samples first,
+/// then all keys, then all values. One index is the queries, keys or values of one head of one sample.
 fn ranges(heads: AttentionHeads, batch: usize) -> [Range<usize>; 3] {
     let [queries, keys] = [heads.query, heads.key_value].map(|count| count * batch);
     [0..queries, queries..queries + keys, queries + keys..queries + 2 * keys]

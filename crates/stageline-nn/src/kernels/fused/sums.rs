@@ -62,7 +62,8 @@ mod tests {
         }
     }
 
-    /// Tests the sum on a device without f64, such as those of Metal, against the sum in f64.
+    /// Tests the sum of squares in f32, as computed on a device without f64 (such as those of Metal), against the sum
+    /// in f64.
     #[test]
     fn squares_are_summed_in_f32_on_devices_without_f64() {
         for count in [7, 1000, 6144] {

@@ -45,8 +45,8 @@ pub mod name {
     pub const HELLO: &str = "stageline/hello";
     /// The name of the operation that asks a server on another host for the random numbers that identify its process.
     pub const PROCESS: &str = "stageline/process";
-    /// The name of the operation that tells a server the ids of the other servers of a training; the reply is the
-    /// number of ids that the server accepted.
+    /// The name of the operation that tells a server the ids of the other servers of a training, so that it accepts
+    /// their tensors; the reply is the number of valid ids.
     pub const PEERS: &str = "stageline/peers";
     pub(crate) const GELU: &str = "stageline/gelu";
     pub(crate) const GELU_TO_INPUT: &str = "stageline/gelu_to_input";
