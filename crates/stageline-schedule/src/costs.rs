@@ -93,14 +93,14 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// Makes the costs of a plan (times of forwards, backwards and transfers) from one entry per stage, which applies
-    /// to all micro-batches.
+    /// Makes the costs of a plan (times of forwards, backwards and transfers). `stages` has one entry per stage, which
+    /// applies to all micro-batches.
     pub fn by_stage(stages: Vec<StageCost>) -> Self {
         Self::by_micro_batch(stages.into_iter().map(|cost| vec![cost]).collect())
     }
 
-    /// Makes the costs of a plan from one list per stage, with one entry per micro-batch. The last entry of a list
-    /// applies to all further micro-batches of its stage.
+    /// Makes the costs of a plan (times of forwards, backwards and transfers). `stages` has one list per stage, with
+    /// one entry per micro-batch. The last entry of a list applies to all further micro-batches of its stage.
     ///
     /// # Panics
     /// Panics if a stage has no entry in its list, or a cost is negative or not finite.
@@ -116,7 +116,8 @@ impl Costs {
         Self { optimizer, links, stages, transfers: Transfers::default() }
     }
 
-    /// Makes the costs of a plan with `stages` stages that all have the costs `cost`.
+    /// Makes the costs of a plan with `stages` stages. `cost` has the times of the forward, backward and transfers,
+    /// which are the same for every stage.
     pub fn equal(stages: usize, cost: StageCost) -> Self {
         Self::by_stage(vec![cost; stages])
     }
@@ -204,8 +205,8 @@ impl Costs {
             .with_transfers(self.transfers)
     }
 
-    /// Returns the costs of a plan with the latencies of each stage's transfers replaced by `latencies`, one for each
-    /// stage.
+    /// Returns the costs of a plan in which the transfers that a stage sends, activations and gradients, have the
+    /// latency that `latencies` has for this stage.
     ///
     /// # Panics
     /// Panics unless `latencies` has one time per stage, each finite and not negative.

@@ -17,8 +17,8 @@ mod v_shape;
 pub use error::ScheduleError;
 pub use schedule::Schedule;
 
-/// Declares the module of every schedule and the list of all schedules. Each argument of the macro gives the file and
-/// the type of a schedule, and the values of its fields.
+/// A macro that declares the module of every schedule, and the list of all schedules. Each of its arguments gives the
+/// file and the type of a schedule, and the values of its fields.
 macro_rules! schedules {
     ($($file:ident::$schedule:ident $({ $field:ident: $value:expr })?,)*) => {
         $(

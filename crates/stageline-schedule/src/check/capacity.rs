@@ -7,8 +7,8 @@ use crate::costs::Costs;
 use crate::plan::Plan;
 
 /// Replays a plan on simulated workers whose channels store `capacity` micro-batches, and returns the deadlock as an
-/// error if the plan does not complete. Actions take arbitrary simulated times, because completion does not depend on
-/// times.
+/// error if the plan does not complete. The simulated times of actions are arbitrary, because they do not change
+/// whether the plan completes.
 pub(crate) fn run(plan: &Plan, capacity: usize, observer: &mut impl Observer) -> Result<(), Deadlock> {
     replay(plan, capacity, &Costs::uniform(plan.stages(), 1.0, 2.0), observer)
 }

@@ -16,8 +16,8 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// Creates a checked plan; the caller must have proved that the plan completes if each channel between two stages
-    /// can store `capacity` micro-batches.
+    /// Makes a checked plan from `plan` without a check; the caller must have proved that the plan completes if each
+    /// channel between two stages can store `capacity` micro-batches.
     pub(super) fn new(plan: Plan, capacity: usize) -> Self {
         Self { plan, capacity }
     }
@@ -41,8 +41,8 @@ impl Checked {
         lower(&self.plan, worker)
     }
 
-    /// Returns the number of micro-batches that each channel between two stages must be able to store so that the plan
-    /// is proved to complete. With 0, a sender waits until the receiver takes the message.
+    /// Returns the channel capacity for which the plan was checked: the plan completes if each channel between two
+    /// stages can store this number of micro-batches. With 0, a sender waits until the receiver takes the message.
     pub fn capacity(&self) -> usize {
         self.capacity
     }

@@ -12,8 +12,7 @@ const SHOWN: usize = 8;
 pub struct Blocked {
     /// The index, from 0, of the worker that is blocked in a deadlock of a plan.
     pub worker: usize,
-    /// The number of actions (forwards and backwards) that the blocked worker has finished, of those in its list in the
-    /// plan.
+    /// The number of actions (forwards and backwards) that the blocked worker finished before the deadlock.
     pub action: usize,
     /// The send or receive at which a worker is blocked in a deadlock of a plan.
     pub at: Instruction,

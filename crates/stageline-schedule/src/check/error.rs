@@ -25,22 +25,24 @@ pub enum CheckError {
         /// The indices of the two workers to which the plan assigns actions of one stage, although a stage must run on
         /// one worker only.
         workers: (usize, usize),
-        /// The parts of the plan, for the error message, around the first action that each of two workers has for the
-        /// same stage.
+        /// The excerpt of the plan that the error message shows: for each of the two workers, its first action of the
+        /// stage and the actions next to it.
         excerpt: Excerpt,
     },
     /// A stage of the plan does not run exactly one forward and one backward on a micro-batch, in this order. The
     /// backward is whole, or an input gradient followed by a weight gradient.
     Sequence {
-        /// The stage whose forward or backward on a micro-batch is missing, repeated or out of order.
-        stage: usize,
-        /// The micro-batch on which the stage's forward or backward is missing, repeated or out of order.
-        micro_batch: usize,
-        /// The forwards and backwards that the plan has for the stage and micro-batch with the wrong sequence, in
+        /// The index, from 0, of the stage whose forward or backward on a micro-batch is missing, repeated or out of
         /// order.
+        stage: usize,
+        /// The index, from 0, of the micro-batch on which the stage's forward or backward is missing, repeated or out
+        /// of order.
+        micro_batch: usize,
+        /// The kinds of computation (F, B, I or W) that the plan has for the stage and the micro-batch, in order,
+        /// instead of the required `F B` or `F I W`.
         found: Vec<Compute>,
-        /// The part of the plan around the stage's wrong action, or around the place at which an action is missing, for
-        /// the error message.
+        /// The excerpt of the plan that the error message shows: the stage's first action on the micro-batch, or, if
+        /// there is none, its first action on a later micro-batch, and the actions next to it.
         excerpt: Excerpt,
     },
     /// The plan deadlocks: its workers would wait for each other forever.
@@ -53,15 +55,15 @@ pub enum CheckError {
         /// The least number of micro-batches that each channel between two stages must be able to store so that the
         /// plan completes; `None` if it deadlocks at every capacity.
         least_capacity: Option<usize>,
-        /// The parts of the plan, for the error message, around the actions at which workers are blocked in the
-        /// deadlock.
+        /// The excerpt of the plan that the error message shows: for each blocked worker, the action at which it is
+        /// blocked and the actions next to it.
         excerpt: Excerpt,
     },
     /// A worker would hold more live micro-batches than the limit that the caller set. A micro-batch is live from its
     /// forward until its weight gradient is done.
     TooManyLive {
-        /// The worker that would exceed the limit on live micro-batches (forwarded, with the weight gradient not yet
-        /// done).
+        /// The index, from 0, of the worker that would exceed the limit on live micro-batches (forwarded, with the
+        /// weight gradient not yet done).
         worker: usize,
         /// The forward at which the worker would exceed the limit on live micro-batches (forwarded, with the weight
         /// gradient not yet done).
@@ -69,11 +71,11 @@ pub enum CheckError {
         /// The largest number of live micro-batches (forwarded, with the weight gradient not yet done) that a worker
         /// may have.
         limit: usize,
-        /// The least limit on live micro-batches (forwarded, with the weight gradient not yet done) that every worker
-        /// of the plan respects.
+        /// The peak number of live micro-batches (forwarded, with the weight gradient not yet done) of any worker of
+        /// the plan: the lowest limit that the plan would not exceed.
         needed: usize,
-        /// The part of the plan, for the error message, around the forward that exceeds the limit on live
-        /// micro-batches.
+        /// The excerpt of the plan that the error message shows: the forward that exceeds the limit on live
+        /// micro-batches, and the actions next to it.
         excerpt: Excerpt,
     },
 }

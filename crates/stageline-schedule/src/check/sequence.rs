@@ -14,7 +14,8 @@ pub(crate) enum Progress {
 }
 
 impl Progress {
-    /// Returns the progress of a stage with a micro-batch after one more forward, backward or half of a backward.
+    /// Returns the progress of a stage with a micro-batch (which of its forward and backward are done) after one more
+    /// computation of the kind `compute`.
     pub(crate) fn after(self, compute: Compute) -> Self {
         match (self, compute) {
             (Self::Nothing, Compute::Forward) => Self::Forwarded,

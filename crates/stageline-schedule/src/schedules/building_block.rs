@@ -93,10 +93,11 @@ fn squeezed(plan: &Plan) -> Plan {
 /// action can run.
 ///
 /// The result is the first action that is `ready` (its input has arrived, and the channel has room for its output) and
-/// that fits into the memory. A forward fits if the worker has at most `room` live micro-batches from now until the
-/// actions that the forward overtakes have run. A micro-batch is live between its forward and its weight gradient, and
-/// counts once for each of the worker's two stages. During the `cool_down` (after the last forward of the worker's
-/// first stage), weight gradients run only if no other action can, to fill idle cells.
+/// that fits into the memory. A forward that is not the first in the list overtakes the actions before it. It fits if
+/// the worker, with this forward, has at most `room` live micro-batches now and after each of the overtaken actions. A
+/// micro-batch is live between its forward and its weight gradient, and counts once for each of the worker's two
+/// stages. During the `cool_down` (after the last forward of the worker's first stage), weight gradients run only if no
+/// other action can, to fill idle cells.
 fn next(
     left: &VecDeque<Action>,
     live: usize,

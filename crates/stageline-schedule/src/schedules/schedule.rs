@@ -24,8 +24,8 @@ pub trait Schedule {
         1
     }
 
-    /// Returns the same schedule with `chunks` chunks (stages of the model) per worker; `None` if the schedule allows
-    /// one number only.
+    /// Returns the same schedule with `chunks` chunks (stages of the model) per worker; `None` if the schedule has a
+    /// fixed number of chunks per worker.
     fn with_chunks(&self, chunks: usize) -> Option<Box<dyn Schedule>> {
         let _ = chunks;
         None

@@ -40,8 +40,8 @@ pub(crate) struct Row {
     micro_batches: usize,
     forwards: [usize; 2],
     backwards: [usize; 2],
-    /// The weight gradients that are not yet in a worker's list of actions, although the list has the input gradients
-    /// of the same micro-batches; oldest first.
+    /// The weight gradients that are still to be added to a worker's list of actions, oldest first. The input gradients
+    /// of the same micro-batches are already in the list.
     pending: VecDeque<Action>,
     actions: Vec<Action>,
 }
