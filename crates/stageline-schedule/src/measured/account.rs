@@ -25,9 +25,9 @@ pub struct Account {
     /// The worker's idle time, in seconds, because another worker's part of the flush (gradient norms and optimizer
     /// steps at the end of the step) takes longer.
     pub flush: f64,
-    /// The worker's time, in seconds, for waits that only the measurement needs: in a synchronised step, the worker
-    /// waits after every action until its device has executed the action. It is 0 in other steps, and in logs that do
-    /// not have this time.
+    /// The time, in seconds, by which the measurement makes a synchronised step longer, the same for all workers of a
+    /// data-parallel replica: in such a step, a worker asks its device after every action whether the device has
+    /// finished. It is 0 in other steps, and in logs that do not have this time.
     #[cfg_attr(feature = "serde", serde(default))]
     pub asking: f64,
     /// The worker's remaining idle time, in seconds, for example because of splitting the batch, threads that wake

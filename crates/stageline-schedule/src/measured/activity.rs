@@ -9,7 +9,8 @@ use crate::plan::Instruction;
 /// or the wait for the next command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
-    /// An activity of a worker: a stage prepares for a training step or another pass over the plan.
+    /// An activity of a worker: a stage prepares for a training step, or for another pass over the plan, such as an
+    /// evaluation.
     Start,
     /// An activity of a worker: a stage executes an instruction of the plan, which computes or transfers a micro-batch.
     Instruction(Instruction),
@@ -31,8 +32,8 @@ pub enum Activity {
     /// An activity of a worker: a stage copies its parameters and optimizer state for a checkpoint, or its module for a
     /// snapshot (copies of the modules of all stages for the caller).
     Save,
-    /// An activity of a worker: a stage has finished its pass over the plan and waits for the next command of the
-    /// user's program.
+    /// An activity of a worker: the worker has finished a command of the user's program, such as a step or an
+    /// evaluation, and waits for the next command.
     Idle,
 }
 

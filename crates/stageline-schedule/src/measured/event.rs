@@ -27,9 +27,9 @@ pub struct Event {
     /// (the user's thread that runs the pipeline).
     #[cfg_attr(feature = "serde", serde(with = "seconds"))]
     pub waited: Duration,
-    /// The part of a recorded activity's time in which the worker asked its device whether the device has finished its
-    /// work, in synchronised steps; zero in other steps. For a device of another host, asking takes longer than many
-    /// actions.
+    /// The part of a recorded activity's time that only the measurement needs in a synchronised step (in which workers
+    /// wait for their device after every action): the time to ask the device whether it has finished. It is zero in
+    /// other steps and on a CPU. For a device of another host, asking takes longer than many actions.
     #[cfg_attr(feature = "serde", serde(with = "seconds"))]
     pub asked: Duration,
     /// The worker's memory in use during the recorded activity; `None` if memory is not measured (see [`Held`]).
@@ -61,8 +61,9 @@ impl Event {
 /// The memory in use by a worker during one recorded event, in bytes.
 ///
 /// Host memory is measured in programs that install the runtime's counting allocator. A GPU's memory is measured in
-/// synchronised steps, as the bytes that the GPU's memory pools have in use at the end of each event: several
-/// stages on one GPU share the pools, and a peak is the largest of these readings.
+/// synchronised steps (in which workers wait for their device after every action), as the bytes that the GPU's memory
+/// pools have in use at the end of each event: several stages on one GPU share the pools, and a peak is the largest of
+/// these readings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Deserialize, Serialize))]
 pub struct Held {

@@ -40,11 +40,11 @@ impl Rules {
 ///
 /// The method is that of Zero Bubble's automatic schedule (Qi et al., 2023,
 /// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241), section 3): a free worker runs an input gradient or a forward
-/// that has arrived, and fills its waits with weight gradients.
+/// whose input has arrived, and runs weight gradients while it waits for further inputs.
 ///
-/// A forward begins only if the memory also allows the same micro-batch on all later stages of the worker, until their
-/// backwards. So the oldest micro-batch in memory can always finish, and no worker waits for memory forever. Transfers
-/// are assumed to be asynchronous.
+/// A forward begins only if the worker's free memory is enough for this micro-batch on the forward's stage and on all
+/// later stages of the worker. So the oldest micro-batch in memory can always finish, and no worker waits for memory
+/// forever. Transfers are assumed to be asynchronous.
 pub(crate) fn automatic(
     placement: &Placement,
     micro_batches: usize,
@@ -105,8 +105,8 @@ enum Next {
     Begin(Action),
     /// The worker waits until this simulated time, at which its next action in the generated plan becomes possible.
     Wait(f64),
-    /// The worker waits until another worker sends it an activation or a gradient, because none of its remaining
-    /// actions in the generated plan is possible before.
+    /// The worker cannot run an action of the generated plan now, and no later time is known at which it can. It
+    /// continues if another worker sends it an activation or a gradient.
     Nothing,
 }
 

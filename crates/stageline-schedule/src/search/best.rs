@@ -12,25 +12,27 @@ use crate::plan::{Action, Compute, Placement, Plan};
 use crate::schedules::{SCHEDULES, Schedule};
 use crate::simulate::{Memory, StageMemory, Timeline, simulate};
 
-/// The largest number of chunks (stages) per worker that the search tries, unless every plan needs more.
+/// The largest number of chunks (stages) per worker that the search for the plan with the shortest step tries, unless
+/// the caller's smallest number is larger.
 const MOST_CHUNKS: usize = 4;
 
-/// The best plan that a search found, with its costs, its timeline and a lower bound on the length of a step.
+/// The result of a search for the plan with the shortest simulated step: this plan, its costs, its timeline and a lower
+/// bound on the length of a step.
 #[derive(Clone, Debug)]
 pub struct Best {
     /// The name of the schedule of the best plan that a search found, such as `1f1b`; `automatic` if the search
     /// generated the plan for the given costs.
     pub schedule: &'static str,
-    /// The plan with the shortest step that the search found, checked for channels with room for all micro-batches of a
-    /// step.
+    /// The plan with the shortest step that the search found. It is proved to complete without a deadlock if each
+    /// channel between two stages can store all micro-batches of a step.
     pub checked: Checked,
-    /// The costs (times of forwards, backwards and transfers) of the stages of the best plan: the costs given to the
-    /// search, or those of the chunks into which a schedule splits each stage.
+    /// The costs (times of forwards, backwards and transfers) of the stages of the best plan. If the plan splits each
+    /// given stage into several chunks, these are the costs of the chunks.
     pub costs: Costs,
     /// The simulated timeline of one step of the best plan.
     pub timeline: Timeline,
-    /// A lower bound on the length of the step that a search can find, in the unit of the costs: no plan that fits into
-    /// the memory and has one of the placements of stages on workers that the search tried can have a shorter step.
+    /// A lower bound on the length of a step, in the unit of the costs: no plan that fits into the memory can have a
+    /// shorter step with any of the placements of stages on workers that the search tried.
     pub bound: f64,
 }
 
@@ -47,9 +49,9 @@ impl Best {
 ///
 /// `costs` and `memory` describe one stage for each worker; `memory` also has the memory limit of a worker. The search
 /// tries every schedule of this crate, and automatic schedules (plans generated for these costs). A schedule with V
-/// chunks (stages) per worker gets each stage in V equal parts. A schedule that requires a V is tried with this V, and
-/// a schedule that allows any V with 2, 3 and 4. V is never more than `most_chunks`, for example because a model has
-/// too few layers.
+/// chunks (stages) per worker gets each stage in V equal parts. A schedule with a fixed V is tried with this V, and a
+/// schedule that allows any V with 2, 3 and 4. Schedules with a V above `most_chunks` are left out; a model with few
+/// layers, for example, needs a low `most_chunks`.
 ///
 /// # Errors
 /// Returns a [`SearchError`] if there are no stages or micro-batches, or no plan fits into the memory.
@@ -68,10 +70,10 @@ pub fn best(micro_batches: usize, costs: &Costs, memory: &Memory, most_chunks: u
 /// Finds the plan with the shortest simulated step, with the search of [`best()`], for stages whose costs and memory
 /// depend on their placement on the workers.
 ///
-/// `chunks` has the possible numbers of stages (chunks) on each of `workers` workers. If all of them are above 4, the
-/// search tries the smallest, with schedules that allow any number. `of` returns the costs and the memory of the stages
-/// of a placement. If it returns `None`, for example because the link between two of the workers is not known, the
-/// search leaves out all plans with this placement.
+/// `chunks` is the range of allowed numbers of stages (chunks) on each of `workers` workers. If the range begins above
+/// 4, the search tries only its smallest number, with automatic schedules and with the schedules that allow any number.
+/// The function `of` returns the costs and the memory of the stages of a placement. If it returns `None`, for example
+/// because the link between two of the workers is not known, the search leaves out all plans with this placement.
 ///
 /// # Errors
 /// Returns a [`SearchError`] if there are no workers or micro-batches, no placement has costs, or no plan fits into the
@@ -120,7 +122,7 @@ fn lower_limits(memory: &Memory) -> impl Iterator<Item = Memory> + '_ {
 struct Search<F> {
     workers: usize,
     micro_batches: usize,
-    /// The smallest number of stages (chunks) on each worker that the search tries.
+    /// The smallest number of stages (chunks) on each worker that the caller of the search allows.
     least: usize,
     /// The function that returns the costs and the memory of the stages for a placement of stages on workers; `None` if
     /// they are not known.

@@ -41,10 +41,10 @@ impl Timeline {
     /// Returns each worker's idle time by cause. This timeline must be the result of simulating the plan `checked` at
     /// `costs`.
     ///
-    /// Two times are the same for all workers: the time that transfers add to the step, and the time that fill and
-    /// drain together add to the compute time of the busiest worker. The second one is divided between the fields
-    /// `fill` and `drain` of a worker in the ratio of two of its waits in a simulation without transfer times: the wait
-    /// before its first backward, and the wait after its last forward.
+    /// The field `transfer` is the same for all workers: the time that transfers add to the step. The sum of `fill` and
+    /// `drain` is the same for all workers, too: the time that filling and draining the pipeline add to the compute
+    /// time of the busiest worker. Each worker's ratio of `fill` to `drain` is the ratio of two of its waits in a
+    /// simulation without transfer times: the wait before its first backward, and the wait after its last forward.
     ///
     /// # Panics
     /// Panics if `costs` has fewer stages than the plan.

@@ -2,8 +2,8 @@
 
 use crate::plan::{Action, Compute, Plan};
 
-/// The device memory that one micro-batch occupies on a stage, from its forward until its backward, in bytes or any
-/// other unit.
+/// The device memory that one micro-batch occupies on a stage, from its forward until its backward is done (the weight
+/// gradient, if the backward is split), in bytes or any other unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StageMemory {
     /// The bytes of device memory of the activations that a micro-batch's backward needs, which are in use from the

@@ -27,8 +27,8 @@ impl Timeline {
     /// Draws the timeline of a step as an SVG picture without scripts or fonts.
     ///
     /// There is one row per worker, and time runs to the right in `unit`, for example `ms`. Each forward, backward and
-    /// optimizer step is a bar in the colour of its kind, with its name if there is space. The title states the step
-    /// and the bubble.
+    /// optimizer step is a bar in the colour of its kind, with its name if there is space. The title states the length
+    /// of the step and the bubble (the idle share of the total stage time).
     pub fn svg(&self, unit: &str) -> String {
         let mut svg = String::new();
         self.draw(&mut svg, &escaped(unit)).expect("writing to a string never fails");

@@ -71,7 +71,8 @@ impl Timeline {
 /// Simulates one step of a checked plan, and returns its timeline. `costs` has the times of the forwards, backwards,
 /// transfers and optimizer steps.
 ///
-/// The simulation takes time linear in the number of actions, and a factor log(P) more with serialised transfers.
+/// The simulation takes time linear in the number of actions. With serialised transfers (one queue of transfers per
+/// worker), it takes longer by a factor of the order of log(P) for P workers.
 ///
 /// # Panics
 /// Panics if `costs` has fewer stages than the plan.
