@@ -6,14 +6,14 @@ use safetensors::Dtype;
 
 use crate::printable::{Printable, number};
 
-/// The largest number of bytes that an error keeps of the reason why a checkpoint file is malformed. The reason may be
-/// a parser's message, which may quote the file.
+/// The length in bytes to which an error cuts the text that says why a checkpoint file is malformed. The text may be a
+/// parser's message, which may quote the file.
 const MOST_REASON: usize = 300;
 
 /// The reason why a file of a checkpoint is refused when the checkpoint is read, such as a wrong length or hash.
 ///
-/// If the manifest itself is the damaged file, the reason may concern its entry for another file, such as an impossible
-/// size.
+/// If the damaged file is the manifest (the checkpoint's list of files and tensors), the reason may concern its entry
+/// for another file, such as an impossible size.
 ///
 /// `Display` and `Debug` give the same text, which is as safe to print as that of
 /// [`CheckpointError`](crate::CheckpointError). The fields contain text from the file: print them as [`Printable`].
@@ -90,8 +90,8 @@ pub enum Damage {
         /// The name of the checkpoint file that is missing in the manifest's list of files.
         file: String,
     },
-    /// The manifest of the checkpoint places a tensor in a file other than the one to which the tensor's name assigns
-    /// it.
+    /// The manifest of the checkpoint places a tensor in the wrong file. The name of a tensor determines the file to
+    /// which it belongs.
     #[error(
         "places the tensor `{}` in `{}`; it belongs in `{}`",
         Printable::new(tensor),

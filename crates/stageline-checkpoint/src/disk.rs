@@ -22,8 +22,9 @@ pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
 }
 
-/// Checks whether a file or another thing that is no folder blocks `path`. Returns the longest part of the path that
-/// exists, with its kind in words such as "a file", if that part is not a folder; otherwise `None`.
+/// Looks for a file, or another thing that is no folder, that prevents the creation of a folder at `path`: the longest
+/// part of the path that exists leads to it. Returns this part and the kind of the thing, such as "a file"; otherwise
+/// `None`.
 pub(crate) fn in_the_way(path: &Path) -> Option<(PathBuf, &'static str)> {
     let path: PathBuf = path.components().collect(); // drops a slash at the end, which would ask for a folder
     let part = path.ancestors().find(|part| fs::symlink_metadata(part).is_ok())?;

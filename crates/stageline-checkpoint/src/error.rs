@@ -8,12 +8,13 @@ use safetensors::Dtype;
 use crate::damage::Damage;
 use crate::printable::{Printable, number};
 
-/// The largest number of bytes of a path in an error message about a checkpoint that shows only one path.
+/// The length in bytes to which a path is cut in an error message about a checkpoint, if the message has only this
+/// path.
 const MOST_PATH: usize = 600;
-/// The largest number of bytes of each path in an error message about a checkpoint that shows two paths.
+/// The length in bytes to which each path is cut in an error message about a checkpoint, if the message has two paths.
 const MOST_OF_TWO: usize = 300;
-/// The largest number of bytes that an error message shows of a text from elsewhere, such as a parser's message or the
-/// message of a panic.
+/// The length in bytes to which an error message about a checkpoint cuts a text from elsewhere, such as the message of
+/// a parser or of a panic.
 const MOST_REASON: usize = 500;
 
 /// The reason why a checkpoint cannot be read or written.
@@ -247,7 +248,8 @@ pub enum CheckpointError {
         Printable::new(reason).at_most(MOST_REASON)
     )]
     Manifest {
-        /// The length in bytes of the text of the manifest to save; 0 if the manifest cannot be serialized as JSON.
+        /// The length in bytes of the manifest's text, which is not written because it could not be read back; 0 if the
+        /// manifest cannot be serialized as JSON.
         bytes: usize,
         /// The reason why a reader would not get the same manifest back from its text: for example, the text is too
         /// long, or a value would change.

@@ -84,8 +84,8 @@ pub(crate) fn number(value: f64) -> String {
 /// The text `...`, which replaces the middle of a text that is too long to print.
 const DOTS: &str = "...";
 
-/// Returns how much of the text `chars` can be printed in at most `most` bytes, with invisible characters escaped: a
-/// number of bytes before escaping, counted from the beginning of `chars`.
+/// Returns the length in bytes of the longest beginning of the text `chars` that takes at most `most` bytes when it is
+/// printed. Invisible characters are printed as escapes; the returned length is that before escaping.
 fn fitting(chars: impl Iterator<Item = char>, most: usize) -> usize {
     let mut left = most;
     let fits = |&char: &char| {

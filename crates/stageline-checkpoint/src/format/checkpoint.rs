@@ -19,8 +19,8 @@ const MOST_STEPS: u64 = 1 << 53;
 pub struct Checkpoint {
     /// The step counts and the loss scale of the training that the checkpoint stores.
     pub progress: Progress,
-    /// The configuration of the run and its fingerprints, such as a hash that identifies the training data, as JSON
-    /// values with names that the caller chooses.
+    /// The JSON values that the caller stores with the checkpoint, under names of its choice: the configuration of the
+    /// run, and fingerprints such as a hash that identifies the training data.
     pub run: BTreeMap<String, Value>,
     /// The parameters of the model in a checkpoint, by their names in the whole model, such as `blocks.3.up.weight`.
     pub parameters: BTreeMap<String, Tensor>,
@@ -79,7 +79,8 @@ impl Progress {
     }
 }
 
-/// Converts an invalid step count or loss scale to the [`Damage`] that is returned when a checkpoint is read.
+/// Converts the error that a step count or the loss scale is out of its range to a [`Damage`], which is returned when a
+/// checkpoint is read.
 impl From<InvalidProgress> for Damage {
     fn from(invalid: InvalidProgress) -> Self {
         match invalid {
@@ -92,7 +93,8 @@ impl From<InvalidProgress> for Damage {
     }
 }
 
-/// Converts an invalid step count or loss scale to the [`CheckpointError`] that is returned when a checkpoint is saved.
+/// Converts the error that a step count or the loss scale is out of its range to a [`CheckpointError`], which is
+/// returned when a checkpoint is saved.
 impl From<InvalidProgress> for CheckpointError {
     fn from(invalid: InvalidProgress) -> Self {
         match invalid {

@@ -118,8 +118,8 @@ fn decode(value: Value) -> Value {
     }
 }
 
-/// Returns the key of a JSON object that stands for a float, or that looks as if it did: its only key is `$f64`, or
-/// `$f64` with further `$` in front, such as `$$f64` (see [`encode`]). Returns `None` for any other object.
+/// Returns the only key of a JSON object if this key is `$f64`, or `$f64` with further `$` in front, such as `$$f64`.
+/// Such an object stands for a float or could be taken for one (see [`encode`]). Returns `None` for any other object.
 fn marked(fields: &Map<String, Value>) -> Option<&str> {
     let key = fields.keys().next().filter(|_| fields.len() == 1)?;
     (key.ends_with(MARK) && key.trim_start_matches('$') == &MARK[1..]).then_some(key)

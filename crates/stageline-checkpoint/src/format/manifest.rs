@@ -30,8 +30,8 @@ pub struct Manifest {
     pub stageline: String,
     /// The step counts and the loss scale of the training, as the manifest of a checkpoint has them.
     pub progress: Progress,
-    /// The configuration of the run and its fingerprints, such as a hash that identifies the training data, as JSON
-    /// values with names that the caller chooses.
+    /// The JSON values that the caller stores with the checkpoint, under names of its choice: the configuration of the
+    /// run, and fingerprints such as a hash that identifies the training data.
     #[serde(with = "json::exact_values")]
     pub run: BTreeMap<String, Value>,
     /// The list of a checkpoint's files with their lengths and hashes, except for the manifest itself.
@@ -70,8 +70,8 @@ pub struct TensorEntry {
     pub shape: Vec<usize>,
 }
 
-/// The version of the checkpoint format in a manifest. It is parsed alone, before the other fields, because manifests
-/// of all versions have this field.
+/// The version number of the checkpoint format, as a manifest states it. It is parsed alone, before the other fields,
+/// because manifests of all versions have this field.
 #[derive(Deserialize)]
 struct Version {
     version: u64,

@@ -84,8 +84,8 @@ fn validate_file(FileEntry { name, bytes, sha256 }: &FileEntry, tensors: Option<
     if fits { Ok(()) } else { Err(Damage::Total { file: name.clone(), found: *bytes, tensors: tensors.unwrap_or(0) }) }
 }
 
-/// Whether `bytes` can be the length of a tensor file whose tensors take `tensors` bytes: the rest must be the header
-/// and its length, within the limit of the format.
+/// Whether a tensor file can be `bytes` bytes long if its tensors take `tensors` bytes. The rest of the file must be
+/// the header and its length, within the limit of the format.
 fn has_header(bytes: u64, tensors: u64) -> bool {
     let header = bytes.checked_sub(tensors).and_then(|rest| rest.checked_sub(LENGTH));
     header.is_some_and(|header| header <= MOST_HEADER)

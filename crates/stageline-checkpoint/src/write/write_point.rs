@@ -1,7 +1,7 @@
 //! The points of a checkpoint's save at which a crash would leave different things on disk: [`WritePoint`].
 
-/// A point of a checkpoint's save, named by the operation that comes next.
-/// [`Store::save_observed`](crate::Store::save_observed) reports it just before that operation.
+/// A moment in the save of a checkpoint: just before an operation that changes what a crash would leave on disk, or the
+/// end of the save. [`Store::save_observed`](crate::Store::save_observed) reports each of these moments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WritePoint {
@@ -9,8 +9,8 @@ pub enum WritePoint {
     CreateTemporary,
     /// The save of a checkpoint is about to create the subfolder for the optimizer state in the temporary folder.
     CreateSubfolder,
-    /// The save of a checkpoint is about to create one of the checkpoint's files. After that it writes the header of a
-    /// tensor file, or the whole index.
+    /// The save of a checkpoint is about to create one of the checkpoint's files: a tensor file, of which it then
+    /// writes the header, or the index, which it then writes as a whole.
     WriteFile {
         /// The position of the file that the save creates next, in the order in which it writes the checkpoint's files,
         /// counted from 0.
@@ -45,8 +45,8 @@ pub enum WritePoint {
     /// The save of a checkpoint is about to undo the rename of the new checkpoint, because the new name could not be
     /// made durable.
     UndoRename,
-    /// The save of a checkpoint is about to make the reversal of the new checkpoint's rename durable. After that, the
-    /// save removes the checkpoint's temporary folder.
+    /// The save of a checkpoint has undone the rename of the new checkpoint, and is about to make this durable by
+    /// syncing the folder of checkpoints. After that, it removes the checkpoint's temporary folder.
     SyncUndo,
     /// The save of a checkpoint is about to rename an old checkpoint to a temporary name. The old checkpoint's files
     /// are removed after that.
