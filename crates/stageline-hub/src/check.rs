@@ -20,7 +20,7 @@ use crate::refusal::Refusal;
 ///
 /// # Errors
 /// - [`FolderError::Refused`] if `to` is the folder that the model is read from, is no folder, has a subfolder with the
-///   name of a file to write, or has weights that readers would take instead of the new ones.
+///   name of a file to write, or has weights that some programs would load instead of the new ones.
 /// - [`FolderError::MissingFile`], [`FolderError::NotAFile`] or [`FolderError::Read`] if a companion (a file beside the
 ///   weights, such as `tokenizer.json`) cannot be read.
 /// - [`FolderError::Write`] if the operating system refuses to create the folder or a file in it.
@@ -87,16 +87,16 @@ fn or_here(folder: &Path) -> &Path {
     if folder.as_os_str().is_empty() { Path::new(".") } else { folder }
 }
 
-/// The new folders that a check of an export has created. They are removed when this value is dropped.
+/// The folders that [`check_export`] has created to find out whether a model can be exported. They are removed when
+/// this value is dropped.
 struct Trial {
-    /// The paths of the folders that a check of an export has created to see whether files can be written there, the
-    /// deepest first.
+    /// The paths of the folders that the check of an export has created and will remove, the deepest first.
     created: Vec<PathBuf>,
 }
 
 impl Trial {
-    /// Creates the folder at `path` and all missing folders above it, to check that this is possible. Remembers which
-    /// folders it created, to remove them later.
+    /// Creates the folder at `path` and all missing folders above it, to check that a model can be exported there.
+    /// Remembers which folders it created, to remove them later.
     fn create(path: &Path) -> Result<Self, FolderError> {
         let missing = |path: &&Path| fs::symlink_metadata(or_here(path)).is_err();
         let created: Vec<PathBuf> = path.ancestors().take_while(missing).map(Path::to_path_buf).collect();

@@ -27,7 +27,7 @@ pub enum FolderError {
         /// The path that the caller gave for the model folder, at which nothing exists.
         path: PathBuf,
     },
-    /// The path of the model folder is something other than a folder.
+    /// Something other than a folder is at the path of the model folder.
     #[error("{} is not a folder; give the path of a model folder, which has a config.json", shown(path))]
     NotAFolder {
         /// The path that the caller gave for the model folder, at which there is something other than a folder.

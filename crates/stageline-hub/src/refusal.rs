@@ -21,14 +21,14 @@ pub enum Refusal {
     /// The file to write is one of those from which the model is read.
     #[error("the model is read from this file; give another file")]
     SourceFile,
-    /// The folder to write a model into has a weights file or an index that readers would take instead of the new
+    /// The folder to write a model into has a weights file or an index that some programs would load instead of the new
     /// weights.
     #[error(
         "the folder has `{}`, which some readers would take instead of the new weights; remove it, or give another folder",
         Printable::new(file)
     )]
     OtherWeights {
-        /// The name of the weights file or index in the target folder that readers would take instead of the new
+        /// The name of the weights file or index in the target folder that some programs would load instead of the new
         /// weights.
         file: String,
     },
@@ -86,7 +86,8 @@ pub enum Refusal {
         /// The largest length in bytes that the safetensors format allows for a header.
         most: u64,
     },
-    /// The function that gives the values to write returned too few or too many values for a tensor.
+    /// The caller's function, which returns the values of each tensor to write, returned too few or too many values for
+    /// a tensor.
     #[error(
         "the tensor `{}` of shape {} takes {expected} {unit}, but got {found}; return one value for each element",
         Printable::new(tensor),
@@ -101,9 +102,11 @@ pub enum Refusal {
         /// The unit of the fields `expected` and `found`: "values" if the caller's function returned f32 values for the
         /// tensor, "bytes" if it returned bytes.
         unit: &'static str,
-        /// The number of values, or of bytes, that the tensor needs according to its shape and type.
+        /// The number of values, or of bytes, that the caller's function should have returned for the tensor, according
+        /// to the tensor's shape and type; `usize::MAX` if that number overflows or is not whole.
         expected: usize,
-        /// The number of values, or of bytes, that the caller's function returned for the tensor.
+        /// The number of values, or of bytes, that the caller's function returned for the tensor, which differs from
+        /// the expected number.
         found: usize,
     },
     /// The caller's function returned f32 values for a tensor with another type than F32, F16 and BF16. Values in f32
@@ -132,8 +135,8 @@ pub enum Refusal {
         tensor: String,
         /// The type of the tensor's elements in the file, in which the value would become infinite.
         dtype: Dtype,
-        /// The index, in row-major order and counted from 0, of the value that is too large among the values of the
-        /// tensor to write.
+        /// The index of the value that is too large for the type of its tensor: its position among the values of the
+        /// tensor in row-major order, counted from 0.
         index: usize,
         /// The value to write that would become infinite in the type of its tensor.
         value: f32,
@@ -141,11 +144,12 @@ pub enum Refusal {
     /// The configuration of a model, which is to be written to `config.json`, is JSON, but not an object.
     #[error("the configuration is not a JSON object; pass an object")]
     NotAnObject,
-    /// A file cannot be written, because its contents have no JSON form: an index, the header of a weights file, or a
-    /// configuration.
+    /// A file is not written, because its contents cannot be converted to JSON. The file is an index, a weights file
+    /// (whose header is JSON), or a configuration.
     #[error("it has no JSON form: {}", Printable::new(reason))]
     Json {
-        /// The error message of the JSON library, which says why the contents of the file have no JSON form.
+        /// The error message of the JSON library, which says why the contents of the file to write cannot be converted
+        /// to JSON.
         reason: String,
     },
 }

@@ -28,12 +28,12 @@ impl Layout {
     ///
     /// The files have temporary names until all of them are complete and synced. Then an old index is removed, the
     /// files replace those of the same names, and the index comes last. If the process is killed in between, the folder
-    /// has no index, so that no reader takes old and new files for one model. After an error in `values` the folder is
-    /// unchanged.
+    /// has no index, so that no program takes old and new files for one model. After an error in `values`, all files in
+    /// the folder are as before.
     ///
     /// # Errors
-    /// - [`FolderError::Refused`] if `folder` is the one that the layout was read from, or has weights that readers
-    ///   would take instead of the new ones; if the values do not fit the shape or the type of the tensor.
+    /// - [`FolderError::Refused`] if `folder` is the one that the layout was read from, or has weights that some
+    ///   programs would load instead of the new ones; if the values do not fit the shape or the type of the tensor.
     /// - [`FolderError::Values`] if `values` returns an error, which is then the source.
     /// - [`FolderError::Write`] if the operating system refuses to write.
     pub fn write<'a, V, E>(
@@ -66,7 +66,7 @@ impl Layout {
     }
 
     /// Returns an error if a model must not be written into `folder`: if its layout was read from this folder, or if
-    /// the folder has weights that readers would take instead of the new ones.
+    /// the folder has weights that some programs would load instead of the new ones.
     pub(crate) fn check_target(&self, folder: &Path) -> Result<(), FolderError> {
         let canonical = fs::canonicalize(folder).map_err(FolderError::read(folder))?;
         if self.source.as_ref() == Some(&canonical) {

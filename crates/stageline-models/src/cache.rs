@@ -91,11 +91,11 @@ impl BlockCache {
         self.model.position()
     }
 
-    /// Computes the causal self-attention of a transformer block, with [`causal_attention`]. The input `[batch, length,
-    /// columns]` has the queries, keys and values of all heads side by side; the output is `[batch, length, query heads
-    /// x head size]`. With `starts`, the position at which each position's document begins, queries attend within their
-    /// documents. While the key-value cache is on, queries also attend to the kept keys and values of earlier inputs,
-    /// and the new keys and values are kept.
+    /// Computes the causal self-attention of a transformer block. The input `[batch, length, columns]` has the queries,
+    /// keys and values of all heads side by side; the output is `[batch, length, query heads x head size]`. If `starts`
+    /// is given, it has the position at which each token's document begins, and queries attend within their documents
+    /// only. While the key-value cache is on, queries also attend to the kept keys and values of earlier inputs, and
+    /// the new keys and values are kept.
     ///
     /// # Panics
     /// Panics if `starts` are given while the cache is on, because a text that is generated is one document.

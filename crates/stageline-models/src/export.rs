@@ -19,7 +19,7 @@ impl LanguageModel {
     /// # Errors
     /// - [`ModelError::OwnFolder`] if the model, or the configuration of a new model, was opened from `folder`.
     /// - [`ModelError::Folder`] if the folder cannot be written, has something that the export cannot replace, or has
-    ///   weights that readers would take instead of the new ones; if a file of the tokenizer cannot be read.
+    ///   weights that some programs would load instead of the new ones; if a file of the tokenizer cannot be read.
     pub fn check_export(&self, folder: impl AsRef<Path>) -> Result<(), ModelError> {
         let folder = folder.as_ref();
         let real = |path: &Path| path.canonicalize().ok();

@@ -26,8 +26,8 @@ pub type Tokens = Tensor<2, Int>;
 pub type Logits = Tensor<3>;
 
 /// A language model of a known family. Its parameters are read from a folder in the format of the Hugging Face hub or,
-/// for a new model, drawn at random. The layers of its [`row`](Self::row) do this later; opening or creating the model
-/// reads and draws no parameters.
+/// for a new model, drawn at random. Opening or creating the model does not read or draw them yet; the layers of its
+/// [`row`](Self::row) do so later.
 #[derive(Clone)]
 pub struct LanguageModel(Arc<Inner>);
 
@@ -189,7 +189,8 @@ impl LanguageModel {
     }
 
     /// Returns an error if the model folder lacks a tensor that the configuration describes, has it in another shape,
-    /// or has further tensors. Buffers and copies that no parameter needs are allowed.
+    /// or has further tensors. Buffers, such as causal masks, and a second copy of the table of a tied head are
+    /// allowed.
     fn check(&self, folder: &ModelFolder) -> Result<(), ModelError> {
         let parameters = self.0.parameters();
         parameters.iter().try_for_each(|tensor| tensor.check(folder))?;

@@ -94,8 +94,8 @@ impl Naming {
         if !has(&rooted) && has(bare) { Self { root: "", ..self } } else { self }
     }
 
-    /// Returns the tensor names of the same model with an untied head, whose projection to the vocabulary has a tensor
-    /// of its own.
+    /// Returns these tensor names, changed to those of a model with an untied head, whose projection to the vocabulary
+    /// has a tensor of its own.
     pub fn untied(self) -> Self {
         Self { tied: false, ..self }
     }

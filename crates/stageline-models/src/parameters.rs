@@ -35,12 +35,12 @@ pub fn rows(input: Tensor<3>) -> Tensor<2> {
     input.flatten(0, 1)
 }
 
-/// The position of a walk over the parameters of a layer: the path of the current parameter, and the table that has the
-/// name of its tensor on the Hugging Face hub.
+/// The state of a walk over the parameters of a layer: the path of the current parameter, the place of the layer in the
+/// model, and the names of the model's tensors on the Hugging Face hub.
 struct Position<'a> {
-    /// The names of the fields on the path to the visited parameter. A layer is an enum with one variant for each model
-    /// family. The variant's name does not belong to the parameter's name, so an entry is `None` where the path enters
-    /// a variant.
+    /// The names of the fields on the path to the current parameter of a walk over a layer. A layer is an enum with one
+    /// variant for each model family. The variant's name does not belong to the parameter's name, so an entry is `None`
+    /// where the path enters a variant.
     path: Vec<Option<String>>,
     place: Place,
     naming: &'a Naming,
@@ -59,8 +59,8 @@ impl<'a> Position<'a> {
         self.path.pop();
     }
 
-    /// Returns the name of the visited parameter's tensor on the Hugging Face hub, and whether the tensor is stored
-    /// transposed. Panics if the model family does not name the tensor.
+    /// Returns the name that the tensor of the walk's current parameter has on the Hugging Face hub, and whether the
+    /// tensor is stored transposed. Panics if the model family does not name the tensor.
     fn tensor(&self) -> HubTensor {
         let path = self.path.iter().flatten().map(String::as_str).collect::<Vec<_>>().join(".");
         let Self { place, naming, .. } = self;

@@ -64,8 +64,8 @@ impl Embeddings {
         Self { tokens, positions, cache: cache.clone() }
     }
 
-    /// Returns the sums of token and position embeddings. With `starts`, the position at which each token's document
-    /// begins, positions are counted from there.
+    /// Returns the sum of the token embedding and the position embedding of every token. If `starts` is given, it has
+    /// the position at which each token's document begins, and positions are counted from there.
     pub(crate) fn forward(&self, tokens: Tensor<2, Int>, starts: Option<Tensor<2, Int>>) -> Tensor<3> {
         let [_, length] = tokens.dims();
         let first = self.cache.position();

@@ -167,8 +167,8 @@ impl Config {
     }
 }
 
-/// Returns an error if a size, a count, the norm epsilon or the deviation of initial weights in a configuration is out
-/// of its allowed range.
+/// Returns an error if a size, a count, the norm epsilon or the standard deviation of the initial weights in a
+/// configuration is out of its allowed range.
 fn check(fields: &Fields, key_value_heads: usize) -> Result<(), String> {
     limits::sizes(&[
         ("vocab_size", fields.vocab_size),
@@ -221,8 +221,8 @@ fn windows(fields: &Fields, kind: &str) -> Result<Vec<Option<usize>>, String> {
 mod tests {
     use super::*;
 
-    /// Reads the configuration of a small test model of the type `kind`, whose fields are those of `with` beside the
-    /// test's usual ones.
+    /// Reads the configuration of a small test model of the type `kind`. The fields in `with` are added to the usual
+    /// fields of the tests, or replace them.
     fn read(kind: &str, with: Value) -> Result<Config, String> {
         let mut config = json!({"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 6});
         config["num_key_value_heads"] = 6.into();

@@ -2,8 +2,8 @@
 //!
 //! At position p the angle of a pair is p times its frequency, so an error in the last bit of a frequency grows with
 //! the position. The frequencies therefore come from the same operations in f32, in the same order, as in the
-//! Transformers library (`modeling_rope_utils.py`), each rounded as PyTorch rounds it on a CPU. PyTorch divides a number
-//! by a tensor in two roundings: it multiplies the number by the reciprocal of the tensor.
+//! Transformers library (`modeling_rope_utils.py`), each rounded as PyTorch rounds it on a CPU. PyTorch divides a
+//! number by a tensor in two roundings: it multiplies the number by the reciprocal of the tensor.
 
 use std::f32::consts::TAU;
 
@@ -25,8 +25,8 @@ pub struct Rope {
     pub partial_rotary_factor: Option<f64>,
 }
 
-/// The values that determine the frequencies of a rotary embedding together with the fields of [`Rope`], such as the
-/// base of the frequencies and the size of a head.
+/// The values beside the fields of [`Rope`] (the object `rope_scaling` or `rope_parameters` of `config.json`) on which
+/// the frequencies of a rotary embedding depend, such as the base of the frequencies and the size of a head.
 pub struct Around {
     /// The base of the rotary embedding's frequencies, from the object `rope_scaling` or `rope_parameters` of
     /// `config.json`, or else from its top level.
