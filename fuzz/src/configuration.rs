@@ -17,21 +17,22 @@ use config::{Merged, Settings};
 #[path = "../../crates/stageline-train/src/settings/merge.rs"]
 mod config;
 
-/// The largest length in bytes of a fuzz input; longer inputs are skipped, because they reach no other code.
+/// The largest length in bytes of a fuzz input. Longer inputs are skipped, because they would run no code that shorter
+/// ones do not run.
 const LIMIT: usize = 4_096;
 
 /// The byte that separates the three parts of a fuzz input: command line, settings file and settings of a resumed run.
 const BORDER: u8 = b'|';
 
-/// The result of merging all sources of a training's settings (command line, files and checkpoint): as parsed flags,
-/// and as a table of settings.
+/// The settings of a training, merged from all sources (command line, settings file and checkpoint), in two forms: as
+/// parsed flags, and as a table of settings.
 struct Resolved {
     flags: Flags,
     settings: Settings,
 }
 
-/// The command-line flags of the fuzzed program, which stand for those of a training: one flag of every type that a
-/// training has, some with the name of a training's flag.
+/// The command-line flags of the fuzzed program, which stand for those of a training. They have every type that a
+/// training's flags have, and some have the same name.
 #[derive(Debug, Parser)]
 struct Flags {
     #[command(flatten)]
@@ -48,7 +49,8 @@ struct Flags {
     print_config: bool,
 }
 
-/// The flags of the fuzzed program that are also settings, so that files, `--set` and checkpoints can set them.
+/// The flags of the fuzzed program that are also settings: beside the command line, a settings file, `--set` and a
+/// checkpoint can give their values.
 #[derive(Args, Debug)]
 struct RunFlags {
     #[arg(long)]
@@ -83,8 +85,8 @@ struct RunFlags {
     log: Option<PathBuf>,
 }
 
-/// The names of the settings that a resumed training does not take from its checkpoint, because the help lists their
-/// flags under headings such as `Outputs`.
+/// The names of the settings that a resumed training does not take from its checkpoint: those whose flags are listed in
+/// the help under the heading `Devices`, `Measurement` or `Outputs`.
 const NOT_INHERITED: [&str; 3] = ["verify", "log", "device"];
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -148,7 +150,8 @@ fn merge(arguments: &[OsString], resumed: Option<&Settings>, file: Option<&str>)
     Ok(Resolved { flags: Flags::from_arg_matches(&matches)?, settings })
 }
 
-/// Merges a settings file with the default settings only, without command-line flags.
+/// Merges the settings file with the text `file` into the default settings, without other command-line flags and
+/// without a checkpoint.
 fn merge_file(file: &str) -> Result<Resolved> {
     merge(&["gpt".into(), "--config=file".into()], None, Some(file))
 }

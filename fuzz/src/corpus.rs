@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use stageline_data::{Corpus, CorpusError, CorpusOptions, Sampler, Text};
 
-/// The largest length in bytes of a fuzz input; longer inputs are skipped, because they reach no other code.
+/// The largest length in bytes of a fuzz input. Longer inputs are skipped, because they would run no code that shorter
+/// ones do not run.
 const LIMIT: usize = 1_024;
 /// The largest number of text files that a fuzz input describes.
 const FILES: usize = 8;
@@ -19,11 +20,12 @@ const MAX_FILES: [usize; 6] = [16_384, 0, 1, 2, 3, usize::MAX];
 const FRACTIONS: [f64; 8] = [0.1, 0.0, 0.5, 0.999_999, 1.0, -0.1, f64::NAN, f64::MIN_POSITIVE];
 const WINDOWS: [usize; 6] = [4, 0, 1, 2, 65, usize::MAX];
 
-/// Opens the corpus of training text that the fuzz input `bytes` describes, and asserts that its texts, windows and
-/// errors are right.
+/// Opens the corpus of training text that the fuzz input `bytes` describes. Asserts that its texts, the windows (short
+/// pieces of text) that a sampler chooses from them, and its errors are right.
 ///
 /// The first six bytes choose, in this order: the seed, the limit on bytes, the limit on files, the share that is held
-/// out, the length of a window, and the change of a file. The rest is the contents of the files.
+/// out, the length of a window, and the way in which a file is changed afterwards. The rest is the contents of the
+/// files.
 pub fn corpus(bytes: &[u8]) {
     let Some((&[seed, max_bytes, max_files, fraction, window, change], contents)) = bytes.split_first_chunk() else {
         return;
@@ -65,8 +67,8 @@ pub fn corpus(bytes: &[u8]) {
     }
 }
 
-/// Returns the element of `list` whose index is the value of the digit `byte`, modulo the length of the list. Bytes
-/// that are no digits also give an element.
+/// Returns the element of `list` that the digit `byte` selects: its index is the value of the digit, modulo the length
+/// of the list. Bytes that are no digits also select an element.
 fn digit<T>(list: &[T], byte: u8) -> &T {
     &list[usize::from(byte.wrapping_sub(b'0')) % list.len()]
 }
@@ -82,8 +84,8 @@ fn path(root: &Path, i: usize) -> PathBuf {
     })
 }
 
-/// Opens a corpus of text files, and asserts that it opens exactly if the options are in range and the files have a
-/// byte to read. Returns `None` if the corpus does not open.
+/// Opens a corpus of text files, and asserts that this succeeds if the options are in range and at least one file is
+/// not empty, and that it returns the right error otherwise. Returns `None` if the corpus does not open.
 fn opened(root: &Path, contents: &[&[u8]], options: &CorpusOptions) -> Option<Corpus> {
     let in_range = options.max_bytes > 0 && options.max_files > 0 && (0.0..1.0).contains(&options.validation_fraction);
     let empty = contents.iter().all(|contents| contents.is_empty());
@@ -161,7 +163,7 @@ fn assert_windows(text: &Text, whole: &[u8], window: usize, step: u64) {
 }
 
 /// Changes a file of the corpus in one of five ways, which the digit `change` selects: not at all, cut in half, made
-/// longer, removed, or replaced by a folder. Returns whether bytes of the corpus changed.
+/// longer, removed, or replaced by a folder. Returns true if the file was not empty and has changed.
 fn changed(path: &Path, change: u8) -> bool {
     let length = fs::metadata(path).expect("it is there").len();
     let file = File::options().write(true).open(path).expect("it is there");

@@ -9,7 +9,8 @@ use stageline_hub::ModelFolder;
 use stageline_models::{LanguageModel, ModelError};
 use tempfile::TempDir;
 
-/// The largest length in bytes of a fuzz input; longer inputs are skipped, because they reach no other code.
+/// The largest length in bytes of a fuzz input. Longer inputs are skipped, because they would run no code that shorter
+/// ones do not run.
 const LIMIT: usize = 4_096;
 
 const CONFIG: &str = "config.json";

@@ -11,7 +11,8 @@ use serde_json::Value;
 use stageline_hub::{Dtype, FolderError, ModelFolder, TensorView, Values};
 use tempfile::TempDir;
 
-/// The largest length in bytes of a fuzz input; longer inputs are skipped, because they reach no other code.
+/// The largest length in bytes of a fuzz input. Longer inputs are skipped, because they would run no code that shorter
+/// ones do not run.
 const LIMIT: usize = 4_096;
 
 const CONFIG: &str = "config.json";
@@ -37,7 +38,8 @@ const HEADERS: [&str; 2] = [
     r#"{"positions":{"dtype":"I64","shape":[2],"data_offsets":[0,16]},
 "lm_head.weight":{"dtype":"BF16","shape":[1,2],"data_offsets":[16,20]}}"#,
 ];
-/// The data of the two weights files of a valid model folder; all their values are finite.
+/// The data of the two weights files of a valid model folder: the bytes of their tensors, which follow the header in
+/// each file. All values are finite.
 const DATA: [&[u8]; 2] = [b"\0\0\xc0\x3f\0\0\0\xc0\0\x3c\0\xc0", b"\0\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x80\x3f\x40\xc0"];
 
 /// The files of a model folder: the contents of each file, by the file's name.
@@ -47,9 +49,10 @@ type Files = BTreeMap<&'static str, Vec<u8>>;
 /// error names the faulty file.
 ///
 /// The first byte chooses the file that the rest replaces: 0 for the configuration, 1 for the index, 2 and 3 for the
-/// two weights files, or 4 for the weights file of a folder without an index. The rest is the header and the data of a
-/// weights file, divided by a border byte; the length of the header, with which a weights file begins, is filled in.
-/// With 5, 6 and 7 the rest is a whole weights file, its length included. All other files are valid.
+/// two weights files, or 4 for the weights file of a folder without an index. For a weights file, the rest is the
+/// header and the data, divided by a border byte; the length of the header, with which the file begins, is filled in.
+/// 5, 6 and 7 choose the same files as 2, 3 and 4, but the rest is the whole file, the length of the header included.
+/// All other files are valid.
 pub fn model_folder(bytes: &[u8]) {
     let Some((&part, contents)) = bytes.split_first().filter(|_| bytes.len() <= LIMIT) else { return };
     let mut files = valid().clone();

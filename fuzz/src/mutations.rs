@@ -7,7 +7,8 @@ use std::path::Path;
 /// The largest length in bytes of mutated fuzz inputs; longer inputs are cut to this length.
 const LIMIT: usize = 4_096;
 
-/// The bytes at which mutations divide a fuzz input into pieces: the separators in the formats of the seeds.
+/// The separator bytes that divide a fuzz input into pieces, which mutations exchange. They are the separators in the
+/// formats of the seeds (example inputs).
 const BORDERS: &[u8] = b", |\n";
 
 /// Returns the seeds (example inputs) of a fuzz target: the contents of all files in a folder, in the order of their
@@ -19,8 +20,8 @@ pub fn seeds(folder: &str) -> Vec<Vec<u8>> {
     paths.iter().map(|path| fs::read(path).expect("seeds can be read")).collect()
 }
 
-/// Runs a fuzz target on every seed (example input), and then on `tries` mutations of the seeds, which may insert one
-/// of `words`. The mutations are the same in every run.
+/// Runs a fuzz target on every seed (example input), and then on `tries` mutated inputs. Each is a random seed with one
+/// to four random changes, such as the insertion of one of `words`. The mutations are the same in every run.
 pub fn run(seeds: &[Vec<u8>], words: &[&str], tries: usize, target: fn(&[u8])) {
     for seed in seeds {
         run_one(seed, target);
@@ -41,7 +42,7 @@ fn run_one(input: &[u8], target: fn(&[u8])) {
     assert!(catch_unwind(|| target(input)).is_ok(), "on the input b\"{}\"", input.escape_ascii());
 }
 
-/// Changes a fuzz input in one of seven random ways, at a random place.
+/// Changes a fuzz input in one of eight ways, chosen at random: for example, inserts a byte, or exchanges two pieces.
 fn mutate(input: &mut Vec<u8>, seeds: &[Vec<u8>], words: &[&str], dice: &mut Dice) {
     let at = dice.below(input.len() + 1);
     let end = input.len().min(at + dice.below(8));

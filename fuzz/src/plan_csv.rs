@@ -2,11 +2,13 @@
 
 use stageline_schedule::{Checked, Plan, check};
 
-/// The largest length in bytes of a fuzz input; longer inputs are skipped, because they reach no other code.
+/// The largest length in bytes of a fuzz input. Longer inputs are skipped, because they would run no code that shorter
+/// ones do not run.
 const LIMIT: usize = 4_096;
 
-/// Parses a fuzz input as a plan in CSV, and checks the plan at several capacities of the channels between stages: the
-/// least, the greatest, and some in between.
+/// Parses a fuzz input as the CSV text of a plan (the list of actions that each worker runs in one step). Checks the
+/// plan at several channel capacities, from 0 to no limit; a capacity is the number of micro-batches that a channel
+/// between two stages can store.
 pub fn plan_csv(bytes: &[u8]) {
     if bytes.len() > LIMIT {
         return;
@@ -37,9 +39,10 @@ pub fn plan_csv(bytes: &[u8]) {
     }
 }
 
-/// Asserts the properties of a plan that the check accepted. The check accepts it at its least channel capacity too,
-/// and at no smaller one. Its CSV form with sends and receives is read back as the same plan. It has two transfers for
-/// each micro-batch and boundary between stages, and at least two actions for each micro-batch and stage.
+/// Asserts the properties of a plan (the list of actions that each worker runs in one step) that [`check`] has
+/// accepted. `check` also accepts the plan at the least channel capacity that it has found, and rejects it at one less.
+/// The plan's CSV text with sends and receives is parsed as the same plan. The plan has two transfers for each
+/// micro-batch and boundary between stages, and at least two actions for each micro-batch and stage.
 fn assert_checked(checked: &Checked) {
     let (plan, least) = (checked.plan(), checked.least_capacity());
     assert!(least <= checked.capacity());

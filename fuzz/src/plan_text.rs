@@ -2,8 +2,9 @@
 
 use stageline_schedule::{Action, Instruction, Plan};
 
-/// Parses every word of a fuzz input as an action and as an instruction of a plan, and makes a plan whose workers are
-/// the lines of the input.
+/// Parses every word of a fuzz input as an action and as an instruction (an action, a send or a receive) of a
+/// pipeline's plan. Then makes a plan in which each line of the input is one worker's list of actions, and asserts its
+/// properties.
 pub fn plan_text(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let rows: Vec<Vec<Action>> = text.lines().map(|line| line.split(' ').filter_map(word).collect()).collect();
@@ -21,8 +22,9 @@ pub fn plan_text(bytes: &[u8]) {
     }
 }
 
-/// Parses one word as an action of a plan. Asserts that an instruction that was parsed is written as the same word, and
-/// that an error shows the word if it is short and plain, and otherwise a short and plain text.
+/// Parses one word of a pipeline's plan, and returns it if it is an action. Asserts that the text of a parsed
+/// instruction is parsed as the same instruction. For any other word, asserts that the error message is short and plain
+/// text, and that it contains the word if the word is so too.
 fn word(word: &str) -> Option<Action> {
     match word.parse::<Instruction>() {
         Ok(instruction) => {

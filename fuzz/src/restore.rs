@@ -26,7 +26,8 @@ const SCALES: [f64; 8] = [65536.0, 0.0, -1.0, f64::NAN, f64::INFINITY, 1e-300, 1
 
 const DTYPES: [Dtype; 5] = [Dtype::F64, Dtype::I64, Dtype::BOOL, Dtype::F8_E4M3, Dtype::U64];
 
-/// The first stage of the restored model: a linear layer followed by tanh, `[rows, WIDTH]` to the same shape.
+/// The first stage of the model that the fuzz target restores from checkpoints: a linear layer followed by tanh, from
+/// `[rows, WIDTH]` to the same shape.
 #[derive(Module, Debug)]
 struct Layer {
     linear: Linear,
@@ -41,7 +42,8 @@ impl Stage for Layer {
     }
 }
 
-/// The last stage of the restored model: a linear layer whose loss is the sum of its squared outputs.
+/// The last stage of the model that the fuzz target restores from checkpoints: a linear layer whose loss is the sum of
+/// its squared outputs.
 #[derive(Module, Debug)]
 struct Last {
     linear: Linear,

@@ -8,7 +8,8 @@ use sha2::{Digest, Sha256};
 use stageline_data::{TokenError, TokenFile};
 use tempfile::TempDir;
 
-/// The largest length in bytes of a fuzz input; longer inputs are skipped, because they reach no other code.
+/// The largest length in bytes of a fuzz input. Longer inputs are skipped, because they would run no code that shorter
+/// ones do not run.
 const LIMIT: usize = 4_096;
 
 /// The byte that separates the header, the tokens and the ends of the documents in a fuzz input's description of a
@@ -27,8 +28,8 @@ const DOCUMENTS: usize = 20;
 /// the file, must be shorter.
 const LONGEST: usize = 1_000;
 
-/// The shares of the tokens that the fuzz target asks to hold out: within the allowed range, and at and beyond its
-/// ends.
+/// The shares of a token file's tokens that the fuzz target asks to hold out from training: some in the allowed range,
+/// and some at and beyond its ends.
 const SHARES: [f64; 9] = [0.1, 0.5, f64::MIN_POSITIVE, 0.999_999, 0.0, 1.0, -0.1, f64::NAN, f64::INFINITY];
 
 /// The contents of a valid token file, parsed by the fuzz target itself. The code under test must read the same
@@ -166,8 +167,8 @@ fn assert_read(file: &TokenFile, expected: &Expected) {
     assert_range(file, expected, file.len()..file.len());
 }
 
-/// Asserts that the tokens in a range of positions of a token file are read as expected, or that the file counts as
-/// damaged exactly if one of these tokens is not in the vocabulary.
+/// Asserts that reading the tokens in a range of positions of a token file returns the expected tokens if all of them
+/// are in the vocabulary, and otherwise an error that the file is damaged.
 fn assert_range(file: &TokenFile, expected: &Expected, range: Range<u64>) {
     let tokens = &expected.tokens[range.start as usize..range.end as usize];
     let is_known = tokens.iter().all(|&token| u64::from(token) < expected.vocabulary);
@@ -182,7 +183,8 @@ fn assert_range(file: &TokenFile, expected: &Expected, range: Range<u64>) {
 }
 
 /// Asserts that the split of a token file into training and held-out tokens covers all tokens, that neither of the two
-/// parts is empty, and that no document is divided if there are many.
+/// parts is empty, and that no document is divided if the file has at least `DOCUMENTS` documents. An error must come
+/// from an invalid share or a file of a single token.
 fn assert_split(file: &TokenFile, expected: &Expected, share: f64) {
     let is_share = share > 0.0 && share < 1.0;
     match file.split(share) {
