@@ -61,7 +61,7 @@ fn masked(data: &[u8]) -> u32 {
     crc32c::crc32c(data).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// The bytes of one protocol buffer message of an event file, to which fields are appended one by one.
+/// A protocol buffer message of an event file, as bytes to which the fields of the message are appended one by one.
 #[derive(Default)]
 struct Message(Vec<u8>);
 
@@ -104,8 +104,7 @@ impl Message {
 mod tests {
     use super::*;
 
-    /// Compares the start of an event file with the bytes that TensorFlow 2 writes for its version record at wall time
-    /// 0.
+    /// Tests that an event file begins with the version record that TensorFlow 2 writes at wall time 0.
     #[test]
     fn the_first_record_is_that_of_tensorflow() {
         let mut file = Vec::new();
@@ -116,7 +115,8 @@ mod tests {
         assert_eq!(file.len(), 12 + data.len() + 4);
     }
 
-    /// Compares a masked checksum with the CRC-32C that RFC 3720, B.4, gives for 32 zeros, masked as TFRecord does.
+    /// Tests the masked checksum of 32 zeros: it is the CRC-32C that RFC 3720, B.4, gives for them, masked as TFRecord
+    /// does.
     #[test]
     fn checksums_are_masked_crc32c() {
         let crc = 0x8a91_36aa_u32;

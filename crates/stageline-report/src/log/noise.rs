@@ -43,16 +43,17 @@ struct OfStep {
     scale: f64,
 }
 
-/// The largest acceptable probability (10%) that random signs alone give as many positive estimates of the gradient's
-/// squared norm in a window of steps, or more. With a higher one, the gradient counts as hidden by its noise.
+/// The significance level (10%) of the sign test that tells the gradient from its noise. If random signs give as many
+/// positive estimates of the gradient's squared norm, or more, with a higher probability, the gradient counts as hidden
+/// by its noise.
 const BY_CHANCE: f64 = 0.1;
 
 /// The reason why the noise scale of a run's gradient is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoNoise {
-    /// The run has one micro-batch a step, and the gradient noise is measured from the differences between
-    /// micro-batches.
+    /// The run has only one micro-batch a step. The gradient noise cannot be measured then, because its measurement
+    /// compares the gradients of several micro-batches.
     #[error(
         "a run with M = 1 cannot measure the noise of its gradient; log a run with --micro-batches 2 or more and --noise-every 10"
     )]
@@ -144,8 +145,8 @@ impl NoiseScales {
 }
 
 impl OfStep {
-    /// Returns the number of steps with batches of the weight `batch` that lower the loss as much as one given step of
-    /// the logged run did.
+    /// Returns the number of steps, not rounded, with batches of the loss weight `batch` (in most models, tokens) that
+    /// lower the loss as much as one step of the logged run did.
     fn worth(self, batch: f64) -> f64 {
         if self.scale.is_infinite() {
             return self.batch / batch;
@@ -184,8 +185,8 @@ fn window(estimates: &[SignalAndNoise], at: usize) -> &[SignalAndNoise] {
     &estimates[at.saturating_sub(WINDOW / 2)..(at + WINDOW / 2 + 1).min(estimates.len())]
 }
 
-/// Whether the estimates of the gradient's squared norm in a window of steps are positive more often than chance
-/// explains: random signs give as many positive ones, or more, in at most one case of ten.
+/// Whether more of the estimates of the gradient's squared norm are positive than chance explains: random signs would
+/// give as many positive ones, or more, with a probability of at most 10%.
 fn exceeds_chance(estimates: &[SignalAndNoise]) -> bool {
     let count = estimates.len();
     let positive = estimates.iter().filter(|estimate| estimate.squared_norm > 0.0).count();
@@ -203,8 +204,9 @@ fn exceeds_chance(estimates: &[SignalAndNoise]) -> bool {
 mod tests {
     use super::*;
 
-    /// Tests how many estimates of a window must be positive, against the probabilities of a fair coin: of the 2^n
-    /// choices of n signs, n over k have k positive ones.
+    /// Tests how many of n estimates in a window must be positive to exceed chance. The test compares with a fair coin:
+    /// of the 2^n possible sequences of n signs, the binomial coefficient "n choose k" is the number with k positive
+    /// signs.
     #[test]
     fn signs_are_compared_with_a_fair_coin() {
         let exceeds = |positive: usize, count: usize| {

@@ -10,8 +10,9 @@ const FEWEST: usize = 8;
 /// 700.
 const ERRORS: f64 = 3.0;
 
-/// The mean losses of the first and the second half of a run whose loss rises. Settings are compared by the time to the
-/// loss of a run, and this time says nothing if the loss has risen.
+/// The mean losses of the first and the second half of a run whose loss rises. The log of such a run does not show
+/// which settings are best: settings are compared by the time until a training reaches the loss of the run, and a loss
+/// that has risen is no goal.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error(
     "the loss of the run rises, from a mean of {first:.4} in the first half of its steps to {second:.4} in the second, so the time to \

@@ -15,7 +15,7 @@ use super::record::{Account, Line, Run, Step, Validation, clock};
 pub struct RunLog {
     /// The first line of the log, which describes the run: its plan, layers, settings and machine.
     pub run: Run,
-    /// The plan that the workers of the run followed.
+    /// The plan that the workers of the run followed: the order of forwards and backwards of each worker.
     pub plan: Plan,
     /// The measurements of the training steps, in the order of the steps.
     pub steps: Vec<Step>,
@@ -111,7 +111,7 @@ impl RunLog {
     }
 
     /// Returns the median weight of the targets of a step (in most models, its number of tokens) over the
-    /// [warm steps](Self::warm_steps); `None` if no step updated parameters.
+    /// [warm steps](Self::warm_steps), which leave out the first two steps; `None` if no step updated parameters.
     pub fn weight(&self) -> Option<f64> {
         median(self.warm_steps().map(|step| step.weight))
     }

@@ -11,7 +11,8 @@ const LEFT: f64 = 76.0;
 const RIGHT: f64 = 16.0;
 const TOP: f64 = 32.0;
 const BOTTOM: f64 = 48.0;
-/// The most category labels that fit below the horizontal axis of a bar chart.
+/// The largest number of category labels below the horizontal axis of a bar chart. With more categories, some bars have
+/// no label.
 const MOST_LABELS: usize = 20;
 
 /// A line of a line chart: its name, points, line style and colour.
@@ -23,12 +24,12 @@ pub struct Series {
     pub points: Vec<(f64, f64)>,
     /// The style of a chart's line: solid, dashed or dotted.
     pub line: Line,
-    /// The index of the colour with which a chart draws a line. It counts from 0, modulo the 8 colours of a page's
-    /// style. Lines that show the same quantity share an index.
+    /// The index, from 0, of a line's colour among the 8 colours of a chart; an index above 7 begins again at the first
+    /// colour. Lines that show the same quantity share an index.
     pub colour: usize,
 }
 
-/// The scale of a chart's horizontal axis.
+/// The scale of a chart's horizontal axis: linear or logarithmic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
     /// A linear horizontal axis of a chart.

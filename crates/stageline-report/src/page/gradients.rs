@@ -11,8 +11,9 @@ use crate::log::{RunLog, windowed_scales};
 /// The largest number of the model's layers that one chart shows: one for each of the 8 colours of a page.
 const MOST_LAYERS: usize = 8;
 
-/// Adds a section to a run's HTML page with charts over the steps that measured the gradient noise: the noise scale of
-/// the whole gradient, that of each stage, and each stage's noise. Adds nothing if no step measured the noise.
+/// Adds a section to a run's HTML page with charts of the gradient noise over the training steps: the noise scale of
+/// the whole gradient, the noise scale of each stage, and the variance of each stage's gradient. Adds nothing if no
+/// step measured the noise.
 pub(super) fn noise(page: &mut Page, log: &RunLog) {
     let measured: Vec<_> = log.steps.iter().filter_map(|step| Some((step.step as f64, step.noise.as_ref()?))).collect();
     if measured.is_empty() {

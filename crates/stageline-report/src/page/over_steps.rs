@@ -8,8 +8,8 @@ use crate::log::record::Step;
 /// step.
 pub(super) type Figure<'a> = (&'a str, Line, fn(&Step) -> Option<f64>);
 
-/// Returns a line chart (SVG) over the training steps, with one line for each of `figures` (functions of a step, such
-/// as its loss) and the line `more`.
+/// Returns a line chart (SVG) over the training steps. Each of `figures` is the name of a line with the function that
+/// returns its value at a step, such as the loss; `more` is another line, if there is one.
 pub(super) fn over_steps(steps: &[&Step], title: &str, y: &str, figures: &[Figure], more: Option<Series>) -> String {
     let series = figures.iter().enumerate().map(|(colour, (name, line, figure))| {
         let points = thinned(steps).map(|step| (step.step as f64, figure(step).unwrap_or(f64::NAN)));

@@ -13,8 +13,8 @@ use super::trainings::PredictedTraining;
 /// The largest number of chunks (stages) on a worker that is tried for schedules in which the number can be chosen.
 const MOST_CHUNKS: usize = 4;
 
-/// The factors by which predictions enlarge the micro-batches of the logged run, as multiples of their number of rows
-/// (samples).
+/// The factors (2 and 4) by which the number of rows (samples) in a micro-batch is multiplied, to predict trainings
+/// with larger micro-batches than those of the logged run.
 const ROWS: [usize; 2] = [2, 4];
 
 /// The predicted trainings in which one setting differs from the plan that the user gives to `stageline advise`, each
@@ -47,8 +47,9 @@ pub enum LeftOut {
         "the memory of larger micro-batches is not predicted, so whether they fit is not known; leave --memory out"
     )]
     UnknownMemory,
-    /// A training with larger micro-batches is not predicted, because the same batch cannot be divided into them: its
-    /// number of micro-batches is not a multiple of `rows`, the factor by which they would be larger.
+    /// A training with larger micro-batches is not predicted, because the same batch cannot be divided into them: the
+    /// number of micro-batches in the batch is not a multiple of `rows`, the factor by which a micro-batch would be
+    /// larger.
     #[error("the fastest M = {micro_batches} is no multiple of {rows}")]
     Indivisible {
         /// The number of micro-batches in a step of the fastest training with the settings of the plan that the user
@@ -57,8 +58,8 @@ pub enum LeftOut {
         /// The factor by which the number of rows (samples) of a micro-batch would be larger than in the logged run.
         rows: usize,
     },
-    /// A training with more workers is not predicted, because the workers share the CPU cores of their host. It has too
-    /// few to give each of them as many cores as a worker of the logged run had.
+    /// A training with more workers is not predicted, because the workers share the CPU cores of their host, and the
+    /// host has too few to give each of them as many cores as a worker of the logged run had.
     #[error(
         "the workers share the {cores} cores of their host, so more of them are slower than the log shows; log a short run with these \
          --stages"

@@ -77,8 +77,8 @@ pub enum PredictError {
     /// workers of each host.
     #[error("hosts of {0:?} workers: give the number of workers, at least 1, of each of 2 hosts or more")]
     Hosts(Vec<usize>),
-    /// The layers of the run cannot be divided among the given hosts. Two hosts can meet only at a stage boundary of
-    /// the run, and with every choice of such boundaries some host has fewer layers than it needs for its stages.
+    /// The layers of the run cannot be divided among the given hosts. They can be split between two hosts only at a
+    /// stage boundary of the run, and with every choice of such boundaries some host has fewer layers than stages.
     #[error(
         "hosts of {hosts:?} workers cannot be separated at boundaries of the run, which has {stages} stages of {layers} layers: a host \
          needs a layer for each of its stages; log a run of more stages, or give fewer workers"
@@ -86,13 +86,14 @@ pub enum PredictError {
     NoHostCut {
         /// The number of workers on each host that the caller gave.
         hosts: Vec<usize>,
-        /// The number of stages of the logged run, at whose boundaries the hosts were to be separated.
+        /// The number of stages of the logged run. The layers can be split between hosts only at the boundaries of
+        /// these stages.
         stages: usize,
         /// The number of layers of the model, which is to be partitioned over the hosts.
         layers: usize,
     },
-    /// The search for the best boundaries between hosts is too large: there are more ways to choose them from the run's
-    /// stage boundaries than the search simulates.
+    /// The search for the best split of the layers over hosts is too large, because there are too many ways to choose
+    /// the boundaries between hosts from the stage boundaries of the run.
     #[error(
         "there are more than {most} ways to choose {meetings} boundaries between hosts from the {boundaries} boundaries of the run; log \
          a run of fewer stages, or take a schedule without chunks"
@@ -103,7 +104,8 @@ pub enum PredictError {
         /// The number of boundaries between hosts in the predicted plan, each between two consecutive stages on
         /// different hosts.
         meetings: usize,
-        /// The largest number of choices of boundaries between hosts that the search simulates.
+        /// The largest allowed number of ways to choose the boundaries between hosts, because each way must be
+        /// simulated.
         most: usize,
     },
     /// A partition given by the caller does not split all layers into contiguous stages.

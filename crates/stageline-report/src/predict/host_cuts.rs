@@ -16,8 +16,8 @@ use super::prediction::Prediction;
 use super::target::{Cut, Target};
 use crate::log::record::Link;
 
-/// The largest number of ways to place the boundaries between hosts that is simulated to find the best partition of a
-/// model over hosts; more are an error.
+/// The largest allowed number of ways to choose the boundaries between hosts, because each way is simulated to find the
+/// best partition of a model. More ways are an error.
 const MOST: usize = 10_000;
 
 /// A partition of the model's layers over several hosts, with its predicted performance.
@@ -76,9 +76,9 @@ impl Measured {
     }
 
     /// Returns a partition of the model's layers into the stages of the predicted plan, which splits the layers of each
-    /// host as evenly as possible. Each entry of `behind` is the index of a stage of the logged run, after which the
-    /// layers of the next host begin. `groups` has the number of predicted stages from each boundary between hosts to
-    /// the next.
+    /// group of stages on one host as evenly as possible. Each entry of `behind` is the index of a stage of the logged
+    /// run, after which the layers of the next host begin. `groups` has the number of stages in each group of
+    /// consecutive predicted stages on one host.
     fn spread(&self, behind: &[usize], groups: &[usize]) -> Result<Vec<Range<usize>>, PredictError> {
         let last = self.cut().last().map_or(0, |range| range.end);
         let ends = behind.iter().map(|&stage| self.cut()[stage].end).chain([last]);
@@ -93,8 +93,8 @@ impl Measured {
 
 /// Returns all ways to choose the boundaries between hosts from the stage boundaries of the logged run. Each way is a
 /// list of stage indices of the run, after which the layers of the next host begin, and leaves every host at least one
-/// layer for each of its predicted stages. `ends` has the index after the last layer of each stage of the run, and
-/// `groups` has the number of predicted stages from each boundary between hosts to the next.
+/// layer for each of its predicted stages. `ends` has the index after the last layer of each stage of the run. `groups`
+/// has the number of stages in each group of consecutive predicted stages on one host.
 fn choices(ends: &[usize], groups: &[usize]) -> Result<Vec<Vec<usize>>, PredictError> {
     let (boundaries, meetings) = (ends.len() - 1, groups.len() - 1);
     let layers = ends[boundaries];

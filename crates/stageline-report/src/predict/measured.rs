@@ -113,8 +113,8 @@ impl Measured {
     }
 
     /// Returns the most even partition of the model's layers into `stages` contiguous stages, by the measured time of a
-    /// forward and backward. In a model that is cut by hand each layer is a whole stage, so a partition into fewer
-    /// stages joins them, which only the code of the model can do.
+    /// forward and backward. In a model that is cut by hand each layer is a whole stage. A partition into fewer stages
+    /// then joins such stages, and a training can follow it only after a change to the model's code.
     ///
     /// # Errors
     /// Returns [`PredictError::Balance`] if the model has fewer layers than stages, or [`PredictError::CutByHand`] if

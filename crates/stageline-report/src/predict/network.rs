@@ -6,13 +6,13 @@ use super::error::PredictError;
 use crate::log::RunLog;
 use crate::log::record::Link;
 
-/// The hosts on which the workers of a prediction run, as the number of workers on each host. Workers are numbered host
-/// by host.
+/// The hosts of a training whose performance is predicted, as the number of workers on each host. Workers are numbered
+/// host by host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hosts(Vec<usize>);
 
 impl Hosts {
-    /// Makes the description of a prediction's hosts from the number of workers on each host.
+    /// Describes the hosts of a predicted training by the number of workers on each host.
     ///
     /// # Errors
     /// Returns [`PredictError::Hosts`] if there are fewer than two hosts, or a host has no worker.
@@ -25,12 +25,12 @@ impl Hosts {
         &self.0
     }
 
-    /// Returns the number of workers (P) on all hosts of a prediction together.
+    /// Returns the total number of workers (P) on all hosts of a predicted training.
     pub fn workers(&self) -> usize {
         self.0.iter().sum()
     }
 
-    /// Returns the index, from 0, of the host on which the worker with the index `worker` runs in a prediction.
+    /// Returns the index, from 0, of the host on which the worker with the index `worker` runs in a predicted training.
     pub(super) fn of(&self, worker: usize) -> usize {
         let ends = self.0.iter().scan(0, |end, workers| {
             *end += workers;
@@ -40,14 +40,14 @@ impl Hosts {
     }
 }
 
-/// The network links (with latency and bandwidth) between the workers for which a prediction is made.
+/// The network links (with latency and bandwidth) that connect the workers of a predicted training.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Network {
-    /// No network link connects the workers of a prediction, because they all share the memory of one host; transfers
-    /// between them take no time.
+    /// No network link connects the workers of a predicted training, because they all share the memory of one host;
+    /// transfers between them take no time.
     Memory,
-    /// Any two workers of a prediction are connected by a network link with the same latency and bandwidth, which the
-    /// caller gives.
+    /// Any two workers of a predicted training are connected by a network link with the same latency and bandwidth,
+    /// which the caller gives.
     Uniform(Link),
     /// Any two workers on different hosts are connected by a network link with the same latency and bandwidth, which
     /// the caller gives. Workers on one host share the host's memory.

@@ -42,8 +42,8 @@ impl Crossing {
 
 impl Measured {
     /// Returns the measured costs of each stage of a plan in seconds: its forward and backward of one micro-batch, its
-    /// flush, and its transfers over the network links between the workers of `placement`. `cut` has the indices of the
-    /// layers of each stage.
+    /// part of the flush (gradient norms and optimizer step at the end of a step), and its transfers over network
+    /// links. `placement` says on which worker each stage runs, and `cut` has the indices of the layers of each stage.
     ///
     /// # Errors
     /// Returns [`PredictError`] if `cut` is no partition of the layers into the stages of the placement, or a network

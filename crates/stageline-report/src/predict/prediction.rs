@@ -50,9 +50,9 @@ impl Measured {
         Ok(self.predict_over(&placed, &placed.crossings))
     }
 
-    /// Returns the network links between neighbouring stages of the predicted plan, in the order of the stages. The
-    /// second value of each pair is the bubble, as a share of the total stage time (workers x step time), that is
-    /// predicted if only the transfers over this link take time.
+    /// Returns each network link between neighbouring stages of the predicted plan, in the order of the stages, with
+    /// the bubble (the idle share of workers x step time) that is predicted if only the transfers over this link take
+    /// time.
     ///
     /// # Errors
     /// Returns the same errors as [`predict`](Self::predict).

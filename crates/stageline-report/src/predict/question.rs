@@ -11,8 +11,8 @@ pub struct Question<'a> {
     pub log: &'a RunLog,
     /// The noise scale of the gradient over the steps of the logged run, from [`RunLog::noise_scales`].
     pub noise: &'a NoiseScales,
-    /// The plan that the user gives to `stageline advise`, whose settings are changed one at a time. Its number of
-    /// micro-batches is that of the logged run; predicted trainings are compared with it.
+    /// The plan with which predicted trainings are compared, and whose settings are changed one at a time: the one that
+    /// the user gives to `stageline advise`. Its number of micro-batches is that of the logged run.
     pub target: Target<'a>,
     /// The measured costs of a second run of the logged model, with micro-batches of another size; `None` if only one
     /// size is measured.

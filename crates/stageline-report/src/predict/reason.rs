@@ -15,8 +15,9 @@ pub(super) struct Compared<'a> {
 }
 
 impl Compared<'_> {
-    /// Returns a text that says by how much sooner a predicted training reaches the same loss than the slower training
-    /// with which it is compared. The name of the slower training follows after the text.
+    /// Returns the part of a sentence that says by how much sooner a predicted training reaches the same loss than a
+    /// slower training, such as `1.5 times faster to the same loss than`. The name of the slower training follows after
+    /// it.
     pub(super) fn faster(&self) -> String {
         let seconds = |training: &PredictedTraining| training.seconds().unwrap_or(f64::NAN);
         let times = seconds(self.other) / seconds(self.training);

@@ -14,9 +14,9 @@ use super::trainings::PredictedTraining;
 /// reach the loss of the logged run. A smaller gain may be an error of the prediction.
 const WORTH: f64 = 0.1;
 
-/// The least efficiency with which more workers are recommended: the worker-hours of the training with the present
-/// workers, divided by the worker-hours of the training with more. With 0.8, twice the workers must make a training at
-/// least 1.6 times as fast.
+/// The least efficiency with which more workers are recommended: the worker-hours of a training with the user's number
+/// of workers, divided by the worker-hours of the training with more. With 0.8, twice the workers must make a training
+/// at least 1.6 times as fast.
 const EFFICIENT: f64 = 0.8;
 
 /// The settings that are recommended for a training after a logged run, with the reason: as far as predictions can

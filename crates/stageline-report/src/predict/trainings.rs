@@ -13,8 +13,8 @@ use crate::log::{NoiseScales, RunLog};
 const MOST: usize = 256;
 
 /// The prediction for a training that reaches the loss of a logged run with given settings: its number of
-/// micro-batches, step time, memory and number of steps. Its tokens are counted as the log counts its throughput: by
-/// the weights of the targets.
+/// micro-batches, step time, memory and number of steps. As in the log, the tokens of a training are the sum of the
+/// weights of its targets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PredictedTraining {
     /// The number of micro-batches (M) in a step of each replica of a predicted training.

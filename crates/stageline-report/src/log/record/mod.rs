@@ -24,11 +24,11 @@ pub use step::{Account, DeviceMemory, Event, Health, Noise, SignalAndNoise, Stag
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Line {
-    /// The first line of the log, which describes the run: its plan, layers, settings and machine.
+    /// The first line of a run's log, which describes the run: its plan, layers, settings and machine.
     Run(Box<Run>),
-    /// The measurements of one training step.
+    /// A line of a run's log with the measurements of one training step.
     Step(Box<Step>),
-    /// The loss on validation data after some training steps.
+    /// A line of a run's log with the loss on validation data after some training steps.
     Validation(Validation),
     /// A line of another kind than those of the other variants: a JSON value without the fields `plan`, `step` and
     /// `after_steps`. Readers of the log skip such a line.

@@ -23,7 +23,8 @@ pub struct Run {
     pub stageline: String,
     /// The name of the schedule that generated the run's plan, such as `1f1b`.
     pub schedule: String,
-    /// The plan that the workers of the run followed, in PyTorch's CSV format.
+    /// The plan that the workers of the run followed (the order of forwards and backwards of each worker), in PyTorch's
+    /// CSV format.
     pub plan: String,
     /// The number of data-parallel replicas, each of which runs the plan on its own micro-batches. The log records the
     /// workers, stages and events of the first replica only.
@@ -51,7 +52,8 @@ pub struct Run {
     pub batch_bytes: u64,
     /// The number of tokens in a micro-batch of one replica; the number of samples if the data has no tokens.
     pub tokens_per_micro_batch: f64,
-    /// The hardware and software on which the run trained, by name.
+    /// Facts about the hardware and software on which the run trained, by name, such as the system and the number of
+    /// cores.
     #[serde(default)]
     pub machine: BTreeMap<String, Value>,
     /// The settings with which the run was started, by name.

@@ -112,8 +112,8 @@ impl Step {
         self.health.iter().filter(|health| layer_of(&health.parameter) == layer).collect()
     }
 
-    /// Returns the step time in seconds, without the time that only the measurement costs: in a synchronised step,
-    /// workers wait after every action until their device has finished it.
+    /// Returns the step time in seconds, without the extra time that an exact measurement takes: in a synchronised
+    /// step, workers wait after every action until their device has finished it.
     pub(crate) fn seconds_without_asking(&self) -> f64 {
         self.step_seconds - self.workers.first().map_or(0.0, |account| account.asking)
     }
