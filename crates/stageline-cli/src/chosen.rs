@@ -8,7 +8,7 @@ use stageline_schedule::{Schedule, schedule_named};
 use crate::measured_search::MeasuredSearch;
 use crate::shape;
 
-/// The value of the flag `--schedule` that searches for a plan with the measured costs.
+/// The value `search` of the flag `--schedule`, which asks for a search for the best plan with the measured costs.
 pub(crate) const SEARCH: &str = "search";
 
 /// The schedule for which a prediction is made, with its name and the partition of the model's layers into the stages
@@ -26,9 +26,9 @@ impl Chosen {
         Ok(Self { schedule: shape::schedule(name, chunks)?, name: name.to_owned(), cut: Cut::OfTheRun })
     }
 
-    /// Returns the schedule of the run, with the run's number of chunks unless `chunks` is given. If no generator has
-    /// the name of the run's schedule, because its plan was searched or read from a file, the result is the run's plan,
-    /// which exists only for its own numbers of workers and micro-batches.
+    /// Returns the schedule of the run, with the run's number of chunks unless `chunks` is given. A plan that was
+    /// searched or read from a file has no generator with the name of its schedule. In this case the result is the
+    /// run's plan itself, which exists only for its own numbers of workers and micro-batches.
     pub(crate) fn of_run(log: &RunLog, chunks: Option<usize>) -> Result<Self> {
         let (name, own) = (&log.run.schedule, log.plan.chunks());
         if has_generator(log) {

@@ -40,9 +40,9 @@ impl<'a> MeasuredSearch<'a> {
         Ok(Self { measured, workers, flags: None })
     }
 
-    /// Prepares a search for a plan with the costs of a logged run (`measured`), like [`new`](Self::new). Transfers
-    /// have the times that the flags of `costs` give, if they give any, and the memory of the stages is that of the
-    /// flags.
+    /// Prepares a search for a plan with the costs of a logged run (`measured`), like [`new`](Self::new). If the flags
+    /// in `costs` set the times of transfers, these replace the times of the log. The flags in `memory` give the memory
+    /// of the stages.
     pub(crate) fn with_flags(
         measured: Measured,
         workers: usize,
@@ -69,7 +69,7 @@ impl<'a> MeasuredSearch<'a> {
         Ok(best_placed(self.workers, micro_batches, least..=most, |placement| self.stages(placement).ok())?)
     }
 
-    /// Returns the costs in ms and the memory of a plan's stages, for a placement of the stages on workers.
+    /// Returns the costs, in ms, and the memory of each stage, if the stages run on the workers that `placement` gives.
     fn stages(&self, placement: &Placement) -> Result<(Costs, Memory)> {
         let (workers, chunks) = (self.workers, placement.stages() / self.workers);
         let costs = self.measured.costs(placement, &self.measured.balanced(placement.stages())?)?.times(MS);

@@ -20,8 +20,9 @@ use crate::output::print;
 /// The prediction is a simulation with the costs that the run measured. With another P, stages are made of the layers
 /// in the log; each layer has a share of its stage's time in proportion to its FLOPs. The halves of a split backward
 /// are assumed to be equal. Workers have the network links of the run, unless --bandwidth is given. To show how far the
-/// prediction can be trusted, the command also predicts the run itself and prints the error. Fewer stages than those of
-/// a model that is cut by hand are a what-if: the prediction joins whole stages, and says so.
+/// prediction can be trusted, the command also predicts the run itself and prints the error. A model that is cut by
+/// hand can be predicted with fewer stages, although no flag of its training changes them: the prediction then joins
+/// whole stages, and says so.
 #[derive(Args)]
 pub(crate) struct PredictFlags {
     /// File with the log of a run, which a training program writes with `--log`

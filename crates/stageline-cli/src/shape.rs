@@ -12,7 +12,8 @@ use stageline_schedule::{Plan, SCHEDULES, Schedule, schedule_named};
 /// memory.
 const MOST_PAIRS: usize = 100_000_000;
 
-/// The flags that choose a plan: a schedule, and the numbers of stages, micro-batches and chunks (parts of a stage).
+/// The flags that choose a plan: a schedule, and the numbers of stages, micro-batches and chunks (the parts into which
+/// a stage is split).
 #[derive(Args)]
 pub(crate) struct Shape {
     #[arg(long, default_value = "1f1b", help = names())]
@@ -44,7 +45,7 @@ impl Shape {
 }
 
 /// Returns the schedule with the given name and number of chunks (stages) on each worker. If `chunks` is `None`, the
-/// schedule has its own number of chunks.
+/// schedule has its default number of chunks.
 pub(crate) fn schedule(name: &str, chunks: Option<usize>) -> anyhow::Result<Box<dyn Schedule>> {
     let named = schedule_named(name)?;
     match chunks {

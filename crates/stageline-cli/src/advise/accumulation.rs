@@ -13,12 +13,12 @@ use stageline_schedule::schedule_named;
 
 use crate::measured_search::cut_flag;
 
-/// The input for the question how many micro-batches (M) a step should have, which `stageline advise` answers: the log
-/// of a run, the schedule, and the limits for the recommended training.
+/// The input from which `stageline advise` answers how many micro-batches (M) a step should have: the log of a run, the
+/// schedule, and the limits for the recommended training.
 pub(super) struct Accumulation<'a> {
     pub(super) log: &'a RunLog,
-    /// The name of the schedule in the plan that the user gives to `stageline advise`. Trainings with other settings
-    /// are compared with this plan.
+    /// The name of the schedule with which other settings are compared: the one that the user gives to
+    /// `stageline advise`, or else that of the logged run.
     pub(super) schedule: &'a str,
     pub(super) chunks: usize,
     /// The measured costs of a second run of the logged model, with micro-batches of another size. Trainings with

@@ -25,11 +25,11 @@ use crate::run::{LinkFlags, layers, read};
 /// Recommends a number of micro-batches, or another change, and a partition of the layers, from the log of a run.
 ///
 /// Prints the smallest number of micro-batches M whose bubble is at most --bubble, and how long trainings with M = 1 to
-/// 256 take to the loss of the run by its gradient noise. Then it compares other schedules, other numbers of workers
-/// and larger micro-batches, and recommends the fastest training with the reason. It also prints whether the network
-/// links between workers are fast enough, the most even partition of the measured layers, and the main cause of idle
-/// time. With --hosts, it compares the partitions over several hosts. A model that is cut by hand keeps its stages: no
-/// other numbers of workers and chunks are compared for it, and its flags have no --cut.
+/// 256 take to reach the loss of the run, as estimated from its gradient noise. Then it compares other schedules, other
+/// numbers of workers and larger micro-batches, and recommends the fastest training with the reason. It also prints
+/// whether the network links between workers are fast enough, the most even partition of the measured layers, and the
+/// main cause of idle time. With --hosts, it compares the partitions over several hosts. A model that is cut by hand
+/// keeps its stages: no other numbers of workers and chunks are compared for it, and its flags have no --cut.
 #[derive(Args)]
 pub(crate) struct Flags {
     /// File with the log of a run, which a training program writes with `--log`
