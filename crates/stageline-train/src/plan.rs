@@ -126,15 +126,16 @@ fn cut(
     })
 }
 
-/// Returns the index, from 0, of a worker's device in the list of devices. `used` is the number of devices in the list,
-/// and `workers` the number of workers of all replicas, among which the devices are divided evenly.
+/// Returns the index, from 0, of a worker's device in the list of devices. The list has `used` devices, and `workers`
+/// workers (those of all replicas) share them evenly, in order.
 fn device_of_worker(worker: usize, used: usize, workers: usize) -> usize {
     worker * used / workers
 }
 
-/// Returns the relative speed of each worker of a replica, by which the cut gives faster workers more layers. It is the
-/// speed of the worker's device, divided by the number of workers on that entry of `--device`. With several replicas it
-/// is the least of the replicas' speeds. `speeds` has the relative speed of each entry.
+/// Returns the relative speed of each worker of a replica; the cut gives faster workers more layers. The speed of a
+/// worker is that of its entry in the list `--device`, divided by the number of workers on this entry. If there are
+/// several replicas, it is the lowest speed of the workers with the same index in their replicas. `speeds` has the
+/// relative speed of each entry.
 ///
 /// # Errors
 /// Returns an error if `--device` names more devices than there are workers.
@@ -162,9 +163,10 @@ fn check_devices(used: usize, workers: usize) -> Result<()> {
     Ok(())
 }
 
-/// Returns the times of a forward and a backward on each worker, with one stage a worker, by which `--schedule search`
-/// compares plans. The unit is the mean time of a forward. A backward is assumed to take twice as long as a forward,
-/// and each half of a split backward as long as a forward. `speeds` has the relative speed of every worker.
+/// Returns the assumed times of a forward and a backward on each worker, with which `--schedule search` compares plans.
+/// Each worker is assumed to have one stage. The unit is the mean time of a forward. A backward is assumed to take
+/// twice as long as a forward, and each half of a split backward as long as a forward. `speeds` has the relative speed
+/// of every worker.
 fn stage_costs(costs: Option<&Costs>, speeds: &[f64]) -> Result<PlanCosts> {
     let workers = speeds.len();
     let Some(costs) = costs else { return Ok(PlanCosts::uniform(workers, 1.0, 2.0)) };

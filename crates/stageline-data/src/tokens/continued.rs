@@ -3,13 +3,12 @@
 use crate::tokens::encode::Encode;
 use crate::tokens::error::TokenError;
 
-/// The number of tokens at which a text that was held back is returned, although its last character is still
-/// incomplete. A character has at most four bytes, but some encodings also show bytes before it as U+FFFD until it is
-/// complete.
+/// The number of tokens after which held-back text is returned, although its last character is still incomplete. A
+/// character has at most four bytes, but some encodings also show bytes before it as U+FFFD until it is complete.
 const MOST_WAITING: usize = 16;
 
-/// The number of a prompt's last tokens that are decoded together with the tokens after the prompt, because the text of
-/// a token may depend on the tokens before it.
+/// The number of tokens at the end of a prompt that are decoded again, together with the first generated tokens,
+/// because the text of a token may depend on the tokens before it.
 const CONTEXT: usize = 8;
 
 /// Decodes tokens that arrive one at a time, such as those that a model generates. A character may consist of several
@@ -17,9 +16,9 @@ const CONTEXT: usize = 8;
 /// text before it.
 pub struct Continued<'a> {
     encoding: &'a dyn Encode,
-    /// The last tokens of a generated text, which are decoded together. The text of the first `returned` tokens has
-    /// been returned to the caller; they are decoded again because the text of a token may depend on the tokens before
-    /// it. The last character of the other tokens is still incomplete.
+    /// The last tokens of a generated text, which the next call decodes together. The text of the first `returned` of
+    /// them has been returned to the caller; they are decoded again because the text of a token may depend on the
+    /// tokens before it. The text of the other tokens ends with an incomplete character.
     window: Vec<u32>,
     /// The number of tokens at the beginning of `window` (the last tokens of the text) whose text has been returned
     /// completely.
@@ -77,8 +76,9 @@ impl<'a> Continued<'a> {
         Ok(text)
     }
 
-    /// Decodes the last tokens of a text, and returns the part of their text that has not been returned to the caller
-    /// yet. Also returns whether the part that was returned earlier still has the same text.
+    /// Decodes the last tokens of a generated text, and returns the part of their text that has not been returned to
+    /// the caller yet. The boolean is false if the decoded text no longer begins with the part that was returned
+    /// earlier.
     fn waiting(&self) -> Result<(String, bool), TokenError> {
         let text = self.encoding.decode(&self.window)?;
         match text.strip_prefix(&self.shown) {

@@ -27,8 +27,8 @@ pub enum TokenError {
         /// read there.
         path: PathBuf,
     },
-    /// The path of a source (text files to tokenise), of a token file or of a tokenizer leads to something that cannot
-    /// be read as such, for example a pipe.
+    /// A path leads to something of the wrong kind, such as a pipe, where a source (text files to tokenise), a token
+    /// file or a tokenizer is expected.
     #[error("{} is no regular file; write its contents to a file, and give the path of that", shown(path))]
     NotAFile {
         /// The path that leads to something other than a regular file with text, tokens or a tokenizer.
@@ -47,7 +47,7 @@ pub enum TokenError {
     /// The source to tokenise has no token: it has no file, or all of its documents are empty.
     #[error("nothing to tokenise at {}: found no document with text; give another path", shown(path))]
     NothingToRead {
-        /// The path of the source to tokenise, as the caller gave it.
+        /// The path of the source that has no text to tokenise, as the caller gave it.
         path: PathBuf,
     },
     /// A file or folder of text to tokenise, a token file or a tokenizer cannot be read.
@@ -128,7 +128,7 @@ pub enum TokenError {
     UnknownToken {
         /// The token that is not in the vocabulary, because it is too large.
         token: u32,
-        /// The size of an encoding's vocabulary, in tokens; valid token numbers are below it.
+        /// The size of the encoding's vocabulary. Valid tokens are numbers below it, and the unknown token is not.
         vocabulary: usize,
     },
     /// A file is no token file, is damaged, or was written by another release.
@@ -142,17 +142,18 @@ pub enum TokenError {
     /// A token file has too few tokens to hold some out for validation.
     #[error("there are {tokens} tokens, too few to train on some and to hold out others; give a longer text")]
     TooFewTokens {
-        /// The number of tokens in the token file, which is below 2.
+        /// The number of tokens in the token file. It is too small: 2 or more are needed.
         tokens: u64,
     },
-    /// An option of the token files, or the share of tokens to hold out for validation, is outside its range.
+    /// A number is outside its range: the end-of-document token, the size of the vocabulary, or the share of tokens to
+    /// hold out for validation.
     #[error("{name} is {value}; it must be {allowed}")]
     OutOfRange {
-        /// The name of the option whose value is out of range, or `held_out` for the share of tokens to hold out.
+        /// The name of the number that is out of range: `end_of_document`, `the size of the vocabulary` or `held_out`.
         name: &'static str,
-        /// The invalid value of the option, or of the share of tokens to hold out, as text.
+        /// The number that is out of range, as text.
         value: String,
-        /// The range of valid values for the option or the share to hold out, in words.
+        /// The range, in words, in which the number must be.
         allowed: String,
     },
     /// There is no default folder for token files, because neither `XDG_CACHE_HOME` nor a home folder is set.

@@ -16,7 +16,7 @@
 //! | ends of the documents: the number of tokens before the end of each document | 8 each |
 //! | SHA-256 of the header, which is all before the tokens, and of the ends | 32 |
 
-/// The first bytes of every token file.
+/// The magic number of token files: the eight bytes with which every token file begins.
 pub(crate) const MAGIC: [u8; 8] = *b"stagetok";
 
 /// The version of the token file format. It must be raised if the format changes, or if the same text files would give

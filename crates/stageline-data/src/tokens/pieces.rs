@@ -18,8 +18,8 @@ const MOST: usize = 1 << 19;
 pub(crate) struct Pieces<R> {
     reader: R,
     most: usize,
-    /// The bytes read so far of a document to tokenise, beginning with the current piece, which is the part that the
-    /// tokenizer encodes in one call.
+    /// The bytes of a document to tokenise that have been read and are still needed. They begin with the current piece,
+    /// which is the part that the tokenizer encodes in one call.
     buffer: Vec<u8>,
     /// The length in bytes of the current piece of a document to tokenise; 0 before the first piece.
     length: usize,

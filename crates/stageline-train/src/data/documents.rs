@@ -6,12 +6,12 @@ use stageline::nn::MASKED;
 use stageline::{Batch, SharedInput};
 use stageline_data::TokenFile;
 
-/// The tokens of a language model's input, or its targets: token ids, `[samples, length]`.
+/// A tensor of token ids, `[samples, length]`: the input of a language model, or its targets.
 pub(crate) type Tokens = Tensor<2, Int>;
 
-/// The input of a language model: token ids, `[samples, length]`, and if the documents of a sample are separate, for
-/// every token the position in its sample at which its document begins. It is the input of the models of
-/// `stageline-models`.
+/// The input of a language model, as the models of `stageline-models` take it: the token ids, `[samples, length]`, and
+/// an optional second tensor of this shape. The second tensor gives for each token the position in its sample at which
+/// the token's document begins; it is `None` if each sample is trained on as one text.
 pub type TokenSamples = (Tensor<2, Int>, Option<SharedInput<Tensor<2, Int>>>);
 
 /// The treatment of several documents in one sample. A sample is a window of consecutive tokens of a text, so it may
@@ -36,9 +36,9 @@ pub enum Documents {
 }
 
 impl Documents {
-    /// Returns the starts of the documents of a window of a text, which has `length` tokens and begins at `position`:
-    /// for every token, the position in the window at which its document begins. Returns `None` if the documents of a
-    /// sample are joined.
+    /// Returns, for each token of a window of a text, the position in the window at which the token's document begins;
+    /// 0 if it begins before the window. The window has `length` tokens, from token `position` of the text on. Returns
+    /// `None` if the documents of a sample are joined, so that the sample is trained on as one text.
     pub(crate) fn starts(self, tokens: &TokenFile, position: u64, length: usize) -> Option<Vec<usize>> {
         let start = |at| tokens.document_start(at).saturating_sub(position) as usize;
         (self == Self::Separate).then(|| (position..position + length as u64).map(start).collect())
@@ -46,8 +46,9 @@ impl Documents {
 }
 
 /// Returns a batch that is made from rows of tokens of equal length. The input has all tokens of each row but the last,
-/// and the targets all but the first; both are `[rows, length - 1]`. With `starts`, the position at which the document
-/// of each token in each row begins, first tokens of documents are masked in the targets.
+/// and the targets all but the first; both are `[rows, length - 1]`. `starts` gives for each token of each row the
+/// position in the row at which the token's document begins. If it is given, the first token of every document is
+/// masked in the targets.
 pub(crate) fn batch(rows: &[Vec<u32>], starts: Option<&[Vec<usize>]>) -> Batch<TokenSamples, Tokens> {
     let shape = [rows.len(), rows[0].len() - 1];
     let input = rows.iter().flat_map(|row| &row[..shape[1]]).map(|token| *token as i32);
@@ -64,7 +65,8 @@ pub(crate) fn batch(rows: &[Vec<u32>], starts: Option<&[Vec<usize>]>) -> Batch<T
     Batch::new((tensor(input, shape), starts), targets)
 }
 
-/// Returns a tensor of integers, such as token ids, on the device on which batches are created.
+/// Returns a tensor of the given integers, such as token ids, on the device on which the tensors of a batch are
+/// created.
 pub(crate) fn tensor(numbers: impl Iterator<Item = i32>, shape: [usize; 2]) -> Tokens {
     Tokens::from_data(TensorData::new(numbers.collect::<Vec<_>>(), shape), &host())
 }
@@ -89,8 +91,8 @@ mod tests {
     use crate::data::Data;
     use crate::data::tokens::TokenWindows;
 
-    /// Tests samples of a text that consists of the alphabet, divided into four documents. Each letter tells its
-    /// document, so the test knows the expected starts of documents and targets.
+    /// Tests samples of a text that consists of the alphabet, divided into four documents. A letter shows to which
+    /// document it belongs, so the test knows where documents begin in a sample, and which targets to expect.
     #[test]
     fn separate_documents_begin_anew_and_their_first_tokens_are_no_targets() {
         let folder = tempfile::tempdir().unwrap();

@@ -28,21 +28,22 @@ type Reader = Box<dyn FnOnce() + Send>;
 
 /// The batches of a range of training steps, in order, which several threads read ahead of the steps.
 pub struct Batches<In, Target> {
-    /// The sending end of the channel from which the reading threads take the index of the next step whose batch they
-    /// may read. One more index is sent for every batch that the training takes, so that memory is bounded.
+    /// The sending end of a channel of step indices. A reading thread takes an index from the channel, and reads the
+    /// batch of this step. One more index is sent for every batch that the training takes, which limits the memory for
+    /// batches.
     allowed: Sender<usize>,
     read: Receiver<(usize, Result<Batch<In, Target>>)>,
-    /// The batches that were read ahead, while the batch of an earlier step is still missing, by the numbers of their
-    /// steps.
+    /// The batches that were read out of order, by the index of their step: the batch of an earlier step is still being
+    /// read.
     early: BTreeMap<usize, Result<Batch<In, Target>>>,
     /// The range of steps whose batches the training has not taken from the reading threads yet.
     untaken: Range<usize>,
-    /// The range of steps whose batches the reading threads may not read yet.
+    /// The range of steps whose indices have not been sent to the reading threads yet, so that their batches are not
+    /// read yet.
     unread: Range<usize>,
     /// Whether a batch could not be read; no further batches are then returned.
     failed: bool,
-    /// A shared boolean that is true once a signal asks the training to stop. Then no step waits for its batch any
-    /// longer.
+    /// A shared boolean that becomes true when a signal asks the training to stop. A wait for a batch then ends.
     stop: Arc<AtomicBool>,
     /// The total time for which training steps were blocked because their batches had not been read yet.
     waited: Duration,
@@ -70,8 +71,8 @@ impl<In: Payload, Target: Payload> Batches<In, Target> {
         Self::start_on(data, steps, samples, ahead, stop, spawn)
     }
 
-    /// Starts threads that read batches, as [`start`](Self::start) does. The function `spawn` starts each thread, so
-    /// that tests can limit their number.
+    /// Starts threads that read batches, as [`start`](Self::start) does. The function `spawn` starts each thread; a
+    /// test passes one that fails after a few threads.
     fn start_on<D>(
         data: &Arc<D>,
         steps: Range<usize>,
@@ -110,7 +111,8 @@ impl<In: Payload, Target: Payload> Batches<In, Target> {
         Ok(batches)
     }
 
-    /// Allows the reading threads to read one more batch, if there is one.
+    /// Sends the index of the next step to the reading threads, so that one of them reads its batch; does nothing after
+    /// the last step.
     fn allow_next(&mut self) {
         if let Some(step) = self.unread.next() {
             // The threads end before this sender only if they panic, and then `next` returns an error.
@@ -200,7 +202,7 @@ mod tests {
         Arc::default()
     }
 
-    /// Waits until no reading thread has a share of the data any longer.
+    /// Waits until all reading threads have ended and dropped their references to the data source `data`.
     fn wait_for_the_end_of_readers<D>(data: &Arc<D>) {
         while Arc::strong_count(data) > 1 {
             thread::sleep(Duration::from_millis(1));

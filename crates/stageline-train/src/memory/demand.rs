@@ -14,9 +14,9 @@ use crate::plan::Planned;
 use crate::settings::job::{Job, LARGEST, Running};
 use crate::settings::values::{CutBy, FlushName, OptimizerName, RecomputeBy};
 
-/// Returns the least memory, in bytes per parameter, that a stage needs in the flush at the end of a step: for the f32
-/// value and its optimizer state, and with `rollback` for a copy of both. Gradients do not count, because they are
-/// freed while the optimizer computes the new values.
+/// Returns the least memory that a stage needs for each parameter, in bytes, in the flush (the end of a step, in which
+/// optimizers compute new values). The f32 value and its optimizer state count, twice with `rollback`, which keeps a
+/// copy of both. Gradients do not count, because they are freed while the optimizer computes the new values.
 fn least_flush_bytes(optimizer: OptimizerName, rollback: bool) -> u64 {
     let times = if rollback { 2 } else { 1 };
     match optimizer {
@@ -152,12 +152,12 @@ fn rehearse<Out: Payload, D: Data + ?Sized>(
 const UNKNOWN: &str = "memory in use is not known: the program does not count it with `CountingAllocator`, or stages are on other \
                        hosts";
 
-/// Calls `estimate` to estimate the memory of a training job, and returns the estimate if `fits` accepts it, which
-/// means that the job fits into the memory of its devices. Returns `None` if the memory cannot be estimated.
+/// Estimates the memory of a training job with the function `estimate`, and returns the estimate if the job fits into
+/// the memory of its devices, which the function `fits` checks. Returns `None` if the memory cannot be estimated.
 ///
 /// # Errors
-/// Returns an error that proposes other flags if the job does not fit. Before that, the memory is estimated with full
-/// recomputation too, so that the error can propose it.
+/// Returns an error that proposes other flags if the job does not fit. Before that, the memory is estimated a second
+/// time, with full recomputation, so that the error can propose it.
 fn refuse<In: Payload, Out: Payload, Target: Payload>(
     pipeline: &mut Pipeline<In, Out, Target>,
     running: &Running,
@@ -219,8 +219,8 @@ struct Room<'a> {
     /// The memory estimate of a training job, including its batches, and the copies that are made for checkpoints if the
     /// job writes any.
     needed: MemoryEstimate,
-    /// The number of bytes that the training already has in use on the host's CPU at the time of the estimate: those of
-    /// the workers there, and the held-out batches.
+    /// The host memory, in bytes, that the training had in use already at the time of the estimate: that of the workers
+    /// on the host's CPU, and that of the held-out batches.
     in_use: u64,
     job: &'a Job,
 }

@@ -101,8 +101,8 @@ mod tests {
 
     const RATE: f64 = 1e-2;
 
-    /// Trains a parameter whose elements all begin as 1 for three steps of an optimizer, with another gradient in each
-    /// step. Returns the bits of the parameter, which a test compares.
+    /// Trains one parameter, whose elements are all 1 at the start, for three steps of an optimizer, with a different
+    /// gradient in each step. Returns the bits of the trained values, which a test compares.
     fn trained<const D: usize, O: Optimizer>(optimizer: &O, shape: [usize; D]) -> Vec<u32> {
         let device = Device::flex();
         let mut tensor = Tensor::<D>::ones(shape, &device);

@@ -48,8 +48,7 @@ fn with_and_without_decay(state: OptimizerState, decaying: impl Optimizer, plain
     ModuleOptimizer::from(state.of(decaying)).with_group(without_decay(), state.of(plain), None)
 }
 
-/// Returns the group of the parameters that have no weight decay: norms and biases, which are recognised by their
-/// names.
+/// Returns the group of parameters without weight decay: norms and biases, which are recognised by their names.
 pub fn without_decay() -> ParamGroup {
     ParamGroup::from_any_predicates(vec!["norm", "bias"])
 }

@@ -36,8 +36,8 @@ pub struct Outputs {
     pub draw_step: usize,
 }
 
-/// Two figures of a training step for its line in the log that the pipeline's report lacks: the FLOP utilisation, and
-/// the wait for the batch.
+/// Two figures of a training step that its line in the log has, but the pipeline's report of the step lacks: the model
+/// FLOP utilisation, and the time for which the step waited for its batch.
 #[derive(Clone, Copy)]
 pub struct Figures {
     /// The model FLOP utilisation of the step, from 0 to 1; `None` if the peak FLOP/s of the devices is not known.
@@ -220,8 +220,8 @@ impl Log {
         Ok(())
     }
 
-    /// Appends a line to a run's log and writes it to disk at once, so that the log stays complete if the process ends
-    /// unexpectedly.
+    /// Appends a line to a run's log and passes it to the operating system at once, so that the log stays complete if
+    /// the process ends unexpectedly.
     fn write(&mut self, line: &Line) -> Result<()> {
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');

@@ -10,7 +10,8 @@ use stageline::{
 use stageline_report::record::{self, EstimatedMemory, Health, Layer, Noise, SignalAndNoise, StageCosts, Step};
 
 /// Returns the log record of a training step, with the events of the step if `timeline` is true. The recorded workers
-/// and stages are those of the first replica. The memory of GPUs is not in the report of a step, so it is left out.
+/// and stages are those of the first replica. The record lacks the memory of GPUs, because the report of a
+/// step does not have it.
 pub fn step(report: &StepReport, timeline: bool) -> Step {
     let (gradient_norm, clipped) = match report.update {
         Update::Stepped { gradient_norm, clipped } => (Some(gradient_norm), Some(clipped)),
@@ -101,8 +102,9 @@ pub fn device_memory(gpus: &[Device]) -> Vec<record::DeviceMemory> {
     gpus.iter().filter_map(read).collect()
 }
 
-/// Returns the measured costs of each stage in a training step, for the log: the times in seconds of a forward, a
-/// backward, the sends (means over the micro-batches) and the flush, and the bytes of activations and outputs.
+/// Returns the measured costs of each stage in a training step, for the log: the mean times, in seconds, of a forward,
+/// a backward and the sends of one micro-batch; the time of the flush (the end of the step, in which the optimizer
+/// runs); and the bytes of activations and outputs.
 fn stages(report: &StepReport) -> Vec<StageCosts> {
     let (costs, micro_batches) = (report.recording.costs(), report.micro_batches);
     let (activations, outputs) = (report.recording.activations(), report.recording.outputs());

@@ -44,9 +44,9 @@ pub struct TrainingFlags {
     /// gradients are added once a step
     #[arg(help_heading = "Training", long, default_value_t = 1)]
     pub replicas: usize,
-    /// Number of groups of micro-batches whose gradients are summed before the sums of the groups are added. One
-    /// replica with R times the micro-batches in R groups gives the same bits as R replicas. If unset, it is the number
-    /// of replicas
+    /// Number of groups in which the gradients of micro-batches are added: first within each group, then the sums of
+    /// the groups. One replica with R times the micro-batches in R groups gives the same bits as R replicas. If unset,
+    /// it is the number of replicas
     #[arg(help_heading = "Training", long, value_name = "GROUPS")]
     pub gradient_groups: Option<usize>,
     /// Number of samples in a micro-batch
@@ -178,8 +178,8 @@ pub struct TrainingFlags {
     /// workers
     #[arg(help_heading = "Devices", long)]
     pub cores_per_stage: Option<usize>,
-    /// Verifies over this number of steps [100 if none is given] that the pipeline trains as one full batch on one
-    /// device does, instead of training to the end
+    /// Trains for this number of steps only [100 if none is given], and verifies that the result is that of training
+    /// with full batches on one device, within tolerances
     #[arg(help_heading = "Measurement", long, num_args = 0..=1, default_missing_value = "100")]
     pub verify: Option<usize>,
     /// Folder for checkpoints, which are written at the interval --every, at the end, after an error, and on the first

@@ -139,9 +139,9 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Starts the background writer of checkpoints for the opened folder `place`; without it, no checkpoints are
-    /// written. If the run resumes the checkpoint `resumed` from this folder, that checkpoint is not written a second
-    /// time.
+    /// Starts the background writer of checkpoints for the opened folder `place`. If `place` is `None`, no checkpoints
+    /// are written. If the run resumes the checkpoint `resumed` from this folder, that checkpoint is not written a
+    /// second time.
     pub fn new(keeping: &Keeping, place: Option<Place>, identity: Identity, resumed: Option<&Saved>) -> Result<Self> {
         let (store, signalled) = place.map(|Place { store, signalled }| (store, signalled)).unzip();
         let is_in_folder = |saved: &&Saved| saved.path().parent() == keeping.folder.as_deref();

@@ -248,7 +248,8 @@ mod tests {
     use crate::program::{NoFlags, Program};
     use crate::support::row;
 
-    /// A source of batches for tests whose values are ones. The first sample of each batch is masked in the loss.
+    /// A source of batches for tests, in which all values of the input are 1. The first sample of each batch is masked
+    /// in the loss.
     struct Ones;
 
     impl Data for Ones {

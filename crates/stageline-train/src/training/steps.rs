@@ -37,8 +37,8 @@ pub struct Loop<'a> {
     /// second, it is the model FLOP utilisation; `None` if the peak or the model's FLOPs are not known.
     pub utilisation: Option<f64>,
     pub on_step: OnStep,
-    /// The estimated memory of the training on each device, in bytes, with which the reserved memory is compared after
-    /// the first step of the run; empty if there is no estimate, and after that step.
+    /// The estimated memory of the training on each device, in bytes. After the first step of the run it is compared
+    /// with the memory that the device has reserved. The list is empty if there is no estimate, and after that step.
     pub estimated: Vec<(Device, u64)>,
     /// A line of text for the user with the bubble of the last training step and the causes of its idle time; `None`
     /// until the training has done its last step.
@@ -172,7 +172,8 @@ fn note(report: &StepReport, figures: Figures, progress: &Progress, log: &mut Lo
     log.step(report, figures, metrics)
 }
 
-/// Warns the user if the gradients or updates of a step are a sign of a bad training.
+/// Warns the user if a step shows a sign of a bad training: a jump of the gradient norm, a parameter whose gradient
+/// stays 0, or very large or very small updates.
 fn warn(report: &StepReport, watch: &mut Watch) {
     let Update::Stepped { gradient_norm, .. } = report.update else { return };
     let health: Vec<_> = report.health.iter().map(record::health).collect();

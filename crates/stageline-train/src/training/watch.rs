@@ -8,19 +8,20 @@ use stageline_report::record::{Health, layer_of};
 /// The number of past steps whose gradient norms are kept, so that the norm of a step can be compared with their
 /// median.
 const REMEMBERED: usize = 32;
-/// The smallest number of past steps from whose gradient norms a jump of the norm can be recognised.
+/// The smallest number of past steps with whose gradient norms a new norm is compared; with fewer, no jump is reported.
 const FEWEST: usize = 8;
 /// The factor by which a step's gradient norm must exceed the median of the norms of past steps to count as a jump.
 const JUMP: f64 = 10.0;
 /// The number of consecutive steps with a gradient of exactly 0 after which a parameter is reported. It is above 1
 /// because a layer before a projection that starts at zero has no gradient in the first step.
 const DEAD_AFTER: usize = 20;
-/// The ratio of a layer's update to its parameters (by their norms) above which the update is reported as too large;
-/// about 1e-3 is usual.
+/// The update ratio of a layer (the norm of its update, divided by the norm of its parameters) above which the update
+/// is reported as too large; about 1e-3 is usual.
 const OVERWRITTEN: f64 = 0.1;
-/// The share of the median update ratio (norm of the update over norm of the parameters) of all layers below which a
-/// layer is reported as hardly trained. Layers of one model differ by a factor of 100, because normalisations have
-/// larger parameters than matrix products.
+/// The factor that decides which layers are reported as hardly trained: those whose update ratio (norm of the update,
+/// divided by the norm of the parameters) is below this factor times the median ratio of all layers. It is small
+/// because the ratios of a model's layers differ by a factor of 100: normalisations have larger parameters than matrix
+/// products.
 const HARDLY: f64 = 1e-3;
 
 /// Keeps the gradient norms of past training steps, and looks in each new step for signs of a bad training, such as a
@@ -117,8 +118,8 @@ impl Watch {
     }
 }
 
-/// Returns the name of the layer with the largest gradient, and the share of its squared norm in that of the whole
-/// gradient, given the name and the gradient norm of each parameter.
+/// Returns the name of the layer with the largest gradient, and the part, from 0 to 1, that this layer has in the
+/// squared norm of the whole gradient. `of_each` has the name and the gradient norm of each parameter.
 fn largest(of_each: &[(Arc<str>, f64)]) -> Option<(&str, f64)> {
     let mut layers: Vec<(&str, f64)> = Vec::new();
     for (name, norm) in of_each {
