@@ -39,7 +39,7 @@ struct Flags {
     /// Number of timed runs of the attention, after one that is not timed
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Accepted and ignored, because `cargo bench` passes this flag to every bench
+    /// Flag without effect, which is accepted because `cargo bench` passes it to every bench
     #[arg(long, hide = true)]
     bench: bool,
 }

@@ -27,7 +27,7 @@ struct Flags {
     /// Number of timed checkpoints of the pipeline
     #[arg(long, default_value_t = 15)]
     rounds: usize,
-    /// Accepted and ignored, because `cargo bench` passes this flag to every bench
+    /// Flag without effect, which is accepted because `cargo bench` passes it to every bench
     #[arg(long, hide = true)]
     bench: bool,
 }

@@ -47,7 +47,7 @@ struct Flags {
     /// Length of a sample, in bytes
     #[arg(long, default_value_t = 64)]
     context: usize,
-    /// Accepted and ignored, because `cargo bench` passes this flag to every bench
+    /// Flag without effect, which is accepted because `cargo bench` passes it to every bench
     #[arg(long, hide = true)]
     bench: bool,
 }

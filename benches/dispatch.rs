@@ -34,7 +34,7 @@ struct Flags {
     /// Seconds of timed steps for each shape of the GPT in the comparison with a training loop without Stageline
     #[arg(long, default_value_t = 20.0)]
     seconds: f64,
-    /// Accepted and ignored, because `cargo bench` passes this flag to every bench
+    /// Flag without effect, which is accepted because `cargo bench` passes it to every bench
     #[arg(long, hide = true)]
     bench: bool,
 }

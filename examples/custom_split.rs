@@ -16,7 +16,7 @@ use burn::tensor::activation::{log_softmax, relu};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use stageline::{Batch, LossStage, Pipeline, Stage, StageConfig, Weight, seeded};
 
-/// The number of different digits that the example adds, and of possible sums modulo ten.
+/// The number of different digits, 0 to 9, which is also the number of possible sums modulo ten.
 const DIGITS: usize = 10;
 /// The width of the example's model: the number of values in the embedding of a digit.
 const WIDTH: usize = 32;

@@ -163,7 +163,8 @@ fn open_data(flags: &Flags, model: &LanguageModel, encoding: &dyn Encode, seed: 
     Ok(Some(data))
 }
 
-/// Returns an input of one token, for which the costs of the layers of an untrained model are counted.
+/// Returns an input of one token for a model that is not trained. The costs of the model's layers, which decide how it
+/// is cut into stages, are counted on this input.
 fn one_token() -> Samples {
     (Tokens::zeros([1, 1], &burn::tensor::Device::flex()), None)
 }

@@ -34,7 +34,7 @@ struct Flags {
     /// Seconds of timed training steps for each row of the printed table
     #[arg(long, default_value_t = 4.0)]
     seconds: f64,
-    /// Accepted and ignored, because `cargo bench` passes this flag to every bench
+    /// Flag without effect, which is accepted because `cargo bench` passes it to every bench
     #[arg(long, hide = true)]
     bench: bool,
     #[command(subcommand)]

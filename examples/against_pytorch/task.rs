@@ -44,8 +44,8 @@ impl LossStage for MaskedHead {
     }
 }
 
-/// The training data of the comparison for all steps: random bytes, most of which depend on the byte before them, and
-/// the masks of the targets.
+/// The training data for all steps, with which Stageline and PyTorch are compared: random bytes, most of which depend
+/// on the byte before them, and the masks of the targets.
 pub struct Task {
     pub batch_size: usize,
     pub context: usize,
