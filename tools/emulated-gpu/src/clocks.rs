@@ -54,7 +54,7 @@ impl fmt::Display for By {
     }
 }
 
-/// One access of the emulated program to device memory: its address, its length, and whether it writes.
+/// An access of a kernel, a copy or a transfer to device memory: its address, its length, and whether it writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     pub address: u64,
@@ -82,8 +82,8 @@ struct Uses {
 /// The race detector: it keeps recent accesses to device memory, and compares each new access with them.
 #[derive(Debug, Default)]
 pub struct RaceDetector {
-    /// The recorded accesses, by the address of device memory at which they begin: the last write, and the last read of
-    /// each stream after that write.
+    /// The last accesses that begin at each address of device memory: the last write, and the last read of each stream
+    /// after that write.
     uses: BTreeMap<u64, Uses>,
     /// The most recent accesses to device memory by copies and transfers. Accesses by kernels are not in this list,
     /// because their lengths in bytes are unknown.

@@ -284,8 +284,9 @@ impl Rows {
         (pitch * self.height.saturating_sub(1) + self.width) as u64
     }
 
-    /// Returns the function that executes the copy; `None` if the emulation stores no contents of device memory. As in
-    /// CUDA, host memory that is not pinned is read during the call, and other memory when the copy runs.
+    /// Returns the function that copies the rows once the stream reaches the copy; `None` if the emulation stores no
+    /// contents of device memory. As in CUDA, a source in host memory that is not pinned is read already during the
+    /// call that queues the copy.
     fn effect(self, state: &State) -> Option<Effect> {
         if !driver().settings.computes {
             return None;
@@ -449,8 +450,8 @@ pub unsafe extern "C" fn cuFuncSetAttribute(_function: usize, _attribute: c_uint
     SUCCESS
 }
 
-/// Returns the function that runs a launched kernel on the CPU. The kernel may access the memory that is allocated on
-/// its device when the launch is called.
+/// Returns the function that runs a launched kernel on the CPU once its stream reaches the launch. The kernel may
+/// access the memory that is allocated on its device when the program calls the launch, and no other.
 unsafe fn running(
     program: &Arc<std::result::Result<Program, String>>,
     mut launch: Launch,
@@ -533,7 +534,7 @@ pub unsafe extern "C" fn cuLaunchKernel(
     })
 }
 
-/// Writes an empty tensor map descriptor of 128 bytes, because only kernels read such descriptors.
+/// Writes a tensor map descriptor of 128 zeros, because the emulation runs no kernel that reads such a descriptor.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuTensorMapEncodeTiled(descriptor: *mut [u8; 128]) -> Result {
     // SAFETY: the pointer is valid for one value. In the C convention the caller cleans up the other arguments.

@@ -44,17 +44,17 @@ pub struct State {
     /// copy.
     pub pinned: Vec<(u64, u64)>,
     /// The address at which the last allocation of emulated device memory ends. It is only used if the emulation runs
-    /// no kernels: then allocations get ascending addresses, but no memory.
+    /// no kernels, because allocations are then addresses without memory, in ascending order.
     pub address: u64,
     /// The kernels that the program has loaded. The kernel with the number n, counted from 1, is at index n - 1.
     pub functions: Vec<Function>,
     /// The device of every rank that has joined an NCCL communicator, by communicator and rank.
     pub groups: BTreeMap<u64, BTreeMap<i32, i32>>,
-    /// The device that has failed, and the number of its CUDA error. All later launches, copies and waits on that
-    /// device return this error.
+    /// The device that has failed, and the number of its CUDA error; `None` if no device has failed. All later
+    /// launches, copies and waits on that device return this error.
     pub failed: Option<(i32, i32)>,
-    /// The number of NCCL sends and the number of receives that the program has called, by the ranks, the communicator
-    /// and the size of the transfer.
+    /// The number of calls of NCCL sends, and that of receives, for each pair of ranks, communicator and size of a
+    /// transfer.
     pub posted: HashMap<Ends, [u64; 2]>,
 }
 
@@ -70,7 +70,8 @@ pub struct Function {
     pub name: String,
     /// The kernel's decoded program, or the reason why the kernel cannot run; `None` if kernels are not run.
     pub program: Option<Arc<Result<Program, String>>>,
-    /// Whether the kernel writes to the buffer of each of its parameters; `None` for a parameter that is no buffer.
+    /// For each parameter of the kernel, whether the kernel writes to the buffer to which the parameter points; `None`
+    /// for a parameter that is no buffer.
     pub buffers: Vec<Option<bool>>,
 }
 
@@ -149,8 +150,8 @@ impl Driver {
         state.error_of(device).unwrap_or(0)
     }
 
-    /// Blocks a host thread until the condition `done` holds, which becomes true by the CUDA and NCCL calls of other
-    /// host threads.
+    /// Blocks a host thread until the condition `done` holds. The CUDA and NCCL calls of other host threads make it
+    /// true.
     pub fn wait_for_hosts(&self, call: &str, done: impl Fn(&State) -> bool) {
         drop(self.wait(self.locked(), call, done));
     }

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 /// The ledger of the emulation: the counts of the program's CUDA and NCCL calls, over all devices and streams.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    /// The number of calls that waited for a CUDA stream or event, by the name of the host thread that made the call.
+    /// The number of calls that wait for a CUDA stream or event, whether or not its work was finished already, by the
+    /// name of the host thread that made the call.
     pub waits: BTreeMap<String, u64>,
     /// The number of calls that waited for a CUDA stream or event whose work was not finished yet, so that the host
     /// thread was blocked.
@@ -32,8 +33,8 @@ pub struct Ledger {
     pub memory: BTreeMap<i32, [u64; 2]>,
     /// The number of allocations of emulated device memory that the program made.
     pub allocations: u64,
-    /// The sends and receives of each emulated device in the order of the calls, each as `from>to`, the sending and the
-    /// receiving rank.
+    /// The sends and receives of each emulated device in the order of the calls. Each is the text `from>to`, with the
+    /// numbers of the sending and the receiving device.
     pub transfers: BTreeMap<i32, Vec<String>>,
 }
 

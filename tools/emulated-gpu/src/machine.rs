@@ -17,10 +17,11 @@ pub type EventId = u64;
 /// the operation failed.
 pub type Effect = Box<dyn FnOnce() -> Result<(), String> + Send>;
 
-/// An operation in the queue of a CUDA stream: a launch, a copy, a record, a wait, a send or a receive.
+/// An operation in the queue of a CUDA stream: the launch of a kernel, a copy, the record of an event, a wait for an
+/// event, a send or a receive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// The launch of a kernel, given by its number, with the kernel's accesses to memory. A launch advances the time of
+    /// The launch of a kernel, with the number of the kernel and its accesses to memory. A launch advances the time of
     /// the stream by one.
     Launch(usize, Vec<Access>),
     /// A copy of memory, with its accesses to device memory; a copy does not advance the time of the stream.
@@ -61,7 +62,8 @@ const RECORDS: u64 = 64;
 struct Queued {
     work: Work,
     effect: Option<Effect>,
-    /// The vector clock of the host when the operation was queued: the latest time that it knew of each stream.
+    /// The vector clock of the host when the operation was queued: for each stream, the latest time of which the host
+    /// knew.
     host: Clock,
 }
 
@@ -96,7 +98,7 @@ pub struct Machine {
     streams: BTreeMap<StreamId, Stream>,
     events: HashMap<EventId, Event>,
     last: u64,
-    /// The vector clock that all host threads share: the latest time of each stream of which they know.
+    /// The vector clock that all host threads share: for each stream, the latest time of which the host knows.
     host: Clock,
     pub race_detector: RaceDetector,
     /// The number of operations that all CUDA streams together have executed.
@@ -179,14 +181,14 @@ impl Machine {
         self.events.get(&event).is_none_or(|event| event.done == event.queued)
     }
 
-    /// Records that the host has waited until a CUDA stream was idle, so that all operations on it count as done before
-    /// later calls.
+    /// Records that the host has waited until a CUDA stream was idle. All operations of the stream are then ordered
+    /// before later calls of the host, so they cannot race with these calls.
     pub fn saw_idle(&mut self, stream: StreamId) {
         self.streams.get(&stream).iter().for_each(|stream| self.host.join(&stream.clock));
     }
 
-    /// Records that the host has waited for a CUDA event, so that all operations before it in its stream count as done
-    /// before later calls.
+    /// Records that the host has waited for a CUDA event. All operations before the event in its stream are then
+    /// ordered before later calls of the host, so they cannot race with these calls.
     pub fn saw_done(&mut self, event: EventId) {
         let last = self.events.get(&event).and_then(|event| event.clocks.get(&event.done));
         last.iter().for_each(|clock| self.host.join(clock));
@@ -301,7 +303,8 @@ impl Machine {
 }
 
 impl fmt::Display for Machine {
-    /// Prints a line for each CUDA stream with queued operations: their number, and the one that the stream waits at.
+    /// Prints a line for each CUDA stream with queued operations: their number, and the first of them, at which the
+    /// stream waits.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (id, stream) in self.streams.iter().filter(|(_, stream)| !stream.queue.is_empty()) {
             writeln!(

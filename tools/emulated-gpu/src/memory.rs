@@ -31,8 +31,8 @@ pub fn copy(to: u64, from: u64, bytes: usize) {
 /// The size in bytes of a sector, the smallest part of memory that an NVIDIA device reads or writes at once.
 const SECTOR: u64 = 32;
 
-/// The device memory that a kernel may access, as sorted ranges of addresses, with the sectors (32 bytes each) that the
-/// kernel has accessed.
+/// The device memory that a kernel may access, as sorted ranges of addresses. Each range records the sectors (32 bytes
+/// each) that the kernel has accessed.
 #[derive(Debug, Default)]
 pub struct Ranges(Vec<Range>);
 

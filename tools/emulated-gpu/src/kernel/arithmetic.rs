@@ -86,8 +86,9 @@ impl Type {
         }
     }
 
-    /// Rounds an f64 to the nearest value of this float type, ties to even. For one sum, product, quotient or root in
-    /// f64 this gives the result of the type's own arithmetic, also with f32 in between (Figueroa, 1995).
+    /// Rounds an f64 to the nearest value of this float type, and returns its bits. Ties go to the even value, or for
+    /// TF32 away from zero. 16-bit types are rounded to f32 first. For one sum, product, quotient or square root,
+    /// computed in f64, the result is still that of the type's own arithmetic (Figueroa, 1995).
     #[inline(always)]
     pub fn of_float(self, value: f64) -> u64 {
         match self {
@@ -167,9 +168,9 @@ pub fn function(name: &str) -> Option<Function> {
     integer_operation(operation, rest, of)
 }
 
-/// Returns `a * b + c` for three f32 numbers as an f64 whose conversion to f32 rounds the exact result only once. The
-/// product is exact in f64, and an inexact sum is rounded to odd (Boldo and Melquiond, 2008, "Emulation of FMA and
-/// correctly rounded sums").
+/// Returns `a * b + c` for three f32 numbers as an f64. Converted to f32, it is the exact result rounded only once, as
+/// a fused multiply-add requires. The product is exact in f64, and an inexact sum is rounded to odd (Boldo and
+/// Melquiond, 2008, "Emulation of FMA and correctly rounded sums").
 #[inline(always)]
 fn fused(a: f64, b: f64, c: f64) -> f64 {
     let product = a * b;
@@ -189,7 +190,8 @@ fn fused(a: f64, b: f64, c: f64) -> f64 {
     })
 }
 
-/// Returns the bits of the f32 number `a * b + c`, rounded down once, given the bits of three f32 numbers.
+/// Returns the bits of the f32 number `a * b + c`, rounded only once and toward negative infinity, given the bits of
+/// three f32 numbers.
 fn fma_down(bits: [u64; 3]) -> u64 {
     let [a, b, c] = bits.map(|bits| f64::from(f32::from_bits(bits as u32)));
     let sum = fused(a, b, c);

@@ -223,8 +223,9 @@ impl Names {
         })
     }
 
-    /// Translates the PTX instruction `cvta`, which converts an address to a generic one or back. The generic address
-    /// of shared or local memory is its address plus the start of a window.
+    /// Translates the PTX instruction `cvta`, which converts an address in global, shared or local memory to a generic
+    /// address, or back. The generic address of shared or local memory is its address plus the start of the range of
+    /// generic addresses that is reserved for this kind of memory.
     fn convert_address(&mut self, parts: &[&str], to: &str, from: &str) -> Option<Operation> {
         let window = match space(parts) {
             Space::Global => 0,
@@ -315,7 +316,8 @@ fn sized(declaration: &str) -> Option<(String, usize)> {
     Some((name, of.bits() as usize / 8 * count))
 }
 
-/// The words between dots that the name of a PTX matrix instruction may have, such as `m16n8k16`; others are errors.
+/// The words that the name of a PTX matrix instruction may contain, separated by dots, such as `m16n8k16`; any other
+/// word is an error.
 const OF_MATRICES: [&str; 33] = [
     "mma",
     "wmma",
@@ -360,7 +362,7 @@ fn space(parts: &[&str]) -> Space {
     found.map_or(Space::Generic, |(_, space)| space)
 }
 
-/// Returns the three sizes in the shape of a matrix product, such as `m16n8k16`.
+/// Returns the sizes m, n and k in the name of a matrix product's shape: 16, 8 and 16 for `m16n8k16`.
 fn sizes(shape: &str) -> Option<[usize; 3]> {
     let mut numbers = shape.split(['m', 'n', 'k']).skip(1).map(|number| number.parse().ok());
     Some([numbers.next()??, numbers.next()??, numbers.next()??])

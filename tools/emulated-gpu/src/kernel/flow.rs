@@ -4,7 +4,7 @@
 /// The successors of an instruction in a kernel: the instructions at which a thread can continue after it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Next {
-    /// Whether a thread can continue, after the instruction, at the next instruction of the kernel.
+    /// Whether a thread can continue after this instruction at the one that follows it in the kernel.
     pub on: bool,
     /// The index of the instruction to which this instruction can branch; `None` if this instruction is no branch.
     pub to: Option<usize>,

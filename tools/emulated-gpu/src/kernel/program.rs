@@ -45,11 +45,10 @@ pub struct Address {
 /// The layout of a matrix that an instruction loads from memory or stores there.
 #[derive(Clone, Copy, Debug)]
 pub enum Rows {
-    /// The rows of the matrix are equally far apart in memory, or its columns if the second value is true. The first
-    /// value is the register with that distance: the number of elements from the start of a row, or column, to the
-    /// start of the next.
+    /// The layout with equal distances: the rows of the matrix, or its columns if the second value is true, lie equally
+    /// far apart in memory. The first value is the register with this distance, as a number of elements.
     Strided(Register, bool),
-    /// Each lane of the warp gives the address of one row of the matrix.
+    /// The layout in which each lane of the warp gives the address of one row of the matrix.
     ByLane,
 }
 

@@ -135,8 +135,8 @@ $end:";
     assert_eq!(found, expected);
 }
 
-/// Tests that lanes which a branch separated reconverge before a shuffle: in each of four rounds lane 0 takes another
-/// branch at the end of the loop, and all lanes then sum the values of four lanes.
+/// Tests that lanes which a branch has separated reconverge before a shuffle. In each of four rounds of a loop, all
+/// lanes sum the values of four lanes by shuffles; lane 0 then takes another branch than the others, and adds 1.
 #[test]
 fn separated_lanes_reconverge_before_a_shuffle() {
     let body = "

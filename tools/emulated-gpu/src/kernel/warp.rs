@@ -18,7 +18,8 @@ pub struct Block<'a> {
 struct Group {
     at: usize,
     lanes: u32,
-    /// The index of the instruction at which this group ends: its lanes then continue in the group below it.
+    /// The index of the instruction at which this group ends. Its lanes then continue in the group below it on the
+    /// stack.
     until: usize,
 }
 
@@ -200,7 +201,8 @@ impl Warp {
         Ok(())
     }
 
-    /// Checks that `lanes`, which are at the current instruction, include all lanes of a mask that have not ended.
+    /// Returns an error if a lane that a mask names has neither reached the current instruction nor ended. `mask` is
+    /// the register with the mask, and `lanes` has a bit for each lane that is at the instruction.
     fn all_here(&self, mask: Register, lanes: u32) -> Result<(), String> {
         let named = each(lanes).fold(0, |named, lane| named | self.registers[mask][lane] as u32) & self.live();
         if named & !lanes == 0 {
@@ -210,8 +212,9 @@ impl Warp {
         }
     }
 
-    /// Returns the value that each lane gets from the shuffle instruction `shfl.sync`. As the ISA specifies, `clamp`
-    /// has the last lane in bits 0 to 4, and the mask of a segment from bit 8 on.
+    /// Returns the value that each lane gets from a lane of the warp by the PTX instruction `shfl.sync`. As the ISA
+    /// specifies, bits 0 to 4 of the operand `clamp` limit the lanes from which a value may come, and bits 8 to 12 are
+    /// a mask that divides the warp into segments.
     fn shuffled(&self, how: Shuffle, [from, by, clamp]: [Register; 3], lanes: u32) -> Result<Lanes, String> {
         let mut values = [0; 32];
         for lane in each(lanes) {
