@@ -127,15 +127,16 @@ impl<'a> Room<'a> {
         Self { short, others: known.collect() }
     }
 
-    /// Returns the first device, besides the one with too little memory, that may be too small for the needs after a
-    /// change of settings. A need that the change raises must leave a tenth of the memory free, because the changed
-    /// training was not measured.
+    /// Returns a device, besides the one with too little memory, that may be too small for the needs after a change of
+    /// settings: the first that is too small for certain, or else the first of those that may be. A need that the change
+    /// raises must leave a tenth of the memory free, because the changed training was not measured.
     fn elsewhere(&self, needs: &[(Device, u64)]) -> Option<Shortage> {
-        self.others.iter().find_map(|Shortage { device, needs: before, has }| {
+        let may_be_too_small = self.others.iter().filter_map(|Shortage { device, needs: before, has }| {
             let after = of_device(needs, device);
             let too_small = after > *has || (after > *before && !leaves_a_tenth(after, *has));
             too_small.then(|| Shortage { device: device.clone(), needs: after, has: *has })
-        })
+        });
+        may_be_too_small.min_by_key(|other| other.needs <= other.has)
     }
 }
 
@@ -160,8 +161,7 @@ impl WayOut {
     }
 
     /// Whether, after this change of settings, the training's predicted needs are at most the memory of the device that
-    /// had too little (`has` bytes), and of the first other device that may be too small. A tenth of the memory need
-    /// not stay free.
+    /// had too little (`has` bytes), and of every other device. A tenth of the memory need not stay free.
     fn may_be_enough(&self, has: u64) -> bool {
         self.needs <= has && self.elsewhere.as_ref().is_none_or(|other| other.needs <= other.has)
     }
