@@ -64,6 +64,7 @@ pub enum WritePoint {
         /// from 0, beginning with the oldest.
         old: usize,
     },
-    /// The end of a checkpoint's save: the save is complete and returns.
+    /// All files are written and the checkpoint has its final name, and the old checkpoints to remove are gone; the
+    /// save is about to return.
     Done,
 }

@@ -1,5 +1,5 @@
-//! Finds the fallbacks of a forward: operations that no kernel of this crate computes on the device, so that they run
-//! more slowly or need more memory.
+//! Finds the fallbacks of a forward from this crate's kernels to burn's own operations, which are slower, or from
+//! FlashAttention to an attention that stores its scores, which needs more memory.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -9,7 +9,9 @@ use burn::tensor::DType;
 use crate::forward::layer_path::layer_path;
 use crate::forward::thread_scope::collecting;
 
-/// A fallback: an operation of a layer that is not computed by the kernels that this crate has for it, and the reason.
+/// A fallback: an operation of a layer that a forward computes by burn's own operations instead of this crate's
+/// kernels, or an attention that stores its scores because its heads are too large for the FlashAttention kernels. The
+/// fallback includes the reason.
 ///
 /// ```
 /// use stageline_nn::{Fallback, Reason};

@@ -23,8 +23,8 @@ pub fn in_layers<R>(forward: impl FnOnce() -> R) -> R {
     forward()
 }
 
-/// Calls `forward`, which runs the next layer of the sequence around it (see [`in_layers`]), and then adds 1 to the
-/// index in that sequence. Outside such a sequence, as in a recomputation, the layer has no index.
+/// Runs one layer by calling `forward`, and advances the counter of layers in the innermost sequence ([`in_layers`]),
+/// so that the next layer has the next index. Outside a sequence, as in a recomputation, the layer has no index.
 pub fn in_layer<R>(forward: impl FnOnce() -> R) -> R {
     let result = forward();
     PATH.with_borrow_mut(|path| path.last_mut().into_iter().for_each(|index| *index += 1));

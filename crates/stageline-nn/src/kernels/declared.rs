@@ -18,8 +18,9 @@ pub mod name {
     pub const SWIGLU: &str = "SwiGLU";
 }
 
-/// An operation of a layer for which this crate has kernels. A layer lists its operations, and
-/// [`fallback`](Self::fallback) then says without a forward whether the kernels of a device compute them.
+/// An operation of a layer for which this crate has kernels, and which a layer lists. [`fallback`](Self::fallback) says
+/// without a forward whether, on a device, the operation falls back from these kernels to burn's own operations, or
+/// from FlashAttention to an attention that stores its scores.
 ///
 /// ```
 /// use burn::tensor::{DType, Device};
@@ -136,8 +137,8 @@ mod tests {
         ]
     }
 
-    /// Tests that a layer's declared operations give the same fallbacks (operations that no kernel computes, with the
-    /// reasons) as a forward records. The tensors are in f64, which no kernel takes.
+    /// Tests that a layer's declared operations give the same fallbacks (operations that burn computes instead of this
+    /// crate's kernels, with the reasons) as a forward records. The tensors are in f64, which no kernel takes.
     #[test]
     fn declared_operations_fall_back_as_in_a_forward() {
         let device = Device::flex();

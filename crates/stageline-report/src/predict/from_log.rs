@@ -133,10 +133,13 @@ fn send_seconds(log: &RunLog, costs: &[StageCosts]) -> f64 {
     median(sends.filter(|send| *send > 0.0)).unwrap_or(0.0)
 }
 
-/// Returns the seconds that a layer takes for its forward, backward and flush, each as the layer's share of the
-/// measured time of its stage. `layers` has all layers of the model, `stages` the costs of each stage, and
-/// `input_shares` the share of the input gradient in each stage's backward. Returns `None` if `stages` lacks the stage
-/// of the layer.
+/// Returns the seconds that a layer takes for its forward, its backward and its flush (gradient norms and the optimizer
+/// step), each as its share of the stage's measured time. The stage's forward and backward are divided among its layers
+/// in proportion to their weights. Its flush is divided in proportion to their numbers of parameters, or to their
+/// weights if the stage has no parameters.
+///
+/// `layers` has all layers of the model, `stages` the costs of each stage, and `input_shares` the share of the input
+/// gradient in each stage's backward. Returns `None` if `stages` lacks the stage of the layer.
 fn layer_cost(layer: &Layer, layers: &[Layer], stages: &[StageCosts], input_shares: &[f64]) -> Option<LayerCost> {
     let stage = stages.get(layer.stage)?;
     let siblings = || layers.iter().filter(|sibling| sibling.stage == layer.stage);

@@ -193,9 +193,10 @@ fn beside_another(question: &Question, trainings: &[PredictedTraining], own: &Pr
     format!("{} M = {}, {because}", compared.faster(), other.micro_batches)
 }
 
-/// Returns a text that says why no larger number of micro-batches is recommended than that of the training at the index
-/// `last`: no training with more micro-batches both fits into the memory and is at most 10% longer than the shortest
-/// one. The text is empty if no training with more micro-batches is compared.
+/// Returns a text that says why no larger number of micro-batches (M) is recommended than that of `trainings[last]`: no
+/// later training in the list both fits into the memory and is at most 10% longer than the shortest one. `trainings`
+/// has one predicted training for each candidate setting of M, in ascending order of M. The text is empty if the list
+/// ends at `last`.
 fn of_more(question: &Question, trainings: &[PredictedTraining], last: usize) -> String {
     let Some(next) = trainings.get(last + 1) else { return String::new() };
     let (m, last) = (trainings[last].micro_batches, &trainings[last]);

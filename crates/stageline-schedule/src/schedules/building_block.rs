@@ -8,7 +8,8 @@ use super::rows::in_chunks;
 use crate::plan::{Action, Compute, Plan, live_after};
 
 /// The number of time cells after which a worker repeats its building block for the next micro-batch. A building block
-/// is a worker's six actions on one micro-batch, and one cell holds one action of a worker.
+/// is a worker's six actions on one micro-batch: a forward, an input gradient and a weight gradient on each of the
+/// worker's two stages. One cell holds one action of a worker.
 const INTERVAL: usize = 6;
 
 /// Generates a plan with two stages per worker, in which each worker begins its building block (its actions on one

@@ -39,9 +39,10 @@ pub trait Data: Send + Sync + 'static {
     /// the CPU: the pipeline moves each micro-batch to the devices of its stages.
     ///
     /// Do not draw random numbers with `Tensor::random` in `batch`, not even after `Device::seed`: all threads share
-    /// burn's generator. Use a generator of your own, seeded with [`run.seed()`](crate::Run::seed) and the number of the
-    /// sample. A training reads the first sample of step 0 twice at its start, and refuses data that returns two
-    /// different ones. The check cannot find a generator that is seeded in `batch`, because it runs on one thread.
+    /// burn's generator. Use a generator of your own, seeded with [`run.seed()`](crate::Run::seed) and the number of
+    /// the sample. A training reads the first sample of step 0 twice at its start, and refuses data that returns two
+    /// different ones. The check runs on one thread, so it does not notice that other threads change the state of
+    /// burn's generator between the call of `Device::seed` and a draw.
     ///
     /// # Errors
     /// Returns an error if the batch cannot be read or made. The training then ends with this error, and with a

@@ -18,8 +18,8 @@ pub(crate) fn computes_in(device: &Device, dtype: DType) -> Result<bool, RemoteE
     Ok(device.supports_dtype(dtype))
 }
 
-/// Whether a device belongs to another host and was opened without its name. This program has then not asked the
-/// device's server which kernels it has.
+/// Whether a device belongs to another host and the caller passed it as an already opened burn device, rather than by
+/// its name. This program has then not asked the server of the device which kernels the server has.
 #[cfg_attr(not(feature = "remote"), allow(unused_variables))]
 pub(crate) fn has_unknown_kernels(device: &Device) -> bool {
     #[cfg(feature = "remote")]

@@ -122,7 +122,8 @@ pub enum StepError {
     Unreadable {
         /// The index of the stage whose parameters and optimizer state could not be copied from its device.
         stage: usize,
-        /// The panic or error that ended the copying of the stage's parameters and optimizer state.
+        /// The panic that ended the copying of the stage's parameters and optimizer state to the host, which a
+        /// checkpoint needs.
         failure: Failure,
     },
 }

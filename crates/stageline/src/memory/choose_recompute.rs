@@ -97,7 +97,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         /// Tests that the chosen levels of recomputation fit the memory and are minimal: no other choice that fits has
-        /// a lower highest level over the stages, or a lower level on one stage without a higher level on another.
+        /// a lower maximum level, and none has a lower level on one stage without a higher level on another.
         #[test]
         fn the_chosen_levels_fit_and_are_the_least(
             steps in prop::collection::vec(prop::array::uniform3(1_u32..50), 4),

@@ -152,7 +152,7 @@ pub struct MemoryEstimate {
     /// group separately, and then adds the groups' sums.
     pub(crate) groups: usize,
     /// The bytes that each worker has in use between steps besides parameters, optimizer states and the buffers of its
-    /// kernel threads.
+    /// threads that compute tensor operations on the CPU.
     pub(crate) other: Vec<u64>,
     /// The bytes of host memory that the program needs besides its workers, such as batches that it reads ahead of the
     /// steps.

@@ -144,8 +144,9 @@ impl Rehearsal<'_> {
     }
 
     /// Returns the bytes that a worker has in use at the end of the rehearsal (a step that only measures memory), after
-    /// its optimizer steps are rolled back, beyond the parameters and optimizer states of its stages and the buffers of
-    /// its kernel threads. The result is 0 on a GPU, and `None` if memory was not measured.
+    /// its optimizer steps are rolled back. Not counted are the parameters and optimizer states of its stages, and the
+    /// buffers of its threads that compute tensor operations on the CPU. The result is 0 on a GPU, and `None` if memory
+    /// was not measured.
     fn other(&self, row: &[Event], stages: &[StageEstimate]) -> Option<u64> {
         let undone = || row.iter().filter(|event| event.activity == Activity::Follow);
         let last = undone().next_back()?;

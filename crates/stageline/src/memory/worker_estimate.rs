@@ -13,8 +13,8 @@ pub struct WorkerEstimate {
     pub stages: Vec<usize>,
     /// The bytes that the worker has in use between steps besides the parameters and optimizer states of its stages,
     /// with the copies for a checkpoint if the estimate counts them. On CPUs these are mostly the buffers in which each
-    /// kernel thread packs matrix products; each is as large as the processor's L2 cache, whatever the model and the
-    /// batch.
+    /// thread that computes tensor operations on the CPU packs the operands of matrix products. Each buffer is as large
+    /// as the processor's L2 cache, whatever the model and the batch.
     pub other: u64,
     /// The bytes of the parameters of the worker's stages, with their copies in a lower precision, if there are any.
     pub parameters: u64,

@@ -21,8 +21,8 @@ pub trait Payload: Clone + Send + 'static {
     fn map<M: PayloadMapper>(self, mapper: &mut M) -> Self;
 }
 
-/// A function that replaces the tensors of a [`Payload`] (a value made of tensors), with one method for each kind of
-/// tensor. By default int and bool tensors stay as they are.
+/// Maps the tensors of a [`Payload`] (a value made of tensors) to other tensors: one method for each kind of tensor,
+/// and one for a shared input. By default int and bool tensors stay as they are.
 pub trait PayloadMapper {
     /// Returns the float tensor that replaces `tensor`, a float tensor of the payload (a value made of tensors). Both
     /// have `D` dimensions; their sizes may differ.

@@ -132,9 +132,9 @@ struct Overlap {
     /// The time at which the last training step ended. If the next step began before that time, because steps overlap,
     /// the duration of the next step counts from that time.
     last_end: Instant,
-    /// Whether the verdict on the last step (step the optimizers, or skip) was the one that stages assume before it is
-    /// known: to step without clipping by norm, because all results are finite. If it was not, the stages of the next
-    /// step wait for the verdict.
+    /// Whether the verdict on the last step was the one that stages assume before it is known; if not, the stages of
+    /// the next step wait for the verdict. Stages assume that all losses and gradients are finite. They also assume
+    /// that the global norm of the gradients needs no clipping.
     as_assumed: bool,
 }
 

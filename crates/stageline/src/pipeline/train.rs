@@ -119,8 +119,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(report)
     }
 
-    /// Asks all workers to run the next training step on `batch`, and returns the step that has begun. `flush` says
-    /// whether its stages step their optimizers before or after the common verdict (step, or skip the step) is known.
+    /// Asks all workers to run the next training step on `batch`, and returns the begun step. If `flush` is `Together`,
+    /// stages step their optimizers after the common verdict (step or skip); if `Ahead`, before it on an assumed one.
     pub(crate) fn launch(&mut self, batch: MicroBatches<In, Target>, flush: Flush) -> Result<Begun<In, Target>, Ended> {
         let span = span_of_step(self.done.steps);
         self.warn_of_change(batch.weights.all_samples());

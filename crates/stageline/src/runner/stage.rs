@@ -61,9 +61,10 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
     pub(super) mode: Mode<M>,
     /// The autodiff graph of each live micro-batch, whose forward on this stage has run and whose backward has not.
     pub(super) tape: Slots<Taped<K::Residual>>,
-    /// For each micro-batch between the two halves of its split backward: its gradients, among them the weight
-    /// gradients that the second half computes, and a flag. In an inspection (a second run of a non-finite step), the
-    /// flag is true if the received gradient of the stage's output was finite; in other passes it is false.
+    /// For each micro-batch between the two halves of its split backward: the gradients that the first half has
+    /// computed, the weight gradients that the second half is still to compute (as functions that compute them), and a
+    /// flag. In an inspection (a second run of a non-finite step), the flag is true if the received gradient of the
+    /// stage's output was finite; in other passes it is false.
     pub(super) halves: Slots<(Half, bool)>,
     /// The sum of the gradients of the stage's parameters over the micro-batches of the step.
     pub(super) gradients: GradientSum,

@@ -22,8 +22,9 @@ impl Cores {
     }
 }
 
-/// The setting of the threads that compute matrix products and other tensor operations on the CPU for the workers. Each
-/// worker has one such thread for each of its CPU cores, and each thread keeps a buffer.
+/// The number and the buffers of the threads that compute matrix products and other tensor operations on the CPU for
+/// the workers. `cores` says how many CPU cores each worker has, and each core has one such thread, which keeps one
+/// buffer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct KernelThreads {
     pub(crate) cores: Cores,

@@ -22,14 +22,15 @@ pub(crate) struct FlushConfig {
     /// The number of steps from one health report on the parameters (gradient norms, update sizes) to the next; 0 if
     /// there are no such reports.
     pub(crate) health_every: usize,
-    /// The number of steps from one measurement of the gradient noise (the variance of gradients between samples) to
-    /// the next; 0 if the noise is never measured.
+    /// The number of steps from one measurement of the gradient noise (the sum of the variances of the gradient's
+    /// elements for a batch of loss weight 1) to the next; 0 if the noise is never measured.
     pub(crate) noise_every: usize,
 }
 
 impl FlushConfig {
     /// Returns the verdict that stages assume in the training step `step` before they know the common verdict: to step
-    /// their optimizers, as if all gradients were finite and their global norm needed no clipping.
+    /// their optimizers. Stages assume that all losses and gradients are finite. They also assume that the global norm
+    /// of the gradients needs no clipping.
     pub(crate) fn assumed(self, step: usize) -> Verdict {
         let scaling = self.clip.map_or(Scaling::Keep, |clip| clip.scaling(0.0));
         Verdict::Step { scaling, examine: self.examines(step) }
@@ -41,8 +42,8 @@ impl FlushConfig {
         is_every(self.health_every, step)
     }
 
-    /// Whether the gradient noise (the variance of gradients between samples) is measured in the step `step`: in step 0
-    /// and every `noise_every` steps after it, or never if `noise_every` is 0.
+    /// Whether the gradient noise (the sum of the variances of the gradient's elements for a batch of loss weight 1) is
+    /// measured in the step `step`: in step 0 and every `noise_every` steps after it, or never if `noise_every` is 0.
     pub(crate) fn measures_noise(self, step: usize) -> bool {
         is_every(self.noise_every, step)
     }
@@ -107,7 +108,8 @@ pub(crate) struct Outcome {
     /// list is empty in replicas other than replica 0, because replica 0 has the gradient sums over all replicas.
     pub(crate) squared_norms: Vec<(ParamId, f64)>,
     /// The sum of the squared norms of the micro-batches' gradients, over all micro-batches and all parameters of the
-    /// stage; `None` unless the step measures the gradient noise (the variance of gradients between samples).
+    /// stage; `None` unless the step measures the gradient noise (the sum of the variances of the gradient's elements
+    /// for a batch of loss weight 1).
     pub(crate) squared_norm_of_each: Option<f64>,
     /// The number of times that this stage added up the gradients of all data-parallel replicas in the pass over the
     /// batch: 1 in a training pass in the first of several replicas, else 0.
@@ -147,8 +149,8 @@ pub(crate) struct Sums {
     /// The number of times that stages added up the gradients of all data-parallel replicas: once for each stage, or 0
     /// if there is one replica.
     pub(crate) reductions: usize,
-    /// The estimates of the gradient's squared norm and noise (the variance of gradients between samples); `None`
-    /// unless the step measures them.
+    /// The estimates of the gradient's squared norm and of the gradient noise (the sum of the variances of the
+    /// gradient's elements for a batch of loss weight 1); `None` unless the step measures them.
     pub(crate) noise: Option<NoiseReport>,
 }
 
@@ -197,10 +199,10 @@ pub(crate) fn metrics(outcomes: &[Outcome]) -> Vec<f64> {
     summed(outcomes.iter().flat_map(|outcome| outcome.metrics.iter().cloned()))
 }
 
-/// Estimates the gradient noise (the variance of gradients between samples) of a step from the reports of all stages of
-/// all replicas. `weights` has the loss weights of all micro-batches, in the first term of the loss. Returns `None` if
-/// the step did not measure the micro-batches' gradients, if fewer than two micro-batches have a weight, or if a
-/// gradient is not finite.
+/// Estimates the gradient noise (the sum of the variances of the gradient's elements for a batch of loss weight 1) of a
+/// step from the reports of all stages of all replicas. `weights` has the loss weights of all micro-batches, in the
+/// first term of the loss. Returns `None` if the step did not measure the micro-batches' gradients, if fewer than two
+/// micro-batches have a weight, or if a gradient is not finite.
 fn noise(outcomes: &[Outcome], weights: &[f64]) -> Option<NoiseReport> {
     let stages = outcomes.iter().filter(|outcome| outcome.replica.is_first()).count();
     let mut sums = vec![(0.0, 0.0); stages];

@@ -106,8 +106,10 @@ impl GradientSum {
         self.total = if total.is_empty() { group } else { joined(module, total, group) };
     }
 
-    /// Completes the gradient sum of a step: adds the last group of micro-batches to the total, and replaces the total
-    /// by the result of `reduce`. In replica 0, `reduce` returns the sum over all data-parallel replicas.
+    /// Completes the gradient sum of a step: adds the gradients of the last group of micro-batches to the total, and
+    /// replaces the total by the result of `reduce`. In replica 0, `reduce` returns the sum over all data-parallel
+    /// replicas; in another replica, it sends the gradients to replica 0 and returns only those that it did not send,
+    /// usually none.
     pub(crate) fn end<M: Module, E>(
         &mut self,
         module: &M,

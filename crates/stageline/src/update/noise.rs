@@ -1,5 +1,6 @@
-//! The gradient noise scale: how much the gradients of single targets scatter around their mean, from the gradients of
-//! the micro-batches of one step.
+//! The gradient noise (the sum of the variances of the gradient's elements for a batch of loss weight 1), and the noise
+//! scale, which is this noise divided by the squared norm of the gradient. Both are estimated from the gradients of the
+//! micro-batches of one step.
 
 /// The size of the gradient and its noise, estimated from the micro-batches of one training step, for the whole model
 /// and for each stage.
@@ -13,7 +14,8 @@ pub struct NoiseReport {
     pub stages: Vec<GradientNoise>,
 }
 
-/// An estimate of the squared norm of the gradient, and of the gradient's noise (its variance between targets).
+/// An estimate of the squared norm of the gradient, and of the gradient noise: the sum of the variances of the
+/// gradient's elements for a batch of loss weight 1.
 ///
 /// The estimates of a single step are rough, and that of the squared norm can even be negative: average each of the two
 /// over many steps, and then take their ratio.
@@ -23,10 +25,10 @@ pub struct GradientNoise {
     /// exact if the micro-batches are independent, and their noise is in proportion to their loss weights in the first
     /// term of the loss.
     pub squared_norm: f64,
-    /// The estimate of the gradient's noise: the variance of a gradient element between batches of loss weight 1
-    /// (usually one unmasked target), summed over all elements. This is the trace of the covariance of one target's
-    /// gradient. The expectation of the estimate is exact if the micro-batches are independent, and their noise is in
-    /// proportion to their loss weights.
+    /// The estimate of the gradient noise: the sum of the variances of the gradient's elements for a batch of loss
+    /// weight 1 (usually one unmasked target). This is the trace of the covariance of that gradient. The expectation of
+    /// the estimate is exact if the micro-batches are independent, and their noise is in proportion to their loss
+    /// weights.
     pub variance: f64,
 }
 
@@ -37,7 +39,7 @@ impl GradientNoise {
     ///
     /// The gradient of a micro-batch with the share f of the total weight W has the expected squared norm
     /// f² |G|² + f S / W. The gradient of the whole step has the expected squared norm |G|² + S / W. Here |G|² is the
-    /// squared norm of the true gradient, and S is the noise of one target. With equal shares this is the estimate of
+    /// squared norm of the true gradient, and S is the gradient noise. With equal shares this is the estimate of
     /// McCandlish et al., 2018 ([arXiv:1812.06162](https://arxiv.org/abs/1812.06162), appendix A.1).
     pub fn of_micro_batches(weights: &[f64], of_sum: f64, of_each: f64) -> Option<Self> {
         let total: f64 = weights.iter().sum();
@@ -98,7 +100,7 @@ mod tests {
     use super::*;
 
     /// Tests the estimate of the gradient's squared norm and noise on exact inputs: from the expected squared norms of
-    /// gradients with a squared norm of 9 and a noise of 50 per target, the estimate gives 9 and 50 back, for any loss
+    /// gradients with a squared norm of 9 and a noise of 50, the estimate gives 9 and 50 back, for any loss
     /// weights.
     #[test]
     fn expected_squared_norms_give_the_signal_and_the_noise() {

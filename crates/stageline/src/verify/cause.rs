@@ -1,15 +1,16 @@
-//! [`Cause`]: the likely cause of a difference between two trainings of a model, with the advice that is printed for
-//! it.
+//! [`Cause`]: the likely cause of a difference between a verified training and its reference, with the advice that is
+//! printed for it.
 
 use std::fmt;
 
-/// The likely cause of a difference between a training and its reference (the full batch on one device): a known fault
-/// of gradient accumulation, recognised by the gradients that it would give at the first step.
+/// The likely cause of a difference between a verified training and its reference (the full batch on one device).
+/// Faults of gradient accumulation are recognised by the wrong gradients that they would give at the first step, with
+/// which the gradients of the verified training are compared.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Cause {
-    /// A possible cause of a difference from the reference training: the verified training takes the plain average of
-    /// the micro-batches' mean losses as the loss of a step, as if every micro-batch had the same number of targets.
+    /// A possible cause of a difference from the reference training: in the loss of a step of the verified training,
+    /// each micro-batch's mean loss counts equally, whatever its number of targets.
     #[error("mean of means: {0}")]
     MeanOfMeans(Whose),
     /// A possible cause of a difference from the reference training: every gradient of the verified training is too
@@ -51,9 +52,13 @@ pub enum Cause {
         accumulation can undo; take a norm over single samples, or accept it with `AccumulatedBatchNorm`"
     )]
     BatchNorm {
-        /// The index of the stage whose module has the batch norm that makes the two trainings differ.
+        /// The index of the stage with the first batch norm of the model. A batch norm computes its statistics over one
+        /// micro-batch, so the verified training and its reference (the same training on one device), which split the
+        /// batch into different numbers of micro-batches, differ.
         stage: usize,
-        /// The path, in the stage's module, of the batch norm that makes the two trainings differ.
+        /// The path, in the stage's module, of the first batch norm of the model. A batch norm computes its statistics
+        /// over one micro-batch, so the verified training and its reference (the same training on one device), which
+        /// split the batch into different numbers of micro-batches, differ.
         path: String,
     },
     /// A possible cause of a difference from the reference training: the loss of a sample depends on the other samples
@@ -70,7 +75,7 @@ pub enum Cause {
     #[error("the model draws random numbers that depend on more than the sample; drop with `stageline::Dropout`")]
     DrawsRandomNumbers,
     /// A possible cause of a difference from the reference training: the model starts with different parameters each
-    /// time that it is built, so the two trainings cannot agree.
+    /// time that it is built, so the verified training and its reference cannot agree.
     #[error("the model has other parameters each time that it is built; make its layers with `seeded`")]
     NotSeeded,
     /// A possible cause of a difference from the reference training: the partition into stages changes the model. The
@@ -169,8 +174,8 @@ pub enum Cause {
 pub enum Whose {
     /// The loss function wrongly returns the mean over a micro-batch's targets instead of their sum.
     Loss,
-    /// The training loop averages the means of the micro-batches, instead of dividing the sum of all losses by the loss
-    /// weight of the whole step.
+    /// The training loop wrongly counts each micro-batch's mean loss equally, whatever its number of targets. It should
+    /// divide the sum of all losses by the loss weight of the whole step.
     Training,
 }
 
@@ -186,8 +191,8 @@ pub enum ClipScope {
     Parameter,
 }
 
-/// Returns the words of an error message that say when the losses of two trainings first differ: at a step, or only
-/// after the last step (`None`).
+/// Returns the words of an error message that say when the losses of the verified training and of its reference first
+/// differ: at a step, or only after the last step (`None`).
 fn place(step: Option<usize>) -> String {
     step.map_or("after the last step".to_owned(), |step| format!("at step {step}"))
 }

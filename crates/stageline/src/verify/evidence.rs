@@ -16,18 +16,23 @@ pub(super) struct Parts {
     pub(super) zero_gradients: Vec<Vec<usize>>,
 }
 
-/// The gradients that a step would have with each of several known faults of gradient accumulation or clipping.
+/// The gradients that a step would have under several wrong alternatives, which are known faults of gradient
+/// accumulation or clipping. The gradients of the verified training are compared with each of them.
 pub(super) struct Predictions {
-    /// The gradients of a step if the training averages the mean gradients of its micro-batches.
+    /// A wrong alternative that is compared with the verified training: the gradients of a step if each micro-batch's
+    /// mean gradient counts equally, whatever its number of targets.
     pub(super) mean: Flat,
-    /// The gradients of a step if the training clips the gradients of each micro-batch alone and then sums them.
+    /// A wrong alternative that is compared with the verified training: the gradients of a step if the gradients of
+    /// each micro-batch are clipped alone and then summed.
     pub(super) clipped_each: Flat,
-    /// The gradients of a step if the training sums the micro-batches' gradients and clips the sum after each addition.
+    /// A wrong alternative that is compared with the verified training: the gradients of a step if the micro-batches'
+    /// gradients are summed and the sum is clipped after each addition.
     pub(super) clipped_running: Flat,
-    /// The gradients of a step if the training clips the mean gradients of each micro-batch alone and then averages
-    /// them.
+    /// A wrong alternative that is compared with the verified training: the gradients of a step if each micro-batch's
+    /// mean gradient is clipped alone, and all count equally, whatever their numbers of targets.
     pub(super) clipped_means: Flat,
-    /// The gradients of a step if the training averages the mean gradients of the micro-batches and clips the running
-    /// mean after each addition.
+    /// A wrong alternative that is compared with the verified training: the gradients of a step if each micro-batch's
+    /// mean gradient counts equally, whatever its number of targets, and their partial sum is clipped after each
+    /// addition.
     pub(super) clipped_running_means: Flat,
 }

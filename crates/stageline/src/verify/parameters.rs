@@ -1,4 +1,5 @@
-//! The comparison of a model's parameters in two trainings by name, bit for bit: [`ParameterDifference`].
+//! The comparison of a model's parameters after one step of a pipeline with those after one step of a plain loop, by
+//! name and bit for bit: [`ParameterDifference`].
 
 use std::collections::HashMap;
 use std::fmt;
@@ -8,7 +9,8 @@ use burn::tensor::{DType, TensorData};
 use super::error::VerifyError;
 use crate::state::layout::NamedTensor;
 
-/// The difference between the values of one parameter in two trainings that begin with the same parameters.
+/// The difference between the values of one parameter after one step of a pipeline and after one step of a plain loop,
+/// which begin with the same parameters.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ParameterDifference {
@@ -34,8 +36,9 @@ impl fmt::Display for ParameterDifference {
     }
 }
 
-/// Compares the tensors of a model in two trainings by name, and returns a record of the difference for each tensor
-/// whose bits differ, the nearest to the loss first. Returns an error if the two models do not have the same tensors.
+/// Compares the tensors of a model after one step of a pipeline with those after one step of a plain loop, by name.
+/// Returns a record of the difference for each tensor whose bits differ, the nearest to the loss first, or an error if
+/// the two models do not have the same tensors.
 pub(super) fn differences(
     found: &[NamedTensor],
     expected: &[NamedTensor],
@@ -101,8 +104,9 @@ fn difference(found: &NamedTensor, expected: &NamedTensor) -> Option<ParameterDi
     Some(difference)
 }
 
-/// Returns the size in bytes of one element of a tensor for the comparison of bits. For a quantized tensor it is 1: the
-/// elements are packed, so the bytes are compared instead.
+/// Returns the size in bytes of one element of a tensor, for the comparison of its bits after one step of a pipeline
+/// with those after one step of a plain loop. For a quantized tensor it is 1: the elements are packed, so the bytes are
+/// compared instead.
 fn width(data: &TensorData) -> usize {
     match data.dtype() {
         DType::QFloat(_) => 1,

@@ -20,8 +20,9 @@ pub enum ServedKernels {
 }
 
 impl ServedKernels {
-    /// Returns the number that stands for these kernels when a server tells a client about a device: 1 for the kernels
-    /// of a CPU, and `2 + largest_head` for those of a GPU.
+    /// Returns the number with which a server tells a client which kernels a device has for attention and the other
+    /// operations of layers. It is 1 for the kernels of a CPU. For those of a GPU it is 2 plus `largest_head`, the
+    /// largest head (in elements) that FlashAttention supports there, so that one number carries both facts.
     pub fn number(self) -> f32 {
         match self {
             Self::Cpu => 1.0,
@@ -29,8 +30,9 @@ impl ServedKernels {
         }
     }
 
-    /// Returns the kernels for which `number` stands in a server's message to a client (see [`number`](Self::number));
-    /// `None` if it stands for no kernels.
+    /// Decodes a number that [`number`](Self::number) returned: returns the kernels that a device has for attention and
+    /// the other operations of layers, and for a GPU also the largest head. Returns `None` if the number stands for no
+    /// kernels.
     pub fn from_number(number: f32) -> Option<Self> {
         if number == 1.0 {
             Some(Self::Cpu)

@@ -177,8 +177,8 @@ pub struct Noise {
     pub stages: Vec<SignalAndNoise>,
 }
 
-/// One training step's estimates of the gradient's signal and noise: the squared norm of the gradient, and the variance
-/// of the gradient of a single target.
+/// One training step's estimates of the gradient's signal and noise: the squared norm of the gradient, and the sum of
+/// the variances of the gradient's elements for a batch of loss weight 1.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SignalAndNoise {
     /// The estimate of the squared norm of the gradient that a batch of infinite size would have; it can be negative.
