@@ -58,7 +58,8 @@ pub enum ModelError {
         Printable::new(name)
     )]
     UnexpectedTensor {
-        /// The path of the weights file with the first tensor that the configuration does not describe.
+        /// The path of the weights file that has the unexpected tensor: the first that the model's configuration does not
+        /// describe.
         path: PathBuf,
         /// The name of the first tensor that the configuration does not describe.
         name: String,

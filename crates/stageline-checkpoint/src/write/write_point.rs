@@ -5,60 +5,63 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WritePoint {
-    /// The save of a checkpoint is about to create its temporary folder.
+    /// A point in saving a checkpoint: the save is about to create its temporary folder.
     CreateTemporary,
-    /// The save of a checkpoint is about to create the subfolder for the optimizer state in the temporary folder.
+    /// A point in saving a checkpoint: the save is about to create the subfolder for the optimizer state in the
+    /// temporary folder.
     CreateSubfolder,
-    /// The save of a checkpoint is about to create one of the checkpoint's files: a tensor file, of which it then
-    /// writes the header, or the index, which it then writes as a whole.
+    /// A point in saving a checkpoint: the save is about to create one of the checkpoint's files: a tensor file, of
+    /// which it then writes the header, or the index, which it then writes as a whole.
     WriteFile {
         /// The position of the file that the save creates next, in the order in which it writes the checkpoint's files,
         /// counted from 0.
         file: usize,
     },
-    /// The save of a checkpoint is about to write the tensors of a file, after the file's header.
+    /// A point in saving a checkpoint: the save is about to write the tensors of a file, after the file's header.
     WriteTensors {
         /// The position of the file whose tensors the save writes next, in the order in which it writes the
         /// checkpoint's files, counted from 0.
         file: usize,
     },
-    /// The save of a checkpoint is about to make the contents of a file durable by syncing them to disk.
+    /// A point in saving a checkpoint: the save is about to make the contents of a file durable by syncing them to
+    /// disk.
     SyncFile {
         /// The position of the file that the save makes durable next, in the order in which it writes the checkpoint's
         /// files, counted from 0.
         file: usize,
     },
-    /// The save of a checkpoint is about to make the file names in the optimizer state's subfolder durable.
+    /// A point in saving a checkpoint: the save is about to make the file names in the optimizer state's subfolder
+    /// durable.
     SyncSubfolder,
-    /// The save of a checkpoint is about to create and write the manifest.
+    /// A point in saving a checkpoint: the save is about to create and write the manifest.
     WriteManifest,
-    /// The save of a checkpoint is about to make the contents of the manifest durable.
+    /// A point in saving a checkpoint: the save is about to make the contents of the manifest durable.
     SyncManifest,
-    /// The save of a checkpoint is about to make the file names in its temporary folder durable.
+    /// A point in saving a checkpoint: the save is about to make the file names in its temporary folder durable.
     SyncTemporary,
-    /// The save of a checkpoint is about to rename its temporary folder to the checkpoint's name, with which the
-    /// checkpoint begins to exist.
+    /// A point in saving a checkpoint: the save is about to rename its temporary folder to the checkpoint's name, with
+    /// which the checkpoint begins to exist.
     Rename,
-    /// The save of a checkpoint is about to make the new checkpoint's name durable by syncing the folder of
-    /// checkpoints.
+    /// A point in saving a checkpoint: the save is about to make the new checkpoint's name durable by syncing the
+    /// folder of checkpoints.
     SyncFolder,
-    /// The save of a checkpoint is about to undo the rename of the new checkpoint, because the new name could not be
-    /// made durable.
+    /// A point in saving a checkpoint: the save is about to undo the rename of the new checkpoint, because the new name
+    /// could not be made durable.
     UndoRename,
     /// The save of a checkpoint has undone the rename of the new checkpoint, and is about to make this durable by
     /// syncing the folder of checkpoints. After that, it removes the checkpoint's temporary folder.
     SyncUndo,
-    /// The save of a checkpoint is about to rename an old checkpoint to a temporary name. The old checkpoint's files
-    /// are removed after that.
+    /// A point in saving a checkpoint: the save is about to rename an old checkpoint to a temporary name. The old
+    /// checkpoint's files are removed after that.
     HideOld {
         /// The index of the old checkpoint that the save renames next. The old checkpoints to remove are counted from
         /// 0, beginning with the oldest.
         old: usize,
     },
-    /// The save of a checkpoint is about to sync the folder of checkpoints to disk, so that a crash cannot undo the
-    /// renames of the old checkpoints to remove.
+    /// A point in saving a checkpoint: the save is about to sync the folder of checkpoints to disk, so that a crash
+    /// cannot undo the renames of the old checkpoints to remove.
     SyncHidden,
-    /// The save of a checkpoint is about to remove the files of an old checkpoint.
+    /// A point in saving a checkpoint: the save is about to remove the files of an old checkpoint.
     RemoveOld {
         /// The index of the old checkpoint whose files the save removes next. The old checkpoints to remove are counted
         /// from 0, beginning with the oldest.

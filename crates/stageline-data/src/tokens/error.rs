@@ -61,7 +61,7 @@ pub enum TokenError {
     /// A token file cannot be written.
     #[error("cannot write {}; free space there, or choose another folder for token files", shown(path))]
     Write {
-        /// The path of the token file, or of its folder, that cannot be written.
+        /// The path of the file of token ids, or of its folder, that cannot be written.
         path: PathBuf,
         /// The error of the operating system when a token file was written.
         source: io::Error,

@@ -19,7 +19,8 @@ const MOST: usize = 256;
 pub struct PredictedTraining {
     /// The number of micro-batches (M) in a step of each replica of a predicted training.
     pub micro_batches: usize,
-    /// The weight of the targets in a batch of a predicted training; in most models, its number of tokens.
+    /// The sum of the loss weights of a batch's targets in a training whose duration is predicted; in most models, the
+    /// number of tokens in the batch.
     pub batch: f64,
     /// The predicted step time, bubble and memory of a training.
     pub prediction: Prediction,

@@ -71,9 +71,10 @@ pub fn best(micro_batches: usize, costs: &Costs, memory: &Memory, most_chunks: u
 /// depend on their placement on the workers.
 ///
 /// `chunks` is the range of allowed numbers of stages (chunks) on each of `workers` workers. If the range begins above
-/// 4, the search tries only its smallest number, with automatic schedules and with the schedules that allow any number.
-/// The function `of` returns the costs and the memory of the stages of a placement. If it returns `None`, for example
-/// because the link between two of the workers is not known, the search leaves out all plans with this placement.
+/// 4, the search tries only its smallest number, with generated plans and with the named schedules that allow any
+/// number. The function `of` returns the costs and the memory of the stages of a placement. If it returns `None`, for
+/// example because the link between two of the workers is not known, the search leaves out all plans with this
+/// placement.
 ///
 /// # Errors
 /// Returns a [`SearchError`] if there are no workers or micro-batches, no placement has costs, or no plan fits into the

@@ -96,7 +96,7 @@ pub enum CutError {
         /// The number (counted from 0) of the layer with which the last stage of the cut should begin, and which the
         /// model does not have.
         start: usize,
-        /// The number of layers that the model has, which is too small for the cut.
+        /// The number of layers of the model, which is too small for the numbers of layers at which the stages begin.
         layers: usize,
     },
     /// A partition of layers into zero stages, or into more stages than there are layers, was requested.

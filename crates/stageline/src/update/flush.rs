@@ -86,7 +86,8 @@ pub(crate) enum Verdict {
     /// The step is a rehearsal, which only measures the memory that training needs: every stage steps its optimizer and
     /// then rolls the step back. No values of tied parameters are exchanged.
     Rehearse { examine: bool },
-    /// Every stage discards the step's gradients, and changes neither its parameters nor its optimizer.
+    /// The verdict to skip the step: every stage discards the step's gradients, and changes neither its parameters nor
+    /// its optimizer.
     Skip,
 }
 

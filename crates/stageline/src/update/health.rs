@@ -62,8 +62,8 @@ impl Histogram {
         Self { counts }
     }
 
-    /// Returns the bins of the histogram of magnitudes in ascending order, each with its lower end and the number of
-    /// values in it. Zeros are in no bin.
+    /// Returns the bins of the histogram of the values' magnitudes (absolute values) in ascending order, each with its
+    /// lower end and the number of values in it. Zeros are in no bin.
     pub fn bins(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
         let from = |bin: usize| if bin == 0 { 0.0 } else { 2.0_f64.powi(Self::LOWEST + bin as i32 - 1) };
         self.counts.iter().enumerate().map(move |(bin, count)| (from(bin), *count))

@@ -52,8 +52,8 @@ pub(crate) struct Asked {
     /// batch (a step, an evaluation, ...).
     pub(crate) plan: Arc<Checked>,
     pub(crate) pass: Pass,
-    /// The clock by which the workers time the events of the pass: the host's clock, with or without a wait for the
-    /// device after every action.
+    /// The clock by which the workers time the events of a training step or an evaluation: the host's clock, with or
+    /// without a wait for the device after every action.
     pub(crate) clock: Clock,
     /// The time at which the pass (a step, an evaluation, ...) began; the times of recorded events are counted from it.
     pub(crate) began: Instant,
