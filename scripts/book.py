@@ -108,7 +108,7 @@ def throughput():
     """Throughput against M with micro-batches of a fixed size, beside predictions."""
     bench(
         "throughput", ["throughput-p2", "step-p2"], *MODEL, "--rounds", "21", "--schedules", "1f1b,gpipe,interleaved,zb-h1",
-        "--micro-batches", "1,2,3,4,6,8,12,16",
+        "--micro-batches", "1,2,3,4,6,8,12,16,24",
     )
 
 
