@@ -36,7 +36,7 @@ fn main() -> Result<()> {
             }
         }
     }
-    if let Some(line) = files::unsettled(&flags, &points) {
+    if let Some(line) = point::unsettled(flags.warm_up(), &points) {
         println!("{line}");
     }
     files::write(&flags, &points)

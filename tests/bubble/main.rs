@@ -94,10 +94,11 @@ fn check(flags: &str, samples_per_micro_batch: f64) {
                 assert!((found - expected).abs() <= 1e-12, "{column}: {found}, {expected}");
                 continue;
             }
-            match point[column].as_str() {
-                Some(expected) => assert_eq!(text, expected, "{column}"),
-                None if point[column].is_null() => panic!("{column} is not in the JSON file"),
-                None => {
+            match &point[column] {
+                Value::String(expected) => assert_eq!(text, expected, "{column}"),
+                Value::Bool(expected) => assert_eq!(text.parse::<bool>(), Ok(*expected), "{column}"),
+                Value::Null => panic!("{column} is not in the JSON file"),
+                _ => {
                     let (found, expected): (f64, _) = (text.parse().unwrap(), figure(column));
                     // The JSON parser may round the last bit differently.
                     assert!((found - expected).abs() <= 1e-12 * expected.abs(), "{column}: {found}, {expected}");
@@ -196,13 +197,30 @@ fn a_warm_up_ends_when_step_times_agree() {
 fn a_warm_up_that_does_not_settle_is_marked() {
     let flags = "--kind paced --stages 2 --micro-batches 1 --schedules 1f1b --rounds 1 --forward-ms 1 --backward-ms 2";
     // Without any spread, no warm-up of real steps settles.
-    let (flags, mut points) = measured(&format!("{flags} --warm-up-within 0 --warm-up-most 4"), None);
+    let flags = format!("{flags} --warm-up-within 0 --warm-up-most 4");
+    let (parsed, mut points) = measured(&flags, None);
     assert!(points[0].to_string().contains("     4*  host clock"), "{}", points[0]);
-    let line = files::unsettled(&flags, &points).unwrap();
+    let line = point::unsettled(parsed.warm_up(), &points).unwrap();
     assert_eq!(line, "* after 4 steps of warm-up, the times of the last 3 still differed by more than 0%");
     points[0].warm_up_settled = true;
-    assert_eq!(files::unsettled(&flags, &points), None);
+    assert_eq!(point::unsettled(parsed.warm_up(), &points), None);
     assert_eq!(files::HEADER.find("bubble by"), points[0].to_string().find("host clock"));
+
+    let Files { lines, points, html, markdown, .. } = written(&flags);
+    let column = lines[0].iter().position(|column| column == "warm_up_settled").unwrap();
+    assert_eq!((lines[1][column].as_str(), &points[0]["warm_up_settled"]), ("false", &false.into()));
+    assert!(markdown.contains(" | 4* |\n") && markdown.ends_with(&format!("\n\n\\{line}\n")), "{markdown}");
+    assert!(html.contains(">4*</td>") && html.contains(&format!(" {line}.")), "{html}");
+}
+
+#[test]
+fn a_warm_up_that_settles_has_no_mark() {
+    let flags = "--kind paced --stages 2 --micro-batches 1 --schedules 1f1b --rounds 1 --forward-ms 1 --backward-ms 2";
+    // With a spread this large, every warm-up settles.
+    let Files { lines, markdown, html, .. } = written(&format!("{flags} --warm-up-within 1e9"));
+    let column = lines[0].iter().position(|column| column == "warm_up_settled").unwrap();
+    assert_eq!(lines[1][column], "true");
+    assert!(!markdown.contains('*') && !html.contains("3*</td>") && markdown.contains(" | 3 |\n"), "{markdown}");
 }
 
 /// Tests the predicted step times of pipelines whose stages sleep for a given time instead of computing: because a

@@ -9,24 +9,11 @@ use anyhow::{Context, Result};
 
 use crate::bubble::flags::Flags;
 use crate::bubble::pictures::{page, pictures};
-use crate::bubble::point::Point;
-use crate::bubble::warm_up::WarmUp;
+use crate::bubble::point::{Point, unsettled};
 
 /// The header above the lines that the bubble bench prints, one for each measured case. The column `s` is the size of a
 /// micro-batch in samples, and the column `warm-up` is the number of steps before the measured ones.
 pub const HEADER: &str = "schedule                P    M    s   step ms   bubble    ideal simulated       per s predicted  live warm-up  bubble by";
-
-/// Returns the line below the measurements that explains the asterisk of a warm-up whose step times did not agree;
-/// `None` if all agreed.
-pub fn unsettled(flags: &Flags, points: &[Point]) -> Option<String> {
-    let WarmUp { agreeing, within, most } = flags.warm_up();
-    points.iter().any(|point| !point.warm_up_settled).then(|| {
-        format!(
-            "* after {most} steps of warm-up, the times of the last {agreeing} still differed by more than {:.0}%",
-            100.0 * within
-        )
-    })
-}
 
 /// Writes the bubble bench's measurements as CSV, JSON, Markdown, HTML and SVG files into the folder of the flag
 /// `--output`; does nothing without that flag.
@@ -39,7 +26,7 @@ pub fn write(flags: &Flags, points: &[Point]) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     write(&folder.join("bubble.csv"), csv(points))?;
     write(&folder.join("bubble.json"), serde_json::to_string_pretty(points)? + "\n")?;
-    write(&folder.join("bubble.md"), markdown(points))?;
+    write(&folder.join("bubble.md"), markdown(flags, points))?;
     write(&folder.join("bubble.html"), page(flags, points))?;
     for (name, svg) in pictures(flags, points) {
         write(&folder.join(format!("{name}.svg")), svg)?;
@@ -50,8 +37,8 @@ pub fn write(flags: &Flags, points: &[Point]) -> Result<()> {
 fn csv(points: &[Point]) -> String {
     let mut csv = String::from(
         "schedule,stages,micro_batches,micro_batch_size,virtual,kind,clock,step_seconds,step_predicted_seconds,bubble,\
-         bubble_ideal,bubble_simulated,throughput,throughput_predicted,warm_up_steps,warm_up_spread,peak_live,\
-         peak_bytes",
+         bubble_ideal,bubble_simulated,throughput,throughput_predicted,warm_up_steps,warm_up_spread,\
+         warm_up_settled,peak_live,peak_bytes",
     );
     let Some(first) = points.first() else { return csv + "\n" };
     for (cause, _) in first.causes {
@@ -64,11 +51,12 @@ fn csv(points: &[Point]) -> String {
         let _ = write!(
             csv,
             "\n{schedule},{stages},{micro_batches},{micro_batch_size},{virtual},{kind},{clock},{step_seconds},{},{bubble},\
-             {bubble_ideal},{bubble_simulated},{throughput},{},{},{},{peak_live},{}",
+             {bubble_ideal},{bubble_simulated},{throughput},{},{},{},{},{peak_live},{}",
             or_empty(point.step_predicted_seconds),
             or_empty(point.throughput_predicted),
             point.warm_up_steps,
             point.warm_up_spread,
+            point.warm_up_settled,
             point.peak_bytes.map_or_else(String::new, |bytes| bytes.to_string()),
         );
         for (_, share) in point.causes {
@@ -78,8 +66,9 @@ fn csv(points: &[Point]) -> String {
     csv + "\n"
 }
 
-/// Returns the bubble bench's measurements as a Markdown table with one row for each measurement.
-fn markdown(points: &[Point]) -> String {
+/// Returns the bubble bench's measurements as a Markdown table with one row for each measurement. If a warm-up did not
+/// settle, its number of steps has an asterisk, which a line below the table explains.
+fn markdown(flags: &Flags, points: &[Point]) -> String {
     let mut table = String::from(
         "| schedule | P | M | samples of a micro-batch | step, ms | bubble | ideal | simulated | per second | predicted | live | warm-up |\n\
          | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
@@ -99,8 +88,12 @@ fn markdown(points: &[Point]) -> String {
             point.bubble_simulated,
             point.throughput,
             point.peak_live,
-            point.warm_up_steps
+            point.warm_up()
         );
+    }
+    if let Some(line) = unsettled(flags.warm_up(), points) {
+        // Without the backslash, the asterisk would begin a list.
+        let _ = writeln!(table, "\n\\{line}");
     }
     table
 }

@@ -4,7 +4,7 @@
 use stageline_report::{Line, LineChart, Page, Scale, Series, StackedBars};
 
 use crate::bubble::flags::{Flags, Kind};
-use crate::bubble::point::Point;
+use crate::bubble::point::{Point, unsettled};
 use crate::bubble::warm_up::WarmUp;
 
 /// A line of a chart in the bubble bench's page: its style, and the function that returns the figure which the line
@@ -57,7 +57,9 @@ pub fn page(flags: &Flags, points: &[Point]) -> String {
         let schedules = own.chunk_by(|a, b| a.schedule == b.schedule);
         page.pictures(schedules.map(|own| idle(&idle_title(own), &share(own), own).svg()));
     }
-    page.section("All figures", "Medians of the measured steps; memory and idle time by cause are of the last one.");
+    let marked = unsettled(flags.warm_up(), points).map_or_else(String::new, |line| format!(" {line}."));
+    let medians = "Medians of the measured steps; memory and idle time by cause are of the last one.";
+    page.section("All figures", &format!("{medians}{marked}"));
     let columns = [
         "schedule",
         "P",
@@ -210,6 +212,6 @@ fn row(point: &Point) -> Vec<String> {
         format!("{:.1}", point.throughput),
         point.peak_live.to_string(),
         point.peak_bytes.map_or_else(String::new, |bytes| bytes.to_string()),
-        point.warm_up_steps.to_string(),
+        point.warm_up(),
     ]
 }

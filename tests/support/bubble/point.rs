@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::bubble::warm_up::WarmUp;
+
 /// The measured figures of a schedule with P workers and M micro-batches, as medians of the measured steps. Bubbles are
 /// shares of the *total* stage time (workers x step time).
 #[derive(Serialize)]
@@ -66,6 +68,24 @@ impl Point {
     pub fn away(&self) -> Option<f64> {
         self.throughput_predicted.map(|predicted| self.throughput / predicted - 1.0)
     }
+
+    /// Returns the number of steps in the warm-up of the measured case as text, with an asterisk if their times did not
+    /// agree.
+    pub fn warm_up(&self) -> String {
+        format!("{}{}", self.warm_up_steps, if self.warm_up_settled { "" } else { "*" })
+    }
+}
+
+/// Returns the line that explains the asterisk of a warm-up whose step times did not agree; `None` if those of all
+/// measurements agreed. `criterion` is the one by which the warm-ups ended.
+pub fn unsettled(criterion: WarmUp, points: &[Point]) -> Option<String> {
+    let WarmUp { agreeing, within, most } = criterion;
+    points.iter().any(|point| !point.warm_up_settled).then(|| {
+        format!(
+            "* after {most} steps of warm-up, the times of the last {agreeing} still differed by more than {:.0}%",
+            100.0 * within
+        )
+    })
 }
 
 impl fmt::Display for Point {
@@ -73,7 +93,7 @@ impl fmt::Display for Point {
         let Self { schedule, stages, micro_batches, micro_batch_size, bubble, bubble_ideal, bubble_simulated, .. } =
             self;
         let away = self.away().map_or_else(String::new, |away| format!("{:+.1}%", 1e2 * away));
-        let warm_up = format!("{}{}", self.warm_up_steps, if self.warm_up_settled { "" } else { "*" });
+        let warm_up = self.warm_up();
         write!(
             f,
             "{schedule:<21} {stages:>3} {micro_batches:>4} {micro_batch_size:>4} {:>9.2} {bubble:>8.4} {bubble_ideal:>8.4} \
