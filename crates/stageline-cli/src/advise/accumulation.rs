@@ -2,6 +2,7 @@
 //! trainings, and the settings that are recommended for a training.
 
 use std::error::Error;
+use std::ops::Range;
 
 use anyhow::Result;
 use serde_json::Value;
@@ -29,13 +30,23 @@ pub(super) struct Accumulation<'a> {
     pub(super) most_workers: Option<usize>,
 }
 
+/// The answer of `stageline advise` to how many micro-batches (M) a step should have.
+pub(super) struct Answer {
+    /// The tables of predicted trainings, as text.
+    pub(super) tables: String,
+    /// The recommended settings with their reason and flags as text, or the reason why nothing is recommended.
+    pub(super) recommendation: String,
+    /// The partition of the layers in the recommended training; `None` if nothing is recommended.
+    pub(super) cut: Option<Vec<Range<usize>>>,
+}
+
 impl Accumulation<'_> {
-    /// Answers as text how many micro-batches (M) a step should have: with a table of predicted trainings with 1 to 256
+    /// Answers how many micro-batches (M) a step should have: with a table of predicted trainings with 1 to 256
     /// micro-batches, a table of trainings with another setting, and the recommended settings with their reason.
     /// `target` is the plan whose settings vary. If the log has no gradient noise, or its loss rises, the first table
     /// does not say how long each training needs to reach the loss of the run, and the text says what to run for a
     /// recommendation.
-    pub(super) fn answer(&self, measured: &Measured, target: Target) -> Result<String> {
+    pub(super) fn answer(&self, measured: &Measured, target: Target) -> Result<Answer> {
         match (self.log.noise_scales(), self.log.rising_loss()) {
             (Ok(noise), None) => self.by_noise(measured, target, &noise),
             (Ok(_), Some(reason)) => self.by_throughput(measured, &target, &reason),
@@ -43,27 +54,27 @@ impl Accumulation<'_> {
         }
     }
 
-    fn by_noise(&self, measured: &Measured, target: Target, noise: &NoiseScales) -> Result<String> {
+    fn by_noise(&self, measured: &Measured, target: Target, noise: &NoiseScales) -> Result<Answer> {
         let Self { log, other_size, memory, most_workers, .. } = *self;
         let question = Question { log, noise, target, other_size, memory, most_workers };
         let Advice { trainings, alternatives, recommendation, unchanged } = measured.advise(&question)?;
-        let mut text = format!("to the loss of this run, by its noise scale ({}):\n", scale(noise));
+        let mut tables = format!("to the loss of this run, by its noise scale ({}):\n", scale(noise));
         let fits = |training: &PredictedTraining| question.fits(training);
-        text += &table("M", trainings.iter().map(|training| (training.micro_batches.to_string(), training)), fits);
-        text += without_memory(&trainings);
-        text += &beside_workers(&log.run);
+        tables += &table("M", trainings.iter().map(|training| (training.micro_batches.to_string(), training)), fits);
+        tables += without_memory(&trainings);
+        tables += &beside_workers(&log.run);
         if !alternatives.found.is_empty() {
-            text += "other settings, each with its fastest M:\n";
+            tables += "other settings, each with its fastest M:\n";
             let rows = alternatives.found.iter();
             let name =
                 |(change, training): &(_, PredictedTraining)| format!("{change}, M = {}", training.micro_batches);
-            text += &table("setting", rows.map(|row| (name(row), &row.1)), fits);
+            tables += &table("setting", rows.map(|row| (name(row), &row.1)), fits);
         }
-        text += &left_out(&alternatives);
+        tables += &left_out(&alternatives);
         if log.run.cut_by_hand {
-            text += "not compared: other numbers of workers and of chunks, because the model is cut by hand\n";
+            tables += "not compared: other numbers of workers and of chunks, because the model is cut by hand\n";
         }
-        text += &match &recommendation {
+        let mut text = match &recommendation {
             Some(recommendation) => self.recommended(recommendation),
             None => "recommendation: none, because no compared setting fits into the memory; give more --memory, train with \
                      --recompute, or log a run with smaller micro-batches\n"
@@ -76,8 +87,11 @@ impl Accumulation<'_> {
             text += &format!("without that change: {unchanged}\n");
         }
         text += &self.learning_rate(recommendation.as_ref());
-        text += "under Adam, larger batches may pay more than the noise scale says; take the recommended M as a lower bound\n";
-        Ok(text)
+        if self.is_adam() && recommendation.is_some() {
+            text += "under Adam, larger batches may pay more than the noise scale says; take the recommended M as a lower bound\n";
+        }
+        let cut = recommendation.map(|recommendation| recommendation.training.prediction.cut);
+        Ok(Answer { tables, recommendation: text, cut })
     }
 
     /// Returns the recommended settings, their reason as a sentence, and the flags of a training with these settings,
@@ -129,21 +143,29 @@ impl Accumulation<'_> {
         self.log.run.configuration.get(name)
     }
 
+    /// Whether the optimizer of the logged run is Adam or a variant of it; false if the log does not have its name.
+    fn is_adam(&self) -> bool {
+        matches!(self.setting("optimizer").and_then(Value::as_str), Some("adamw" | "adafactor"))
+    }
+
     /// Returns a line of text that advises to tune the learning rate again, if the recommended batch is larger or
     /// smaller than that of the run. The text is empty if both have the same size, or if nothing is recommended.
     fn learning_rate(&self, recommendation: Option<&Recommendation>) -> String {
         let times = |recommendation: &Recommendation| Some(recommendation.training.batch / self.log.weight()?);
-        match recommendation.and_then(times) {
-            Some(times) if (times - 1.0).abs() > 1e-9 => format!(
-                "the batch has {times:.2} times the tokens of the run's, and each batch is predicted with its best learning rate: tune it \
-                 again, under Adam at first {:.2} times that of the run\n",
-                times.sqrt()
-            ),
-            _ => String::new(),
-        }
+        let Some(times) = recommendation.and_then(times).filter(|times| (times - 1.0).abs() > 1e-9) else {
+            return String::new();
+        };
+        let first = match self.is_adam() {
+            true => format!(", under Adam at first {:.2} times that of the run", times.sqrt()),
+            false => String::new(),
+        };
+        format!(
+            "the batch has {times:.2} times the tokens of the run's, and each batch is predicted with its best learning rate: tune it \
+             again{first}\n"
+        )
     }
 
-    fn by_throughput(&self, measured: &Measured, target: &Target, reason: &dyn Error) -> Result<String> {
+    fn by_throughput(&self, measured: &Measured, target: &Target, reason: &dyn Error) -> Result<Answer> {
         let trainings = measured.trainings(self.log, None, target)?;
         if self.memory.is_some() && trainings.iter().any(|training| training.peak_bytes().is_none()) {
             return Err(PredictError::NoMemory.into());
@@ -153,7 +175,11 @@ impl Accumulation<'_> {
         };
         let table = table("M", trainings.iter().map(|training| (training.micro_batches.to_string(), training)), fits);
         let table = table + without_memory(&trainings) + &beside_workers(&self.log.run);
-        Ok(format!("by throughput alone:\n{table}no M is recommended, and no other setting is compared: {reason}\n"))
+        Ok(Answer {
+            tables: format!("by throughput alone:\n{table}"),
+            recommendation: format!("no M is recommended, and no other setting is compared: {reason}\n"),
+            cut: None,
+        })
     }
 }
 

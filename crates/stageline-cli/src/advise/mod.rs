@@ -14,7 +14,7 @@ use clap::Args;
 use stageline_report::{Cause, Cut, Hosts, Measured, RunLog, Target};
 use stageline_schedule::Schedule;
 
-use self::accumulation::Accumulation;
+use self::accumulation::{Accumulation, Answer};
 use self::links::most_live;
 use crate::chosen::{Chosen, SEARCH, has_generator};
 use crate::costs::amount;
@@ -24,12 +24,12 @@ use crate::run::{LinkFlags, layers, read};
 
 /// Recommends a number of micro-batches, or another change, and a partition of the layers, from the log of a run.
 ///
-/// Prints the smallest number of micro-batches M whose bubble is at most --bubble, and how long trainings with M = 1 to
-/// 256 take to reach the loss of the run, as estimated from its gradient noise. Then it compares other schedules, other
-/// numbers of workers and larger micro-batches, and recommends the fastest training with the reason. It also prints
-/// whether the network links between workers are fast enough, the most even partition of the measured layers, and the
-/// main cause of idle time. With --hosts, it compares the partitions over several hosts. A model that is cut by hand
-/// keeps its stages: no other numbers of workers and chunks are compared for it, and its flags have no --cut.
+/// Prints how long trainings with M = 1 to 256 take to reach the loss of the run, as estimated from its gradient noise,
+/// and compares other schedules, other numbers of workers and larger micro-batches. It also prints the smallest number
+/// of micro-batches M whose bubble is at most --bubble, whether the network links between workers are fast enough, the
+/// partition of the layers, and the main cause of idle time. At the end it recommends the fastest training with the
+/// reason and the flags for it. With --hosts, it compares the partitions over several hosts. A model that is cut by
+/// hand keeps its stages: no other numbers of workers and chunks are compared for it, and its flags have no --cut.
 #[derive(Args)]
 pub(crate) struct Flags {
     /// File with the log of a run, which a training program writes with `--log`
@@ -111,17 +111,8 @@ pub(crate) fn run(flags: &Flags) -> Result<()> {
     flags.check_stages(&log, schedule.chunks())?;
     let other_size = flags.other_size.as_deref().map(|path| Ok::<_, Error>(Measured::of(&read(path)?)?)).transpose()?;
     let question = Asked { flags, log: &log, schedule: &schedule, name: &name, other_size };
-    let (mut text, cut) =
+    let text =
         if flags.hosts.is_empty() { question.any_cut(measured)? } else { question.cut_between_hosts(measured)? };
-    for (stage, names) in layers(&log, &cut).into_iter().enumerate() {
-        text += &format!("stage {stage}: {}\n", names.join(", "));
-    }
-    let workers = cut.len() / question.schedule.chunks();
-    text += &format!("as flags of a training: --stages {workers}{}\n", cut_flag(&log, &cut));
-    if let Some((cause, share)) = log.main_cause() {
-        let advice = advice(cause, log.run.cut_by_hand);
-        text += &format!("main cause of idle time: {advice}, {:.1}% of the stage time\n", 100.0 * share);
-    }
     print(&text)
 }
 
@@ -142,15 +133,19 @@ impl Asked<'_> {
         Target { workers, micro_batches: self.log.plan.micro_batches(), schedule: self.schedule, cut }
     }
 
-    /// Returns the recommendation of `stageline advise` without --hosts as text, and the recommended partition of the
-    /// layers into stages, which is the most even one by the measured time of a forward and backward.
-    fn any_cut(&self, measured: Measured) -> Result<(String, Vec<Range<usize>>)> {
+    /// Returns the text that `stageline advise` prints without --hosts. Its partition of the layers is the most even one
+    /// by the measured time of a forward and backward, for the stages of the recommended training.
+    fn any_cut(&self, measured: Measured) -> Result<String> {
         let measured = self.flags.link.apply(measured)?;
         let workers = self.flags.stages.unwrap_or(self.log.plan.workers());
-        let mut text = self.micro_batches(&measured, &self.target(workers, Cut::Balanced))?;
-        text += &self.accumulation().answer(&measured, self.target(workers, Cut::Balanced))?;
+        let answer = self.accumulation().answer(&measured, self.target(workers, Cut::Balanced))?;
+        let mut text = answer.tables.clone();
+        text += &self.micro_batches(&measured, &self.target(workers, Cut::Balanced))?;
         text += &self.links(&measured, &self.target(workers, Cut::OfTheRun))?;
-        let cut = measured.balanced(workers * self.schedule.chunks())?;
+        let cut = match &answer.cut {
+            Some(cut) => cut.clone(),
+            None => measured.balanced(workers * self.schedule.chunks())?,
+        };
         text += if self.log.run.cut_by_hand {
             "the stages of the run, into which its model is cut by hand:\n"
         } else if measured.cut() == cut {
@@ -158,13 +153,12 @@ impl Asked<'_> {
         } else {
             "the most even partition:\n"
         };
-        Ok((text, cut))
+        Ok(text + &self.ending(&answer, &cut))
     }
 
-    /// Returns the recommendation of `stageline advise` with --hosts as text, and the recommended partition of the
-    /// layers into stages. This partition has the shortest predicted step of those whose boundaries between hosts are
-    /// stage boundaries of the logged run.
-    fn cut_between_hosts(&self, measured: Measured) -> Result<(String, Vec<Range<usize>>)> {
+    /// Returns the text that `stageline advise` prints with --hosts. Its partition of the layers has the shortest
+    /// predicted step of those whose boundaries between hosts are stage boundaries of the logged run.
+    fn cut_between_hosts(&self, measured: Measured) -> Result<String> {
         let hosts = Hosts::new(self.flags.hosts.clone())?;
         let link = self.flags.link.link().or(measured.slowest_link());
         let link = link.context("the log has no links; give the link between hosts with --bandwidth and --latency")?;
@@ -172,11 +166,33 @@ impl Asked<'_> {
         let cut = cuts[0].prediction.cut.clone();
         let best = self.target(hosts.workers(), Cut::Given(cut.clone()));
         let measured = measured.between(hosts, link)?;
-        let mut text = self.micro_batches(&measured, &best)?;
-        text += &self.accumulation().answer(&measured, self.target(best.workers, best.cut.clone()))?;
+        let answer = self.accumulation().answer(&measured, self.target(best.workers, best.cut.clone()))?;
+        let mut text = answer.tables.clone();
+        text += &self.micro_batches(&measured, &best)?;
         text += &self.links(&measured, &best)?;
         text += &self.host_cuts(&measured, &cuts);
-        Ok((text + "the best partition over these hosts:\n", cut))
+        text += "the best partition over these hosts:\n";
+        Ok(text + &self.ending(&answer, &cut))
+    }
+
+    /// Returns the end of the text that `stageline advise` prints: the layers of each stage in the partition `cut`, the
+    /// main cause of idle time, and the recommendation. If nothing is recommended, the flags of the partition are the
+    /// last line.
+    fn ending(&self, answer: &Answer, cut: &[Range<usize>]) -> String {
+        let mut text = String::new();
+        for (stage, names) in layers(self.log, cut).into_iter().enumerate() {
+            text += &format!("stage {stage}: {}\n", names.join(", "));
+        }
+        if let Some((cause, share)) = self.log.main_cause() {
+            let advice = advice(cause, self.log.run.cut_by_hand);
+            text += &format!("main cause of idle time: {advice}, {:.1}% of the stage time\n", 100.0 * share);
+        }
+        text += &answer.recommendation;
+        if answer.cut.is_none() {
+            let workers = cut.len() / self.schedule.chunks();
+            text += &format!("the partition as flags of a training: --stages {workers}{}\n", cut_flag(self.log, cut));
+        }
+        text
     }
 
     fn accumulation(&self) -> Accumulation<'_> {
@@ -190,8 +206,8 @@ impl Asked<'_> {
         }
     }
 
-    /// Returns the line of the recommendation by `stageline advise` that names the smallest number of micro-batches (M)
-    /// whose predicted bubble is at most `--bubble`.
+    /// Returns the line of `stageline advise` that names the smallest number of micro-batches (M) whose predicted bubble
+    /// is at most `--bubble`.
     fn micro_batches(&self, measured: &Measured, target: &Target) -> Result<String> {
         let (name, workers, Flags { bubble, most, .. }) = (self.name, target.workers, self.flags);
         let share = 100.0 * bubble;
@@ -210,8 +226,8 @@ impl Asked<'_> {
         };
         let batch = self.log.weight().unwrap_or(f64::NAN) * micro_batches as f64 / self.log.plan.micro_batches() as f64;
         Ok(format!(
-            "M = {micro_batches} is the smallest with a bubble of at most {share:.1}% under {name} at P = {workers}: {:.1}%, \
-             {:.0} tokens a second, at most {} live micro-batches\n",
+            "a bubble of at most {share:.1}% needs M = {micro_batches} or more under {name} at P = {workers}: {:.1}%, {:.0} tokens a \
+             second, at most {} live micro-batches\n",
             100.0 * prediction.bubble,
             batch / prediction.step,
             most_live(&prediction),

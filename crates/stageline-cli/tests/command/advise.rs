@@ -88,14 +88,48 @@ fn recommended_flags_can_be_copied() {
     assert!(advice.contains("also make micro-batches 4 times as large\n"), "{advice}");
 }
 
-/// Tests the line about the learning rate of a recommended batch: M = 256 has 128 times the tokens of the run's M = 2.
+/// Tests the lines about the learning rate and Adam of a recommended batch: M = 256 has 128 times the tokens of the
+/// run's M = 2. For Adam the learning rate grows with the square root of the batch (Malladi et al., 2022,
+/// arXiv:2205.10287).
 #[test]
 fn another_batch_needs_another_learning_rate() {
     let folder = tempfile::tempdir().unwrap();
-    let log = write(folder.path(), "run.jsonl", &noisy(1_000_000_000));
-    let advice = text(&format!("advise --from {log} --most-stages 2"));
-    assert!(advice.contains("\nthe batch has 128.00 times the tokens of the run's, "), "{advice}");
-    assert!(advice.contains(" under Adam at first 11.31 times that of the run\n"), "{advice}");
+    let advice = |settings: &str| {
+        let settings = format!(r#""configuration":{{{settings}}}"#);
+        let log = noisy(1_000_000_000).replace(r#""configuration":{"seed":1}"#, &settings);
+        let log = write(folder.path(), "run.jsonl", &log);
+        text(&format!("advise --from {log} --most-stages 2"))
+    };
+    for settings in ["", r#""optimizer":"sgd""#, r#""optimizer":"adamw""#, r#""optimizer":"adafactor""#] {
+        let advice = advice(settings);
+        assert!(advice.contains("\nthe batch has 128.00 times the tokens of the run's, "), "{advice}");
+        let adam = settings.contains("ada");
+        assert_eq!(
+            advice.contains("tune it again, under Adam at first 11.31 times that of the run\n"),
+            adam,
+            "{advice}"
+        );
+        assert_eq!(advice.ends_with("; take the recommended M as a lower bound\n"), adam, "{advice}");
+        assert_eq!(advice.contains("Adam"), adam, "{advice}");
+    }
+}
+
+/// Tests that the recommendation ends the text with the only flags, and that the stages above it are those of its
+/// partition: one worker for both layers, because the links between the workers are slow.
+#[test]
+fn the_recommendation_has_the_only_flags() {
+    let folder = tempfile::tempdir().unwrap();
+    let crossing = noisy(40).replace("\"send_activation\":0", "\"send_activation\":0,\"output_bytes\":2e9");
+    let log = write(folder.path(), "run.jsonl", &crossing);
+    let advice = text(&format!("advise --from {log} --schedule 1f1b --bandwidth 0.1"));
+    let (before, recommendation) = advice.split_once("\nrecommendation: ").unwrap();
+    assert!(!before.contains("as flags of a training: "), "{advice}");
+    assert_eq!(recommendation.matches("as flags of a training: ").count(), 1, "{advice}");
+    assert!(
+        recommendation.contains("\nas flags of a training: --stages 1 ") && recommendation.contains(" --cut 0\n"),
+        "{advice}"
+    );
+    assert!(before.contains("\nstage 0: front, back\n") && !before.contains("\nstage 1: "), "{advice}");
 }
 
 /// Tests a run whose loss rises from 2 to 11 in ten steps: a training should not reach such a loss, so no M is
@@ -189,7 +223,7 @@ fn a_model_that_is_cut_by_hand_keeps_its_stages_and_gets_no_cut() {
     assert!(!advice.contains("--cut") && !advice.contains("P = 1, ") && !advice.contains(", V = "), "{advice}");
     assert!(advice.contains("other numbers of workers and of chunks, because the model is cut by hand\n"), "{advice}");
     assert!(advice.contains("\nas flags of a training: --stages 2 --micro-batches 256 --schedule "), "{advice}");
-    assert!(advice.contains("\nas flags of a training: --stages 2\n"), "{advice}");
+    assert_eq!(advice.matches("as flags of a training: ").count(), 1, "{advice}");
     assert!(advice.contains("(use a larger M), "), "{advice}");
     for other in ["--stages 1", "--schedule interleaved"] {
         let refused = error(&format!("advise --from {log} {other}"));
