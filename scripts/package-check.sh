@@ -10,15 +10,16 @@ cd "$(dirname "$0")/.."
 root=$PWD
 target=${CARGO_TARGET_DIR:-$root/target}
 
-cargo package --workspace --exclude stageline-workspace --exclude stageline-examples --exclude stageline-gpt --exclude stageline-emulated-gpu --no-verify --locked --allow-dirty
+cargo package --workspace --no-verify --locked --allow-dirty
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/outside" "$work/outside/src" "$work/packages"
 patches=""
 for archive in "$target"/package/*.crate; do
-    tar -xzf "$archive" -C "$work/packages"
     name=$(basename "$archive" .crate)
+    test -d "crates/${name%-[0-9]*}" || continue # tests, examples and tools are not published
+    tar -xzf "$archive" -C "$work/packages"
     for file in LICENSE-MIT LICENSE-APACHE README.md; do
         test -s "$work/packages/$name/$file" || { echo "$name lacks $file"; exit 1; }
     done

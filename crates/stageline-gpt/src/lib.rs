@@ -8,3 +8,8 @@
 pub mod model;
 pub mod sample;
 pub mod text;
+
+/// Compiles the example in the README as a documentation test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
