@@ -4,6 +4,7 @@
 //! libFuzzer runs them from the root of the project, after `cargo install cargo-fuzz`:
 //!
 //! ```text
+//! mkdir -p fuzz/corpus/plan_csv
 //! cargo +nightly fuzz run plan_csv fuzz/corpus/plan_csv fuzz/seeds/plan_csv
 //! ```
 //!
