@@ -3,7 +3,7 @@
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use stageline::schedule::{OneFOneB, Schedule};
-use stageline::{Batch, Pipeline, StageConfig};
+use stageline::{Batch, Pipeline, PipelineBuilder, StageConfig};
 
 use crate::model::{Bytes, Logits, Shape, costs, gpt};
 
@@ -49,14 +49,19 @@ impl Load {
 
     /// Builds a pipeline of the GPT with one stage on each of the given devices, under the given schedule.
     pub fn on(&self, devices: &[Device], schedule: &'static (dyn Schedule + Sync)) -> Pipeline<Bytes, Logits, Bytes> {
+        self.builder(devices, schedule).build().expect("a plan that can run")
+    }
+
+    /// Returns the builder of a pipeline of the GPT with one stage on each of the given devices, under the given
+    /// schedule, to which a bench adds settings of its own.
+    pub fn builder(
+        &self,
+        devices: &[Device],
+        schedule: &'static (dyn Schedule + Sync),
+    ) -> PipelineBuilder<Bytes, Logits, Bytes> {
         let config = |device: &Device| StageConfig::new(device.clone(), AdamWConfig::new().init(), LEARNING_RATE);
         let cut = costs(self.shape).cut(devices.len()).expect("as many layers as stages");
         let builder = gpt(self.shape, 0).pipeline(&cut, devices.iter().map(config)).expect("the cut of this model");
-        builder
-            .schedule(schedule)
-            .micro_batches(self.micro_batches)
-            .cores_per_stage(1)
-            .build()
-            .expect("a plan that can run")
+        builder.schedule(schedule).micro_batches(self.micro_batches).cores_per_stage(1)
     }
 }

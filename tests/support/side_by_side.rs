@@ -33,6 +33,20 @@ impl Pairs {
         (median(self.0.iter().map(|pair| pair.0)), median(self.0.iter().map(|pair| pair.1)))
     }
 
+    /// Returns the median of the ratios a/b of the two closures' times, and the bounds of a 95% confidence interval of
+    /// this median.
+    ///
+    /// The bounds are two of the ratios. Their ranks follow from the number of ratios below the median, which has a
+    /// binomial distribution: n / 2 on average, with the standard deviation sqrt(n) / 2. This assumes independent pairs,
+    /// and nothing about the distribution of the times.
+    pub fn median_ratio(&self) -> (f64, [f64; 2]) {
+        let mut ratios: Vec<_> = self.0.iter().map(|(a, b)| a / b).collect();
+        ratios.sort_by(f64::total_cmp);
+        let pairs = ratios.len() as f64;
+        let below = (pairs / 2.0 - 1.96 * pairs.sqrt() / 2.0).max(1.0) as usize;
+        (median(ratios.iter().copied()), [ratios[below - 1], ratios[ratios.len() - below]])
+    }
+
     /// Returns the shortest time of each of the two compared closures, in seconds.
     pub fn fastest(&self) -> (f64, f64) {
         let least = |times: &mut dyn Iterator<Item = f64>| times.fold(f64::INFINITY, f64::min);
