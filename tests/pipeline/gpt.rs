@@ -7,7 +7,7 @@ use burn::module::Module;
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use stageline::schedule::{GPipe, Interleaved, OneFOneB, Schedule, ZbH1, ZbH2, ZbV};
-use stageline::{Batch, LossStage, MemoryEstimate, Pipeline, Recompute, Stage, StageConfig};
+use stageline::{Batch, BlockSet, LossStage, MemoryEstimate, Pipeline, Recompute, Stage, StageConfig};
 use stageline_train::fingerprint;
 
 use crate::mlp::pieces;
@@ -127,9 +127,17 @@ fn the_fingerprint_does_not_depend_on_the_cut() {
 fn recomputation_gives_the_same_bits() {
     let training = Training::new(5, 11, 8);
     let plain = training.plainly();
-    let every_second = Recompute::EveryNth(NonZero::new(2).unwrap());
-    for recompute in [Recompute::Selective, Recompute::FeedForward, Recompute::Blocks(1), every_second, Recompute::Full]
-    {
+    let two = NonZero::new(2).unwrap();
+    for recompute in [
+        Recompute::Selective,
+        Recompute::FeedForward,
+        Recompute::Blocks(1),
+        Recompute::EveryNth(two),
+        Recompute::Only(BlockSet::new([0]).unwrap()),
+        Recompute::Segments(two),
+        Recompute::SquareRoot,
+        Recompute::Full,
+    ] {
         let schedules: [&(dyn Schedule + Sync); 4] = [&OneFOneB, &GPipe, &ZbH1, &ZbH2];
         for (schedule, stages) in schedules.into_iter().flat_map(|schedule| [1, 2, 4].map(|stages| (schedule, stages)))
         {
