@@ -4,7 +4,7 @@
 mod hostile;
 
 use stageline_gpt::model;
-use stageline_workspace::{empty, mlp, programs, runs};
+use stageline_workspace::{empty, event_file, mlp, programs, runs};
 
 #[global_allocator]
 static ALLOCATOR: stageline::CountingAllocator = stageline::CountingAllocator::new();
@@ -24,6 +24,7 @@ mod gpt;
 mod health;
 mod infer;
 mod keeping;
+mod logged_noise;
 mod lora;
 mod lost_device;
 mod memory;

@@ -8,6 +8,7 @@ use stageline_gpt::model;
 
 pub mod bubble;
 pub mod empty;
+pub mod event_file;
 pub mod gpt;
 pub mod mlp;
 pub mod own_process;

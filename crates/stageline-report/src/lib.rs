@@ -21,7 +21,7 @@ mod log;
 mod page;
 mod predict;
 
-pub use export::{StageNoise, TensorBoard, Trace};
+pub use export::{TensorBoard, Trace};
 pub use log::record::{self, Link};
 pub use log::{Cause, LogError, NoNoise, NoiseScales, RisingLoss, RunLog};
 pub use page::{Line, LineChart, Page, Scale, Series, StackedBars, run_page};

@@ -18,7 +18,7 @@ fn noisy(mut log: RunLog, scale: f64) -> RunLog {
     let micro_batches = log.plan.micro_batches() as f64;
     for step in &mut log.steps {
         step.weight = log.run.tokens_per_micro_batch * micro_batches;
-        step.noise = Some(Noise { scale: None, smoothed_scale: None, total, stages: vec![total; 2] });
+        step.noise = Some(Noise { scale: None, smoothed_scale: None, total, stages: Vec::new() });
     }
     log
 }

@@ -19,7 +19,7 @@ fn run(estimates: &[Option<(f64, f64)>]) -> RunLog {
     let step = |(step, estimate): (usize, &Option<(f64, f64)>)| {
         let noise = estimate.map(|(squared_norm, variance)| {
             let total = SignalAndNoise { squared_norm, variance };
-            Noise { scale: None, smoothed_scale: None, total, stages: vec![total; 2] }
+            Noise { scale: None, smoothed_scale: None, total, stages: Vec::new() }
         });
         stageline_report::record::Step { step, weight: BATCH, noise, ..template.clone() }
     };

@@ -2,7 +2,7 @@
 
 mod synthetic;
 
-use stageline_report::record::{DeviceMemory, Health, Line, Noise, SignalAndNoise};
+use stageline_report::record::{DeviceMemory, Health, Line, Noise, SignalAndNoise, StageNoise};
 use stageline_report::{RunLog, run_page};
 
 use synthetic::log;
@@ -28,19 +28,24 @@ fn heights(chart: &str, top: f64) -> Vec<Vec<f64>> {
     lines.map(|line| line.split(' ').filter(|point| !point.is_empty()).map(value).collect()).collect()
 }
 
-/// Makes the log of a run of two stages whose gradient noise was measured in every step: the noise scale of stage 0 is
-/// 10 tokens, and that of stage 1 is 20. In the third step, stage 1 has no noise scale, because its squared norm is not
-/// above 0.
+/// Makes the log of a run of two stages whose gradient noise was measured in every step. The smoothed noise scales are
+/// those of the steps, plus 1 for each step before. In the third step, stage 1 has no noise scale of its own, because
+/// its squared norm is not above 0.
 fn noisy() -> RunLog {
     let mut log = log(&[1.0; 2], 2, 4, 0.0);
     for (at, step) in log.steps.iter_mut().enumerate() {
+        let smoothed = |scale: f64| Some(scale + at as f64);
         let one = SignalAndNoise { squared_norm: 2.0, variance: 20.0 };
         let other = SignalAndNoise { squared_norm: if at == 2 { -1.0 } else { 1.0 }, variance: 20.0 };
         let total = SignalAndNoise {
             squared_norm: one.squared_norm + other.squared_norm,
             variance: one.variance + other.variance,
         };
-        step.noise = Some(Noise { scale: None, smoothed_scale: None, total, stages: vec![one, other] });
+        let stages = vec![
+            StageNoise { scale: Some(10.0), smoothed_scale: smoothed(10.0), estimate: one },
+            StageNoise { scale: (at != 2).then_some(20.0), smoothed_scale: smoothed(20.0), estimate: other },
+        ];
+        step.noise = Some(Noise { scale: Some(40.0 - at as f64), smoothed_scale: smoothed(15.0), total, stages });
     }
     log
 }
@@ -48,25 +53,37 @@ fn noisy() -> RunLog {
 #[test]
 fn noise_scales_of_stages_stand_beside_that_of_the_model() {
     let page = run_page(&noisy());
-    // A window has all 5 steps: 5 x 20 over 4 - 1, and 5 x 40 over 5 x 2 + 4 - 1.
     let of_stages = chart(&page, "Noise scale of each stage").unwrap();
     let smoothed =
-        |name: &str, value: &str| (0..5).map(|step| format!("{name}: {value} at {step}")).collect::<Vec<_>>();
-    let expected = [smoothed("stage 0", "10"), smoothed("stage 1", "33.33"), smoothed("total", "15.38")].concat();
+        |name: &str, first: usize| (0..5).map(|step| format!("{name}: {} at {step}", first + step)).collect::<Vec<_>>();
+    let expected = [smoothed("stage 0", 10), smoothed("stage 1", 20), smoothed("total", 15)].concat();
     assert_eq!(points(of_stages), expected);
-    // In the third step the noise scale of the whole model is 40, the top of the axis.
+    // In the first step the noise scale of the whole model is 40, the top of the axis.
     let lines = heights(of_stages, 40.0);
     let near = |found: &[f64], expected: &[f64]| {
         found.len() == expected.len() && found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 0.05)
     };
     // The third step of stage 1 has no noise scale of its own.
     assert!(near(&lines[1], &[10.0; 5]) && near(&lines[3], &[20.0; 4]), "{lines:?}");
-    let total = [40.0 / 3.0, 40.0 / 3.0, 40.0, 40.0 / 3.0, 40.0 / 3.0];
+    let total = [40.0, 39.0, 38.0, 37.0, 36.0];
     assert!(near(&lines[5], &total), "{lines:?}");
     let of_model = chart(&page, "Noise scale").unwrap();
-    assert_eq!(points(of_model), smoothed("total", "15.38"));
+    assert_eq!(points(of_model), smoothed("total", 15));
     assert!(near(&heights(of_model, 40.0)[1], &total));
-    assert!(page.contains("At the end of the run it is 15.38 tokens."), "{page}");
+    assert!(page.contains("At the end of the run it is 19 tokens."), "{page}");
+}
+
+#[test]
+fn the_noise_scales_of_stages_are_read_from_the_log() {
+    let logged = noisy().steps.remove(0);
+    let line = serde_json::to_string(&Line::Step(Box::new(logged.clone()))).unwrap();
+    assert!(line.contains(r#"{"scale":10.0,"smoothed_scale":10.0,"squared_norm":2.0,"variance":20.0}"#), "{line}");
+    assert_eq!(Line::read(&line).unwrap(), Line::Step(Box::new(logged)));
+    // Older logs have the estimates of the stages, and not their noise scales.
+    let line = line.replace(r#""scale":10.0,"smoothed_scale":10.0,"squared_norm":2.0"#, r#""squared_norm":2.0"#);
+    let Line::Step(older) = Line::read(&line).unwrap() else { panic!("{line}") };
+    let estimate = SignalAndNoise { squared_norm: 2.0, variance: 20.0 };
+    assert_eq!(older.noise.unwrap().stages[0], StageNoise { scale: None, smoothed_scale: None, estimate });
 }
 
 #[test]
@@ -91,6 +108,30 @@ fn health(parameter: &str, [values, update, gradient]: [f64; 3]) -> Health {
         second_moment: None,
         zeros: 0.0,
         histogram: vec![(0.5, 7)],
+    }
+}
+
+#[test]
+fn the_second_moment_of_a_layer_is_the_mean_over_its_parameters() {
+    let mut log = log(&[1.0; 2], 2, 4, 0.0);
+    let moments = |of: [Option<f64>; 3]| -> Vec<Health> {
+        let names = ["blocks.0.a", "blocks.0.b", "head.a"];
+        let of = names.into_iter().zip(of);
+        of.map(|(name, second_moment)| Health { second_moment, ..health(name, [1.0; 3]) }).collect()
+    };
+    // The optimizer keeps no second moment of `blocks.0.b` at step 3, and none of `head`.
+    log.steps[1].health = moments([Some(2.0), Some(6.0), None]);
+    log.steps[3].health = moments([Some(0.5), None, None]);
+    let page = run_page(&log);
+    let shown = points(chart(&page, "Second moment of each layer").unwrap());
+    assert_eq!(shown, ["blocks.0: 4 at 1", "blocks.0: 0.5 at 3"]);
+    let row = |parameter: &str, moment: &str| {
+        let cells = ["0: ".to_owned() + parameter, "1".into(), "1".into(), "1".into(), moment.into(), "0.0%".into()];
+        cells.map(|cell| format!("<td>{cell}</td>")).concat()
+    };
+    // The table is of the last examined step.
+    for (parameter, moment) in [("blocks.0.a", "0.5"), ("blocks.0.b", ""), ("head.a", "")] {
+        assert!(page.contains(&row(parameter, moment)), "{parameter}: {page}");
     }
 }
 

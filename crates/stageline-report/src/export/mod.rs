@@ -7,13 +7,10 @@
 //! event file. It must not summarise steps, and must not need the whole run: a training passes each step while it runs.
 //!
 //! - `trace`: Chrome's trace event format, with a track for each stage.
-//! - `tensorboard`: TensorBoard's event files (TFRecords), step by step. `stage_noise`: the noise scale of each stage
-//!   for these files.
+//! - `tensorboard`: TensorBoard's event files (TFRecords), step by step.
 
-mod stage_noise;
 mod tensorboard;
 mod trace;
 
-pub use stage_noise::StageNoise;
 pub use tensorboard::TensorBoard;
 pub use trace::Trace;

@@ -25,6 +25,5 @@ mod run_log;
 pub use error::LogError;
 pub(crate) use median::median;
 pub use noise::{NoNoise, NoiseScales};
-pub(crate) use noise::{WINDOW, windowed_scales};
 pub use rising_loss::RisingLoss;
 pub use run_log::{Cause, RunLog};

@@ -17,12 +17,12 @@
 //! worth (1 + N / B) / (1 + N / W) steps with the batch B. The sum over the run's steps is the number of steps with the
 //! batch B to the same loss.
 
-use super::record::{Noise, SignalAndNoise, Step};
+use super::record::{SignalAndNoise, Step};
 use super::run_log::RunLog;
 
 /// The number of training steps with a measured gradient noise over which the estimates of the noise are averaged for
 /// one noise scale.
-pub(crate) const WINDOW: usize = 9;
+const WINDOW: usize = 9;
 
 /// The smallest number of measured steps from which the noise scale of a run's gradient is computed.
 const FEWEST: usize = 4;
@@ -165,17 +165,9 @@ impl SignalAndNoise {
     }
 }
 
-impl Noise {
-    /// Returns the gradient's noise scale in each stage from the estimates of one step alone, which is rough; `None`
-    /// for a stage whose estimated squared norm is not above 0.
-    pub fn stage_scales(&self) -> Vec<Option<f64>> {
-        self.stages.iter().map(|stage| SignalAndNoise::scale_of(&[*stage])).collect()
-    }
-}
-
 /// Returns the gradient's noise scale at each of several measured steps, in their order. Each is computed from a window
 /// of up to 9 measured steps around it; `None` where the mean of their squared norms is not above 0.
-pub(crate) fn windowed_scales(estimates: &[SignalAndNoise]) -> Vec<Option<f64>> {
+fn windowed_scales(estimates: &[SignalAndNoise]) -> Vec<Option<f64>> {
     (0..estimates.len()).map(|at| SignalAndNoise::scale_of(window(estimates, at))).collect()
 }
 

@@ -5,8 +5,8 @@ use super::chart::{LineChart, Scale, Series, StackedBars, number};
 use super::drawing::Line;
 use super::html::Page;
 use super::over_steps::every;
-use crate::log::record::{Health, Noise, SignalAndNoise, Step};
-use crate::log::{RunLog, windowed_scales};
+use crate::log::RunLog;
+use crate::log::record::{Health, Noise, Step};
 
 /// The largest number of the model's layers that one chart shows: one for each of the 8 colours of a page.
 const MOST_LAYERS: usize = 8;
@@ -20,20 +20,27 @@ pub(super) fn noise(page: &mut Page, log: &RunLog) {
         return;
     }
     let about = "At the noise scale, the gradient of a batch has as much noise as signal; smaller batches need more steps, and larger \
-                 ones more tokens to the same loss. Solid lines average 9 measured steps around each, dashed lines are of one step.";
-    let end = match log.noise_scales().map(|scales| scales.last()) {
-        Ok(scale) if scale.is_finite() => format!(" At the end of the run it is {} tokens.", number(scale)),
-        Ok(_) => " At the end of the run the noise hides the gradient.".to_owned(),
-        Err(reason) => format!(" The noise scale of the run is not known: {reason}."),
+                 ones more tokens to the same loss. Solid lines are smoothed over the measured steps so far, dashed lines are of one step.";
+    let last = measured.last().and_then(|(_, noise)| noise.smoothed_scale);
+    let end = match (log.noise_scales(), last) {
+        (Ok(_), Some(scale)) => format!(" At the end of the run it is {} tokens.", number(scale)),
+        (Ok(scales), None) if scales.last().is_infinite() => {
+            " At the end of the run the noise hides the gradient.".to_owned()
+        }
+        // A log that a program wrote by itself may have no smoothed scales.
+        (Ok(_), None) => String::new(),
+        (Err(reason), _) => format!(" The noise scale of the run is not known: {reason}."),
     };
     page.section("Gradient noise", &(about.to_owned() + &end));
     let stages = 0..log.plan.stages();
-    let total = scales(&measured, "total", log.plan.stages(), |noise| Some(noise.total));
+    let total = scales(&measured, "total", log.plan.stages(), |noise| (noise.scale, noise.smoothed_scale));
     let of_stage = |stage: usize| {
-        scales(&measured, &format!("stage {stage}"), stage, move |noise| noise.stages.get(stage).copied())
+        let found = |noise: &Noise| noise.stages.get(stage).map(|found| (found.scale, found.smoothed_scale));
+        scales(&measured, &format!("stage {stage}"), stage, |noise| found(noise).unwrap_or_default())
     };
     let variances = stages.clone().map(|stage| {
-        let points = measured.iter().filter_map(|(step, noise)| Some((*step, noise.stages.get(stage)?.variance)));
+        let variance = |noise: &Noise| Some(noise.stages.get(stage)?.estimate.variance);
+        let points = measured.iter().filter_map(|&(step, noise)| Some((step, variance(noise)?)));
         Series { name: format!("stage {stage}"), points: thinned(points.collect()), line: Line::Solid, colour: stage }
     });
     let chart = |title, y, series| LineChart { title, x: "step", y, scale: Scale::Linear, series }.svg_if_measured();
@@ -47,25 +54,22 @@ pub(super) fn noise(page: &mut Page, log: &RunLog) {
     page.pictures(pictures.into_iter().flatten());
 }
 
-/// Returns two lines of a chart of the gradient's noise scale over the measured steps: the average over a window around
-/// each step (solid), and that of the step alone (dashed). Steps whose estimated squared norm of the gradient is not
-/// above 0 have no point.
+/// Returns two lines of a chart of the gradient's noise scale over the measured steps, as the log has them: smoothed
+/// over the steps (solid), and of each step alone (dashed). The function `logged` returns the scale of the step alone
+/// and the smoothed one; a step without one of them has no point on its line.
 fn scales(
     measured: &[(f64, &Noise)],
     name: &str,
     colour: usize,
-    estimate: impl Fn(&Noise) -> Option<SignalAndNoise>,
+    logged: impl Fn(&Noise) -> (Option<f64>, Option<f64>),
 ) -> Vec<Series> {
-    let (at, estimates): (Vec<_>, Vec<_>) =
-        measured.iter().filter_map(|(step, noise)| Some((*step, estimate(noise)?))).unzip();
-    let alone = estimates.iter().map(|estimate| SignalAndNoise::scale_of(&[*estimate])).collect();
-    let series = |name: String, line, scales: Vec<Option<f64>>| {
-        let points = at.iter().zip(scales).filter_map(|(step, scale)| Some((*step, scale?))).collect();
-        Series { name, points: thinned(points), line, colour }
+    let points = |scale: &dyn Fn(&Noise) -> Option<f64>| {
+        thinned(measured.iter().filter_map(|&(step, noise)| Some((step, scale(noise)?))).collect())
     };
+    let (smoothed, alone) = (points(&|noise| logged(noise).1), points(&|noise| logged(noise).0));
     vec![
-        series(name.to_owned(), Line::Solid, windowed_scales(&estimates)),
-        series(format!("{name}, of the step"), Line::Dashed, alone),
+        Series { name: name.to_owned(), points: smoothed, line: Line::Solid, colour },
+        Series { name: format!("{name}, of the step"), points: alone, line: Line::Dashed, colour },
     ]
 }
 

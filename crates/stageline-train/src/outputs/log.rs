@@ -10,18 +10,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use burn::tensor::Device;
 use serde_json::Value;
-use stageline::{NoiseAverage, StepReport};
-use stageline_report::record::{Line, Run, Step, Validation};
-use stageline_report::{RunLog, StageNoise, TensorBoard, Trace, run_page};
+use stageline::StepReport;
+use stageline_report::record::{Line, Noise, Run, Step, Validation};
+use stageline_report::{RunLog, TensorBoard, Trace, run_page};
 
 use crate::outputs::record;
+use crate::outputs::smoothing::SmoothedNoise;
 
 /// The number of training steps that the trace file shows, beginning with the step of `--draw-step`.
 const TRACED: usize = 5;
-
-/// The length of the running average of the gradient noise in the log, as a number of steps in which the noise is
-/// measured.
-const AVERAGED: f64 = 20.0;
 
 /// The paths of the files that a run writes: its log, its trace, its TensorBoard events and its HTML page.
 #[derive(Default)]
@@ -61,9 +58,7 @@ pub struct Log {
     /// they never do.
     synchronise_every: usize,
     /// The running averages of the gradient's squared norm and noise over the steps of this run.
-    noise: NoiseAverage,
-    /// The latest estimates of the gradient noise of each stage, from which scalars for TensorBoard are made.
-    stage_noise: StageNoise,
+    noise: SmoothedNoise,
     /// The GPUs of this host that run stages, without duplicates. Their memory in use is written to the log.
     gpus: Vec<Device>,
 }
@@ -102,10 +97,9 @@ impl Log {
             0 => (start + outputs.draw_step).min(last),
             every => (start + outputs.draw_step).next_multiple_of(every).min(last - last % every),
         };
-        let (trace, noise) = (Trace::new(), NoiseAverage::over(AVERAGED));
-        let stage_noise = StageNoise::new();
+        let (trace, noise) = (Trace::new(), SmoothedNoise::new());
         let text = before;
-        let mut log = Self { outputs, file, text, trace, board, drawn, synchronise_every, noise, stage_noise, gpus };
+        let mut log = Self { outputs, file, text, trace, board, drawn, synchronise_every, noise, gpus };
         log.write(&Line::Run(Box::new(run)))?;
         Ok(log)
     }
@@ -134,8 +128,8 @@ impl Log {
             // next step is in flight, and its tensors count as well.
             step.device_memory = record::device_memory(&self.gpus);
         }
-        if let (Some(noise), Some(estimated)) = (&mut step.noise, &report.noise) {
-            noise.smoothed_scale = self.noise.add(estimated.total).scale();
+        if let Some(noise) = &mut step.noise {
+            self.noise.smooth(noise);
         }
         // JSON has no NaN and no infinity.
         metrics.retain(|_, value| value.is_finite());
@@ -158,8 +152,6 @@ impl Log {
             ("loss", step.loss),
             ("learning rate", step.learning_rate),
             ("gradient norm", step.gradient_norm),
-            ("noise scale/of the step", step.noise.as_ref().and_then(|noise| noise.scale)),
-            ("noise scale/smoothed", step.noise.as_ref().and_then(|noise| noise.smoothed_scale)),
             ("tokens a second", free.then_some(step.tokens_per_s)),
             ("model FLOP utilisation", step.model_flop_utilisation),
             (&measured, timed.then_some(step.bubble)),
@@ -168,7 +160,7 @@ impl Log {
         ];
         let peak = step.memory.iter().map(|memory| memory.peak).max();
         let figures = figures.into_iter().chain([("memory/peak bytes of a worker", peak.map(|peak| peak as f64))]);
-        let noise = step.noise.as_ref().map_or_else(Vec::new, |noise| self.stage_noise.add(noise));
+        let noise = step.noise.iter().flat_map(noise_scales);
         let metrics = step.metrics.iter().map(|(name, value)| (format!("metric/{name}"), *value));
         let of_devices = step.device_memory.iter().flat_map(|memory| {
             let tag = |kind: &str| format!("memory/bytes {kind} on {}", memory.device);
@@ -234,6 +226,19 @@ impl Log {
         }
         Ok(())
     }
+}
+
+/// Returns the TensorBoard tags and values of the noise scales in a step's log record: of the model and of each stage,
+/// of the step alone and smoothed. Scales that are not known are left out.
+fn noise_scales(noise: &Noise) -> Vec<(String, f64)> {
+    let tagged = |name: &str, alone: Option<f64>, smoothed: Option<f64>| {
+        [("of the step", alone), ("smoothed", smoothed)].map(|(kind, scale)| Some((format!("{name}/{kind}"), scale?)))
+    };
+    let of_stages =
+        noise.stages.iter().enumerate().flat_map(|(stage, found)| {
+            tagged(&format!("noise scale of stage {stage}"), found.scale, found.smoothed_scale)
+        });
+    tagged("noise scale", noise.scale, noise.smoothed_scale).into_iter().chain(of_stages).flatten().collect()
 }
 
 /// Returns the error message for an output file of a run that cannot be written.

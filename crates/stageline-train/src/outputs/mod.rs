@@ -7,8 +7,10 @@
 //!
 //! - `log`: writes the log, the trace, TensorBoard's files and the HTML page (`Log`, `Outputs`).
 //! - `record`: converts reports and estimates of the library into lines of the log.
+//! - `smoothing`: the running averages from which the smoothed noise scales of the log come (`SmoothedNoise`).
 //! - `progress`: the progress bar, and warnings above it (`Progress`).
 
 pub mod log;
 pub mod progress;
 pub mod record;
+mod smoothing;

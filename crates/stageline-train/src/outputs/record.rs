@@ -7,7 +7,9 @@ use stageline::{
     Clock, Costs, Cut, CutError, DeviceMemory, DeviceName, GradientNoise, LayerCost, MemoryEstimate, Metric,
     NoiseReport, ParameterHealth, StepReport, Update,
 };
-use stageline_report::record::{self, EstimatedMemory, Health, Layer, Noise, SignalAndNoise, StageCosts, Step};
+use stageline_report::record::{
+    self, EstimatedMemory, Health, Layer, Noise, SignalAndNoise, StageCosts, StageNoise, Step,
+};
 
 /// Returns the log record of a training step, with the events of the step if `timeline` is true. The recorded workers
 /// and stages are those of the first replica. The record lacks the memory of GPUs, because the report of a
@@ -128,16 +130,18 @@ fn stages(report: &StepReport) -> Vec<StageCosts> {
     (0..report.stages.len()).map(stage_costs).collect()
 }
 
-/// Returns the log record of the gradient noise in one step. The noise scale over several steps (`smoothed_scale`) is
-/// left unset; the log's writer adds it.
+/// Returns the log record of the gradient noise in one step. The noise scales over several steps (`smoothed_scale`) are
+/// left unset; the log's writer adds them.
 fn noise(report: &NoiseReport) -> Noise {
     let estimates =
         |noise: &GradientNoise| SignalAndNoise { squared_norm: noise.squared_norm, variance: noise.variance };
+    let of_stage =
+        |noise: &GradientNoise| StageNoise { scale: noise.scale(), smoothed_scale: None, estimate: estimates(noise) };
     Noise {
         scale: report.total.scale(),
         smoothed_scale: None,
         total: estimates(&report.total),
-        stages: report.stages.iter().map(estimates).collect(),
+        stages: report.stages.iter().map(of_stage).collect(),
     }
 }
 

@@ -18,7 +18,9 @@ use serde_json::Value;
 
 pub use run::{EstimatedMemory, Layer, Link, Run};
 pub(crate) use step::clock;
-pub use step::{Account, DeviceMemory, Event, Health, Noise, SignalAndNoise, StageCosts, Step, WorkerMemory, layer_of};
+pub use step::{
+    Account, DeviceMemory, Event, Health, Noise, SignalAndNoise, StageCosts, StageNoise, Step, WorkerMemory, layer_of,
+};
 
 /// A parsed line of a run's log, with a variant for each kind of line.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -173,8 +173,24 @@ pub struct Noise {
     pub smoothed_scale: Option<f64>,
     /// The estimates of the gradient's squared norm and noise over all parameters of the model.
     pub total: SignalAndNoise,
-    /// The estimates of the gradient's squared norm and noise over the parameters of each stage.
-    pub stages: Vec<SignalAndNoise>,
+    /// The estimates and the noise scales of the gradient in each stage, in the order of the stages.
+    pub stages: Vec<StageNoise>,
+}
+
+/// One step's estimates of the gradient's squared norm and of its noise over the parameters of one stage, with the noise
+/// scales. Their unit is that of the loss weight of a batch (in most models, tokens).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StageNoise {
+    /// The noise scale of the gradient in a stage, roughly estimated from this step alone. It is `None` if the estimated
+    /// squared norm of the gradient is not above 0, and in older logs.
+    pub scale: Option<f64>,
+    /// The noise scale of the gradient in a stage from running averages of the squared norm and the variance, as
+    /// [`Noise::smoothed_scale`] is for the whole model. `None` if the averaged squared norm is not above 0, and in
+    /// older logs.
+    pub smoothed_scale: Option<f64>,
+    /// The estimates of the gradient's squared norm and noise over the parameters of a stage.
+    #[serde(flatten)]
+    pub estimate: SignalAndNoise,
 }
 
 /// One training step's estimates of the gradient's signal and noise: the squared norm of the gradient, and the sum of

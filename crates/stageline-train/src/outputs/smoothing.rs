@@ -1,0 +1,80 @@
+//! Smooths the gradient noise scales that a run logs: [`SmoothedNoise`].
+
+use stageline::{GradientNoise, NoiseAverage};
+use stageline_report::record::{Noise, SignalAndNoise};
+
+/// The length of the running averages of the gradient noise, as a number of steps in which the noise is measured. Such
+/// an average is as steady as a mean of 9 estimates, the window of `RunLog::noise_scales`: (1 + 0.8) / (1 - 0.8) = 9.
+const AVERAGED: f64 = 5.0;
+
+/// The running averages of the gradient's squared norm and noise over the measured steps of a run, for the whole model
+/// and for each stage.
+pub struct SmoothedNoise {
+    total: NoiseAverage,
+    stages: Vec<NoiseAverage>,
+}
+
+impl SmoothedNoise {
+    /// Makes the averages of a run that has not measured the noise yet.
+    pub fn new() -> Self {
+        Self { total: NoiseAverage::over(AVERAGED), stages: Vec::new() }
+    }
+
+    /// Adds the estimates of a measured step to the averages, and sets the smoothed noise scales of the step's record.
+    pub fn smooth(&mut self, noise: &mut Noise) {
+        noise.smoothed_scale = self.total.add(estimate(noise.total)).scale();
+        self.stages.resize(noise.stages.len(), NoiseAverage::over(AVERAGED));
+        for (average, stage) in self.stages.iter_mut().zip(&mut noise.stages) {
+            stage.smoothed_scale = average.add(estimate(stage.estimate)).scale();
+        }
+    }
+}
+
+fn estimate(SignalAndNoise { squared_norm, variance }: SignalAndNoise) -> GradientNoise {
+    GradientNoise { squared_norm, variance }
+}
+
+#[cfg(test)]
+mod tests {
+    use stageline_report::record::StageNoise;
+
+    use super::*;
+
+    fn measured(stages: [(f64, f64); 2]) -> Noise {
+        let estimates = stages.map(|(squared_norm, variance)| SignalAndNoise { squared_norm, variance });
+        let [squared_norm, variance] = [stages[0].0 + stages[1].0, stages[0].1 + stages[1].1];
+        Noise {
+            scale: None,
+            smoothed_scale: None,
+            total: SignalAndNoise { squared_norm, variance },
+            stages: estimates.map(|estimate| StageNoise { scale: None, smoothed_scale: None, estimate }).to_vec(),
+        }
+    }
+
+    /// Tests the smoothed noise scales after two measured steps, of which the first counts 0.8 times as much as the
+    /// second.
+    #[test]
+    fn noise_scales_are_ratios_of_averages_in_each_stage() {
+        let mut smoothed = SmoothedNoise::new();
+        let mut scales = |stages| {
+            let mut noise = measured(stages);
+            smoothed.smooth(&mut noise);
+            [noise.smoothed_scale, noise.stages[0].smoothed_scale, noise.stages[1].smoothed_scale]
+        };
+        let near = |found: [Option<f64>; 3], expected: [f64; 3]| {
+            let mut pairs = found.into_iter().zip(expected);
+            assert!(pairs.all(|(found, expected)| (found.unwrap() / expected - 1.0).abs() < 1e-12), "{found:?}");
+        };
+        near(scales([(2.0, 8.0), (1.0, 10.0)]), [6.0, 4.0, 10.0]);
+        // In this step the squared norm of stage 1 is not above 0, but its average is.
+        near(
+            scales([(1.0, 16.0), (-0.5, 15.0)]),
+            [
+                (0.8 * 18.0 + 31.0) / (0.8 * 3.0 + 0.5),
+                (0.8 * 8.0 + 16.0) / (0.8 * 2.0 + 1.0),
+                (0.8 * 10.0 + 15.0) / 0.3,
+            ],
+        );
+        assert_eq!(scales([(1.0, 1.0), (-9.0, 1.0)])[2], None);
+    }
+}
