@@ -10,7 +10,7 @@ use stageline::{LossStage, SharedInput, Stage, Weight};
 use crate::cache::KeyValueCache;
 use crate::names::Names;
 use crate::parameters::rows;
-use crate::{gpt2, head, llama};
+use crate::{gpt2, head, llama, unsupported};
 
 /// The model architectures that this crate supports, as the values of `model_type` in `config.json`.
 pub const KNOWN: &[&str] = &["gpt2", "llama", "mistral", "qwen2", "qwen3"];
@@ -43,11 +43,13 @@ impl Family {
     /// Reads the configuration of a model from `config`, the contents of a `config.json` whose `model_type` is `kind`.
     /// Returns `None` if this crate does not know the type, and an error text if a field is missing or wrong.
     pub fn read(kind: &str, config: &Value) -> Option<Result<Self, String>> {
-        match kind {
-            "gpt2" => Some(gpt2::Config::read(config).map(Self::Gpt2)),
-            _ if KNOWN.contains(&kind) => Some(llama::Config::read(config, kind).map(Self::Llama)),
-            _ => None,
+        if !KNOWN.contains(&kind) {
+            return None;
         }
+        Some(unsupported::check(config).and_then(|()| match kind {
+            "gpt2" => gpt2::Config::read(config).map(Self::Gpt2),
+            _ => llama::Config::read(config, kind).map(Self::Llama),
+        }))
     }
 
     /// Returns the names that the tensors of this model family have on the Hugging Face hub, by layer and parameter.

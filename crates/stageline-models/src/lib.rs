@@ -31,7 +31,7 @@
 //! - `parameters`: reads parameters from a folder when they are first used, and draws those of a new model.
 //! - `export`: writes the parameters of a pipeline as a folder of the hub.
 //! - `cache`, `generation`: keys and values of earlier positions, and the generation of text with them.
-//! - `limits`: limits to the numbers of a configuration.
+//! - `limits`: limits to the numbers of a configuration. `unsupported`: fields that no family implements.
 //! - `error`: the errors of this crate.
 
 mod cache;
@@ -47,6 +47,7 @@ mod model;
 mod names;
 mod parameters;
 mod residual;
+mod unsupported;
 
 pub use cache::KeyValueCache;
 pub use error::ModelError;

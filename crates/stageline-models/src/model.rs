@@ -83,9 +83,13 @@ impl LanguageModel {
 
     fn of(path: &Path, config: Value, folder: Option<Arc<ModelFolder>>, seed: u64) -> Result<Self, ModelError> {
         let wrong = |reason: String| ModelError::Config { path: path.to_owned(), reason };
-        let kind = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
+        let kind = match config.get("model_type") {
+            Some(Value::String(kind)) => kind,
+            Some(other) => return Err(wrong(format!("model_type must be one of {}, not {other}", KNOWN.join(", ")))),
+            None => return Err(wrong(format!("it has no model_type; known are {}", KNOWN.join(", ")))),
+        };
         let Some(family) = Family::read(kind, &config) else {
-            let (path, found) = (path.to_owned(), kind.to_owned());
+            let (path, found) = (path.to_owned(), kind.clone());
             return Err(ModelError::UnknownArchitecture { path, found, known: KNOWN });
         };
         let family = family.map_err(wrong)?;

@@ -83,7 +83,7 @@ impl Config {
     /// # Errors
     /// Returns the reason as text if a field is missing or has a value that this crate does not support.
     pub fn read(config: &Value) -> Result<Self, String> {
-        let fields = Fields::deserialize(config).map_err(|error| error.to_string())?;
+        let fields = Fields::deserialize(renamed(config)?).map_err(|error| error.to_string())?;
         let activation = match fields.activation_function.as_str() {
             "gelu_new" | "gelu_fast" | "gelu_pytorch_tanh" => Activation::GeluTanh,
             "gelu" | "gelu_python" => Activation::Gelu,
@@ -133,6 +133,32 @@ impl Config {
     }
 }
 
+/// Names of other families' fields that the Transformers library also takes for GPT-2 (its `attribute_map`), each
+/// with GPT-2's name.
+const ALIASES: [(&str, &str); 4] = [
+    ("hidden_size", "n_embd"),
+    ("num_hidden_layers", "n_layer"),
+    ("num_attention_heads", "n_head"),
+    ("max_position_embeddings", "n_positions"),
+];
+
+/// Returns the contents of a GPT-2's `config.json` with GPT-2's names for all fields. A field that has different values
+/// under its two names is an error.
+fn renamed(config: &Value) -> Result<Value, String> {
+    let mut config = config.clone();
+    let Some(fields) = config.as_object_mut() else { return Ok(config) };
+    for (alias, name) in ALIASES {
+        let Some(value) = fields.remove(alias) else { continue };
+        match fields.get(name) {
+            Some(other) if *other != value => {
+                return Err(format!("{name} {other} and {alias} {value} are one field: remove one of them"));
+            }
+            _ => fields.insert(name.to_owned(), value),
+        };
+    }
+    Ok(config)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -164,6 +190,18 @@ mod tests {
         assert_eq!(scales(json!({"scale_attn_weights": false})), [4.0, 4.0, 4.0]);
         let both = json!({"scale_attn_weights": false, "scale_attn_by_inverse_layer_idx": true});
         assert_eq!(scales(both), [4.0, 2.0, 1.0]);
+    }
+
+    #[test]
+    fn sizes_may_have_the_names_of_other_families() {
+        let config = json!({
+            "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "max_position_embeddings": 40, "n_head": 3,
+        });
+        let Config { width, layers, heads, positions, .. } = Config::read(&config).unwrap();
+        assert_eq!([width, layers, heads, positions], [24, 2, 3, 40]);
+        let reason = Config::read(&json!({"n_embd": 48, "hidden_size": 24})).unwrap_err();
+        assert_eq!(reason, "n_embd 48 and hidden_size 24 are one field: remove one of them");
+        assert!(Config::read(&json!({"hidden_size": null})).is_err());
     }
 
     #[test]

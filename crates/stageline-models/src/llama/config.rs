@@ -4,7 +4,7 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::rope::{Around, Rope};
+use super::rope::Rope;
 use crate::limits;
 
 /// The configuration of a model of the Llama family: its sizes, biases, rotary embedding and attention windows.
@@ -59,10 +59,6 @@ struct Fields {
     use_sliding_window: bool,
     max_window_layers: usize,
     layer_types: Option<Vec<String>>,
-    rope_theta: Option<f64>,
-    rope_scaling: Option<Rope>,
-    rope_parameters: Option<Rope>,
-    partial_rotary_factor: Option<f64>,
 }
 
 /// Returns the default values of the fields of a `config.json` with the model type `kind`, as in the Transformers
@@ -134,15 +130,6 @@ impl Config {
         if !head_size.is_multiple_of(2) {
             return Err(format!("head_dim {head_size}: a rotary embedding needs an even number"));
         }
-        let rope = fields.rope_scaling.clone().or_else(|| fields.rope_parameters.clone()).unwrap_or_default();
-        // A configuration may have both objects, each with some of the fields.
-        let ropes = || [&fields.rope_scaling, &fields.rope_parameters].into_iter().flatten();
-        let around = Around {
-            rope_theta: ropes().find_map(|rope| rope.rope_theta).or(fields.rope_theta),
-            partial_rotary_factor: ropes().find_map(|rope| rope.partial_rotary_factor).or(fields.partial_rotary_factor),
-            positions: fields.max_position_embeddings,
-            head_size,
-        };
         // Qwen2 always has biases of queries, keys and values, and no others; Mistral has none.
         let has_bias = fields.attention_bias && ["llama", "qwen3"].contains(&kind);
         Ok(Self {
@@ -156,7 +143,7 @@ impl Config {
             epsilon: fields.rms_norm_eps,
             tied: fields.tie_word_embeddings,
             deviation: fields.initializer_range,
-            frequencies: rope.frequencies(&around)?,
+            frequencies: Rope::read(&filled)?.frequencies(head_size)?,
             query_key_value_bias: has_bias || kind == "qwen2",
             output_bias: has_bias,
             mlp_bias: fields.mlp_bias && kind == "llama",
@@ -206,12 +193,19 @@ fn windows(fields: &Fields, kind: &str) -> Result<Vec<Option<usize>>, String> {
     if types.len() != layers {
         return Err(format!("layer_types has {} entries, and num_hidden_layers is {layers}", types.len()));
     }
+    // The Transformers library refuses both as well.
+    if kind == "mistral" && window.is_none() {
+        return Err("a Mistral with layer_types needs a sliding_window".to_owned());
+    }
+    let missing = match fields.sliding_window {
+        Some(_) => "use_sliding_window is false",
+        None => "there is no sliding_window",
+    };
     let of = |kind: &String| match kind.as_str() {
         "full_attention" => Ok(None),
-        "sliding_attention" => match window.or(fields.sliding_window) {
-            Some(window) => Ok(Some(window)),
-            None => Err("layer_types has sliding_attention, and there is no sliding_window".to_owned()),
-        },
+        "sliding_attention" => {
+            window.map(Some).ok_or_else(|| format!("layer_types has sliding_attention, and {missing}"))
+        }
         other => Err(format!("layer_types {other:?}: known are full_attention and sliding_attention")),
     };
     types.iter().map(of).collect()
@@ -254,26 +248,43 @@ mod tests {
         ] {
             assert_eq!(read("llama", with.clone()).unwrap().windows, [None; 3], "{with}");
         }
-        let types =
-            json!({"sliding_window": 5, "layer_types": ["full_attention", "sliding_attention", "full_attention"]});
-        assert_eq!(read("qwen3", types).unwrap().windows, [None, Some(5), None]);
-        assert!(read("qwen3", json!({"layer_types": ["full_attention"]})).is_err());
     }
 
     #[test]
-    fn theta_may_be_in_either_description_of_the_rotary_embedding() {
-        let expected = read("llama", json!({"rope_theta": 100.0})).unwrap().frequencies;
-        assert_eq!(expected, [1.0, 0.1]);
-        for with in [
-            json!({"rope_parameters": {"rope_theta": 100.0}}),
-            json!({"rope_scaling": {"rope_type": "default"}, "rope_parameters": {"rope_theta": 100.0}}),
-            json!({"rope_scaling": {"rope_theta": 100.0}, "rope_parameters": {"rope_type": "default"}}),
-            json!({"rope_scaling": {"rope_type": "default"}, "rope_parameters": {}, "rope_theta": 100.0}),
-            json!({"rope_parameters": {"rope_theta": 100.0}, "rope_theta": 7.0}),
+    fn a_sliding_layer_needs_a_window_in_use() {
+        let types = json!(["full_attention", "sliding_attention", "full_attention"]);
+        for (kind, with) in [
+            ("qwen2", json!({"use_sliding_window": true, "sliding_window": 5, "layer_types": types})),
+            ("qwen3", json!({"use_sliding_window": true, "sliding_window": 5, "layer_types": types})),
+            ("mistral", json!({"sliding_window": 5, "layer_types": types})),
         ] {
-            assert_eq!(read("llama", with.clone()).unwrap().frequencies, expected, "{with}");
+            assert_eq!(read(kind, with).unwrap().windows, [None, Some(5), None], "{kind}");
         }
-        let partial = json!({"rope_scaling": {}, "rope_parameters": {"partial_rotary_factor": 0.5}});
-        assert!(read("llama", partial).unwrap_err().starts_with("partial_rotary_factor 0.5"));
+        let full = json!(["full_attention", "full_attention", "full_attention"]);
+        assert_eq!(read("qwen3", json!({"layer_types": full})).unwrap().windows, [None; 3]);
+        for (kind, with, reason) in [
+            (
+                "qwen2",
+                json!({"sliding_window": 5, "layer_types": types}),
+                "layer_types has sliding_attention, and use_sliding_window is false",
+            ),
+            (
+                "qwen3",
+                json!({"use_sliding_window": true, "sliding_window": null, "layer_types": types}),
+                "layer_types has sliding_attention, and there is no sliding_window",
+            ),
+            (
+                "mistral",
+                json!({"sliding_window": null, "layer_types": full}),
+                "a Mistral with layer_types needs a sliding_window",
+            ),
+            (
+                "qwen3",
+                json!({"layer_types": ["full_attention"]}),
+                "layer_types has 1 entries, and num_hidden_layers is 3",
+            ),
+        ] {
+            assert_eq!(read(kind, with).unwrap_err(), reason, "{kind}");
+        }
     }
 }

@@ -8,8 +8,10 @@
 use std::f32::consts::TAU;
 
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
-/// The fields of `config.json` about the rotary embedding: `rope_scaling`, or `rope_parameters` in newer files.
+/// The description of the rotary embedding in `config.json`: the object `rope_scaling`, or `rope_parameters` in newer
+/// files, completed with values from the top level.
 #[derive(Clone, Default, Deserialize)]
 pub struct Rope {
     rope_type: Option<String>,
@@ -17,43 +19,61 @@ pub struct Rope {
     /// files have both.
     #[serde(rename = "type")]
     old_type: Option<String>,
-    pub rope_theta: Option<f64>,
+    /// The base of the rotary embedding's frequencies; 10,000 if the configuration has none.
+    rope_theta: Option<f64>,
     factor: Option<f64>,
     low_freq_factor: Option<f64>,
     high_freq_factor: Option<f64>,
     original_max_position_embeddings: Option<f64>,
-    pub partial_rotary_factor: Option<f64>,
-}
-
-/// The values beside the fields of [`Rope`] (the object `rope_scaling` or `rope_parameters` of `config.json`) on which
-/// the frequencies of a rotary embedding depend, such as the base of the frequencies and the size of a head.
-pub struct Around {
-    /// The base of the rotary embedding's frequencies, from the object `rope_scaling` or `rope_parameters` of
-    /// `config.json`, or else from its top level.
-    pub rope_theta: Option<f64>,
-    pub partial_rotary_factor: Option<f64>,
-    /// The longest sequence, in tokens, that the model with the rotary embedding is made for.
-    pub positions: usize,
-    /// The number of elements of the query or key of an attention head.
-    pub head_size: usize,
+    partial_rotary_factor: Option<f64>,
 }
 
 impl Rope {
-    /// Returns the frequencies of the rotary embedding in radians per position: `theta` to the power of `-2 i / size`
-    /// for pair i of a head's `size` elements, scaled as the configuration says.
+    /// Reads the description of the rotary embedding from `config`, the contents of a `config.json` with the default
+    /// values of missing fields. As in the Transformers library (`convert_rope_params_to_dict` and
+    /// `standardize_rope_params`), one object is read and the other ignored, an empty object counts as missing, and a
+    /// field that is `null` is not missing.
+    ///
+    /// # Errors
+    /// Returns the reason as text if a field has a value that this crate does not support.
+    pub fn read(config: &Value) -> Result<Self, String> {
+        let mut fields = described(config)?;
+        if let Some((name, _)) = fields.iter().find(|(name, value)| value.is_object() || name.ends_with("_attention")) {
+            return Err(format!("the rotary embedding has the field {name:?}: these models have one for all layers"));
+        }
+        for name in ["rope_theta", "partial_rotary_factor"] {
+            if let Some(value) = config.get(name) {
+                fields.entry(name).or_insert_with(|| value.clone());
+            }
+        }
+        let original = "original_max_position_embeddings";
+        if let Some(value) = config.get(original) {
+            fields.insert(original.to_owned(), value.clone());
+        }
+        fields.entry(original).or_insert_with(|| config["max_position_embeddings"].clone());
+        let type_field = if fields.contains_key("rope_type") { "rope_type" } else { "type" };
+        if let Some(name) = ["rope_theta", type_field].into_iter().find(|name| fields.get(*name) == Some(&Value::Null))
+        {
+            return Err(format!("{name} null: give a value, or leave the field out"));
+        }
+        serde_json::from_value(Value::Object(fields)).map_err(|error| error.to_string())
+    }
+
+    /// Returns the frequencies of the rotary embedding in radians per position, for heads of `head_size` elements:
+    /// `theta` to the power of `-2 i / head_size` for pair i of the elements, scaled as the configuration says.
     ///
     /// # Errors
     /// Returns the reason as text if a field is missing or has a value that this crate does not support.
-    pub fn frequencies(&self, around: &Around) -> Result<Vec<f32>, String> {
-        let partial = around.partial_rotary_factor.unwrap_or(1.0);
+    pub fn frequencies(&self, head_size: usize) -> Result<Vec<f32>, String> {
+        let partial = self.partial_rotary_factor.unwrap_or(1.0);
         if partial != 1.0 {
             return Err(format!("partial_rotary_factor {partial}: these models rotate whole heads"));
         }
-        let theta = around.rope_theta.unwrap_or(10_000.0);
+        let theta = self.rope_theta.unwrap_or(10_000.0);
         if !(theta > 0.0 && theta.is_finite()) {
             return Err(format!("rope_theta {theta}: give a number above 0"));
         }
-        let plain = (0..around.head_size / 2).map(|pair| plain(theta as f32, pair, around.head_size));
+        let plain = (0..head_size / 2).map(|pair| plain(theta as f32, pair, head_size));
         let kind = self.rope_type.as_deref().or(self.old_type.as_deref()).unwrap_or("default");
         let need = |name: &str, value: Option<f64>| match value {
             Some(value) if value > 0.0 && value.is_finite() => Ok(value),
@@ -69,8 +89,7 @@ impl Rope {
                 let factor = need("factor", self.factor)?;
                 let low = need("low_freq_factor", self.low_freq_factor)?;
                 let high = need("high_freq_factor", self.high_freq_factor)?;
-                let original = self.original_max_position_embeddings.unwrap_or(around.positions as f64);
-                let original = need("original_max_position_embeddings", Some(original))?;
+                let original = need("original_max_position_embeddings", self.original_max_position_embeddings)?;
                 if high <= low {
                     return Err(format!("high_freq_factor {high} must be above low_freq_factor {low}"));
                 }
@@ -83,6 +102,20 @@ impl Rope {
             false => Err(format!("the rotary embedding of the type {kind:?} has frequencies that are not finite")),
         }
     }
+}
+
+/// Returns the object of `config.json` that describes the rotary embedding: `rope_scaling` if it has fields, or else
+/// `rope_parameters`; an empty object if neither has any.
+fn described(config: &Value) -> Result<Map<String, Value>, String> {
+    for name in ["rope_scaling", "rope_parameters"] {
+        match config.get(name) {
+            None | Some(Value::Null) => {}
+            Some(Value::Object(fields)) if fields.is_empty() => {}
+            Some(Value::Object(fields)) => return Ok(fields.clone()),
+            Some(other) => return Err(format!("{name} {other}: give an object")),
+        }
+    }
+    Ok(Map::new())
 }
 
 /// Returns the frequency of one pair of a head's elements before any scaling, in radians per position: the reciprocal
@@ -113,14 +146,14 @@ fn llama3(frequency: f32, factor: f64, [low, high]: [f64; 2], original: f64) -> 
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     /// Returns the frequencies of a rotary embedding for heads of `size` elements, in radians per position, given the
     /// embedding's configuration and the base `theta`.
     fn frequencies(rope: &Rope, theta: f64, size: usize) -> Vec<f32> {
-        let around =
-            Around { rope_theta: Some(theta), partial_rotary_factor: None, positions: 1 << 17, head_size: size };
-        rope.frequencies(&around).unwrap()
+        Rope { rope_theta: Some(theta), ..rope.clone() }.frequencies(size).unwrap()
     }
 
     /// Returns the configuration of the rotary embedding of Llama 3.2, for tests.
@@ -191,5 +224,83 @@ mod tests {
         assert_eq!(plain[..6], [0x3f80_0000, 0x3f29_e1c6, 0x3ee1_77bc, 0x3e95_9ee3, 0x3e46_93b0, 0x3e03_c6a0]);
         let scaled = bits(frequencies(&llama32(), 500_000.0, 64));
         assert_eq!(scaled[14..19], [0x3b52_7720, 0x3aa9_279b, 0x39e1_3620, 0x38cb_98f7, 0x37a3_418d]);
+    }
+
+    /// Tests which object describes the rotary embedding. The expected frequencies are those that LlamaConfig and
+    /// LlamaRotaryEmbedding of the Transformers library 5.24 give, with heads of 4 elements: 1 and 1 / sqrt(theta).
+    #[test]
+    fn one_object_describes_the_rotary_embedding_and_an_empty_one_counts_as_missing() {
+        for (with, second) in [
+            (json!({"rope_theta": 100.0}), 0.1),
+            (json!({"rope_scaling": {}, "rope_parameters": {"rope_theta": 100.0}}), 0.1),
+            (json!({"rope_scaling": null, "rope_parameters": {"rope_theta": 100.0}, "rope_theta": null}), 0.1),
+            (json!({"rope_scaling": {"rope_theta": 100.0}, "rope_parameters": {"rope_theta": 7.0}}), 0.1),
+            (json!({"rope_parameters": {"rope_theta": 100.0}, "rope_theta": 7.0}), 0.1),
+            (json!({"rope_scaling": {"rope_type": "default"}, "rope_parameters": {"rope_theta": 7.0}}), 0.01),
+            (
+                json!({"rope_scaling": {"type": "default"}, "rope_parameters": {"rope_theta": 7.0}, "rope_theta": 100.0}),
+                0.1,
+            ),
+            (json!({"rope_scaling": {"type": null, "rope_type": "default"}}), 0.01),
+        ] {
+            assert_eq!(Rope::read(&with).unwrap().frequencies(4).unwrap(), [1.0, second], "{with}");
+        }
+    }
+
+    #[test]
+    fn descriptions_of_rotary_embeddings_that_transformers_cannot_use_are_refused() {
+        for (with, reason) in [
+            (json!({"rope_theta": null}), "rope_theta null: give a value, or leave the field out"),
+            (
+                json!({"rope_parameters": {"rope_theta": null}, "rope_theta": 7.0}),
+                "rope_theta null: give a value, or leave the field out",
+            ),
+            (json!({"rope_scaling": {"rope_type": null}}), "rope_type null: give a value, or leave the field out"),
+            (json!({"rope_scaling": {"type": null}}), "type null: give a value, or leave the field out"),
+            (json!({"rope_scaling": "linear"}), "rope_scaling \"linear\": give an object"),
+            (
+                json!({"rope_parameters": {"full_attention": {"rope_theta": 7.0}}}),
+                "the rotary embedding has the field \"full_attention\": these models have one for all layers",
+            ),
+            (
+                json!({"rope_parameters": {"sliding_attention": null}}),
+                "the rotary embedding has the field \"sliding_attention\": these models have one for all layers",
+            ),
+            (
+                json!({"rope_scaling": {}, "rope_parameters": {"partial_rotary_factor": 0.5}}),
+                "partial_rotary_factor 0.5: these models rotate whole heads",
+            ),
+        ] {
+            assert_eq!(Rope::read(&with).and_then(|rope| rope.frequencies(4)).unwrap_err(), reason, "{with}");
+        }
+    }
+
+    /// Tests the context length before the scaling of llama3. The expected frequencies are those that LlamaConfig and
+    /// LlamaRotaryEmbedding of the Transformers library 5.24 give.
+    #[test]
+    fn the_original_length_at_the_top_level_has_precedence() {
+        let rope = |original: Value| {
+            let mut rope = json!({"rope_type": "llama3", "rope_theta": 100.0, "factor": 8.0, "low_freq_factor": 1.0});
+            rope["high_freq_factor"] = 4.0.into();
+            rope.as_object_mut().unwrap().extend(original.as_object().unwrap().clone());
+            json!({"rope_parameters": rope, "max_position_embeddings": 64})
+        };
+        let inner = || rope(json!({"original_max_position_embeddings": 64}));
+        let mut top = inner();
+        top["original_max_position_embeddings"] = 16.into();
+        for (with, expected) in [
+            (inner(), [1.0_f32, 0.244_384_59, 0.013_042_256, 0.003_952_847_3]),
+            (rope(json!({})), [1.0, 0.244_384_59, 0.013_042_256, 0.003_952_847_3]),
+            (top.clone(), [0.576_056_36, 0.039_528_47, 0.0125, 0.003_952_847_3]),
+        ] {
+            let found = Rope::read(&with).unwrap().frequencies(8).unwrap();
+            let off = found.iter().zip(expected).map(|(found, expected)| (found / expected - 1.0).abs());
+            assert!(found.len() == 4 && off.fold(0.0, f32::max) < 1e-6, "{with}: {found:?}");
+        }
+        top["original_max_position_embeddings"] = Value::Null;
+        for with in [top, rope(json!({"original_max_position_embeddings": null}))] {
+            let reason = Rope::read(&with).unwrap().frequencies(8).unwrap_err();
+            assert!(reason.ends_with("needs original_max_position_embeddings above 0"), "{reason}");
+        }
     }
 }
