@@ -90,7 +90,7 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     flags.export.iter().try_for_each(|folder| model.check_export(folder)).context("--export")?;
     let Flags { temperature, top_k, top_p, .. } = flags;
     let sampling = Sampling { temperature, top_k, top_p, seed };
-    let prompt = flags.prompt.as_deref().map(|text| encoding.encode(text)).transpose().context("--prompt")?;
+    let prompt = flags.prompt.as_deref().map(|text| encoding.encode_whole(text)).transpose().context("--prompt")?;
     prompt.iter().try_for_each(|prompt| model.check_prompt(prompt, &sampling)).context("--prompt")?;
 
     let mut pipeline = match open_data(&flags, &model, &*encoding, seed)?.filter(|_| run.steps() > 0) {

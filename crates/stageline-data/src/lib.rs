@@ -85,4 +85,4 @@ pub use sampler::Sampler;
 pub use text::Text;
 #[cfg(feature = "tokenizers")]
 pub use tokens::Tokenizer;
-pub use tokens::{Bytes, Continued, Encode, TokenError, TokenFile, TokenOptions, open_file, prepare};
+pub use tokens::{Bytes, Continued, Encode, SpecialTokens, TokenError, TokenFile, TokenOptions, open_file, prepare};

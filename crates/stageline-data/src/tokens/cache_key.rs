@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use sha2::{Digest, Sha256};
 
-use crate::tokens::encode::Encode;
+use crate::tokens::encode::{Encode, SpecialTokens};
 use crate::tokens::format::{HASH, VERSION};
 use crate::tokens::options::TokenOptions;
 use crate::tokens::source::Source;
@@ -24,6 +24,10 @@ pub(crate) fn cache_key(source: &Source, encoding: &dyn Encode, options: &TokenO
     hash.update(VERSION.to_le_bytes());
     text(&mut hash, encoding.fingerprint().as_bytes());
     hash.update((encoding.vocabulary() as u64).to_le_bytes());
+    let SpecialTokens { before, after } = encoding.special_tokens();
+    for tokens in [before, after] {
+        text(&mut hash, &tokens.into_iter().flat_map(u32::to_le_bytes).collect::<Vec<_>>());
+    }
     hash.update(options.end_of_document.map_or(u64::MAX, u64::from).to_le_bytes());
     text(&mut hash, options.text_field.as_bytes());
     text(&mut hash, source.root.as_os_str().as_encoded_bytes());

@@ -3,7 +3,7 @@
 use std::io::{BufReader, Read};
 use std::path::Path;
 
-use crate::tokens::encode::{Encode, check_known};
+use crate::tokens::encode::{Encode, SpecialTokens, check_known};
 use crate::tokens::error::TokenError;
 use crate::tokens::json_lines::JsonLines;
 use crate::tokens::options::TokenOptions;
@@ -21,33 +21,40 @@ pub(crate) fn encode_documents(
     options: &TokenOptions,
     writer: &mut TokenWriter,
 ) -> Result<(), TokenError> {
+    let special = encoding.special_tokens();
+    check_known(&special.before, encoding.vocabulary())?;
+    check_known(&special.after, encoding.vocabulary())?;
+    // A document that its special tokens end with the token for its end has this token once.
+    let end = options.end_of_document.filter(|end| special.after.last() != Some(end));
     for file in &source.files {
         let opened = file.open()?;
-        let path = &file.path;
+        let path = file.path.as_path();
         if file.is_json_lines() {
             let mut lines = JsonLines::new(BufReader::with_capacity(1 << 16, opened), path, &options.text_field);
             while let Some((line, text)) = lines.next()? {
-                encode_document(text.as_bytes(), path, Some(line), encoding, writer)?;
-                writer.end_document(options.end_of_document)?;
+                encode_document(text.as_bytes(), (path, Some(line)), encoding, &special, writer)?;
+                writer.end_document(end)?;
             }
         } else {
-            encode_document(opened, path, None, encoding, writer)?;
-            writer.end_document(options.end_of_document)?;
+            encode_document(opened, (path, None), encoding, &special, writer)?;
+            writer.end_document(end)?;
         }
         file.check_unchanged()?;
     }
     Ok(())
 }
 
-/// Encodes one document piece by piece, and writes its tokens with `writer`. An error names the document by its file
-/// `path` and by `line`, its line in a JSON-lines file.
+/// Encodes one document piece by piece, and writes its tokens with `writer`, between the special tokens for its start and
+/// end. A document without tokens gets no special ones. An error names the document by its place: its file, and its line
+/// in a JSON-lines file.
 fn encode_document(
     document: impl Read,
-    path: &Path,
-    line: Option<u64>,
+    (path, line): (&Path, Option<u64>),
     encoding: &dyn Encode,
+    special: &SpecialTokens,
     writer: &mut TokenWriter,
 ) -> Result<(), TokenError> {
+    let first = writer.tokens();
     let mut pieces = Pieces::new(document);
     while let Some((start, piece)) = pieces.next().map_err(TokenError::io(path))? {
         let tokens = encoding.encode_bytes(piece).and_then(|tokens| {
@@ -58,7 +65,13 @@ fn encode_document(
             let source = Box::new(error.in_piece(start));
             TokenError::Document { path: path.to_path_buf(), line, source }
         })?;
+        if writer.tokens() == first && !tokens.is_empty() {
+            writer.push(&special.before)?;
+        }
         writer.push(&tokens)?;
+    }
+    if writer.tokens() > first {
+        writer.push(&special.after)?;
     }
     Ok(())
 }

@@ -4,12 +4,21 @@ use std::str;
 
 use crate::tokens::error::TokenError;
 
+/// The special tokens that an encoding adds to a whole text, such as `<s>` before it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SpecialTokens {
+    /// The tokens before the first token of a text, in their order.
+    pub before: Vec<u32>,
+    /// The tokens after the last token of a text, in their order.
+    pub after: Vec<u32>,
+}
+
 /// An encoding: it turns text into tokens, and tokens back into text.
 ///
 /// The same text must always give the same tokens, because a token file is written once and used by many runs. Threads
 /// may use an encoding at the same time.
 pub trait Encode: Send + Sync {
-    /// Returns the tokens of a text, without any special token for the text's start or end.
+    /// Returns the tokens of a text or of a part of it, without the special tokens for a text's start and end.
     ///
     /// # Errors
     /// Returns [`TokenError::Encoding`] if the text cannot be encoded.
@@ -24,6 +33,20 @@ pub trait Encode: Send + Sync {
     fn encode_bytes(&self, text: &[u8]) -> Result<Vec<u32>, TokenError> {
         let text = str::from_utf8(text).map_err(|error| TokenError::NotUtf8 { offset: error.valid_up_to() as u64 })?;
         self.encode(text)
+    }
+
+    /// Returns the special tokens that belong before and after a whole text; none by default.
+    fn special_tokens(&self) -> SpecialTokens {
+        SpecialTokens::default()
+    }
+
+    /// Returns the tokens of a whole text, such as a prompt, between the special tokens for its start and end.
+    ///
+    /// # Errors
+    /// Returns [`TokenError::Encoding`] if the text cannot be encoded.
+    fn encode_whole(&self, text: &str) -> Result<Vec<u32>, TokenError> {
+        let SpecialTokens { before, after } = self.special_tokens();
+        Ok([before, self.encode(text)?, after].concat())
     }
 
     /// Returns the text that the tokens stand for. A character may consist of several tokens; if some of them are

@@ -9,7 +9,7 @@
 //!
 //! - `source`: lists the files of a path. `cache_key`: the hash by which an earlier token file is found again.
 //! - `json_lines`: reads documents from the lines of a file. `pieces`: cuts a long document, so that memory is bounded.
-//! - `encode`: [`Encode`], with `bytes`: [`Bytes`], and `tokenizer`: `Tokenizer`, behind the feature `tokenizers`.
+//! - `encode`: [`Encode`] and [`SpecialTokens`], with `bytes`: [`Bytes`], and `tokenizer`: `Tokenizer`, behind the feature `tokenizers`.
 //! - `documents`: encodes all documents of a source, piece by piece.
 //! - `write`: writes a token file under a temporary name. `format`: the header and the layout of a token file.
 //! - `prepare`: [`prepare`], the only caller of all of the above. `options`: [`TokenOptions`].
@@ -40,7 +40,7 @@ mod write;
 
 pub use self::bytes::Bytes;
 pub use self::continued::Continued;
-pub use self::encode::Encode;
+pub use self::encode::{Encode, SpecialTokens};
 pub use self::error::TokenError;
 pub use self::file::TokenFile;
 pub use self::options::TokenOptions;

@@ -14,8 +14,9 @@ pub struct TokenOptions {
     /// The folder in which token files are kept. The default, `None`, is `stageline/tokens` in `$XDG_CACHE_HOME`, or in
     /// `.cache` of the home folder.
     pub folder: Option<PathBuf>,
-    /// A token that is appended to every document; `None`, the default, appends nothing. It is a token of the encoding,
-    /// or a new one, whose number is the size of the encoding's vocabulary (256 if bytes are the tokens).
+    /// A token that is appended to every document, unless the encoding's special tokens end it with this token; `None`,
+    /// the default, appends nothing. It is a token of the encoding, or a new one, whose number is the size of the
+    /// encoding's vocabulary (256 if bytes are the tokens).
     pub end_of_document: Option<u32>,
     /// The field of each JSON object in a JSON-lines file that contains the document's text. The default is `text`.
     pub text_field: String,

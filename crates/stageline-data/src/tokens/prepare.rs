@@ -22,6 +22,9 @@ use crate::tokens::write::TokenWriter;
 /// - A folder has the documents of its files, in the order of their names. Symbolic links, hidden entries (such as
 ///   `.git`) and folders named `target` are skipped.
 ///
+/// Every document has the encoding's special tokens for its start and end ([`Encode::special_tokens`]), and then
+/// [`TokenOptions::end_of_document`], unless its last special token is the same.
+///
 /// Empty documents are left out. A document of more than 512 KiB is encoded in pieces of at most this size, which end
 /// after a line feed if possible. Before and after a cut, a tokenizer may give other tokens than for the uncut
 /// document, for example if it puts a blank before every text.
@@ -41,6 +44,7 @@ use crate::tokens::write::TokenWriter;
 /// - [`TokenError::NothingToRead`] if no document has text.
 /// - [`TokenError::Line`] if a line of a JSON-lines file is no document.
 /// - [`TokenError::Document`] if the encoding refuses a document, for example because its text is not UTF-8.
+/// - [`TokenError::UnknownToken`] if a special token of the encoding is not in its vocabulary.
 /// - [`TokenError::Changed`] if a file of the source changes while it is tokenised.
 /// - [`TokenError::OutOfRange`] if [`TokenOptions::end_of_document`] is larger than the size of the encoding's
 ///   vocabulary, or the vocabulary has no tokens or more than 2^32.

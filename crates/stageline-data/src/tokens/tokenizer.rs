@@ -5,8 +5,9 @@ use std::io::Read;
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
+use tokenizers::{Encoding, Token};
 
-use crate::tokens::encode::{Encode, check_known};
+use crate::tokens::encode::{Encode, SpecialTokens, check_known};
 use crate::tokens::error::TokenError;
 use crate::tokens::format::hex;
 use crate::tokens::regular::open_file;
@@ -16,7 +17,8 @@ const MOST: u64 = 512 << 20;
 
 /// The encoding of a `tokenizer.json`, as Hugging Face publishes it with a model.
 ///
-/// - No special token, such as one for the start of a text, is added, even if the file asks for it.
+/// - The special tokens that the file's post-processor adds, such as `<s>`, are around whole texts: documents and
+///   [`Encode::encode_whole`], as by the Transformers library. [`Encode::encode`] adds none.
 /// - The truncation and padding that the file asks for are ignored, because truncation would cut off the ends of long
 ///   documents.
 /// - A text that contains the name of a special token, such as `<|endoftext|>`, is encoded with that token, as by
@@ -24,6 +26,7 @@ const MOST: u64 = 512 << 20;
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     vocabulary: usize,
+    special_tokens: SpecialTokens,
     fingerprint: String,
 }
 
@@ -43,7 +46,8 @@ impl Tokenizer {
         // The ids of a vocabulary may have gaps, so their number is not enough.
         let largest = inner.get_vocab(true).into_values().max();
         let vocabulary = largest.ok_or_else(|| refuse("its vocabulary is empty".into()))? as usize + 1;
-        Ok(Self { inner, vocabulary, fingerprint: hex(&Sha256::digest(&json)) })
+        let special_tokens = special_tokens(&inner).map_err(|error| refuse(error.to_string()))?;
+        Ok(Self { inner, vocabulary, special_tokens, fingerprint: hex(&Sha256::digest(&json)) })
     }
 
     /// Returns the number of the token with the name `name`, such as `<|endoftext|>`; `None` if the vocabulary has no
@@ -57,6 +61,10 @@ impl Encode for Tokenizer {
     fn encode(&self, text: &str) -> Result<Vec<u32>, TokenError> {
         let encoding = self.inner.encode_fast(text, false).map_err(failed)?;
         Ok(encoding.get_ids().to_vec())
+    }
+
+    fn special_tokens(&self) -> SpecialTokens {
+        self.special_tokens.clone()
     }
 
     fn decode(&self, tokens: &[u32]) -> Result<String, TokenError> {
@@ -78,6 +86,20 @@ impl fmt::Debug for Tokenizer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("Tokenizer");
         debug.field("vocabulary", &self.vocabulary).field("fingerprint", &self.fingerprint).finish_non_exhaustive()
+    }
+}
+
+/// Returns the special tokens that a tokenizer's post-processor adds to a text, which are those that it adds to a text of
+/// one token.
+fn special_tokens(inner: &tokenizers::Tokenizer) -> Result<SpecialTokens, tokenizers::Error> {
+    let text = Encoding::from_tokens(vec![Token::new(0, "a".into(), (0, 1))], 0);
+    let whole = inner.post_process(text, None, true)?;
+    let mut parts = whole.get_special_tokens_mask().iter().zip(whole.get_ids()).map(|(&mask, &id)| (mask == 1, id));
+    let before: Vec<u32> = parts.by_ref().map_while(|(is_special, id)| is_special.then_some(id)).collect();
+    let after: Vec<u32> = parts.map_while(|(is_special, id)| is_special.then_some(id)).collect();
+    match before.len() + 1 + after.len() == whole.len() {
+        true => Ok(SpecialTokens { before, after }),
+        false => Err("its post_processor does not keep a text in one piece".into()),
     }
 }
 

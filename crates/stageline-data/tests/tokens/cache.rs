@@ -6,18 +6,24 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use stageline_data::{Bytes, Encode, TokenError, TokenFile, prepare};
+use stageline_data::{Bytes, Encode, SpecialTokens, TokenError, TokenFile, prepare};
 
 use crate::{Room, documents, tokens};
 
-/// An encoding for tests that has a fingerprint and a vocabulary, but fails on any text and any tokens.
+/// An encoding for tests that has a fingerprint, a vocabulary and special tokens before a text, but fails on any text
+/// and any tokens.
 struct Failing {
     fingerprint: &'static str,
+    before: &'static [u32],
 }
 
 impl Encode for Failing {
     fn encode(&self, _: &str) -> Result<Vec<u32>, TokenError> {
         Err(TokenError::Encoding { message: "asked for tokens".into() })
+    }
+
+    fn special_tokens(&self) -> SpecialTokens {
+        SpecialTokens { before: self.before.to_vec(), after: Vec::new() }
     }
 
     fn decode(&self, _: &[u32]) -> Result<String, TokenError> {
@@ -43,7 +49,7 @@ fn the_second_call_reads_the_token_file_and_not_the_source() {
     let first = room.prepare().unwrap();
     let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1 << 30);
     set_modified(first.path(), long_ago);
-    let second = prepare(&room.source, &Failing { fingerprint: "bytes" }, &room.options).unwrap();
+    let second = prepare(&room.source, &Failing { fingerprint: "bytes", before: &[] }, &room.options).unwrap();
     assert_eq!((second.path(), tokens(&second)), (first.path(), tokens(&first)));
     assert_eq!(fs::metadata(second.path()).unwrap().modified().unwrap(), long_ago, "the file was not written again");
     assert_eq!(room.names().len(), 1);
@@ -53,8 +59,10 @@ fn the_second_call_reads_the_token_file_and_not_the_source() {
 fn another_encoding_has_tokens_of_its_own() {
     let room = Room::with("a.txt", "some text");
     room.prepare().unwrap();
-    let other = prepare(&room.source, &Failing { fingerprint: "other" }, &room.options);
-    assert!(matches!(other, Err(TokenError::Document { line: None, .. })));
+    for encoding in [Failing { fingerprint: "other", before: &[] }, Failing { fingerprint: "bytes", before: &[0] }] {
+        let other = prepare(&room.source, &encoding, &room.options);
+        assert!(matches!(other, Err(TokenError::Document { line: None, .. })));
+    }
     assert_eq!(room.names().len(), 1, "the failed call left nothing");
 }
 

@@ -41,6 +41,61 @@ fn words_have_the_tokens_of_the_vocabulary() {
     assert_eq!((tokens(&file), file.vocabulary()), (vec![0, 1, 2, 3, 0, 7, 2, 3, 9], 10));
 }
 
+/// Returns a tokenizer with the words of [`WORDS`] whose post-processor adds special tokens by the template `single`, in
+/// which `end` is the number of the token `<end>`.
+fn with_template(root: &Path, single: &str, end: u32) -> Result<Tokenizer, TokenError> {
+    let special = |name: &str, id: u32| format!(r#""{name}": {{"id": "{name}", "ids": [{id}], "tokens": ["{name}"]}}"#);
+    let template = format!(
+        r#"{{"type": "TemplateProcessing", "single": [{single}], "pair": [{TEXT}, {TEXT}], "special_tokens": {{{}, {}}}}}"#,
+        special("?", 7),
+        special("<end>", end)
+    );
+    let json = WORDS.replace(r#""post_processor": null"#, &format!(r#""post_processor": {template}"#));
+    assert_ne!(json, WORDS);
+    let path = root.join("tokenizer.json");
+    fs::write(&path, json).unwrap();
+    Tokenizer::open(&path)
+}
+
+/// The part of a post-processor's template that stands for the text.
+const TEXT: &str = r#"{"Sequence": {"id": "A", "type_id": 0}}"#;
+
+/// A post-processor's template for a text between the tokens `?` and `<end>`.
+fn start_and_end() -> String {
+    let special = |name: &str| format!(r#"{{"SpecialToken": {{"id": "{name}", "type_id": 0}}}}"#);
+    format!("{}, {TEXT}, {}", special("?"), special("<end>"))
+}
+
+#[test]
+fn special_tokens_are_around_every_document_and_prompt() {
+    let lines = ["a stage", "", " ", "trains ."].map(|text| format!("{{\"text\": \"{text}\"}}\n")).concat();
+    let mut room = Room::with("a.jsonl", lines);
+    let tokenizer = with_template(room.root.path(), &start_and_end(), 9).unwrap();
+    assert_eq!(tokenizer.encode("a stage").unwrap(), [0, 1]);
+    assert_eq!(tokenizer.encode_whole("a stage").unwrap(), [7, 0, 1, 9]);
+    assert_eq!(tokenizer.encode_whole("").unwrap(), [7, 9]);
+    // The end token of the template is not doubled, and another one is appended.
+    for (end, expected) in [
+        (None, vec![7, 0, 1, 9, 7, 2, 3, 9]),
+        (Some(9), vec![7, 0, 1, 9, 7, 2, 3, 9]),
+        (Some(3), vec![7, 0, 1, 9, 3, 7, 2, 3, 9, 3]),
+    ] {
+        room.options.end_of_document = end;
+        let file = prepare(&room.source, &tokenizer, &room.options).unwrap();
+        assert_eq!((tokens(&file), file.documents()), (expected, 2), "{end:?}");
+    }
+}
+
+#[test]
+fn templates_without_one_text_or_with_unknown_tokens_are_refused() {
+    let room = Room::with("a.txt", "a stage");
+    let unknown = with_template(room.root.path(), &start_and_end(), 40).unwrap();
+    let error = prepare(&room.source, &unknown, &room.options).unwrap_err();
+    assert!(matches!(error, TokenError::UnknownToken { token: 40, vocabulary: 10 }), "{error}");
+    let error = with_template(room.root.path(), &format!("{TEXT}, {TEXT}"), 9).unwrap_err().to_string();
+    assert!(error.contains("its post_processor does not keep a text in one piece"), "{error}");
+}
+
 #[test]
 fn a_token_outside_the_vocabulary_is_refused() {
     let root = tempfile::tempdir().unwrap();
@@ -66,6 +121,7 @@ fn a_byte_level_bpe_gives_the_tokens_that_python_gives() {
         let text = case["text"].as_str().unwrap();
         let ids: Vec<_> = case["ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect();
         assert_eq!(tokenizer.encode(text).unwrap(), ids, "{text:?}");
+        assert_eq!(tokenizer.encode_whole(text).unwrap(), [vec![0], ids.clone()].concat(), "{text:?}");
         assert_eq!(tokenizer.decode(&ids).unwrap(), text);
     }
 }
@@ -76,7 +132,8 @@ fn a_long_text_of_lines_has_the_tokens_of_its_lines() {
     let room = Room::with("a.txt", line.repeat(20_000)); // four pieces
     let tokenizer = Tokenizer::open(&fixture("bpe.json")).unwrap();
     let file = prepare(&room.source, &tokenizer, &room.options).unwrap();
-    assert!(tokens(&file) == tokenizer.encode(line).unwrap().repeat(20_000));
+    // The file's start token, 0, comes once.
+    assert!(tokens(&file) == [vec![0], tokenizer.encode(line).unwrap().repeat(20_000)].concat());
 }
 
 /// Tests a text of 1.5 million blanks and two words. The regular expressions of tokenizers give up after a number of
@@ -87,7 +144,7 @@ fn a_long_run_of_blanks_does_not_change_the_tokens_behind_it() {
     let text = format!("{}the stages", " ".repeat(1_500_000));
     let room = Room::with("a.txt", &text);
     let tokens = tokens(&prepare(&room.source, &tokenizer, &room.options).unwrap());
-    assert!(tokenizer.decode(&tokens).unwrap() == text);
+    assert!(tokenizer.decode(&tokens).unwrap() == format!("<|endoftext|>{text}"));
     assert!(tokens.ends_with(&tokenizer.encode("  the stages").unwrap()));
 }
 
