@@ -13,8 +13,6 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 use regex::Regex;
-use safetensors::Dtype;
-use safetensors::tensor::TensorView;
 use stageline::{CountingAllocator, Pipeline};
 use stageline_data::{Bytes, Continued, Encode, Tokenizer};
 use stageline_models::{LanguageModel, Logits, Samples, Sampling, Tokens};
@@ -53,7 +51,7 @@ struct Flags {
     #[arg(help_heading = "Outputs", long, value_name = "DIR")]
     export: Option<PathBuf>,
     /// JSON file with an array of equally long arrays of tokens, for which logits are computed and written to --out
-    #[arg(help_heading = "Outputs", long, value_name = "TOKENS.json", requires = "out")]
+    #[arg(help_heading = "Outputs", long, value_name = "TOKENS.json")]
     logits: Option<PathBuf>,
     /// File for the logits of --logits: the tensor `logits` [rows, length, vocabulary] in f32
     #[arg(help_heading = "Outputs", long, value_name = "FILE.safetensors")]
@@ -61,17 +59,17 @@ struct Flags {
     /// Text that the model continues after the training
     #[arg(help_heading = "Outputs", long, value_name = "TEXT")]
     prompt: Option<String>,
-    /// Number of tokens with which the model continues --prompt
-    #[arg(long, value_name = "TOKENS", default_value_t = 100)]
-    new_tokens: usize,
-    /// Temperature with which the continuation is sampled; 0 always takes the likeliest token
-    #[arg(long, default_value_t = 0.8)]
-    temperature: f64,
+    /// Number of tokens with which the model continues --prompt [default: 100]
+    #[arg(help_heading = "Outputs", long, value_name = "TOKENS")]
+    new_tokens: Option<usize>,
+    /// Temperature with which the continuation is sampled; 0 always takes the likeliest token [default: 0.8]
+    #[arg(help_heading = "Outputs", long)]
+    temperature: Option<f64>,
     /// Number of likeliest tokens from which each token of the continuation is drawn [default: all]
-    #[arg(long)]
+    #[arg(help_heading = "Outputs", long)]
     top_k: Option<usize>,
     /// Nucleus sampling: tokens are drawn from the fewest likeliest ones with this total probability [default: 1]
-    #[arg(long)]
+    #[arg(help_heading = "Outputs", long)]
     top_p: Option<f64>,
 }
 
@@ -81,6 +79,7 @@ fn main() -> ExitCode {
 
 fn finetune(run: Run<Flags>) -> Result<()> {
     let (flags, seed) = (run.flags.clone(), run.seed());
+    check(&flags)?;
     let model = open(&flags, seed)?;
     let encoding = encoding(model.home())?;
     // Outputs that could fail after the training are checked before it.
@@ -88,8 +87,8 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     rows.iter().try_for_each(|rows| rows.check(model.vocabulary(), model.positions())).context("--logits")?;
     flags.out.iter().try_for_each(|file| model.check_output(file)).context("--out")?;
     flags.export.iter().try_for_each(|folder| model.check_export(folder)).context("--export")?;
-    let Flags { temperature, top_k, top_p, .. } = flags;
-    let sampling = Sampling { temperature, top_k, top_p, seed };
+    let Flags { new_tokens, temperature, top_k, top_p, .. } = flags;
+    let sampling = Sampling { temperature: temperature.unwrap_or(0.8), top_k, top_p, seed };
     let prompt = flags.prompt.as_deref().map(|text| encoding.encode_whole(text)).transpose().context("--prompt")?;
     prompt.iter().try_for_each(|prompt| model.check_prompt(prompt, &sampling)).context("--prompt")?;
 
@@ -101,7 +100,7 @@ fn finetune(run: Run<Flags>) -> Result<()> {
         None => run.pipeline(&model.row(), one_token()).inspect(|_| println!("the model is not trained"))?,
     };
     if let (Some(rows), Some(out)) = (&rows, &flags.out) {
-        write_logits(&mut pipeline, rows, out)?;
+        model.write_logits(&mut pipeline, rows.input(), out)?;
     }
     if let Some(folder) = &flags.export {
         model.export(pipeline.snapshot()?, folder)?;
@@ -109,8 +108,17 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     }
     if let (Some(prompt), Some(text)) = (&prompt, &flags.prompt) {
         print!("{text}");
-        continue_text(&model, &mut pipeline, &*encoding, prompt, flags.new_tokens, sampling)?;
+        continue_text(&model, &mut pipeline, &*encoding, prompt, new_tokens.unwrap_or(100), sampling)?;
     }
+    Ok(())
+}
+
+/// Checks that no flag lacks the one that it belongs to. clap would not find it in the file of `--config`.
+fn check(flags: &Flags) -> Result<()> {
+    ensure!(flags.logits.is_some() == flags.out.is_some(), "--logits and --out belong together: give both or neither");
+    let Flags { new_tokens, temperature, top_k, top_p, .. } = flags;
+    let samples = new_tokens.is_some() || temperature.is_some() || top_k.is_some() || top_p.is_some();
+    ensure!(!samples || flags.prompt.is_some(), "--new-tokens, --temperature, --top-k and --top-p need --prompt");
     Ok(())
 }
 
@@ -167,14 +175,6 @@ fn open_data(flags: &Flags, model: &LanguageModel, encoding: &dyn Encode, seed: 
 /// is cut into stages, are counted on this input.
 fn one_token() -> Samples {
     (Tokens::zeros([1, 1], &burn::tensor::Device::flex()), None)
-}
-
-fn write_logits(pipeline: &mut Pipeline<Samples, Logits, Tokens>, rows: &TokenRows, out: &Path) -> Result<()> {
-    let logits = pipeline.infer((rows.input(), None))?;
-    let shape = logits.dims().to_vec();
-    let bytes: Vec<u8> = logits.into_data().iter::<f32>().flat_map(f32::to_le_bytes).collect();
-    let tensor = TensorView::new(Dtype::F32, shape, &bytes)?;
-    safetensors::serialize_to_file([("logits", tensor)], None, out).with_context(|| out.display().to_string())
 }
 
 /// Prints the text with which the model continues the prompt, token by token as it is generated.

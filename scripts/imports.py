@@ -21,8 +21,8 @@ ORDER = {
         "verify build pipeline worker runner memory recording transfer failure update device model state threads".split()
     ),
     "stageline-gpt": "sample text model".split(),
-    "stageline-hub": "check companions write header values layout folder similar index weights tensor disk error refusal shown names".split(),
-    "stageline-models": "generation export model family unsupported gpt2 llama head residual parameters names cache limits error".split(),
+    "stageline-hub": "check companions tensor_file write header values layout folder similar index weights tensor disk error refusal shown names".split(),
+    "stageline-models": "generation export model family gpt2 llama head residual parameters names cache limits unsupported error".split(),
     "stageline-nn": "layers autograd kernels engine forward params".split(),
     "stageline-schedule": "search schedules simulate check costs measured plan".split(),
     "stageline-checkpoint": "write read format error damage printable disk open".split(),

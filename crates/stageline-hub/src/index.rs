@@ -26,7 +26,8 @@ impl Index {
     /// Reads the index of a model folder, a JSON file at `path`. Returns an error if the index names anything other
     /// than weights files in its own folder.
     pub(crate) fn read(path: &Path) -> Result<Self, FolderError> {
-        let object = disk::read_json(path, "it is the index of the weights")?;
+        let mut object = disk::read_json(path, "it is the index of the weights")?;
+        object.retain(|name, value| name != "metadata" || !value.is_null());
         let index: Self =
             serde_json::from_value(Value::Object(object)).map_err(|error| FolderError::malformed(path, error))?;
         if index.weight_map.is_empty() {

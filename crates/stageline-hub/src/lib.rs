@@ -76,7 +76,8 @@
 //!   `similar`: suggestions for missing names.
 //! - `folder`: [`ModelFolder`], which reads.
 //! - `layout`: [`Layout`], the files and tensors to write. `values`: [`Values`] of a tensor, and their conversion.
-//!   `header`: the header of a file. `write`: writes a layout.
+//!   `header`: the header of a file. `write`: writes a layout. `tensor_file`: [`TensorFile`], a tensor that is written
+//!   in parts.
 //! - `companions`: [`copy_companions`] and [`write_config`].
 //! - `check`: [`check_export`] and [`check_file`], which detect before a training that its result could not be written.
 
@@ -93,6 +94,7 @@ mod refusal;
 mod shown;
 mod similar;
 mod tensor;
+mod tensor_file;
 mod values;
 mod weights;
 mod write;
@@ -106,4 +108,5 @@ pub use layout::{FileLayout, Layout, TensorLayout};
 pub use refusal::Refusal;
 pub use safetensors::Dtype;
 pub use tensor::{TensorInfo, TensorView};
+pub use tensor_file::TensorFile;
 pub use values::Values;

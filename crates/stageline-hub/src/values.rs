@@ -75,10 +75,10 @@ impl Target<'_> {
         }
     }
 
-    /// Checks that the caller's function returned as many values or bytes as the tensor takes, `expected`. The error
-    /// has both numbers and their `unit`, "values" or "bytes". `expected` is `None` if the number overflows or is not
-    /// whole, and then no values fit.
-    fn check(&self, unit: &'static str, expected: Option<usize>, found: usize) -> Result<(), FolderError> {
+    /// Checks that the caller gave as many values or bytes as the tensor takes, `expected`. The error has both numbers
+    /// and their `unit`, "values" or "bytes". `expected` is `None` if the number overflows or is not whole, and then no
+    /// values fit.
+    pub(crate) fn check(&self, unit: &'static str, expected: Option<usize>, found: usize) -> Result<(), FolderError> {
         let expected = expected.unwrap_or(usize::MAX);
         if expected == found {
             return Ok(());

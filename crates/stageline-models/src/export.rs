@@ -1,14 +1,17 @@
-//! Writes the parameters of a pipeline as a model folder in the format of the Hugging Face hub.
+//! Writes the parameters of a pipeline as a model folder in the format of the Hugging Face hub, and logits as a file.
 
 use std::collections::HashMap;
 use std::path::Path;
 
 use serde_json::Value;
-use stageline::Modules;
-use stageline_hub::{Dtype, Layout, TensorLayout, Values, check_export, check_file, copy_companions, write_config};
+use stageline::{Modules, Pipeline};
+use stageline_hub::{
+    Dtype, Layout, TensorFile, TensorLayout, Values, check_export, check_file, copy_companions, write_config,
+};
 
 use crate::error::ModelError;
-use crate::model::LanguageModel;
+use crate::family::Samples;
+use crate::model::{LanguageModel, Logits, Tokens};
 use crate::names::Place;
 use crate::parameters::{HubParameter, hub_parameters};
 
@@ -41,6 +44,26 @@ impl LanguageModel {
     /// Returns [`ModelError::Folder`] if the file cannot be written.
     pub fn check_output(&self, path: impl AsRef<Path>) -> Result<(), ModelError> {
         Ok(check_file(path, self.folder())?)
+    }
+
+    /// Computes the logits for rows of tokens, `[rows, length]`, with a pipeline of this model, and writes them to the
+    /// safetensors file `path` as the tensor `logits`, `[rows, length, vocabulary]` in f32. At once, only the logits of
+    /// as many rows as a step has micro-batches are in memory.
+    ///
+    /// # Errors
+    /// Returns [`ModelError::Step`] if the pipeline fails, or [`ModelError::Folder`] if the file cannot be written.
+    pub fn write_logits(
+        &self,
+        pipeline: &mut Pipeline<Samples, Logits, Tokens>,
+        tokens: Tokens,
+        path: impl AsRef<Path>,
+    ) -> Result<(), ModelError> {
+        let [rows, length] = tokens.dims();
+        let mut file = TensorFile::create(path, "logits", &[rows, length, self.vocabulary()])?;
+        for tokens in tokens.split(pipeline.plan().micro_batches(), 0) {
+            file.push(pipeline.infer((tokens, None))?.into_data().iter::<f32>())?;
+        }
+        Ok(file.finish()?)
     }
 
     /// Writes the parameters of a pipeline to a folder, in the format that `from_pretrained` of the Transformers

@@ -29,7 +29,7 @@
 //! - `residual`: the residual connections of a block, which all families share.
 //! - `names`: the correspondence of parameters and the tensors of the hub.
 //! - `parameters`: reads parameters from a folder when they are first used, and draws those of a new model.
-//! - `export`: writes the parameters of a pipeline as a folder of the hub.
+//! - `export`: writes the parameters of a pipeline as a folder of the hub, and logits as a file.
 //! - `cache`, `generation`: keys and values of earlier positions, and the generation of text with them.
 //! - `limits`: limits to the numbers of a configuration. `unsupported`: fields that no family implements.
 //! - `error`: the errors of this crate.

@@ -12,6 +12,7 @@ use std::time::Duration;
 use std::{env, thread};
 
 use anyhow::ensure;
+use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use signal_hook::consts::SIGTERM;
 use signal_hook::low_level::raise;
@@ -112,6 +113,26 @@ fn the_log_of_a_chain_has_a_layer_for_each_stage() {
     let measured = Measured::of(&log).unwrap();
     assert_eq!(measured.cut(), [0..1, 1..2, 2..3]);
     assert_eq!(measured.balanced(2).unwrap().len(), 2);
+}
+
+#[test]
+fn a_training_whose_parameters_are_all_frozen_is_refused() {
+    let train = |frozen: usize| {
+        let model = HandCut::new(3, move |configs: Vec<StageConfig>| {
+            let mut configs = configs.into_iter().enumerate();
+            let mut next = || {
+                let (stage, config) = configs.next().unwrap();
+                let layer = Layer::new(&Device::flex().autodiff());
+                (if stage < frozen { layer.no_grad() } else { layer }, config)
+            };
+            let [first, second, last] = [next(), next(), next()];
+            Pipeline::builder().stage(first.0, first.1).stage(second.0, second.1).loss(last.0, last.1)
+        });
+        run(&[("stages", "3")]).train(&model, Ones::default()).map(drop)
+    };
+    train(1).unwrap();
+    let error = train(3).unwrap_err().to_string();
+    assert_eq!(error, "all parameters of the model are frozen, so no step changes any; freeze fewer");
 }
 
 /// Tests the error of a training that does not fit into the memory. It proposes another number of stages for a row of

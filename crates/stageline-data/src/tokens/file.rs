@@ -11,6 +11,9 @@ use crate::tokens::format::{HEADER, Header, Layout, hex};
 use crate::tokens::regular::open_file;
 use crate::tokens::write::checksum;
 
+/// The number of tokens that are read at once when all tokens are searched.
+const SCANNED: usize = 1 << 16;
+
 /// The tokens of all documents of a source (the tokenised text files), in a memory-mapped file that
 /// [`prepare`](crate::prepare) wrote.
 ///
@@ -102,6 +105,21 @@ impl TokenFile {
             let damage = format!("a token from position {start} on is not in its vocabulary of {}", self.vocabulary());
             TokenError::Damaged { path: self.path.clone(), damage }
         })
+    }
+
+    /// Returns the largest token in a token file. Reads all tokens, so the time grows with their number.
+    ///
+    /// # Errors
+    /// Returns [`TokenError::Damaged`] if a token is not in the vocabulary.
+    pub fn largest_token(&self) -> Result<u32, TokenError> {
+        let mut largest = 0;
+        let mut buffer = vec![0; self.len().min(SCANNED as u64) as usize];
+        for start in (0..self.len()).step_by(SCANNED) {
+            let count = (self.len() - start).min(SCANNED as u64) as usize;
+            self.read(start, &mut buffer[..count])?;
+            largest = buffer[..count].iter().copied().fold(largest, u32::max);
+        }
+        Ok(largest)
     }
 
     /// Returns the position, in tokens from the start of a token file, of the first token of the document that contains

@@ -121,6 +121,16 @@ fn tokens_have_four_bytes_only_if_the_vocabulary_needs_them() {
 }
 
 #[test]
+fn the_largest_token_is_found_at_any_position() {
+    for position in [0, 65_535, 65_536, 69_999] {
+        let mut text = vec![b'a'; 70_000];
+        text[position] = b'b';
+        let file = Room::with("a.txt", &text).prepare().unwrap();
+        assert_eq!((file.largest_token().unwrap(), file.vocabulary()), (0x62, 256), "{position}");
+    }
+}
+
+#[test]
 fn text_that_is_not_utf_8_is_an_error_with_its_offset_unless_bytes_are_the_tokens() {
     let mut text = "é\n".repeat(500_000).into_bytes(); // three pieces
     text[1_200_001] = 0xff;

@@ -5,7 +5,9 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::json;
-use stageline_hub::{Dtype, FolderError, Layout, ModelFolder, TensorLayout, Values, copy_companions, write_config};
+use stageline_hub::{
+    Dtype, FolderError, Layout, ModelFolder, TensorFile, TensorLayout, Values, copy_companions, write_config,
+};
 
 use crate::toy::{self, INDEX, SINGLE};
 
@@ -129,14 +131,16 @@ fn an_old_model_of_the_same_layout_is_replaced() {
 fn an_index_without_a_total_gets_one() {
     let source = toy::sharded();
     let text = fs::read_to_string(source.path().join(INDEX)).unwrap();
-    let index: serde_json::Value = serde_json::from_str(&text).unwrap();
-    fs::write(source.path().join(INDEX), json!({ "weight_map": index["weight_map"] }).to_string()).unwrap();
-    let folder = ModelFolder::open(source.path()).unwrap();
-    let target = toy::folder(&[]);
-    folder.layout().unwrap().write(target.path(), |name| unchanged(&folder, name)).unwrap();
-    let text = fs::read_to_string(target.path().join(INDEX)).unwrap();
-    let again: serde_json::Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(again, json!({ "metadata": { "total_size": 32 }, "weight_map": index["weight_map"] }));
+    let map = serde_json::from_str::<serde_json::Value>(&text).unwrap()["weight_map"].clone();
+    for index in [json!({ "weight_map": map }), json!({ "metadata": null, "weight_map": map })] {
+        fs::write(source.path().join(INDEX), index.to_string()).unwrap();
+        let folder = ModelFolder::open(source.path()).unwrap();
+        let target = toy::folder(&[]);
+        folder.layout().unwrap().write(target.path(), |name| unchanged(&folder, name)).unwrap();
+        let text = fs::read_to_string(target.path().join(INDEX)).unwrap();
+        let again: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(again, json!({ "metadata": { "total_size": 32 }, "weight_map": map }), "{index}");
+    }
 }
 
 #[test]
@@ -148,4 +152,23 @@ fn companions_are_copied_and_a_configuration_is_written() {
     let expected = [("config.json", "{\n  \"hidden_size\": 2\n}\n"), ("merges.txt", "a b")];
     let expected = expected.map(|(name, text)| (name.to_owned(), text.as_bytes().to_vec()));
     assert_eq!(files(target.path()), BTreeMap::from(expected));
+}
+
+#[test]
+fn a_tensor_that_comes_in_parts_is_a_file_of_the_safetensors_crate() {
+    let target = toy::folder(&[("logits", b"old contents, which are longer than those of the new file, by far")]);
+    let path = target.path().join("logits");
+    let values = [1.0, -2.0, 0.5, 4.0, 5.0, -0.0];
+    let mut file = TensorFile::create(&path, "logits", &[2, 1, 3]).unwrap();
+    file.push(values[..2].to_vec()).unwrap();
+    file.push(values[2..].to_vec()).unwrap();
+    file.finish().unwrap();
+    let expected = toy::weights(&[("logits", Dtype::F32, vec![2, 1, 3], toy::f32s(&values))]);
+    assert!(fs::read(&path).unwrap() == expected);
+    for count in [5, 7] {
+        let mut file = TensorFile::create(&path, "logits", &[2, 1, 3]).unwrap();
+        file.push(vec![0.0; count]).unwrap();
+        let error = file.finish().unwrap_err().to_string();
+        assert!(error.contains(&format!("takes 6 values, but got {count}")), "{error}");
+    }
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use stageline_hub::{Dtype, Layout, ModelFolder, TensorLayout};
 use stageline_models::LanguageModel;
 
-use crate::toy::{batch, configurations, logits, new, plain};
+use crate::toy::{VOCABULARY, batch, configurations, logits, new, plain, tokens};
 
 /// Writes the model folder `to` with the tensors of the folder `from` after `change`, and with its configuration, into
 /// which the fields of `config` are merged. A tensor that is new or has another size is full of zeros.
@@ -48,6 +48,27 @@ fn an_exported_model_has_the_same_bits_again() {
         let tied = !first.windows(9).any(|name| name == b"lm_head.w");
         assert_eq!(tied, config["tie_word_embeddings"].as_bool().unwrap_or(true));
     }
+}
+
+#[test]
+fn logits_are_written_row_by_row_with_the_bits_of_each_row() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("logits.safetensors");
+    let model = new(folder.path(), &configurations()[1]);
+    let mut pipeline = plain(&model);
+    // More rows than the six micro-batches of a step.
+    model.write_logits(&mut pipeline, tokens(3, 8, 11), &file).unwrap();
+    let rows = tokens(3, 8, 11).split(1, 0).into_iter();
+    let expected: Vec<u8> = rows
+        .flat_map(|row| pipeline.infer((row, None)).unwrap().into_data().iter::<f32>().collect::<Vec<_>>())
+        .flat_map(f32::to_le_bytes)
+        .collect();
+    let written = std::fs::read(&file).unwrap();
+    assert_eq!(expected.len(), 8 * 11 * VOCABULARY * 4);
+    assert!(written.ends_with(&expected));
+    let header =
+        r#"{"__metadata__":{"format":"pt"},"logits":{"dtype":"F32","shape":[8,11,37],"data_offsets":[0,13024]}}"#;
+    assert_eq!(std::str::from_utf8(&written[8..written.len() - expected.len()]).unwrap().trim_end(), header);
 }
 
 #[test]

@@ -26,7 +26,7 @@ pub struct TokenSettings<'a> {
     /// The token that is appended to every document. Nothing is appended if it is `None` or larger than the size of the
     /// encoding's vocabulary.
     pub end_of_document: Option<u32>,
-    /// The size of the model's vocabulary; every token of the training data must be below it.
+    /// The size of the model's vocabulary; every token of the training data must be below it. The encoding may have more.
     pub vocabulary: usize,
     /// The length, in tokens, of the longest input that the model takes.
     pub positions: usize,
@@ -73,14 +73,23 @@ pub fn open_tokens(path: &Path, settings: &TokenSettings) -> Result<TokenData> {
     let end_of_document = settings.end_of_document.filter(|end| *end as usize <= encoded);
     let options = TokenOptions { end_of_document, ..TokenOptions::default() };
     let tokens = prepare(path, settings.encoding, &options)?;
-    ensure!(
-        tokens.vocabulary() <= vocabulary,
-        "the encoding has {} tokens, and the model's vocabulary has {vocabulary}; is it the model's tokenizer?",
-        tokens.vocabulary()
-    );
+    check_vocabulary(&tokens, vocabulary)?;
     println!("{}: {} tokens in {} documents", path.display(), tokens.len(), tokens.documents());
     let windows = TokenWindows::new(tokens, context, settings.held_out, settings.seed)?;
     Ok(Arc::new(windows.documents(settings.documents)))
+}
+
+/// Returns an error if a text has a token that a model with `vocabulary` tokens lacks. The text's encoding may have more
+/// tokens, such as one for padding.
+fn check_vocabulary(tokens: &TokenFile, vocabulary: usize) -> Result<()> {
+    if tokens.vocabulary() > vocabulary {
+        let largest = tokens.largest_token()?;
+        ensure!(
+            (largest as usize) < vocabulary,
+            "the text has the token {largest}, and the model's vocabulary has {vocabulary}; is it the model's tokenizer?"
+        );
+    }
+    Ok(())
 }
 
 /// Training data for a language model: windows of consecutive tokens of a text. A seed fixes which windows each step
@@ -284,6 +293,18 @@ mod tests {
         let last = (0..200).flat_map(|step| windows.sampler.offsets(step, 8)).max().unwrap();
         assert!((3000..3590).contains(&last), "{last}");
         assert!(windows.validation.iter().all(|start| (3600..3990).contains(start)));
+    }
+
+    #[test]
+    fn tokens_that_the_model_lacks_are_refused_if_the_text_has_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("text.txt");
+        std::fs::write(&path, "abc").unwrap();
+        let options = TokenOptions { folder: Some(folder.path().join("tokens")), ..TokenOptions::default() };
+        let tokens = prepare(&path, &Bytes, &options).unwrap();
+        check_vocabulary(&tokens, 100).unwrap();
+        let message = "the text has the token 99, and the model's vocabulary has 99; is it the model's tokenizer?";
+        assert_eq!(check_vocabulary(&tokens, 99).unwrap_err().to_string(), message);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::optim::ModuleOptimizer;
 use serde_json::json;
@@ -138,9 +138,9 @@ impl<F> Run<F> {
     /// device (`--verify`), or was ended early by `--stop-after` or a signal.
     ///
     /// # Errors
-    /// Returns an error if the settings do not fit the model or the data, the training does not fit into the memory, a
-    /// batch cannot be read, two reads of one sample differ, an output cannot be written, or a step fails. With
-    /// `--checkpoint`, the steps before the error are saved in a checkpoint.
+    /// Returns an error if the settings do not fit the model or the data, all parameters are frozen, the training does
+    /// not fit into the memory, a batch cannot be read, two reads of one sample differ, an output cannot be written, or
+    /// a step fails. With `--checkpoint`, the steps before the error are saved in a checkpoint.
     pub fn train<M, D>(self, model: &M, data: D) -> Result<Option<TrainedOf<M>>>
     where
         M: Model,
@@ -171,6 +171,7 @@ impl<F> Run<F> {
         checkpoint.iter().try_for_each(|checkpoint| identity.check(checkpoint, training.steps))?;
         let start = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.progress.steps as usize);
         let (mut pipeline, devices) = recipe.build(checkpoint)?;
+        ensure!(pipeline.trains(), "all parameters of the model are frozen, so no step changes any; freeze fewer");
         let most_stages = costs.as_ref().map_or(planned.stages, |costs| costs.layers().len());
         let validation = data.validation(training.batch_size)?;
         let batches = BatchMemory { of_step, held_out: validation.iter().map(Batch::bytes).sum() };

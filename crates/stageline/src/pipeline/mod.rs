@@ -240,6 +240,11 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.layout.elements()
     }
 
+    /// Whether the pipeline trains at least one parameter. False if all parameters are frozen; steps then change nothing.
+    pub fn trains(&self) -> bool {
+        self.layout.trains()
+    }
+
     /// Splits a batch into the R x M micro-batches of a training step: M for each of R replicas.
     fn micro_batches(&self, batch: Batch<In, Target>) -> Result<MicroBatches<In, Target>, BatchError> {
         batch.cut(self.pieces(), &*self.scoring.weight).map_err(|error| error.of_replicas(self.replicas()))

@@ -114,6 +114,11 @@ impl Layout {
         elements
     }
 
+    /// Whether at least one tensor of the model is a trained parameter, which gets gradients.
+    pub(crate) fn trains(&self) -> bool {
+        self.entries.values().any(|entry| entry.description.trained)
+    }
+
     /// Returns the tensors of the model with their names, in the order of the stages and of the fields of their modules;
     /// a tied parameter is taken from the stage that owns it (the first stage that has it).
     pub(crate) fn named(&self, mut states: Vec<StageState>) -> Vec<NamedTensor> {

@@ -1,0 +1,73 @@
+//! Writes a tensor that is never in memory as a whole to a file of its own ([`TensorFile`]).
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use safetensors::Dtype;
+
+use crate::error::FolderError;
+use crate::header;
+use crate::layout::{Layout, TensorLayout};
+use crate::values::Target;
+
+/// The number of bytes that are collected in memory before they are written to a file.
+const BUFFER: usize = 1 << 20;
+
+/// A new safetensors file with one F32 tensor, whose values are written in consecutive parts.
+///
+/// The file gets its name when it is created, not when it is complete. Without [`TensorFile::finish`] it is incomplete.
+pub struct TensorFile {
+    path: PathBuf,
+    tensor: TensorLayout,
+    out: BufWriter<File>,
+    /// The number of values of the tensor that have been written so far.
+    written: usize,
+}
+
+impl TensorFile {
+    /// Creates a file at `path`, or replaces the contents of the one that is there, and writes the header of a tensor
+    /// with the given name and the given length of each dimension.
+    ///
+    /// # Errors
+    /// - [`FolderError::Refused`] if the name is reserved, or the size of the tensor in bytes overflows.
+    /// - [`FolderError::Write`] if the operating system refuses to write the file.
+    pub fn create(path: impl AsRef<Path>, name: &str, shape: &[usize]) -> Result<Self, FolderError> {
+        let path = path.as_ref();
+        let tensor = TensorLayout { name: name.to_owned(), dtype: Dtype::F32, shape: shape.to_vec() };
+        let layout = Layout::single([tensor.clone()])?;
+        let header = header::bytes(&layout.files()[0], path)?;
+        let file = File::create(path).map_err(FolderError::write("create", path))?;
+        let out = BufWriter::with_capacity(BUFFER, file);
+        let mut new = Self { path: path.to_path_buf(), tensor, out, written: 0 };
+        new.put(&header)?;
+        Ok(new)
+    }
+
+    /// Writes the next values of the tensor, in row-major order.
+    ///
+    /// # Errors
+    /// Returns [`FolderError::Write`] if the operating system refuses to write.
+    pub fn push(&mut self, values: impl IntoIterator<Item = f32>) -> Result<(), FolderError> {
+        for value in values {
+            self.put(&value.to_le_bytes())?;
+            self.written += 1;
+        }
+        Ok(())
+    }
+
+    /// Completes the file.
+    ///
+    /// # Errors
+    /// - [`FolderError::Refused`] if the values that were written are fewer or more than the tensor has.
+    /// - [`FolderError::Write`] if the operating system refuses to write.
+    pub fn finish(mut self) -> Result<(), FolderError> {
+        let target = Target { tensor: &self.tensor, path: &self.path };
+        target.check("values", Some(self.tensor.shape.iter().product()), self.written)?;
+        self.out.flush().map_err(FolderError::write("write", &self.path))
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<(), FolderError> {
+        self.out.write_all(bytes).map_err(FolderError::write("write", &self.path))
+    }
+}
