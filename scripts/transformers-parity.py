@@ -15,7 +15,8 @@ script checks, with a bound for every figure:
 - the same training on separate documents (`--documents separate`), for a GPT-2 and a Llama. In PyTorch, position_ids restart at
   each document, the attention mask has a block for each document, and first tokens of documents have the label -100
 - frozen parameters, which must keep their bits while all others change
-- greedy generation of 1, 2 and 3 stages, which must give the tokens of `generate`
+- greedy generation of 1, 2 and 3 stages, which must give the tokens of `tokenizer()` and `generate`
+- logits of models with a config.json that transformers reads but does not write
 
 Needs torch and transformers. If this interpreter lacks them, the script installs them into target/transformers, with the CPU
 build of torch where its index can be reached. Prints a row for every check, and exits with 1 if a bound is broken.
@@ -143,6 +144,33 @@ MODELS = {
         transformers.Qwen3Config, use_sliding_window=True, sliding_window=9, max_window_layers=2, num_key_value_heads=1
     ),
 }
+# Configurations that transformers reads but does not write: a model of MODELS, and the fields that its config.json gets. A field
+# with REMOVED is taken out.
+REMOVED = object()
+LAYER_TYPES = ["full_attention", "sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]
+CONFIGURATIONS = {
+    "rope-empty-scaling": ("llama3-rope", {"rope_scaling": {}}),
+    "rope-scaling-first": (
+        "llama", {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_theta": 100.0}}
+    ),
+    "rope-theta-at-top": (
+        "llama", {"rope_scaling": {"rope_type": "default"}, "rope_parameters": {"rope_theta": 7.0}, "rope_theta": 100.0}
+    ),
+    "rope-theta-in-scaling": ("llama", {"rope_scaling": {"rope_theta": 100.0}, "rope_theta": 7.0}),
+    "rope-original-at-top": ("llama3-rope", {"original_max_position_embeddings": 16}),
+    "rope-original-missing": (
+        "llama3-rope",
+        {"rope_parameters": {key: value for key, value in LLAMA3.items() if not key.startswith("original")}},
+    ),
+    "causal-true": ("qwen2", {"is_causal": True, "quantization_config": None}),
+    "qwen2-layer-types": ("qwen2", {"use_sliding_window": True, "sliding_window": 9, "layer_types": LAYER_TYPES}),
+    "qwen3-layer-types": ("qwen3", {"use_sliding_window": True, "sliding_window": 9, "layer_types": LAYER_TYPES}),
+    "mistral-layer-types": ("mistral-window", {"layer_types": LAYER_TYPES}),
+    "gpt2-names": ("gpt2", {
+        "n_embd": REMOVED, "n_layer": REMOVED, "n_head": REMOVED, "n_positions": REMOVED, "hidden_size": 35,
+        "num_hidden_layers": LAYERS, "num_attention_heads": 5, "max_position_embeddings": POSITIONS,
+    }),
+}
 # Models whose rows are longer than the context before scaling, or than the window: 69 or 133 tokens instead of 17 or 33.
 BEYOND = {"llama3-beyond", "mistral-beyond"}
 # Models that are also trained on separate documents, and the samples of these trainings: the number of documents, the largest
@@ -168,8 +196,12 @@ class Finetune:
         return done.stdout
 
 
+# The token that the tokenizer of every model adds before a text.
+START = 1
+
+
 def save(name, folder, dtype=torch.float32, shards=False, deviation=0.1):
-    """Writes a model with random values, and a tokenizer with one word a token."""
+    """Writes a model with random values, and a tokenizer with one word a token and the token START before a text."""
     torch.manual_seed(1000 + list(MODELS).index(name))
     model = transformers.AutoModelForCausalLM.from_config(MODELS[name]())
     with torch.no_grad():
@@ -181,6 +213,10 @@ def save(name, folder, dtype=torch.float32, shards=False, deviation=0.1):
     words = {f"w{token}": token for token in range(VOCABULARY)}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    start = f"w{START}"
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single=f"{start} $A", special_tokens=[(start, START)]
+    )
     tokenizer.save(str(folder / "tokenizer.json"))
 
 
@@ -249,8 +285,7 @@ def compare_logits(table, finetune, name, variant, folder):
     # Larger weights give more different tokens, but in types of 16 bits PyTorch itself is then less exact.
     save(name, source, dtype, shards, deviation=0.2 if dtype == torch.float32 else 0.05)
     rows, model = token_rows(folder / "rows.json", 5, length, seed=1), load(source)
-    prompt = rows[:1, :11]
-    words = " ".join(f"w{token}" for token in prompt[0].tolist())
+    words = " ".join(f"w{token}" for token in rows[0, :11].tolist())
     text = {"prompt": words, "temperature": 0, "new_tokens": NEW_TOKENS} if is_first else {}
 
     def with_stages(stages):
@@ -277,20 +312,24 @@ def compare_logits(table, finetune, name, variant, folder):
         wrong.add("logits of other numbers of stages")
     table.row(f"{case}: differences of bits", "; ".join(sorted(wrong)) or "none", "none", not wrong)
     if is_first:
-        compare_text(table, name, model, prompt, [line for _, line in found])
+        compare_text(table, name, model, (source, words), [line for _, line in found])
 
 
 def compare_text(table, name, model, prompt, lines):
-    """Compares the words that each number of stages has printed with those of `generate`."""
+    """Compares the words that each number of stages has printed with those of `tokenizer()` and `generate`."""
+    source, words = prompt
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(source / "tokenizer.json"))
+    prompt = tokenizer(words, return_tensors="pt").input_ids
+    if prompt.tolist()[0] != [START, *(int(word[1:]) for word in words.split())]:
+        raise RuntimeError(f"the tokenizer of transformers gives {prompt.tolist()} for {words}")
     made = model.generate(
         prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=0,
         output_logits=True, return_dict_in_generate=True,
     )
     best = torch.cat(made.logits).topk(2).values
     margin = ((best[:, 0] - best[:, 1]) / best[:, 0].abs()).min().item()
-    expected = [f"w{token}" for token in made.sequences[0].tolist()]
-    same = sum(line.split() == expected for line in lines)
-    new = expected[prompt.shape[1] :]
+    new = [f"w{token}" for token in made.sequences[0, prompt.shape[1] :].tolist()]
+    same = sum(line.split() == words.split() + new for line in lines)
     found = f"{same} of 3, {len(set(new))} different tokens, margin {margin:.1e}"
     passed = same == 3 and len(new) == NEW_TOKENS and margin > 10 * EXACT
     table.row(f"{name}: greedy tokens of generate", found, f"3 of 3, margin {10 * EXACT:.0e}", passed)
@@ -331,12 +370,15 @@ class Packed:
     """Batches of windows of a text, in which several documents share a sample, and each is trained on as if it were alone."""
 
     def __init__(self, path):
-        """Writes the documents as JSON lines of random words, each of which is one token of the tokenizer of `save`."""
+        """Writes the documents as JSON lines of random words, each of which is one token of the tokenizer of `save`. Its token
+        START is before each document."""
         random = torch.Generator().manual_seed(4)
         lengths = torch.randint(1, LONGEST + 1, (DOCUMENTS,), generator=random).tolist()
         documents = [torch.randint(0, VOCABULARY, (length,), generator=random) for length in lengths]
         texts = [" ".join(f"w{token}" for token in document.tolist()) for document in documents]
         path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+        documents = [torch.cat([torch.tensor([START]), document]) for document in documents]
+        lengths = [len(document) for document in documents]
         self.tokens = torch.cat(documents)
         ends = torch.tensor(lengths).cumsum(0)
         # For every token of the text, the position at which its document begins.
@@ -507,14 +549,34 @@ def compare_frozen(table, finetune, name, folder):
     table.row(f"{name}, frozen embeddings", found, f"{len(frozen)}", kept == frozen and before.keys() == after.keys())
 
 
+def compare_configuration(table, finetune, name, folder):
+    """Compares the logits of a model whose config.json has other fields than those that transformers writes."""
+    of, fields = CONFIGURATIONS[name]
+    source, out, rows = folder / "source", folder / "logits.safetensors", folder / "rows.json"
+    source.mkdir(parents=True)
+    save(of, source, deviation=0.2)
+    path = source / "config.json"
+    config = json.loads(path.read_text()) | fields
+    path.write_text(json.dumps({field: value for field, value in config.items() if value is not REMOVED}))
+    tokens = token_rows(rows, 5, 33, seed=1)
+    finetune(model=source, steps=0, stages=2, logits=rows, out=out)
+    with torch.no_grad():
+        theirs = load(source)(tokens).logits
+    ours = load_file(out)["logits"]
+    difference = ((ours - theirs).abs().max() / theirs.abs().max()).item()
+    passed = ours.shape == theirs.shape and difference <= EXACT
+    table.row(f"{name}, float32, 33 tokens: logits", f"{difference:.1e}", f"{EXACT:.0e}", passed)
+
+
 def main():
+    known = [*MODELS, *CONFIGURATIONS]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", type=Path, default=ROOT / "target/debug/examples/finetune")
-    parser.add_argument("--only", metavar="NAMES", help=f"models to check, of {','.join(MODELS)}")
+    parser.add_argument("--only", metavar="NAMES", help=f"models to check, of {','.join(known)}")
     arguments = parser.parse_args()
-    names = arguments.only.split(",") if arguments.only else list(MODELS)
-    if unknown := set(names) - MODELS.keys():
-        parser.error(f"--only: unknown models {', '.join(sorted(unknown))}; known are {', '.join(MODELS)}")
+    names = arguments.only.split(",") if arguments.only else known
+    if unknown := set(names) - set(known):
+        parser.error(f"--only: unknown models {', '.join(sorted(unknown))}; known are {', '.join(known)}")
     if not arguments.program.exists():
         sys.exit(f"{arguments.program} is missing; run `cargo build --features models --example finetune`")
     transformers.utils.logging.disable_progress_bar()
@@ -522,6 +584,9 @@ def main():
     table, finetune, begin = Table(), Finetune(arguments.program), time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
+            if name in CONFIGURATIONS:
+                table.check(name, lambda: compare_configuration(table, finetune, name, Path(folder, name)))
+                continue
             for number, variant in enumerate(VARIANTS):
                 table.check(name, lambda: compare_logits(table, finetune, name, variant, Path(folder, f"{name}-{number}")))
             table.check(name, lambda: compare_training(table, finetune, name, Path(folder, f"{name}-trained")))
