@@ -8,8 +8,9 @@ use crate::output::print;
 /// Lists the devices of this host by the names that `--device` takes
 ///
 /// Each line has a device's name, the model of the processor or GPU, and the GPU's memory: its size, and the bytes that
-/// this command has reserved and in use there. A GPU appears once for every interface through which this build can use
-/// it. An interface without GPUs has one line, which says why and what to install.
+/// this command has reserved and in use there; what other programs use is not known. A device that is a program on the
+/// CPU is marked "software". A GPU appears once for every interface through which this build can use it. An interface
+/// without GPUs has one line, which says why and what to install.
 #[derive(Args)]
 pub(crate) struct Flags {}
 
@@ -36,7 +37,7 @@ fn list(cores: usize, search: impl Fn(GpuApi) -> Result<Vec<Gpu>, GpuSearchError
             }
             Ok(gpus) => {
                 for (index, gpu) in gpus.iter().enumerate() {
-                    lines += &line(&format!("{api}:{index}"), &described(gpu));
+                    lines += &line(&format!("{api}:{index}"), &described(api, gpu));
                 }
             }
         }
@@ -48,10 +49,15 @@ fn line(name: &str, text: &str) -> String {
     format!("{name:<12}{text}\n")
 }
 
-/// Returns the model and the memory of a GPU as text.
-fn described(gpu: &Gpu) -> String {
-    let Some(model) = &gpu.model else { return "does not start; its driver may be broken".to_owned() };
-    let Some(DeviceMemory { total, reserved, in_use, .. }) = gpu.memory else { return model.clone() };
+/// Returns the model and the memory of a GPU as text, or the reason why the GPU does not start. `api` is the interface,
+/// such as CUDA, through which it was found.
+fn described(api: GpuApi, gpu: &Gpu) -> String {
+    let model = match &gpu.model {
+        Ok(model) if gpu.is_software => format!("{model}, software"),
+        Ok(model) => model.clone(),
+        Err(cause) => return format!("does not start ({cause}); {}", api.needs()),
+    };
+    let Some(DeviceMemory { total, reserved, in_use, .. }) = gpu.memory else { return model };
     let size = total.map_or_else(|| "memory of unknown size".to_owned(), |total| format!("{} of memory", shown(total)));
     format!("{model}, {size}, {} reserved, {} in use", shown(reserved), shown(in_use))
 }

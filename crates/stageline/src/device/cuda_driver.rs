@@ -1,21 +1,31 @@
-//! The CUDA version that the NVIDIA driver supports ([`CudaVersion`]), which is checked before burn calls functions
-//! that older drivers lack.
+//! Checks the CUDA version that the NVIDIA driver supports ([`check`]) before burn calls functions that older drivers
+//! lack.
 
 use std::ffi::c_int;
 use std::fmt;
 use std::mem::ManuallyDrop;
 
+use crate::device::gpu_search::GpuSearchError;
+
 /// A version of CUDA as NVIDIA encodes it: 1000 times the major version plus 10 times the minor version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct CudaVersion(c_int);
+struct CudaVersion(c_int);
 
 /// The oldest CUDA version whose driver has every function that burn calls; the newest of these functions,
 /// `cuEventElapsedTime_v2`, came with CUDA 12.8.
-pub(crate) const OLDEST: CudaVersion = CudaVersion(12_080);
+const OLDEST: CudaVersion = CudaVersion(12_080);
+
+/// Checks that this host's NVIDIA driver, if there is one, has every function that burn calls.
+///
+/// # Errors
+/// Returns [`GpuSearchError::OldDriver`] if the driver lacks some of these functions.
+pub(super) fn check() -> Result<(), GpuSearchError> {
+    CudaVersion::of_driver().map_or(Ok(()), CudaVersion::check)
+}
 
 impl CudaVersion {
     /// Returns the newest CUDA version that this host's NVIDIA driver supports, or `None` without a driver.
-    pub(crate) fn of_driver() -> Option<Self> {
+    fn of_driver() -> Option<Self> {
         ["libcuda.so.1", "libcuda.so"].into_iter().find_map(Self::of_library)
     }
 
@@ -30,6 +40,14 @@ impl CudaVersion {
             get(&raw mut version)
         };
         (status == 0).then_some(Self(version))
+    }
+
+    fn check(self) -> Result<(), GpuSearchError> {
+        if self >= OLDEST {
+            return Ok(());
+        }
+        let [found, needed] = [self, OLDEST].map(|version| version.to_string());
+        Err(GpuSearchError::OldDriver { found, needed })
     }
 }
 
@@ -47,6 +65,15 @@ mod tests {
     fn versions_are_decoded_and_ordered() {
         assert_eq!((CudaVersion(12_040).to_string(), OLDEST.to_string()), ("12.4".to_owned(), "12.8".to_owned()));
         assert!(CudaVersion(12_040) < OLDEST && CudaVersion(13_000) > OLDEST);
+    }
+
+    #[test]
+    fn a_driver_that_is_too_old_is_refused_with_its_package() {
+        assert_eq!([CudaVersion(12_080).check(), CudaVersion(13_000).check()], [Ok(()), Ok(())]);
+        let message = CudaVersion(12_040).check().unwrap_err().to_string();
+        for words in ["supports CUDA 12.4", "needs 12.8", "`nvidia-driver`", "570"] {
+            assert!(message.contains(words), "{message}");
+        }
     }
 
     #[test]

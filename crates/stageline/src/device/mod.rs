@@ -13,10 +13,11 @@
 //! - `location`: tests whether a device is this host's CPU (`is_host`), a GPU of this host (`is_gpu`, `is_cuda`), or a
 //!   device of another host (`is_remote`), and whether two devices share a memory (`share_memory`); numbers the streams
 //!   on which GPUs transfer.
-//! - `cuda_driver`: the check of the CUDA version that the NVIDIA driver supports (`CudaVersion`).
+//! - `cuda_driver`: the check of the CUDA version that the NVIDIA driver supports.
 //! - `gpu_api`: the interfaces by which programs use GPUs (`GpuApi`: CUDA, ROCm, WebGPU, Vulkan, Metal) with the
-//!   drivers and packages that they need, the GPUs that are present (`Gpu`), and the errors of the search for them
-//!   (`GpuSearchError`).
+//!   drivers and packages that they need.
+//! - `gpu_search`: the search for the GPUs of an interface: its libraries, and the errors (`GpuSearchError`).
+//! - `gpu`: the GPUs that are present (`Gpu`), listed for each interface.
 //! - `kernel_cache`: makes cubecl keep compiled and tuned kernels in the user's cache folder.
 //! - `library`: loads the library of such an interface on trial, to tell a missing library from a broken one
 //!   (`Unloadable`).
@@ -39,7 +40,9 @@
 mod cuda_driver;
 #[cfg(any(feature = "fused", test))]
 mod fusion;
+pub(crate) mod gpu;
 pub(crate) mod gpu_api;
+pub(crate) mod gpu_search;
 #[cfg(feature = "gpu")]
 mod kernel_cache;
 #[cfg(any(feature = "gpu", test))]

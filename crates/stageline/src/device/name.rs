@@ -5,9 +5,9 @@ use std::str::FromStr;
 
 use burn::tensor::Device;
 
-#[cfg(feature = "cuda")]
-use crate::device::cuda_driver::{CudaVersion, OLDEST};
-use crate::device::gpu_api::{GpuApi, GpuSearchError};
+use crate::device::gpu::{indices_of_all, is_software};
+use crate::device::gpu_api::GpuApi;
+use crate::device::gpu_search::GpuSearchError;
 use crate::device::opened;
 use crate::device::remote::{HostName, RemoteError, RemoteName, Token};
 use crate::device::supported;
@@ -37,7 +37,8 @@ pub enum DeviceName {
 
 impl DeviceName {
     /// Parses a list of device names separated by commas, such as `cuda:0,cuda:1`. The entry `cuda:all` stands for all
-    /// GPUs of this host that CUDA finds, and `vulkan:all` or the like for those that another interface finds.
+    /// GPUs of this host that CUDA finds, and `vulkan:all` or the like for those that another interface finds. Devices
+    /// in software, such as Mesa's llvmpipe, are left out if the interface also finds hardware.
     ///
     /// # Errors
     /// Returns [`DeviceError`] if the list is empty, if an entry is not the name of a device, or if the search for the
@@ -52,12 +53,12 @@ impl DeviceName {
     /// `cuda:0`, and one for each GPU for an entry such as `cuda:all`.
     fn parse_entry(text: &str) -> Result<Vec<Self>, DeviceError> {
         let Some(api) = text.strip_suffix(":all").and_then(GpuApi::named) else { return Ok(vec![text.parse()?]) };
-        let all = |found: Vec<Device>| (0..found.len()).map(|index| Self::Gpu { api, index }).collect::<Vec<_>>();
+        let software = |found: Vec<Device>| found.iter().map(is_software).collect::<Vec<_>>();
         let first = Self::Gpu { api, index: 0 };
-        match api.devices().map(all) {
+        match api.devices().map(software) {
             Err(cause) => Err(DeviceError::of_search(first, cause)),
-            Ok(devices) if devices.is_empty() => Err(DeviceError::NotFound { device: first, api, found: 0 }),
-            Ok(devices) => Ok(devices),
+            Ok(software) if software.is_empty() => Err(DeviceError::NotFound { device: first, api, found: 0 }),
+            Ok(software) => Ok(indices_of_all(&software).into_iter().map(|index| Self::Gpu { api, index }).collect()),
         }
     }
 
@@ -151,10 +152,6 @@ impl DeviceName {
             Self::Gpu { api, index } => {
                 #[cfg(feature = "cuda")]
                 if api == GpuApi::Cuda {
-                    if let Some(found) = CudaVersion::of_driver().filter(|found| *found < OLDEST) {
-                        let [found, needed] = [found, OLDEST].map(|version| version.to_string());
-                        return Err(DeviceError::OldDriver { device: self, found, needed });
-                    }
                     crate::device::nccl::load();
                 }
                 // Devices are listed first, because the first operation on a missing device panics on another thread.
@@ -261,8 +258,8 @@ pub enum DeviceError {
     },
     /// The NVIDIA driver of a named GPU is too old: it lacks functions that burn calls.
     #[error(
-        "the driver of `{device}` supports CUDA {found}, and this program needs {needed} or later: install driver version 570 or \
-         later"
+        "the driver of `{device}` supports CUDA {found}, and this program needs {needed} or later; install {packages}",
+        packages = GpuApi::Cuda.packages()
     )]
     OldDriver {
         /// The name of the GPU whose driver is too old.
@@ -302,6 +299,7 @@ impl DeviceError {
     fn of_search(device: DeviceName, cause: GpuSearchError) -> Self {
         match cause {
             GpuSearchError::NotBuilt { api } => Self::NotBuilt { device, feature: api.name() },
+            GpuSearchError::OldDriver { found, needed } => Self::OldDriver { device, found, needed },
             cause => Self::Search { device, cause },
         }
     }

@@ -24,7 +24,7 @@ pub(super) fn try_kernels(opened: &Device) -> Result<(), String> {
 
 /// Returns the root cause from the text of an error of the library burn. The text lists the causes of the error, the
 /// root cause last, and ends with a backtrace.
-fn root_cause(error: &str) -> String {
+pub(super) fn root_cause(error: &str) -> String {
     let last = error.rsplit("Caused by:").next().unwrap_or(error);
     let ends = ["Backtrace:", "No backtrace", "Asked at:"].map(|end| last.find(end).unwrap_or(last.len()));
     let cause = &last[..ends.into_iter().min().unwrap_or(last.len())];
