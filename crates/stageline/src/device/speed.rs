@@ -4,23 +4,24 @@ use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, Tensor};
 
-/// The time that a matrix product must take for a device's speed to be computed from it, unless its matrices already
-/// have the largest size. In a shorter product, starting the kernel and reading the result are too large a part of the
-/// measured time.
+/// The time that matrix products must take together for a device's speed to be computed from them. In a shorter time,
+/// starting the kernels and reading the result are too large a part of the measured time.
 const LONG_ENOUGH: Duration = Duration::from_millis(20);
 /// The smallest and the largest number of rows and columns of the square matrices that are multiplied to measure a
 /// device's speed.
 const ROWS: [usize; 2] = [256, 4096];
-/// The number of times that a matrix product is timed to measure a device's speed; the shortest time counts.
+/// The largest number of products that are timed together. At 4096 rows they take 140 ms with 1 PFLOP/s.
+const MOST_PRODUCTS: usize = 1024;
+/// The number of times that the matrix products are timed to measure a device's speed; the shortest time counts.
 const REPEATS: usize = 3;
 
 /// Measures the speed of each device with a matrix product in f32, and returns the speeds relative to the slowest
 /// device, whose speed is 1. A device that is listed several times is measured once, and has the same speed everywhere.
 ///
-/// The matrices are enlarged until their product takes 20 ms or they have 4096 rows, so fast devices multiply larger
-/// matrices. Each size runs once untimed, so that its kernel is compiled and tuned. The measurement takes about a
-/// second for each device, and longer on a device that has to compile. The speed of a device of another host includes
-/// the wait for its answer.
+/// The matrices are enlarged until their product takes 20 ms or they have 4096 rows; a faster device then computes
+/// several products one after the other. Each size runs once untimed, so that its kernel is compiled and tuned. The
+/// measurement takes about a second for each device, and longer on a device that has to compile. The speed of a device
+/// of another host includes the wait for its answer.
 ///
 /// # Panics
 /// Panics if a device does not compute.
@@ -28,7 +29,8 @@ pub fn device_speeds(devices: &[Device]) -> Vec<f64> {
     let mut measured: Vec<(Device, f64)> = Vec::new();
     for device in devices {
         if measured.iter().all(|(known, _)| known != device) {
-            measured.push((device.clone(), flops_per_second(|rows| time_of_product(device, rows))));
+            measured
+                .push((device.clone(), flops_per_second(|rows, products| time_of_products(device, rows, products))));
         }
     }
     let speeds = devices.iter().filter_map(|device| measured.iter().find(|(known, _)| known == device));
@@ -41,28 +43,30 @@ fn relative(speeds: &[f64]) -> Vec<f64> {
     speeds.iter().map(|speed| speed / slowest).collect()
 }
 
-/// Returns the FLOP/s of a device's matrix products, given a function `time` that returns the time of a product of two
-/// square matrices with a given number of rows. The number of rows is doubled until the product takes 20 ms or the
-/// matrices have the largest size.
-fn flops_per_second(time: impl Fn(usize) -> Duration) -> f64 {
-    let [mut rows, most] = ROWS;
+/// Returns the FLOP/s of a device's matrix products, given a function `time` that returns the time of products of
+/// square matrices with a given number of rows, and of a given number of such products. The number of rows is doubled
+/// until the product takes 20 ms or the matrices have the largest size, and then the number of products.
+fn flops_per_second(time: impl Fn(usize, usize) -> Duration) -> f64 {
+    let ([mut rows, most_rows], mut products) = (ROWS, 1);
     loop {
-        let took = time(rows);
-        if took >= LONG_ENOUGH || rows >= most {
-            return 2.0 * (rows as f64).powi(3) / took.as_secs_f64().max(1e-9);
+        let took = time(rows, products);
+        if took >= LONG_ENOUGH || products >= MOST_PRODUCTS {
+            return 2.0 * (rows as f64).powi(3) * products as f64 / took.as_secs_f64().max(1e-9);
         }
-        rows *= 2;
+        if rows < most_rows { rows *= 2 } else { products *= 2 }
     }
 }
 
-/// Returns the shortest time of several products of two square matrices with `rows` rows on `device`.
-fn time_of_product(device: &Device, rows: usize) -> Duration {
-    let matrix = Tensor::<2>::ones([rows, rows], device);
+/// Returns the shortest time of several runs on `device`, each of `products` matrix products with square matrices of
+/// `rows` rows.
+fn time_of_products(device: &Device, rows: usize, products: usize) -> Duration {
+    // Every product of this matrix with itself is the same matrix, exactly, because `rows` is a power of two.
+    let matrix = Tensor::<2>::full([rows, rows], 1.0 / rows as f64, device);
     let multiply = || {
         let start = Instant::now();
-        // Reading one element waits for the whole product.
-        let read = matrix.clone().matmul(matrix.clone()).slice([0..1, 0..1]).into_data();
-        drop(read);
+        // Each product needs the result of the one before, and reading one element waits for all of them.
+        let last = (0..products).fold(matrix.clone(), |product, _| product.matmul(matrix.clone()));
+        drop(last.slice([0..1, 0..1]).into_data());
         start.elapsed()
     };
     multiply();
@@ -74,18 +78,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_product_is_enlarged_until_it_takes_long_enough() {
-        // A device with 1 GFLOP/s takes 34 ms for 256 rows; one with 1 TFLOP/s takes 17 ms for 2048 rows.
-        for (speed, rows) in [(1e9, 256), (1e12, 4096)] {
-            let largest = std::cell::Cell::new(0);
-            let time = |rows: usize| {
-                largest.set(rows);
-                Duration::from_secs_f64(2.0 * (rows as f64).powi(3) / speed)
+    fn products_are_enlarged_and_then_repeated_until_they_take_long_enough() {
+        // A device with 1 GFLOP/s takes 34 ms for 256 rows, and one with 1 TFLOP/s 17 ms for 2048 rows. One with
+        // 10 TFLOP/s takes 14 ms for 4096 rows, and one with 1 PFLOP/s 18 ms for 128 such products.
+        for (speed, rows, products) in [(1e9, 256, 1), (1e12, 4096, 1), (1e13, 4096, 2), (1e15, 4096, 256)] {
+            let last = std::cell::Cell::new((0, 0));
+            let time = |rows: usize, products: usize| {
+                last.set((rows, products));
+                Duration::from_secs_f64(2.0 * (rows as f64).powi(3) * products as f64 / speed)
             };
             let found = flops_per_second(time);
             assert!((found / speed - 1.0).abs() < 1e-6, "{found} instead of {speed}");
-            assert_eq!(largest.get(), rows);
+            assert_eq!(last.get(), (rows, products));
         }
+    }
+
+    #[test]
+    fn products_without_a_measurable_time_end() {
+        assert!(flops_per_second(|_, _| Duration::ZERO).is_finite());
     }
 
     #[test]
