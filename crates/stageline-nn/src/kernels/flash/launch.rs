@@ -5,7 +5,7 @@ use burn::tensor::{DType, Shape};
 use burn_cubecl::cubecl::calculate_cube_count_elemwise;
 use burn_cubecl::cubecl::ir::{AddressType, ElemType, FloatKind, IntKind};
 use burn_cubecl::cubecl::prelude::*;
-use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::kernel::{cast, into_contiguous};
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{CubeBackend, CubeDevice};
@@ -83,6 +83,13 @@ impl Launch {
     }
 }
 
+/// Returns the positions at which documents begin in a type for which the GPU kernels are compiled: positions fit into
+/// i32.
+fn positions(starts: CubeTensor) -> CubeTensor {
+    let known = matches!(starts.dtype, DType::I32 | DType::I64);
+    into_contiguous(if known { starts } else { cast(starts, DType::I32) })
+}
+
 /// Converts the element type of a burn tensor to CubeCL's element type, for which the GPU kernels are compiled.
 fn element_type(dtype: DType) -> ElemType {
     match dtype {
@@ -105,7 +112,7 @@ fn addresses(tensors: &[&CubeTensor]) -> AddressType {
 
 impl FlashAttention for CubeBackend {
     fn flash_attention(input: CubeTensor, starts: CubeTensor, heads: AttentionHeads) -> (CubeTensor, CubeTensor) {
-        let (input, starts) = (into_contiguous(input), into_contiguous(starts));
+        let (input, starts) = (into_contiguous(input), positions(starts));
         let launch = Launch::new(&input, &starts, heads);
         let output = empty(&input, output_shape(&input.shape(), heads), input.dtype);
         let logarithms = empty(&input, logarithms_shape(&input.shape(), heads), DType::F32);
@@ -134,8 +141,8 @@ impl FlashAttention for CubeBackend {
         gradient: CubeTensor,
         heads: AttentionHeads,
     ) -> CubeTensor {
-        let [input, starts, output, logarithms, gradient] =
-            [input, starts, output, logarithms, gradient].map(into_contiguous);
+        let [input, output, logarithms, gradient] = [input, output, logarithms, gradient].map(into_contiguous);
+        let starts = positions(starts);
         let launch = Launch::new(&input, &starts, heads);
         let client = input.client.clone();
         let products = empty(&input, logarithms_shape(&input.shape(), heads), DType::F32);
