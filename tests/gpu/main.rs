@@ -90,7 +90,10 @@ fn trained(devices: &str, stages: usize, schedule: impl Schedule + 'static, reco
 static EXPECTED: LazyLock<Vec<f64>> = LazyLock::new(|| trained("cpu", 1, OneFOneB, Recompute::Nothing));
 
 fn assert_near(found: &[f64], expected: &[f64], about: &str) {
-    let apart = found.iter().zip(expected).map(|(found, expected)| (found - expected).abs()).fold(0.0, f64::max);
+    assert!(!found.is_empty() && found.len() == expected.len(), "{about}: {found:?} and {expected:?}");
+    let each = found.iter().zip(expected).map(|(found, expected)| (found - expected).abs());
+    // `f64::max` drops a NaN.
+    let apart = each.inspect(|apart| assert!(apart.is_finite(), "{about}: {found:?}")).fold(0.0, f64::max);
     println!("{about}: losses within {apart:.1e}");
     assert!(apart < 1e-4, "{about}: {found:?} and {expected:?}");
 }

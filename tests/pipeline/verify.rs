@@ -538,7 +538,9 @@ fn gradients_in_f16_are_reported_without_the_loss_scale() {
     };
     let (full, half) = (shown(Precision::Full), shown(Precision::F16));
     for (full, half) in full.iter().zip(&half) {
-        let difference = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        let difference = |a: &[f32], b: &[f32]| {
+            a.iter().zip(b).map(|(a, b)| (a - b).abs()).inspect(|apart| assert!(apart.is_finite())).fold(0.0, f32::max)
+        };
         assert!(difference(&full.summed, &half.summed) < 1e-2, "{}", full.path);
     }
 }

@@ -183,8 +183,12 @@ mod tests {
         let found = layer.forward(leaf.clone());
         let near = |found: Vec<f64>, expected: &[f64], what: &str| {
             assert_eq!(found.len(), expected.len(), "{what}");
-            let worst =
-                found.iter().zip(expected).map(|(found, expected)| (found - expected).abs()).fold(0.0, f64::max);
+            let worst = found
+                .iter()
+                .zip(expected)
+                .map(|(found, expected)| (found - expected).abs())
+                .inspect(|apart| assert!(apart.is_finite()))
+                .fold(0.0, f64::max);
             assert!(worst < 1e-5, "{what}: {worst}");
         };
         near(numbers(found.clone().inner()), &output, "output");

@@ -172,7 +172,9 @@ fn scales_of_attention_scores_are_scales_of_queries() {
         let model = LanguageModel::open(place).unwrap();
         logits(&mut plain(&model)).into_iter().map(f32::from_bits).collect()
     };
-    let apart = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    let apart = |a: &[f32], b: &[f32]| {
+        a.iter().zip(b).map(|(a, b)| (a - b).abs()).inspect(|apart| assert!(apart.is_finite())).fold(0.0, f32::max)
+    };
     let [model, scaled, queries] = [place, scaled, queries].map(|place| numbers(&place));
     let (off, change) = (apart(&scaled, &queries), apart(&scaled, &model));
     assert!(off < 1e-3 * change, "{off:e} {change:e}");

@@ -194,7 +194,12 @@ mod tests {
             let exact = both(|input| causal_attention(input, heads), &exactly(&input), &exactly(&upstream));
             let apart = |found: &[f64], exact: &[f64]| {
                 assert_eq!(found.len(), exact.len());
-                found.iter().zip(exact).map(|(found, exact)| (found - exact).abs()).fold(0.0, f64::max)
+                found
+                    .iter()
+                    .zip(exact)
+                    .map(|(found, exact)| (found - exact).abs())
+                    .inspect(|apart| assert!(apart.is_finite()))
+                    .fold(0.0, f64::max)
             };
             let off = [apart(&output, &exact[0]), apart(&gradient, &exact[1])];
             println!("{heads:?} {length}: outputs are off by {:.1e}, gradients by {:.1e}", off[0], off[1]);
@@ -222,8 +227,12 @@ mod tests {
             let within = |input| causal_attention_within(input, heads, starts.clone());
             let found = both(within, &packed(&input), &packed(&upstream));
             let off = |index: usize| {
+                assert_eq!(apart[index].len(), found[index].len());
                 let pairs = apart[index].iter().zip(&found[index]);
-                pairs.map(|(apart, found): (&f64, &f64)| (apart - found).abs()).fold(0.0, f64::max)
+                pairs
+                    .map(|(apart, found): (&f64, &f64)| (apart - found).abs())
+                    .inspect(|apart| assert!(apart.is_finite()))
+                    .fold(0.0, f64::max)
             };
             assert!(off(0) < 1e-5 && off(1) < 1e-5, "{heads:?} {length}: {} {}", off(0), off(1));
         }

@@ -114,8 +114,13 @@ mod tests {
             (both(logits.clone()), both(logits.clone().cast(FloatDType::F64)));
         let without_graph = cross_entropy(logits, targets.clone()).into_scalar::<f64>();
         assert_eq!(loss.to_bits(), without_graph.to_bits(), "a graph must not change the loss");
-        let apart =
-            gradient.iter().zip(&exact_gradient).map(|(found, exact)| (found - exact).abs()).fold(0.0, f64::max);
+        assert_eq!(gradient.len(), exact_gradient.len());
+        let apart = gradient
+            .iter()
+            .zip(&exact_gradient)
+            .map(|(found, exact)| (found - exact).abs())
+            .inspect(|apart| assert!(apart.is_finite()))
+            .fold(0.0, f64::max);
         println!("the loss is off by {:.1e} of it, gradients by {apart:.1e}", (loss / exact - 1.0).abs());
         assert!((loss / exact - 1.0).abs() < 1e-6 && apart < 1e-6, "{loss} {exact} {apart}");
     }

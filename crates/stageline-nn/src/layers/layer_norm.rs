@@ -88,7 +88,12 @@ mod tests {
 
     fn apart(found: &[f64], exact: &[f64]) -> f64 {
         assert_eq!(found.len(), exact.len());
-        found.iter().zip(exact).map(|(found, exact)| (found - exact).abs() / exact.abs().max(1.0)).fold(0.0, f64::max)
+        found
+            .iter()
+            .zip(exact)
+            .map(|(found, exact)| (found - exact).abs() / exact.abs().max(1.0))
+            .inspect(|apart| assert!(apart.is_finite()))
+            .fold(0.0, f64::max)
     }
 
     #[test]

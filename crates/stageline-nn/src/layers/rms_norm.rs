@@ -112,6 +112,7 @@ mod tests {
                 .iter()
                 .zip(exact)
                 .map(|(found, exact)| (found - exact).abs() / exact.abs().max(1.0))
+                .inspect(|apart| assert!(apart.is_finite()))
                 .fold(0.0, f64::max)
         };
         assert!(apart(&numbers(output.inner()), &exact.0) < 1e-5);

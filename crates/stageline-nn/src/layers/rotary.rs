@@ -199,7 +199,13 @@ mod tests {
             };
             let off = |found: Tensor<3>, exact: &[f64]| {
                 let found: Vec<f64> = found.into_data().iter::<f64>().collect();
-                found.iter().zip(exact).map(|(found, exact)| (found - exact).abs()).fold(0.0, f64::max)
+                assert_eq!(found.len(), exact.len());
+                found
+                    .iter()
+                    .zip(exact)
+                    .map(|(found, exact)| (found - exact).abs())
+                    .inspect(|apart| assert!(apart.is_finite()))
+                    .fold(0.0, f64::max)
             };
             assert!(off(output.inner(), &turned(&input, 1.0)) < 1e-5);
             assert!(off(leaf.grad(&gradients).unwrap(), &turned(&upstream, -1.0)) < 1e-5);
