@@ -1,10 +1,10 @@
 //! Tests of failures on a GPU: a panic, a number that is not finite and a lost device end with the same errors as on
 //! the CPU.
 //!
-//! A device of wgpu cannot be lost on purpose: burn does not give out the device on which `destroy` could be called,
-//! and lavapipe never fails. So the test of a lost device lets a stage on the device panic at each of its forwards from
-//! some step on, as burn's requests to a lost device do. What a driver reports when a device is unplugged is not
-//! tested.
+//! A device of wgpu in this process cannot be lost on purpose: burn does not give out the device on which `destroy`
+//! could be called, and lavapipe never fails. So the test of a lost device lets a stage on the device panic at each of
+//! its forwards from some step on, as burn's requests to a lost device do. `served` loses a device together with the
+//! process that lends it. What a driver reports when a device is unplugged is not tested.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

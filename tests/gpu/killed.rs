@@ -8,12 +8,12 @@ use stageline_workspace::runs::{Place, wait_for_lines};
 use crate::gpu_name;
 
 /// Returns the loss on held-out text that a training run prints at its end.
-fn last_loss(said: &str) -> f64 {
+pub fn last_loss(said: &str) -> f64 {
     let line = said.lines().rfind(|line| line.starts_with("validation")).unwrap_or_else(|| panic!("{said}"));
     line.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
-fn assert_near(found: f64, expected: f64) {
+pub fn assert_near(found: f64, expected: f64) {
     assert!((found - expected).abs() < 1e-3, "{found} and {expected}");
 }
 

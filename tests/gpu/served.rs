@@ -6,9 +6,9 @@ use std::process::{Child, Stdio};
 
 use serde_json::Value;
 use stageline_workspace::programs::program;
-use stageline_workspace::runs::Place;
+use stageline_workspace::runs::{Place, steps_in, wait_for_lines};
 
-use crate::{assert_near, gpu_name};
+use crate::{assert_near, gpu_name, killed};
 
 /// A running process of `stageline serve` that lends the tests' GPU. Dropping this value kills the process.
 struct Server {
@@ -67,4 +67,26 @@ fn a_lent_gpu_trains_by_the_kernels_of_a_gpu() {
         }
         assert_eq!(said.contains("stores its scores"), flags.contains("--width"), "{flags}: {said}");
     }
+}
+
+/// Tests a lent GPU that is lost in a training, because the process that lends it is killed: the error names its host
+/// and its stage, and the training resumes on the CPU with the losses of a training on the CPU.
+#[test]
+fn training_resumes_on_the_cpu_after_a_lent_gpu_was_lost() {
+    const KEEPING: &str = "--checkpoint @kept --every 1 --watchdog 5 --log @log";
+    let (place, mut server) = (Place::new(), Server::start());
+    let mut command = place.command(&format!("--device cpu,{} --steps 400 {KEEPING}", server.device));
+    let mut training = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for_lines(&place.path("log"), 4, &mut training);
+    server.process.kill().unwrap();
+    let output = training.wait_with_output().unwrap();
+    let said = place.shown(&output);
+    assert!(!output.status.success(), "{said}");
+    let host = server.device.strip_suffix("/0").unwrap();
+    assert!(said.contains(&format!("Error: the host of stage 1 (`{host}`) is lost: ")), "{said}");
+
+    let steps = steps_in(&place.path("log")) + 2;
+    let resumed = place.said(&format!("--device cpu --resume latest --steps {steps} {KEEPING}"));
+    let whole = Place::new().said(&format!("--device cpu --steps {steps} --schedule-steps 400"));
+    killed::assert_near(killed::last_loss(&resumed), killed::last_loss(&whole));
 }
