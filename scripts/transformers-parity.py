@@ -554,7 +554,7 @@ def compare_configuration(table, finetune, name, folder):
     of, fields = CONFIGURATIONS[name]
     source, out, rows = folder / "source", folder / "logits.safetensors", folder / "rows.json"
     source.mkdir(parents=True)
-    save(of, source, deviation=0.2)
+    save(of, source)
     path = source / "config.json"
     config = json.loads(path.read_text()) | fields
     path.write_text(json.dumps({field: value for field, value in config.items() if value is not REMOVED}))
