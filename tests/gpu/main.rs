@@ -10,6 +10,7 @@
 //! - `memory`: the memory in use, the reserved memory and the process do not grow over many steps.
 //! - `optimizer_state`: optimizer states on the host are not in the device's memory, and change no bits.
 //! - `attention`: attention by the FlashAttention kernels, which store no scores, is compared with f64.
+//! - `language_models`: models of the families GPT-2 and Llama train on the device as on the CPU.
 //! - `fallbacks`: operations that the device's kernels do not compute are named, and types that it lacks are refused.
 //! - `served`: a device that a server lends trains as the same device here.
 //! - `devices`: `stageline devices`, missing and broken drivers, and what the start of a run says about devices.
@@ -28,6 +29,8 @@ mod devices;
 mod failures;
 mod fallbacks;
 mod killed;
+#[cfg(feature = "models")]
+mod language_models;
 mod memory;
 mod optimizer_state;
 #[cfg(all(unix, feature = "serve"))]
