@@ -101,13 +101,15 @@ def stages():
     bench("stages", [], "--kind", "paced", "--stages", "2,4,8", "--schedules", "1f1b", "--micro-batches", "8,16,32")
 
 
+# Every schedule that trains on two workers.
+SCHEDULES = "1f1b,eager-1f1b,gpipe,interleaved,looped-breadth-first,zb-h1,zb-h2,zb-v,v-half,v-min,dualpipe-v"
 MODEL = ["--kind", "cpu", "--stages", "2", "--width", "128", "--layers", "4"]
 
 
 def throughput():
     """Throughput against M with micro-batches of a fixed size, beside predictions."""
     bench(
-        "throughput", ["throughput-p2", "step-p2"], *MODEL, "--rounds", "21", "--schedules", "1f1b,gpipe,interleaved,zb-h1",
+        "throughput", ["throughput-p2", "step-p2"], *MODEL, "--rounds", "9", "--schedules", SCHEDULES,
         "--micro-batches", "1,2,3,4,6,8,12,16,24",
     )
 
@@ -116,7 +118,7 @@ def batch():
     """Throughput against M with a fixed batch, beside predictions."""
     bench(
         "batch", ["throughput-p2", "step-p2"], *MODEL, "--rounds", "9", "--schedules", "1f1b,gpipe,interleaved,zb-h1",
-        "--micro-batches", "2,4,8,16,32,64", "--batch", "64",
+        "--micro-batches", "1,2,4,8,16,32,64", "--batch", "64",
     )
 
 
@@ -329,13 +331,13 @@ def contradictions():
     if reached:
         (fastest, m), (slowest, most) = min(reached), max(reached, key=lambda found: found[1])
         rows.append(
-            ['"make M as large as you can"', f"M = {most} took {slowest:.1f} s to a loss that M = {m} reached in {fastest:.1f} s ([M](how-large.md))"]
+            ['make M as large as you can', f"M = {most} took {slowest:.1f} s to a loss that M = {m} reached in {fastest:.1f} s ([M](how-large.md))"]
         )
     ratios = {int(row["M"]): float(row["update / (rate x gradient)"]) for row in read("momentum")}
     if ratios:
         rows.append(
             [
-                '"accumulation dilutes momentum"',
+                'accumulation dilutes momentum',
                 f"with a momentum of 0.9, the update over the gradient rises from {ratios[1]:.1f} at M = 1 to {ratios[64]:.1f} at M = 64"
                 " ([momentum](momentum.md))",
             ]

@@ -9,5 +9,6 @@ mod model;
 mod momentum;
 mod noise;
 mod optimizer_steps;
+mod pages;
 mod recomputation;
 mod verification;
