@@ -110,6 +110,19 @@ fn the_m_of_the_run_stays_among_equals_and_a_larger_one_falls_to_the_largest_of_
     assert!(text(256).starts_with(&expected), "{}", text(256));
 }
 
+/// Tests that M whose training is at most 20% longer count as equal under Adam, for which the noise scale is a lower
+/// bound.
+#[test]
+fn larger_batches_count_as_equal_under_adam() {
+    let mut log = noisy(log(&[1.0; 8], 2, 256, 0.0), 1e5);
+    let m = |log: &RunLog| advise(&question(log, &noise(log), 2)).unchanged.unwrap().training.micro_batches;
+    assert_eq!(m(&log), 128);
+    log.run.configuration.insert("optimizer".to_owned(), "sgd".into());
+    assert_eq!(m(&log), 128);
+    log.run.configuration.insert("optimizer".to_owned(), "adamw".into());
+    assert_eq!(m(&log), 256);
+}
+
 #[test]
 fn a_batch_far_above_the_noise_scale_needs_no_accumulation() {
     let log = noisy(log(&[1.0; 8], 1, 2, 0.0), 1.0);

@@ -87,7 +87,7 @@ impl Accumulation<'_> {
             text += &format!("without that change: {unchanged}\n");
         }
         text += &self.learning_rate(recommendation.as_ref());
-        if self.is_adam() && recommendation.is_some() {
+        if self.log.is_adam() && recommendation.is_some() {
             text += "under Adam, larger batches may pay more than the noise scale says; take the recommended M as a lower bound\n";
         }
         let cut = recommendation.map(|recommendation| recommendation.training.prediction.cut);
@@ -143,11 +143,6 @@ impl Accumulation<'_> {
         self.log.run.configuration.get(name)
     }
 
-    /// Whether the optimizer of the logged run is Adam or a variant of it; false if the log does not have its name.
-    fn is_adam(&self) -> bool {
-        matches!(self.setting("optimizer").and_then(Value::as_str), Some("adamw" | "adafactor"))
-    }
-
     /// Returns a line of text that advises to tune the learning rate again, if the recommended batch is larger or
     /// smaller than that of the run. The text is empty if both have the same size, or if nothing is recommended.
     fn learning_rate(&self, recommendation: Option<&Recommendation>) -> String {
@@ -155,7 +150,7 @@ impl Accumulation<'_> {
         let Some(times) = recommendation.and_then(times).filter(|times| (times - 1.0).abs() > 1e-9) else {
             return String::new();
         };
-        let first = match self.is_adam() {
+        let first = match self.log.is_adam() {
             true => format!(", under Adam at first {:.2} times that of the run", times.sqrt()),
             false => String::new(),
         };

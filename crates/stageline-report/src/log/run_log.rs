@@ -3,6 +3,7 @@
 
 use std::io::BufRead;
 
+use serde_json::Value;
 use stageline_schedule::Plan;
 
 use super::error::LogError;
@@ -108,6 +109,11 @@ impl RunLog {
     /// workers did not wait for their devices after every action; `None` if there are no such steps.
     pub fn throughput(&self) -> Option<f64> {
         median(self.warm().filter(|step| !step.synchronised).map(|step| step.tokens_per_s))
+    }
+
+    /// Whether the optimizer of the run is Adam or a variant of it; false if the log does not have its name.
+    pub fn is_adam(&self) -> bool {
+        matches!(self.run.configuration.get("optimizer").and_then(Value::as_str), Some("adamw" | "adafactor"))
     }
 
     /// Returns the median weight of the targets of a step (in most models, its number of tokens) over the

@@ -3,10 +3,6 @@
 
 use super::trainings::PredictedTraining;
 
-/// The share (10%) by which a predicted training may take longer than the shortest one and still count as equally
-/// short, because so small a difference may be an error of the prediction.
-const ABOUT: f64 = 0.1;
-
 /// Two predicted trainings that reach the same loss with different settings, the first in less time. Their comparison
 /// is the reason for a recommendation.
 pub(super) struct Compared<'a> {
@@ -52,14 +48,15 @@ impl Compared<'_> {
     }
 }
 
-/// Returns the indices of the predicted trainings that take at most 10% longer than the shortest one, of those for
-/// which `fits` returns true.
+/// Returns the indices of the predicted trainings that take longer than the shortest one by at most the share `longer`
+/// (0.1 for 10%), of those for which `fits` returns true.
 pub(super) fn about_as_short(
     trainings: &[PredictedTraining],
     shortest: &PredictedTraining,
+    longer: f64,
     fits: impl Fn(&PredictedTraining) -> bool,
 ) -> Vec<usize> {
     let least = shortest.seconds().unwrap_or(f64::INFINITY);
-    let is_about = |training: &PredictedTraining| training.seconds().is_some_and(|time| time <= (1.0 + ABOUT) * least);
+    let is_about = |training: &PredictedTraining| training.seconds().is_some_and(|time| time <= (1.0 + longer) * least);
     (0..trainings.len()).filter(|at| fits(&trainings[*at]) && is_about(&trainings[*at])).collect()
 }

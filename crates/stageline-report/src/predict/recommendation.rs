@@ -14,6 +14,14 @@ use super::trainings::PredictedTraining;
 /// reach the loss of the logged run. A smaller gain may be an error of the prediction.
 const WORTH: f64 = 0.1;
 
+/// The share by which the training with one M may be predicted to take longer than that with another and still count as
+/// equally long, because so small a difference may be an error of the prediction.
+const ABOUT: f64 = 0.1;
+
+/// The same share for a run with Adam, under which the noise scale is a lower bound: larger batches save more steps than
+/// predicted.
+const ABOUT_UNDER_ADAM: f64 = 0.2;
+
 /// The least efficiency with which more workers are recommended: the worker-hours of a training with the user's number
 /// of workers, divided by the worker-hours of the training with more. With 0.8, twice the workers must make a training
 /// at least 1.6 times as fast.
@@ -59,12 +67,12 @@ impl fmt::Display for Recommendation {
 /// Recommends one of `trainings`, which have the settings of the plan that the user gives to `stageline advise` and
 /// differ only in their number of micro-batches (M). Returns `None` if none fits into the memory.
 ///
-/// All M whose training is at most 10% longer than the shortest count as equal, because a smaller difference may be an
-/// error of the prediction. If the M of the run is one of them, it stays. If it is larger than all of them, the largest
+/// All M whose training is at most 10% longer than the shortest count as equal, under Adam at most 20%. If the M of the run is one of them, it stays. If it is larger than all of them, the largest
 /// of them is recommended, and otherwise the one with the shortest training.
 pub(super) fn recommended_m(question: &Question, trainings: &[PredictedTraining]) -> Option<Recommendation> {
     let shortest = question.fastest(trainings)?;
-    let equal = about_as_short(trainings, shortest, |training| question.fits(training));
+    let longer = if question.log.is_adam() { ABOUT_UNDER_ADAM } else { ABOUT };
+    let equal = about_as_short(trainings, shortest, longer, |training| question.fits(training));
     let (run, last) = (question.target.micro_batches, trainings[*equal.last()?].micro_batches);
     let is_equal = equal.iter().find(|at| trainings[**at].micro_batches == run);
     let training = match is_equal {
@@ -73,7 +81,7 @@ pub(super) fn recommended_m(question: &Question, trainings: &[PredictedTraining]
         None => shortest,
     };
     let first = if is_equal.is_some() && training.micro_batches != shortest.micro_batches {
-        as_in_the_run(training, shortest)
+        as_in_the_run(training, shortest, longer)
     } else {
         beside_another(question, trainings, training)
     };
@@ -162,11 +170,12 @@ fn of_memory(question: &Question) -> String {
 }
 
 /// Returns a text that says why the number of micro-batches (M) of the logged run is recommended again: its training is
-/// at most 10% longer than the shortest one.
-fn as_in_the_run(training: &PredictedTraining, shortest: &PredictedTraining) -> String {
+/// longer than the shortest one by at most the share `longer`.
+fn as_in_the_run(training: &PredictedTraining, shortest: &PredictedTraining, longer: f64) -> String {
     let seconds = |training: &PredictedTraining| training.seconds().unwrap_or(f64::NAN);
     format!(
-        "as in the run, because no M is more than 10% faster to the same loss, and M = {} is the fastest by {:.0}%",
+        "as in the run, because no M is more than {:.0}% faster to the same loss, and M = {} is the fastest by {:.0}%",
+        100.0 * longer,
         shortest.micro_batches,
         100.0 * (seconds(training) / seconds(shortest) - 1.0)
     )
@@ -194,7 +203,7 @@ fn beside_another(question: &Question, trainings: &[PredictedTraining], own: &Pr
 }
 
 /// Returns a text that says why no larger number of micro-batches (M) is recommended than that of `trainings[last]`: no
-/// later training in the list both fits into the memory and is at most 10% longer than the shortest one. `trainings`
+/// later training in the list both fits into the memory and is about as short as the shortest one. `trainings`
 /// has one predicted training for each candidate setting of M, in ascending order of M. The text is empty if the list
 /// ends at `last`.
 fn of_more(question: &Question, trainings: &[PredictedTraining], last: usize) -> String {
