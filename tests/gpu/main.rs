@@ -20,7 +20,7 @@ use std::sync::LazyLock;
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use stageline::schedule::{GPipe, Interleaved, OneFOneB, Schedule, ZbH1, ZbV};
-use stageline::{Activity, Batch, DeviceName, Pipeline, PipelineBuilder, Recompute, StageConfig, Verify};
+use stageline::{Activity, Batch, DeviceName, Pipeline, PipelineBuilder, Recompute, StageConfig, StepReport, Verify};
 use stageline_gpt::model::{Bytes, Logits, Shape, costs, gpt};
 
 mod attention;
@@ -155,20 +155,42 @@ fn verification_agrees_with_split_backwards_and_recomputation() {
     verify(ZbV, 4, Recompute::Full);
 }
 
+/// Asserts that the accounts of a synchronised step add up, that no cause of idle time is negative, and that the events
+/// of each worker follow each other within the step. Returns the largest share of a worker's step that has no known
+/// cause (`other`).
+fn checked_accounts(report: &StepReport) -> f64 {
+    let took = report.step_time.as_secs_f64();
+    for events in report.recording.events() {
+        assert!(events.windows(2).all(|pair| pair[0].end <= pair[1].start), "{events:?}");
+        assert!(events.iter().all(|event| event.start <= event.end && event.end <= report.step_time), "{events:?}");
+    }
+    let accounts = report.recording.accounts();
+    for account in &accounts {
+        assert!((account.busy + account.idle() - took).abs() < 1e-6 * took, "{account:?} of {took}");
+        assert!(account.busy > 0.0 && account.busy < took, "{account:?} of {took}");
+        for (cause, seconds) in account.causes() {
+            // `other` is what the simulation of the step leaves of the step's time, so it is as exact as the simulation.
+            let least = if cause == "other" { -0.01 * took } else { -1e-9 };
+            assert!(seconds >= least, "{cause} of {took}: {account:?}");
+        }
+    }
+    accounts.iter().map(|account| account.other / took).fold(0.0, f64::max)
+}
+
 #[test]
 fn the_account_of_a_synchronised_step_adds_up() {
     let mut pipeline = builder("gpu", 2, OneFOneB, Recompute::Nothing).synchronise_every(1).build().unwrap();
-    for step in 0..3 {
+    let mut unknown = f64::INFINITY;
+    for step in 0..5 {
         let report = pipeline.step(batch(step)).unwrap();
-        let took = report.step_time.as_secs_f64();
-        for account in report.recording.accounts() {
-            assert!((account.busy + account.idle() - took).abs() < 1e-6 * took, "{account:?} of {took}");
-            assert!(account.busy > 0.0 && account.busy < took, "{account:?} of {took}");
-        }
+        unknown = unknown.min(checked_accounts(&report));
         let computes = report.recording.events().iter().flatten().filter(
             |event| matches!(event.activity, Activity::Instruction(instruction) if instruction.compute().is_some()),
         );
         // Each of two stages has a forward and a backward for each of four micro-batches.
         assert_eq!(computes.count(), 2 * 2 * 4);
     }
+    println!("{:.1}% of a step has no known cause", 100.0 * unknown);
+    // Tests that run beside this one delay threads, so only the best of the steps is bounded.
+    assert!(unknown < 0.25, "{unknown} of every step has no known cause");
 }
