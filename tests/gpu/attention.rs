@@ -7,6 +7,7 @@ use burn::tensor::{Device, Distribution, FloatDType, Int, IntDType, Tensor};
 use stageline::nn::{AttentionHeads, causal_attention, causal_attention_within};
 use stageline_workspace::own_process::ran_in_a_process_of_its_own;
 
+use crate::attention_scales::{Attention, row_scales};
 use crate::{gpu_name, open};
 
 /// Returns the output of attention and the gradient of its input as f64 numbers, computed on the input's device and in
@@ -48,31 +49,45 @@ fn largest(numbers: &[f64]) -> f64 {
     numbers.iter().copied().map(f64::abs).fold(1.0, f64::max)
 }
 
-/// Asserts that attention on the device gives the output and gradient of attention in f64 on the host, within the
-/// rounding errors of f32 in the exponents of the weights and in each of up to `length` terms of a sum. `shape` has the
-/// number of samples, the length of a sample, and the size of a head.
+fn numbers(tensor: &Tensor<3>) -> Vec<f64> {
+    tensor.clone().into_data().iter::<f64>().collect()
+}
+
+/// Asserts that attention on the device gives the output and gradient of attention in f64 on the host. The errors of
+/// each row (a head at a position) are bounded by the scale of that row, so that small rows are as exact as large ones.
+/// `shape` has the number of samples, the length of a sample, and the size of a head.
 fn check(device: &Device, heads: AttentionHeads, shape: [usize; 3], starts: Option<Vec<i64>>) {
-    let [samples, length, _] = shape;
+    let [samples, length, size] = shape;
     let [input, upstream] = random(heads, shape);
-    let starts = |device: &Device| {
+    let tensor = |device: &Device| {
         let starts = starts.as_ref().map(|starts| Tensor::<1, Int>::from_data(starts.as_slice(), device));
         starts.map(|starts| starts.reshape([1, length]).repeat_dim(0, samples))
     };
-    let exact = both(&exactly(&input), heads, starts(&Device::flex()), &exactly(&upstream));
+    let exact = both(&exactly(&input), heads, tensor(&Device::flex()), &exactly(&upstream));
+    let (input_numbers, upstream_numbers) = (numbers(&exactly(&input)), numbers(&exactly(&upstream)));
+    let (of_input, starts) = (input_numbers.as_slice(), starts.as_deref());
+    let scales = row_scales(&Attention { input: of_input, upstream: &upstream_numbers, heads, shape, starts });
     let [on_device, upstream] = [input, upstream].map(|tensor| tensor.to_device(device));
-    let found = both(&on_device, heads, starts(device), &upstream);
-    for (found, exact) in found.iter().zip(&exact) {
-        assert_eq!(found.len(), exact.len());
-        let largest = largest(exact);
-        let each = found.iter().zip(exact).map(|(found, exact)| (found - exact).abs());
-        // `f64::max` drops a NaN.
-        let apart = each.inspect(|apart| assert!(apart.is_finite(), "{heads:?}, {shape:?}")).fold(0.0, f64::max);
-        println!("{heads:?}, {shape:?}: {:.1e} of {largest:.1}", apart / largest);
-        assert!(apart < WITHIN * largest, "{heads:?}, {shape:?}: {apart} of {largest}");
+    let found = both(&on_device, heads, tensor(device), &upstream);
+    for (kind, ((found, exact), scales)) in
+        ["output", "gradient"].into_iter().zip(found.iter().zip(&exact).zip(&scales))
+    {
+        assert_eq!((found.len(), found.len()), (exact.len(), size * scales.len()));
+        let mut worst = 0.0_f64;
+        for (at, (found, exact)) in found.iter().zip(exact).enumerate() {
+            let row = at / size;
+            let (apart, scale) = ((found - exact).abs(), scales[row]);
+            // A NaN is not within the bound.
+            assert!(apart <= WITHIN * scale, "{kind}, {heads:?}, {shape:?}, row {row}: {found} instead of {exact}");
+            worst = worst.max(apart / scale);
+        }
+        println!("{kind}, {heads:?}, {shape:?}: {worst:.1e} of a row's scale");
     }
 }
 
-/// The largest error of attention in f32, as a share of the largest number.
+/// The largest error of a number of attention in f32, as a share of its row's scale (the sum of the magnitudes of its
+/// terms). Each term has the rounding errors of an exponent and of a few products and sums, some 10 times 2^-24 each,
+/// and a sum of n terms in blocks adds some 2^-24 times the square root of n: for 2048 terms 3e-6 together.
 const WITHIN: f64 = 2e-5;
 
 /// Asserts that attention on the device in half precision gives the output and gradient of attention in f64 on the host
@@ -189,23 +204,40 @@ fn a_nan_stays_a_nan_and_later_positions_have_no_weight() {
     assert!(attend(f32::NAN)[1].is_nan());
 }
 
-/// Tests that the memory of attention grows with the length and not with its square. The scores of 8 heads over 2048
-/// positions would take 134 MB, and attention and its backward together reserve less on the device. The test has a
-/// process of its own, because memory that other tests have reserved could hold the scores.
+/// Runs attention of heads with 4 elements and its backward on the device over one sample of `length` positions.
+/// `documents_of` is the number of positions in each document, if the sample consists of documents.
+fn attend(device: &Device, heads: AttentionHeads, length: usize, documents_of: Option<usize>) {
+    let columns = 4 * (heads.query + 2 * heads.key_value);
+    let leaf = Tensor::<3>::random([1, length, columns], Distribution::Default, device).autodiff().require_grad();
+    let output = match documents_of {
+        Some(of) => {
+            let starts = Tensor::<1, Int>::from_data(documents(length, of).as_slice(), device);
+            causal_attention_within(leaf.clone(), heads, starts.reshape([1, length]))
+        }
+        None => causal_attention(leaf.clone(), heads),
+    };
+    let gradients = output.sum().backward();
+    assert!(leaf.grad(&gradients).unwrap().sum().into_scalar::<f64>().is_finite());
+}
+
+/// Tests that the memory of attention grows with the length and not with its square, also if queries see only a window
+/// or their document. The scores of 8 heads over 2048 positions would take 134 MB, and all attentions with their
+/// backwards reserve less on the device. The test has a process of its own, because memory that other tests have
+/// reserved could hold the scores.
 #[test]
 fn no_score_is_stored() {
     if ran_in_a_process_of_its_own() {
         return;
     }
     let device = &open("gpu")[0];
-    let (length, heads, size) = (2048, 8, 4);
-    let scores = (heads * length * length * size_of::<f32>()) as u64;
+    let length = 2048;
+    let scores = (8 * length * length * size_of::<f32>()) as u64;
     let reserved = || device.memory_pool_usage().expect("a GPU counts its memory").bytes_reserved;
     let before = reserved();
-    let input = Tensor::<3>::random([1, length, 3 * heads * size], Distribution::Default, device);
-    let leaf = input.autodiff().require_grad();
-    let gradients = causal_attention(leaf.clone(), heads).sum().backward();
-    let gradient = leaf.grad(&gradients).unwrap().sum().into_scalar::<f64>();
-    let more = reserved().saturating_sub(before);
-    assert!(gradient.is_finite() && more < scores / 2, "{more} bytes more, and the scores have {scores}");
+    for (window, documents_of) in [(None, None), (Some(600), None), (None, Some(700)), (Some(300), Some(700))] {
+        attend(device, heads(8, 8, window), length, documents_of);
+        let more = reserved().saturating_sub(before);
+        let about = format!("a window of {window:?} and documents of {documents_of:?} positions");
+        assert!(more < scores / 2, "{more} bytes more after {about}, and the scores have {scores}");
+    }
 }

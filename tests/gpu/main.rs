@@ -10,6 +10,7 @@
 //! - `memory`: the memory in use, the reserved memory and the process do not grow over many steps.
 //! - `optimizer_state`: optimizer states on the host are not in the device's memory, and change no bits.
 //! - `attention`: attention by the FlashAttention kernels, which store no scores, is compared with f64.
+//! - `attention_scales`: the scales of attention's rows, by which the errors of attention are bounded.
 //! - `language_models`: models of the families GPT-2 and Llama train on the device as on the CPU.
 //! - `fallbacks`: operations that the device's kernels do not compute are named, and types that it lacks are refused.
 //! - `served`: a device that a server lends trains as the same device here.
@@ -24,6 +25,7 @@ use stageline::{Activity, Batch, DeviceName, Pipeline, PipelineBuilder, Recomput
 use stageline_gpt::model::{Bytes, Logits, Shape, costs, gpt};
 
 mod attention;
+mod attention_scales;
 mod counters;
 mod devices;
 mod failures;
