@@ -127,6 +127,7 @@ fn every_cut_and_schedule_trains_as_on_the_cpu() {
 
 #[test]
 fn stages_on_the_cpu_and_on_the_gpu_train_together() {
+    assert_near(&trained("cpu,gpu", 4, ZbV, Recompute::Nothing), &EXPECTED, "zb-v on cpu, gpu");
     assert_near(&trained("cpu,gpu", 2, OneFOneB, Recompute::Nothing), &EXPECTED, "cpu, gpu");
     assert_near(&trained("gpu,cpu,gpu", 3, OneFOneB, Recompute::Full), &EXPECTED, "gpu, cpu, gpu");
 }
@@ -140,21 +141,26 @@ fn recomputation_gives_the_same_bits() {
     }
 }
 
-fn verify(schedule: impl Schedule + Copy + 'static, stages: usize, recompute: Recompute) {
-    let build = || builder("gpu", stages, schedule, recompute);
+fn verify(devices: &str, schedule: impl Schedule + Copy + 'static, stages: usize, recompute: Recompute) {
+    let build = || builder(devices, stages, schedule, recompute);
     let verification = Verify::new().steps(5).pipeline(build, batch, &[batch(99)]).unwrap();
     assert!(verification.passes(), "{verification}");
 }
 
 #[test]
 fn verification_agrees() {
-    verify(OneFOneB, 2, Recompute::Nothing);
+    verify("gpu", OneFOneB, 2, Recompute::Nothing);
+}
+
+#[test]
+fn verification_agrees_on_the_cpu_and_on_the_gpu() {
+    verify("cpu,gpu", ZbV, 4, Recompute::Nothing);
 }
 
 #[test]
 fn verification_agrees_with_split_backwards_and_recomputation() {
-    verify(ZbH1, 2, Recompute::Nothing);
-    verify(ZbV, 4, Recompute::Full);
+    verify("gpu", ZbH1, 2, Recompute::Nothing);
+    verify("gpu", ZbV, 4, Recompute::Full);
 }
 
 /// Asserts that the accounts of a synchronised step add up, that no cause of idle time is negative, and that the events
