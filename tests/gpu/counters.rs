@@ -12,8 +12,12 @@ use stageline::nn::{block, is_recomputation};
 use stageline::schedule::{Compute, Instruction, OneFOneB, ZbH1};
 use stageline::{Activity, Batch, Pipeline, Recompute, Stage, StageConfig};
 use stageline_workspace::mlp::{Layer, Mlp, bits};
+use stageline_workspace::own_process::ran_in_a_process_of_its_own;
+use tracing::Level;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::prelude::*;
 
-use crate::open;
+use crate::{builder, open};
 
 const WIDTH: usize = 8;
 const MICRO_BATCHES: usize = 4;
@@ -99,7 +103,7 @@ impl Stage for Whole {
     }
 }
 
-/// The text of all warnings that this test process has logged.
+/// The text of all warnings that this test process has logged, and of all messages about stages that run.
 static WARNINGS: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
 /// A writer to which the test's log goes; it appends log lines to the text of all warnings of this test process.
@@ -116,16 +120,17 @@ impl io::Write for ToWarnings {
     }
 }
 
-/// Begins to keep the warnings of all threads of this test process.
+/// Begins to keep the warnings of all threads of this test process, and all messages about stages that run.
 pub fn keep_warnings() {
     static FIRST: Once = Once::new();
     FIRST.call_once(|| {
-        let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(|| ToWarnings);
-        tracing::subscriber::set_global_default(subscriber.finish()).unwrap();
+        let kept = Targets::new().with_default(Level::WARN).with_target("stageline::runner", Level::DEBUG);
+        let layer = tracing_subscriber::fmt::layer().with_writer(|| ToWarnings).with_filter(kept);
+        tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layer)).unwrap();
     });
 }
 
-/// Returns the text of all warnings that this test process has logged so far.
+/// Returns the text of all warnings, and of all messages about stages that run, that this test process has logged so far.
 pub fn warnings() -> String {
     String::from_utf8(WARNINGS.lock().unwrap().clone()).unwrap()
 }
@@ -161,4 +166,31 @@ fn weight_gradients_are_computed_in_the_second_halves_of_backwards() {
     let after = bits(&pipeline.into_modules().take::<Splits>(0).unwrap());
     let changed = before.iter().zip(&after).filter(|(before, after)| before != after).count();
     assert!(changed > before.len() / 2, "{changed} of {} numbers have changed", before.len());
+}
+
+/// Returns what each stage has logged of the weight gradients that the first halves of its backwards compute: the number
+/// and the paths of their parameters, sorted by stage.
+pub fn of_first_halves(log: &str) -> Vec<String> {
+    let about = log.split("weight gradients in the first halves of backwards of ").skip(1);
+    let mut found: Vec<_> = about.map(|text| text.split_inclusive(')').next().unwrap().to_owned()).collect();
+    found.sort();
+    found
+}
+
+/// Tests that the first halves of a GPT's backwards compute no gradient of a weight in a layer of Stageline: norms,
+/// linear layers and embeddings are all split. Only the table of positions, which is a parameter without a layer, has
+/// its gradient in the first half. The test has a process of its own, because it reads the messages of all stages.
+#[test]
+fn the_backward_of_every_layer_of_a_gpt_is_split() {
+    if ran_in_a_process_of_its_own() {
+        return;
+    }
+    keep_warnings();
+    let before = warnings().len();
+    let mut pipeline = builder("gpu", 2, ZbH1, Recompute::Nothing).build().unwrap();
+    pipeline.step(crate::batch(0)).unwrap();
+    let found = of_first_halves(&warnings()[before..]);
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found[0].starts_with("stage 0: 1 (") && found[0].ends_with("positions)"), "{found:?}");
+    assert_eq!(found[1], "stage 1: 0 ()");
 }

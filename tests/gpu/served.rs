@@ -8,6 +8,7 @@ use serde_json::Value;
 use stageline_workspace::programs::program;
 use stageline_workspace::runs::{Place, steps_in, wait_for_lines};
 
+use crate::counters::of_first_halves;
 use crate::{assert_near, gpu_name, killed};
 
 /// A running process of `stageline serve` that lends the tests' GPU. Dropping this value kills the process.
@@ -40,7 +41,10 @@ impl Drop for Server {
 /// Trains the GPT example for a few steps with the given flags. Returns the losses, and what the program printed.
 fn trained(flags: &str) -> (Vec<f64>, String) {
     let place = Place::new();
-    let output = place.run(&format!("--steps 4 --log @log {flags}"));
+    let mut command = place.command(&format!("--steps 4 --log @log {flags}"));
+    // The message at the level DEBUG names the weight gradients that are not left to second halves of backwards.
+    command.env("RUST_LOG", "warn,burn_remote=error,stageline=info,stageline_train=info,stageline::runner=debug");
+    let output = command.output().unwrap();
     let said = place.shown(&output) + &String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{flags}: {said}");
     let log = std::fs::read_to_string(place.path("log")).unwrap();
@@ -64,6 +68,12 @@ fn a_lent_gpu_trains_by_the_kernels_of_a_gpu() {
         assert!(said.contains(&compiling) && said.contains("the kernels are ready after "), "{said}");
         for fallback in ["burn's own operations", "is not split"] {
             assert!(!said.contains(fallback), "{flags}: {said}");
+        }
+        let of_first_halves = of_first_halves(&said);
+        assert_eq!(of_first_halves.is_empty(), !flags.contains("zb-h1"), "{flags}: {said}");
+        // Only the table of positions is a parameter without a layer that splits its backward.
+        for stage in of_first_halves {
+            assert!(stage.ends_with(": 0 ()") || stage.contains(": 1 (") && stage.ends_with("positions)"), "{stage}");
         }
         assert_eq!(said.contains("stores its scores"), flags.contains("--width"), "{flags}: {said}");
     }

@@ -119,7 +119,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     /// which to fill idle time.
     ///
     /// There is no warning if such parameters have at most a tenth of the stage's trained elements, as with a table of
-    /// position embeddings.
+    /// position embeddings. A message at the level DEBUG always has their number and their paths.
     pub(super) fn warn_of_whole_backwards(&self, half: &Half) {
         let shared: HashSet<_> = self.ties.ids().collect();
         let module = self.trained.computing();
@@ -133,8 +133,15 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
                 paths.push(found.path);
             }
         }
+        let (stage, replica) = (self.stage, self.replica.index);
+        let (count, listed) = (paths.len(), paths.join(", "));
+        tracing::debug!(
+            stage,
+            replica,
+            "weight gradients in the first halves of backwards of stage {stage}: {count} ({listed})"
+        );
         if let Some(first) = paths.first().filter(|_| whole > all / 10) {
-            let (stage, replica, more) = (self.stage, self.replica.index, paths.len() - 1);
+            let more = count - 1;
             tracing::warn!(
                 stage,
                 replica,
