@@ -8,8 +8,8 @@
 //! In messages, a device has the name under which it was opened (`shown`). Only `memory` says "the host" for this
 //! host's CPU; `model` words replicas and their stages.
 //!
-//! - `name`: names on a command line (`DeviceName`), the devices that they open, and the errors (`DeviceError`,
-//!   `DeviceErrors`) with the advice to the user.
+//! - `name`: names on a command line (`DeviceName`), and the devices that they open.
+//! - `error`: the errors of opening devices (`DeviceError`, `DeviceErrors`), with the advice to the user.
 //! - `location`: tests whether a device is this host's CPU (`is_host`), a GPU of this host (`is_gpu`, `is_cuda`), or a
 //!   device of another host (`is_remote`), and whether two devices share a memory (`share_memory`); numbers the streams
 //!   on which GPUs transfer.
@@ -38,6 +38,7 @@
 #[cfg(any(feature = "cuda", test))]
 #[cfg_attr(not(feature = "cuda"), allow(dead_code))] // without the feature, only its tests use this module
 mod cuda_driver;
+pub(crate) mod error;
 #[cfg(any(feature = "fused", test))]
 mod fusion;
 pub(crate) mod gpu;

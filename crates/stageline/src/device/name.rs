@@ -5,11 +5,11 @@ use std::str::FromStr;
 
 use burn::tensor::Device;
 
+use crate::device::error::{DeviceError, DeviceErrors};
 use crate::device::gpu::{indices_of_all, is_software};
 use crate::device::gpu_api::GpuApi;
-use crate::device::gpu_search::GpuSearchError;
 use crate::device::opened;
-use crate::device::remote::{HostName, RemoteError, RemoteName, Token};
+use crate::device::remote::{HostName, RemoteName, Token};
 use crate::device::supported;
 use crate::device::test_kernels::try_kernels;
 
@@ -54,10 +54,11 @@ impl DeviceName {
     fn parse_entry(text: &str) -> Result<Vec<Self>, DeviceError> {
         let Some(api) = text.strip_suffix(":all").and_then(GpuApi::named) else { return Ok(vec![text.parse()?]) };
         let software = |found: Vec<Device>| found.iter().map(is_software).collect::<Vec<_>>();
-        let first = Self::Gpu { api, index: 0 };
+        // Errors name the entry as the user wrote it.
+        let device = text.to_owned();
         match api.devices().map(software) {
-            Err(cause) => Err(DeviceError::of_search(first, cause)),
-            Ok(software) if software.is_empty() => Err(DeviceError::NotFound { device: first, api, found: 0 }),
+            Err(cause) => Err(DeviceError::of_search(device, cause)),
+            Ok(software) if software.is_empty() => Err(DeviceError::NotFound { device, api, found: 0 }),
             Ok(software) => Ok(indices_of_all(&software).into_iter().map(|index| Self::Gpu { api, index }).collect()),
         }
     }
@@ -140,15 +141,16 @@ impl DeviceName {
 
     /// Opens the device that has this name, but does not record the name for messages.
     fn open_unnamed(self) -> Result<Device, DeviceError> {
+        let name = self.to_string();
         match self {
             #[cfg(feature = "remote")]
-            Self::Remote(name) => Ok(crate::device::remote::connect::begin(&name, None).finish()?),
+            Self::Remote(remote) => Ok(crate::device::remote::connect::begin(&remote, None).finish()?),
             #[cfg(not(feature = "remote"))]
-            Self::Remote(_) => Err(DeviceError::NotBuilt { device: self, feature: "remote" }),
+            Self::Remote(_) => Err(DeviceError::NotBuilt { device: name, feature: "remote" }),
             #[cfg(feature = "flex")]
             Self::Cpu => Ok(Device::flex()),
             #[cfg(not(feature = "flex"))]
-            Self::Cpu => Err(DeviceError::NotBuilt { device: self, feature: "flex" }),
+            Self::Cpu => Err(DeviceError::NotBuilt { device: name, feature: "flex" }),
             Self::Gpu { api, index } => {
                 #[cfg(feature = "cuda")]
                 if api == GpuApi::Cuda {
@@ -157,16 +159,16 @@ impl DeviceName {
                 // Devices are listed first, because the first operation on a missing device panics on another thread.
                 let devices = match api.devices() {
                     Ok(devices) => devices,
-                    Err(cause) => return Err(DeviceError::of_search(self, cause)),
+                    Err(cause) => return Err(DeviceError::of_search(name, cause)),
                 };
                 let found = devices.len();
                 let device = devices.into_iter().nth(index);
-                let Some(device) = device else { return Err(DeviceError::NotFound { device: self, api, found }) };
+                let Some(device) = device else { return Err(DeviceError::NotFound { device: name, api, found }) };
                 #[cfg(feature = "fused")]
                 crate::device::fusion::fuse_in_issue_order();
                 match try_kernels(&device) {
                     Ok(()) => Ok(device),
-                    Err(cause) => Err(DeviceError::Unusable { device: self, cause, advice: api.computes_with() }),
+                    Err(cause) => Err(DeviceError::Unusable { device: name, cause, advice: api.computes_with() }),
                 }
             }
         }
@@ -193,114 +195,6 @@ impl fmt::Display for DeviceName {
             Self::Cpu => write!(f, "cpu"),
             Self::Gpu { api, index } => write!(f, "{api}:{index}"),
             Self::Remote(name) => write!(f, "{name}"),
-        }
-    }
-}
-
-/// The errors of all devices that could not be opened, one for each device.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeviceErrors(Vec<DeviceError>);
-
-impl DeviceErrors {
-    /// Returns the errors of all devices that could not be opened, one for each device.
-    pub fn each(&self) -> &[DeviceError] {
-        &self.0
-    }
-}
-
-impl fmt::Display for DeviceErrors {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let each: Vec<_> = self.0.iter().map(DeviceError::to_string).collect();
-        write!(f, "{}", each.join("\n"))
-    }
-}
-
-impl std::error::Error for DeviceErrors {}
-
-/// An error in the name of a device, or in opening the device.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum DeviceError {
-    /// The list of device names that was to be opened is empty.
-    #[error("no devices: name at least one, such as `cpu` or `cuda:0,cuda:1`")]
-    None,
-    /// A given text is not a valid device name, such as `cpu` or `cuda:0`.
-    #[error(
-        "`{text}` is no device; write `cpu`, or a GPU's interface (cuda, rocm, wgpu, vulkan or metal) and its index or `all`, as in \
-         `cuda:0` or `vulkan:all`, or what `stageline serve` prints on another host, as in `iroh:<id>/0` or `ws://gpu-2:4433/0`"
-    )]
-    Unknown {
-        /// The given text, which is not a valid device name.
-        text: String,
-    },
-    /// This program was built without the backend (burn's code for a kind of device) that the named device needs.
-    #[error("this program was built without `{device}`; build it with `--features {feature}`")]
-    NotBuilt {
-        /// The name of the device whose backend is missing in this program.
-        device: DeviceName,
-        /// The Cargo feature with which the program must be built to use the device.
-        feature: &'static str,
-    },
-    /// The named device of another host cannot be reached or used.
-    #[error(transparent)]
-    Remote(#[from] RemoteError),
-    /// A GPU exists, but the first test kernels that run on it fail or return a wrong result.
-    #[error("`{device}` was found, but does not compute: {cause}; {advice}")]
-    Unusable {
-        /// The name of the GPU that does not compute.
-        device: DeviceName,
-        /// The reason why the GPU does not compute: the root cause of an error in running test kernels on it, or the
-        /// wrong result that these kernels returned.
-        cause: String,
-        /// The advice to the user whose GPU does not compute: the compiler or driver that kernels need, or another
-        /// interface to try.
-        advice: &'static str,
-    },
-    /// The NVIDIA driver of a named GPU is too old: it lacks functions that burn calls.
-    #[error(
-        "the driver of `{device}` supports CUDA {found}, and this program needs {needed} or later; install {packages}",
-        packages = GpuApi::Cuda.packages()
-    )]
-    OldDriver {
-        /// The name of the GPU whose driver is too old.
-        device: DeviceName,
-        /// The newest version of CUDA that the NVIDIA driver, which is too old, supports.
-        found: String,
-        /// The oldest version of CUDA that the NVIDIA driver must support for this program.
-        needed: String,
-    },
-    /// The search for a named GPU failed, for example because the library of its interface, such as CUDA, is missing.
-    #[error("`{device}` was not found: {cause}")]
-    Search {
-        /// The name of the GPU that was to be opened, for which the search failed.
-        device: DeviceName,
-        /// The reason why the search for the GPUs of an interface failed, such as a missing library.
-        cause: GpuSearchError,
-    },
-    /// This machine has no GPU with the index in the given device name.
-    #[error(
-        "`{device}` was not found: {api}, if its libraries can be loaded, reports {found} devices; {needs}, or name a device below \
-         that number",
-        needs = api.needs()
-    )]
-    NotFound {
-        /// The name of the GPU that does not exist.
-        device: DeviceName,
-        /// The interface, such as CUDA, through which the missing GPU was searched for.
-        api: GpuApi,
-        /// The number of GPUs that the interface (such as CUDA) finds on this machine. The index of a GPU, counted from
-        /// 0, must be below this number.
-        found: usize,
-    },
-}
-
-impl DeviceError {
-    /// Converts the error `cause` of a search for GPUs to the error of opening `device`.
-    fn of_search(device: DeviceName, cause: GpuSearchError) -> Self {
-        match cause {
-            GpuSearchError::NotBuilt { api } => Self::NotBuilt { device, feature: api.name() },
-            GpuSearchError::OldDriver { found, needed } => Self::OldDriver { device, found, needed },
-            cause => Self::Search { device, cause },
         }
     }
 }
@@ -341,6 +235,6 @@ mod tests {
         let message = DeviceName::Gpu { api: GpuApi::Cuda, index: 1 }.open().unwrap_err().to_string();
         assert!(message.contains("`cuda:1`") && message.contains("--features cuda"), "{message}");
         let message = DeviceName::parse_list("cuda:all").unwrap_err().to_string();
-        assert!(message.contains("--features cuda"), "{message}");
+        assert!(message.contains("`cuda:all`") && message.contains("--features cuda"), "{message}");
     }
 }
