@@ -122,6 +122,9 @@ fn the_start_of_a_run_tells_what_it_does_with_the_device() {
     ] {
         assert!(said.contains(&expected), "{expected} is missing in {said}");
     }
+    let total = api().gpus().unwrap()[0].memory.and_then(|memory| memory.total);
+    let unknown = format!("\n{device} reports no size of its memory, so the estimate is not compared with it");
+    assert_eq!(said.contains(&unknown), total.is_none(), "{said}");
     let path = format!("tensors are copied between the host's memory and a GPU: cpu and {device}");
     assert!(logged.contains(&path), "{logged}");
     let (_, reserved) = logged.split_once(&format!("{device}: ")).unwrap_or_else(|| panic!("{logged}"));

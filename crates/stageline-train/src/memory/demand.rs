@@ -10,6 +10,7 @@ use sysinfo::System;
 use crate::data::Data;
 use crate::kernels::Compiling;
 use crate::memory::batches::BatchMemory;
+use crate::memory::unknown_size::tell_of_unknown_sizes;
 use crate::plan::Planned;
 use crate::settings::job::{Job, LARGEST, Running};
 use crate::settings::values::{CutBy, FlushName, OptimizerName, RecomputeBy};
@@ -91,6 +92,9 @@ pub fn estimate<Out: Payload, D: Data + ?Sized>(
     let compiling = Compiling::begin(&training.job.running.devices);
     let estimated = rehearse(pipeline, data, training)?;
     compiling.end();
+    if estimated.is_some() {
+        tell_of_unknown_sizes(&training.job.running);
+    }
     Ok(estimated)
 }
 
@@ -308,5 +312,14 @@ mod tests {
         let devices = [cpu.clone(), cpu];
         assert_eq!(memory_of_all(&devices, |_| Some(7)), Some(7));
         assert_eq!(memory_of_all(&devices, |_| None), None);
+    }
+
+    #[test]
+    fn parameters_that_do_not_fit_into_a_known_memory_are_refused() {
+        let job = Job::of_line("--memory 0.004").unwrap();
+        let refused = refuse_too_many_parameters(&job, 1_000_000, false, "try --width 8").unwrap_err().to_string();
+        assert!(refused.starts_with("1000000 parameters and their optimizer states need at least "), "{refused}");
+        assert!(refused.contains("and there are 4.0 MB: try --width 8"), "{refused}");
+        assert!(refuse_too_many_parameters(&job, 100, false, "try --width 8").is_ok());
     }
 }

@@ -7,6 +7,8 @@
 //!
 //! - `batches`: the memory that batches take on the host (`BatchMemory`).
 //! - `demand`: the demand of a training for memory, and the refusal of one that does not fit (`Demand`).
+//! - `unknown_size`: tells the user which GPUs report no size of their memory, so that nothing is refused on them.
 
 pub mod batches;
 pub mod demand;
+mod unknown_size;
