@@ -1,12 +1,12 @@
-//! Tells the user that GPUs compile and tune kernels before the first step ([`Compiling`]), how much of their memory is in
-//! use afterwards, and how much the first step has reserved ([`after_the_first_step`]).
+//! Tells the user that GPUs compile kernels before the first step, and tune them if the build does ([`Compiling`]), how much
+//! of their memory is in use afterwards, and how much the first step has reserved ([`after_the_first_step`]).
 
 use std::time::Instant;
 
 use burn::tensor::Device;
 use stageline::{DeviceMemory, DeviceName};
 
-/// A timer for the beginning of a run, while GPUs compile and tune the kernels of a training step. It prints when this
+/// A timer for the beginning of a run, while GPUs compile the kernels of a training step. It prints when this
 /// work begins and how many seconds it took.
 #[must_use = "the end of the compilation is told by `end`"]
 pub struct Compiling {
@@ -15,18 +15,19 @@ pub struct Compiling {
 }
 
 impl Compiling {
-    /// Prints that the GPUs among `devices`, of this host and of others, begin to compile and tune kernels; prints nothing
-    /// if there are no GPUs.
+    /// Prints that the GPUs among `devices`, of this host and of others, begin to compile kernels, and whether those of this
+    /// host tune them; prints nothing if there are no GPUs.
     pub fn begin(devices: &[Device]) -> Self {
         let gpus = each_once(devices, DeviceName::is_gpu);
-        if !gpus.is_empty() {
-            let names: Vec<_> = gpus.iter().map(DeviceName::shown).collect();
-            println!("compiling and tuning kernels for {} ...", names.join(", "));
+        let (here, lent): (Vec<_>, Vec<_>) = gpus.iter().partition(|gpu| DeviceMemory::of(gpu).is_some());
+        let names = |gpus: Vec<&Device>| gpus.into_iter().map(DeviceName::shown).collect::<Vec<_>>();
+        for line in compiling(&names(here), &names(lent), DeviceName::tunes_kernels()) {
+            println!("{line}");
         }
         Self { gpus, began: Instant::now() }
     }
 
-    /// Prints how long GPUs took to compile and tune kernels, and the memory of every GPU of this host afterwards; prints
+    /// Prints how long GPUs took for their kernels, and the memory of every GPU of this host afterwards; prints
     /// nothing if there are no GPUs.
     pub fn end(self) {
         if self.gpus.is_empty() {
@@ -39,6 +40,28 @@ impl Compiling {
             }
         }
     }
+}
+
+/// Returns the lines about the GPUs that begin to compile kernels. `here` has the names of the GPUs of this host, whose
+/// kernels are also tuned if `tunes` is true, and `lent` those of other hosts, whose builds are not known.
+fn compiling(here: &[String], lent: &[String], tunes: bool) -> Vec<String> {
+    let faster = if cfg!(target_os = "macos") { "metal" } else { "vulkan" };
+    let mut lines = Vec::new();
+    if !here.is_empty() {
+        let names = here.join(", ");
+        lines.push(if tunes {
+            format!("compiling and tuning kernels for {names} ...")
+        } else {
+            format!(
+                "compiling kernels for {names}, without fusing or tuning them, or keeping them for the next run; a build with \
+                 `--features {faster}` does, and is faster ..."
+            )
+        });
+    }
+    if !lent.is_empty() {
+        lines.push(format!("compiling kernels for {} ...", lent.join(", ")));
+    }
+    lines
 }
 
 /// Returns the GPUs of this host in a list of devices, without duplicates.
@@ -98,6 +121,18 @@ mod tests {
     fn reserved_memory_is_shown_as_a_multiple_of_the_estimate() {
         let expected = "3.0 MB reserved after the first step, 1.50 times the estimate of 2.0 MB in use";
         assert_eq!(beside_the_estimate(3_000_000, 2_000_000), expected);
+    }
+
+    #[test]
+    fn the_start_says_whether_kernels_are_tuned() {
+        let [here, lent] = ["wgpu:0", "ws://gpu:1/0"].map(|name| [name.to_owned()]);
+        let tuned = compiling(&here, &lent, true);
+        let expected = ["compiling and tuning kernels for wgpu:0 ...", "compiling kernels for ws://gpu:1/0 ..."];
+        assert_eq!(tuned, expected);
+        let plain = compiling(&here, &[], false);
+        assert!(plain.len() == 1 && plain[0].starts_with("compiling kernels for wgpu:0, without fusing"), "{plain:?}");
+        assert!(plain[0].contains("--features "), "{plain:?}");
+        assert!(compiling(&[], &[], true).is_empty());
     }
 
     #[test]
