@@ -57,7 +57,8 @@ pub enum Reason {
     LargeHead {
         /// The size of the attention's heads, in elements.
         size: usize,
-        /// The largest size of a head, in elements, that the FlashAttention kernels support on the device.
+        /// The largest size of a head, in elements, that the FlashAttention kernels support on the device; 0 if they
+        /// support none there.
         largest: usize,
     },
 }
@@ -82,6 +83,11 @@ impl fmt::Display for Reason {
             Self::UnknownServer => write!(
                 f,
                 "{BURNS}: the kernels of the device's server are not known; open the device by `DeviceName::open_all`"
+            ),
+            Self::LargeHead { largest: 0, .. } => f.write_str(
+                "stores its scores, whose memory grows with the square of the length: this device has too few threads or too \
+                 little shared memory for the kernels that store none, for heads of any size; recompute attention by \
+                 `Recompute::Selective` to keep its scores only in its own backward",
             ),
             Self::LargeHead { size, largest } => write!(
                 f,
@@ -127,6 +133,14 @@ mod tests {
     use super::*;
     #[cfg(feature = "flex")]
     use crate::{LayerNorm, RotaryAngles, causal_attention, cross_entropy, gelu, rotated, swiglu};
+
+    /// Tests that the reason proposes smaller heads only on a device that has kernels for smaller heads.
+    #[test]
+    fn attention_that_stores_its_scores_is_reported_with_a_way_out_that_exists() {
+        let text = |largest| Reason::LargeHead { size: 264, largest }.to_string();
+        assert!(text(256).contains("larger than 256") && text(256).contains("use smaller heads"), "{}", text(256));
+        assert!(text(0).contains("`Recompute::Selective`") && !text(0).contains("smaller heads"), "{}", text(0));
+    }
 
     #[test]
     fn an_operation_is_noted_once_and_only_while_somebody_looks() {
