@@ -4,12 +4,13 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
 
+use burn::tensor::FloatDType;
 use serde_json::Value;
 use stageline_workspace::programs::program;
 use stageline_workspace::runs::{Place, steps_in, wait_for_lines};
 
 use crate::counters::of_first_halves;
-use crate::{assert_near, gpu_name, killed};
+use crate::{assert_near, gpu_name, killed, open};
 
 /// A running process of `stageline serve` that lends the tests' GPU. Dropping this value kills the process.
 struct Server {
@@ -58,11 +59,19 @@ fn trained(flags: &str) -> (Vec<f64>, String) {
 #[test]
 fn a_lent_gpu_trains_by_the_kernels_of_a_gpu() {
     let server = Server::start();
+    let here = open("gpu").remove(0);
+    let half = [("bf16", FloatDType::BF16), ("f16", FloatDType::F16)];
+    let half = half.into_iter().filter(|(_, dtype)| here.supports_dtype(*dtype)).map(|(name, _)| name);
+    let types = match half.collect::<Vec<_>>().join(" and ") {
+        none if none.is_empty() => "f32".to_owned(),
+        both if both.contains("and") => format!("f32, {both}"),
+        one => format!("f32 and {one}"),
+    };
     for flags in ["", "--schedule zb-h1", "--recompute full", "--width 257"] {
         let (expected, _) = trained(&format!("--device {} {flags}", gpu_name()));
         let (found, said) = trained(&format!("--device {} {flags}", server.device));
         assert_near(&found, &expected, flags);
-        let kernels = format!("`{}` computes by Stageline's kernels for GPUs, in f32, bf16 and f16", server.device);
+        let kernels = format!("`{}` computes by Stageline's kernels for GPUs, in {types}; attention ", server.device);
         assert!(said.contains(&kernels), "{said}");
         let compiling = format!("compiling kernels for {} ...\n", server.device);
         assert!(said.contains(&compiling) && said.contains("the kernels are ready after "), "{said}");

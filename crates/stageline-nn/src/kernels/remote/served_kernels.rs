@@ -1,9 +1,8 @@
 //! The kind of the kernels on each device of another host ([`ServedKernels`]), as the host's server has named it.
 
-use std::fmt;
-
 use burn::backend::Remote;
 use burn::backend::tensor::Device;
+use burn::tensor::DType;
 use parking_lot::RwLock;
 
 /// The kind of the kernels with which a server computes the operations of layers on one of its devices.
@@ -11,7 +10,7 @@ use parking_lot::RwLock;
 pub enum ServedKernels {
     /// The kernels for CPUs, which take tensors in f32.
     Cpu,
-    /// The kernels for GPUs, which take tensors in f32, bf16 and f16.
+    /// The kernels for GPUs, which take tensors in those of the types f32, bf16 and f16 in which the GPU computes.
     Gpu {
         /// The largest size of a head, in elements, that the FlashAttention kernels, which store no attention scores,
         /// support on the GPU.
@@ -42,20 +41,22 @@ impl ServedKernels {
             None
         }
     }
-}
 
-/// Displays the kind of the kernels (for CPUs or for GPUs) and the element types that they take, for messages at the
-/// start of a training.
-impl fmt::Display for ServedKernels {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Cpu => f.write_str("Stageline's kernels for CPUs, in f32"),
-            Self::Gpu { largest_head } => write!(
-                f,
-                "Stageline's kernels for GPUs, in f32, bf16 and f16; attention stores no scores for heads of up to \
-                 {largest_head} elements"
-            ),
-        }
+    /// Returns a text for the start of a training with the kind of the kernels (for CPUs or for GPUs) and the element
+    /// types that they take. `computes_in` returns whether a GPU computes in a type; WebGPU, for example, has no bf16.
+    pub fn describe(self, computes_in: impl Fn(DType) -> bool) -> String {
+        let Self::Gpu { largest_head } = self else { return "Stageline's kernels for CPUs, in f32".to_owned() };
+        let half = [("bf16", DType::BF16), ("f16", DType::F16)].into_iter().filter(|(_, dtype)| computes_in(*dtype));
+        let types = match half.map(|(name, _)| name).collect::<Vec<_>>()[..] {
+            [] => "f32".to_owned(),
+            [one] => format!("f32 and {one}"),
+            ref all => format!("f32, {}", all.join(" and ")),
+        };
+        let scores = match largest_head {
+            0 => "attention stores its scores".to_owned(),
+            _ => format!("attention stores no scores for heads of up to {largest_head} elements"),
+        };
+        format!("Stageline's kernels for GPUs, in {types}; {scores}")
     }
 }
 
@@ -89,5 +90,17 @@ mod tests {
         for number in [0.0, -1.0, 1.5, f32::NAN] {
             assert_eq!(ServedKernels::from_number(number), None, "{number}");
         }
+    }
+
+    #[test]
+    fn kernels_are_described_with_the_types_of_their_device() {
+        assert_eq!(ServedKernels::Cpu.describe(|_| true), "Stageline's kernels for CPUs, in f32");
+        let gpu = ServedKernels::Gpu { largest_head: 256 };
+        let scores = "attention stores no scores for heads of up to 256 elements";
+        assert_eq!(gpu.describe(|_| true), format!("Stageline's kernels for GPUs, in f32, bf16 and f16; {scores}"));
+        let without_bf16 = gpu.describe(|dtype| dtype != DType::BF16);
+        assert_eq!(without_bf16, format!("Stageline's kernels for GPUs, in f32 and f16; {scores}"));
+        let none = ServedKernels::Gpu { largest_head: 0 }.describe(|_| false);
+        assert_eq!(none, "Stageline's kernels for GPUs, in f32; attention stores its scores");
     }
 }

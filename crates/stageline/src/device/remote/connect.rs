@@ -78,7 +78,7 @@ fn connect(name: &RemoteName, token: Option<Token>) -> Result<Device, RemoteErro
     let remote = connected::remote(&device).expect("a connected device belongs to another host");
     let (liveness, transfers) = (Default::default(), Default::default());
     stageline_nn::kernels::remote::set_kernels(&remote, kernels);
-    tracing::info!("`{name}` computes by {kernels}");
+    tracing::info!("`{name}` computes by {}", kernels.describe(|dtype| device.supports_dtype(dtype)));
     connected::remember(Connected { device: remote, name: name.clone(), token, kernels, process, liveness, transfers });
     introduce(name, &device)?;
     Ok(device)
