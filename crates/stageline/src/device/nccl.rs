@@ -8,6 +8,8 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::{env, fs, io, process};
 
+use crate::device::library::{self, Unloadable};
+
 /// The file names under which the crate cudarc looks for the library of NCCL.
 const KNOWN: [&str; 7] =
     ["libnccl.so", "libnccl.so.13", "libnccl.so.12", "libnccl.so.11", "libnccl.so.10", "libnccl.so.9", "libnccl.so.1"];
@@ -16,34 +18,60 @@ const KNOWN: [&str; 7] =
 const PACKAGED: &str = "libnccl.so.2";
 
 /// The path that a tensor takes from one GPU of this host to another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum BetweenGpus {
     /// A tensor goes directly from one GPU of this host to another by NCCL, whose library was found under this file
     /// name.
     Nccl(&'static str),
     /// A tensor goes from one GPU of this host to another through the host's memory, because NCCL was not found.
     Host,
+    /// A tensor goes from one GPU of this host to another through the host's memory, because a library of NCCL exists,
+    /// but cannot be loaded. The text has the file name and the dynamic linker's message.
+    HostWithBrokenNccl(String),
 }
 
 /// Makes NCCL loadable by burn if it is installed, and returns the path that tensors take between GPUs.
 ///
 /// This function must be called before burn opens the first GPU, because burn looks for NCCL only then. The result is
 /// computed once.
-pub(crate) fn load() -> BetweenGpus {
+pub(crate) fn load() -> &'static BetweenGpus {
     static FOUND: OnceLock<BetweenGpus> = OnceLock::new();
-    *FOUND.get_or_init(|| {
-        if let Some(name) = KNOWN.into_iter().find(|name| loads(name)) {
-            return BetweenGpus::Nccl(name);
-        }
-        let is_known = loads(PACKAGED) && load_under_name(PACKAGED, KNOWN[0]).is_ok() && loads(KNOWN[0]);
-        if is_known { BetweenGpus::Nccl(PACKAGED) } else { BetweenGpus::Host }
-    })
+    FOUND.get_or_init(|| search(library::load, load_under_name))
 }
 
-/// Whether the dynamic linker can load a shared library with the file name `name`.
-fn loads(name: &str) -> bool {
-    // SAFETY: the initialisers of NCCL, which is what these names stand for, have no requirements.
-    unsafe { libloading::Library::new(name) }.is_ok()
+/// Searches for the library of NCCL. The function `load` loads the library with a file name, and `load_under_name` makes
+/// the library with the first name loadable under the second name. A library that is missing under one name may be found
+/// under another one, so a broken library is reported only if NCCL is found under no name.
+fn search(
+    load: impl Fn(&str) -> Result<(), Unloadable>,
+    load_under_name: impl Fn(&str, &str) -> io::Result<()>,
+) -> BetweenGpus {
+    let mut broken = None;
+    // The messages of other systems' linkers are not known, so a missing library cannot be told from a broken one there.
+    let note = |name: &str, cause: String, broken: &mut Option<String>| {
+        if cfg!(target_os = "linux") && broken.is_none() {
+            *broken = Some(format!("{name}: {cause}"));
+        }
+    };
+    for name in KNOWN {
+        match load(name) {
+            Ok(()) => return BetweenGpus::Nccl(name),
+            Err(Unloadable::Missing) => {}
+            Err(Unloadable::Broken(cause)) => note(name, cause, &mut broken),
+        }
+    }
+    match load(PACKAGED) {
+        Ok(()) => match load_under_name(PACKAGED, KNOWN[0]) {
+            Ok(()) if load(KNOWN[0]).is_ok() => return BetweenGpus::Nccl(PACKAGED),
+            Ok(()) => note(PACKAGED, format!("it cannot be loaded under the name {}", KNOWN[0]), &mut broken),
+            Err(error) => {
+                note(PACKAGED, format!("it cannot be loaded under the name {}: {error}", KNOWN[0]), &mut broken);
+            }
+        },
+        Err(Unloadable::Missing) => {}
+        Err(Unloadable::Broken(cause)) => note(PACKAGED, cause, &mut broken),
+    }
+    broken.map_or(BetweenGpus::Host, BetweenGpus::HostWithBrokenNccl)
 }
 
 /// Loads the shared library `library` also under the file name `name`, so that code that loads `name` later gets the
@@ -143,6 +171,10 @@ fn alias(library: &str, name: &str) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
+    fn loads(name: &str) -> bool {
+        library::load(name).is_ok()
+    }
+
     /// Tests that a shared library which is loaded under another name can be opened by that name and called. The test
     /// uses the C library's mathematical functions (`libm`) instead of NCCL.
     #[test]
@@ -172,6 +204,24 @@ mod tests {
     #[test]
     fn tensors_go_through_the_host_only_without_nccl() {
         let installed = KNOWN.into_iter().chain([PACKAGED]).any(loads);
-        assert_eq!(load() != BetweenGpus::Host, installed);
+        assert_eq!(matches!(load(), BetweenGpus::Nccl(_)), installed);
+    }
+
+    /// Tests that a broken library of NCCL is reported with its file name and the linker's message, unless NCCL is found
+    /// under another name.
+    #[test]
+    fn a_broken_library_is_told_from_a_missing_one() {
+        let broken = |name: &str| Err(Unloadable::Broken(format!("{name}: file too short")));
+        let renamed = |_: &str, _: &str| Ok(());
+        assert_eq!(search(|_| Err(Unloadable::Missing), renamed), BetweenGpus::Host);
+        let only_packaged = |name: &str| if name == PACKAGED { broken(name) } else { Err(Unloadable::Missing) };
+        let BetweenGpus::HostWithBrokenNccl(cause) = search(only_packaged, renamed) else { panic!("it is broken") };
+        assert!(cause.starts_with(PACKAGED) && cause.contains("file too short"), "{cause}");
+        let all_but_one = |name: &str| if name == KNOWN[2] { Ok(()) } else { broken(name) };
+        assert_eq!(search(all_but_one, renamed), BetweenGpus::Nccl(KNOWN[2]));
+        let without_name = |name: &str| if name == PACKAGED { Ok(()) } else { Err(Unloadable::Missing) };
+        let refused = search(without_name, |_, _| Err(io::ErrorKind::PermissionDenied.into()));
+        let BetweenGpus::HostWithBrokenNccl(cause) = refused else { panic!("{refused:?}") };
+        assert!(cause.contains("under the name libnccl.so: "), "{cause}");
     }
 }

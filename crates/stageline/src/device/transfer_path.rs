@@ -14,7 +14,7 @@ pub(crate) enum TransferPath {
     /// A path of tensors between stages: directly from one CUDA device to another by NCCL.
     Nccl,
     /// A path of tensors between stages: from one CUDA device to another through the host's memory, because NCCL was
-    /// not found.
+    /// not found or is broken.
     WithoutNccl,
     /// A path of tensors between stages: from one GPU to another through the host's memory. Either at least one of them
     /// is not a CUDA device, or the tensors are gradients to be added up (of replicas or of tied parameters), which
@@ -124,7 +124,7 @@ impl TransferPaths {
             if share_memory(from, to) {
                 continue;
             }
-            let path = way(Site::of(from), Site::of(to), nccl().is_some(), goes_through_this_host(from, to));
+            let path = way(Site::of(from), Site::of(to), nccl().is_ok(), goes_through_this_host(from, to));
             let path = (moved, moved.by(path));
             let mut names = [shown(from), shown(to)];
             names.sort();
@@ -152,17 +152,27 @@ impl TransferPaths {
 }
 
 /// Returns the log message that says how tensors go from device to device: which tensors, by which path, and between
-/// which pairs of devices (`pairs` lists them). `library` is the file name of NCCL's library, if it was found.
-fn message(moved: Moved, path: TransferPath, pairs: &str, library: Option<&str>) -> String {
+/// which pairs of devices (`pairs` lists them). `nccl` is the file name of NCCL's library, or the reason why it is broken,
+/// if it was found.
+fn message(moved: Moved, path: TransferPath, pairs: &str, nccl: Result<&str, Option<&str>>) -> String {
     let subject = moved.subject();
     match path {
         TransferPath::Nccl => {
-            format!("{subject} go from GPU to GPU by NCCL ({}): {pairs}", library.unwrap_or_default())
+            format!("{subject} go from GPU to GPU by NCCL ({}): {pairs}", nccl.unwrap_or_default())
         }
-        TransferPath::WithoutNccl => format!(
-            "NCCL was not found, so {subject} go from GPU to GPU through the host's memory, which is slower: {pairs}; \
-             install `libnccl2`, or pip's `nvidia-nccl-cu12` with its folder in LD_LIBRARY_PATH"
-        ),
+        TransferPath::WithoutNccl => {
+            let slower = format!("so {subject} go from GPU to GPU through the host's memory, which is slower: {pairs}");
+            match nccl.err().flatten() {
+                Some(cause) => format!(
+                    "NCCL is broken ({cause}), {slower}; install `libnccl2`, or pip's `nvidia-nccl-cu12`, again, and check that \
+                     LD_LIBRARY_PATH names no damaged copy"
+                ),
+                None => format!(
+                    "NCCL was not found, {slower}; install `libnccl2`, or pip's `nvidia-nccl-cu12` with its folder in \
+                     LD_LIBRARY_PATH"
+                ),
+            }
+        }
         TransferPath::BetweenGpus => format!("{subject} go from GPU to GPU through the host's memory: {pairs}"),
         TransferPath::HostAndGpu => format!("{subject} are copied between the host's memory and a GPU: {pairs}"),
         TransferPath::Network => format!("{subject} go over the network without a detour: {pairs}"),
@@ -170,13 +180,22 @@ fn message(moved: Moved, path: TransferPath, pairs: &str, library: Option<&str>)
     }
 }
 
-/// Returns the file name of NCCL's library; `None` if NCCL was not found, or in a build without CUDA.
-fn nccl() -> Option<&'static str> {
-    #[cfg(feature = "cuda")]
-    if let crate::device::nccl::BetweenGpus::Nccl(library) = crate::device::nccl::load() {
-        return Some(library);
+/// Returns the file name of NCCL's library. If NCCL cannot be loaded, the error is the reason why it is broken, or `None`
+/// if it was not found; a build without CUDA does not look for it.
+#[cfg(feature = "cuda")]
+fn nccl() -> Result<&'static str, Option<&'static str>> {
+    use crate::device::nccl::{BetweenGpus, load};
+
+    match load() {
+        BetweenGpus::Nccl(library) => Ok(*library),
+        BetweenGpus::Host => Err(None),
+        BetweenGpus::HostWithBrokenNccl(cause) => Err(Some(cause.as_str())),
     }
-    None
+}
+
+#[cfg(not(feature = "cuda"))]
+fn nccl() -> Result<&'static str, Option<&'static str>> {
+    Err(None)
 }
 
 #[cfg(test)]
@@ -187,9 +206,12 @@ mod tests {
     fn two_cuda_devices_use_nccl_if_it_is_installed() {
         assert_eq!(way(Site::Cuda, Site::Cuda, true, false), TransferPath::Nccl);
         assert_eq!(way(Site::Cuda, Site::Cuda, false, false), TransferPath::WithoutNccl);
-        let message = |path, library| message(Moved::MicroBatches, path, "cuda:0 and cuda:1", library);
-        assert!(message(TransferPath::Nccl, Some("libnccl.so.2")).ends_with("(libnccl.so.2): cuda:0 and cuda:1"));
-        assert!(message(TransferPath::WithoutNccl, None).contains("install `libnccl2`"));
+        let message = |path, nccl| message(Moved::MicroBatches, path, "cuda:0 and cuda:1", nccl);
+        assert!(message(TransferPath::Nccl, Ok("libnccl.so.2")).ends_with("(libnccl.so.2): cuda:0 and cuda:1"));
+        let missing = message(TransferPath::WithoutNccl, Err(None));
+        assert!(missing.starts_with("NCCL was not found, so tensors go ") && missing.contains("install `libnccl2`"));
+        let broken = message(TransferPath::WithoutNccl, Err(Some("libnccl.so.2: file too short")));
+        assert!(broken.starts_with("NCCL is broken (libnccl.so.2: file too short), so tensors go "), "{broken}");
     }
 
     #[test]
@@ -200,7 +222,7 @@ mod tests {
             assert_eq!(moved.by(TransferPath::Network), TransferPath::Network);
         }
         assert_eq!(
-            message(Moved::SumsOfReplicas, TransferPath::BetweenGpus, "cuda:0 and cuda:2", Some("libnccl.so.2")),
+            message(Moved::SumsOfReplicas, TransferPath::BetweenGpus, "cuda:0 and cuda:2", Ok("libnccl.so.2")),
             "gradient sums of replicas go from GPU to GPU through the host's memory: cuda:0 and cuda:2"
         );
     }
