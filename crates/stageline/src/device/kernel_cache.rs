@@ -17,8 +17,14 @@ pub(super) fn keep_kernels() {
     static FIRST: Once = Once::new();
     FIRST.call_once(|| {
         let has_settings = env::current_dir().is_ok_and(|here| has_settings(&here));
-        if !has_settings && !CubeClRuntimeConfig::try_set(settings().override_from_env()) {
-            tracing::debug!("cubecl was used before, so the folder of its compiled kernels stays as it is");
+        let is_set = has_settings || CubeClRuntimeConfig::try_set(settings().override_from_env());
+        // Other builds keep no kernels in any folder.
+        if !is_set && cfg!(feature = "fused") {
+            tracing::warn!(
+                "compiled kernels of GPUs are not kept, so every run compiles them again, and tuned ones are kept only for runs \
+                 in this folder: the program used cubecl before it opened a GPU by `DeviceName`; open that first, or write \
+                 a `cubecl.toml`"
+            );
         }
     });
 }
