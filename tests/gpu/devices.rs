@@ -123,7 +123,7 @@ fn the_start_of_a_run_tells_what_it_does_with_the_device() {
         compiling,
         "\nthe kernels are ready after ".to_owned(),
         format!("\n{device}: "),
-        "measured speeds: cpu ".to_owned(),
+        "measured speeds in f32: cpu ".to_owned(),
     ] {
         assert!(said.contains(&expected), "{expected} is missing in {said}");
     }

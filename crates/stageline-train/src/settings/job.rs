@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use burn::tensor::Device;
+use burn::tensor::{Device, FloatDType};
 use stageline::remote::Token;
 use stageline::{
     Clip, DeviceName, LossScale, OnNonFinite, OptimizerState, Precision, WarmupCosine, Watchdog, device_speeds,
@@ -156,7 +156,7 @@ impl Job {
                 chunks: flags.chunks,
                 cut: flags.cut,
                 schedule: flags.schedule,
-                speeds: flags.speeds.as_ref().map(|list| speeds(list, &devices)).transpose()?,
+                speeds: flags.speeds.as_ref().map(|list| speeds(list, &devices, flags.precision)).transpose()?,
                 devices,
                 precision: flags.precision,
                 synchronise_every: flags.synchronise_every,
@@ -286,9 +286,9 @@ fn devices(flags: &TrainingFlags) -> Result<Vec<Device>> {
 }
 
 /// Returns the relative speed of each device in the list `devices`: the number that `--speeds` gives, or a measured
-/// speed for `--speeds measured`. The measured speed of a device that is listed several times is divided among its
-/// entries.
-fn speeds(by: &SpeedsBy, devices: &[Device]) -> Result<Vec<f64>> {
+/// speed for `--speeds measured`, which is that of products in the type of the training's precision. The measured speed
+/// of a device that is listed several times is divided among its entries.
+fn speeds(by: &SpeedsBy, devices: &[Device], precision: Precision) -> Result<Vec<f64>> {
     match by {
         SpeedsBy::List(speeds) => {
             let (given, count) = (speeds.len(), devices.len());
@@ -299,12 +299,17 @@ fn speeds(by: &SpeedsBy, devices: &[Device]) -> Result<Vec<f64>> {
             Ok(speeds.clone())
         }
         SpeedsBy::Measured => {
-            let measured = device_speeds(devices);
+            let (dtype, name) = match precision {
+                Precision::Full => (FloatDType::F32, "f32"),
+                Precision::Bf16 => (FloatDType::BF16, "bf16"),
+                Precision::F16 => (FloatDType::F16, "f16"),
+            };
+            let measured = device_speeds(devices, dtype);
             let entries = |device: &Device| devices.iter().filter(|other| *other == device).count() as f64;
             let shown = devices.iter().zip(&measured);
             let shown: Vec<_> =
                 shown.map(|(device, speed)| format!("{} {speed:.2}", DeviceName::shown(device))).collect();
-            println!("measured speeds: {}", shown.join(", "));
+            println!("measured speeds in {name}: {}", shown.join(", "));
             Ok(devices.iter().zip(measured).map(|(device, speed)| speed / entries(device)).collect())
         }
     }

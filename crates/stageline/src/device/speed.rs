@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, FloatDType, Tensor};
+
+use crate::device::supported::computes_in;
 
 /// The time that matrix products must take together for a device's speed to be computed from them. In a shorter time,
 /// starting the kernels and reading the result are too large a part of the measured time.
@@ -15,8 +17,11 @@ const MOST_PRODUCTS: usize = 1024;
 /// The number of times that the matrix products are timed to measure a device's speed; the shortest time counts.
 const REPEATS: usize = 3;
 
-/// Measures the speed of each device with a matrix product in f32, and returns the speeds relative to the slowest
-/// device, whose speed is 1. A device that is listed several times is measured once, and has the same speed everywhere.
+/// Measures the speed of each device with a matrix product in the type `dtype`, and returns the speeds relative to the
+/// slowest device, whose speed is 1. A device that is listed several times is measured once, and has the same speed
+/// everywhere. `dtype` should be the type in which a training multiplies, because the ratio of two devices differs from
+/// type to type: f32 in full precision, or else that of its [`Precision`](crate::Precision). A device that does not compute
+/// in this type is measured in f32.
 ///
 /// The matrices are enlarged until their product takes 20 ms or they have 4096 rows; a faster device then computes
 /// several products one after the other. Each size runs once untimed, so that its kernel is compiled and tuned. The
@@ -25,12 +30,14 @@ const REPEATS: usize = 3;
 ///
 /// # Panics
 /// Panics if a device does not compute.
-pub fn device_speeds(devices: &[Device]) -> Vec<f64> {
+pub fn device_speeds(devices: &[Device], dtype: FloatDType) -> Vec<f64> {
     let mut measured: Vec<(Device, f64)> = Vec::new();
     for device in devices {
         if measured.iter().all(|(known, _)| known != device) {
-            measured
-                .push((device.clone(), flops_per_second(|rows, products| time_of_products(device, rows, products))));
+            let is_supported = computes_in(device, dtype.into()).unwrap_or(false);
+            let dtype = if is_supported { dtype } else { FloatDType::F32 };
+            let speed = flops_per_second(|rows, products| time_of_products(device, dtype, rows, products));
+            measured.push((device.clone(), speed));
         }
     }
     let speeds = devices.iter().filter_map(|device| measured.iter().find(|(known, _)| known == device));
@@ -57,11 +64,11 @@ fn flops_per_second(time: impl Fn(usize, usize) -> Duration) -> f64 {
     }
 }
 
-/// Returns the shortest time of several runs on `device`, each of `products` matrix products with square matrices of
-/// `rows` rows.
-fn time_of_products(device: &Device, rows: usize, products: usize) -> Duration {
+/// Returns the shortest time of several runs on `device`, each of `products` matrix products in the type `dtype` with
+/// square matrices of `rows` rows.
+fn time_of_products(device: &Device, dtype: FloatDType, rows: usize, products: usize) -> Duration {
     // Every product of this matrix with itself is the same matrix, exactly, because `rows` is a power of two.
-    let matrix = Tensor::<2>::full([rows, rows], 1.0 / rows as f64, device);
+    let matrix = Tensor::<2>::full([rows, rows], 1.0 / rows as f64, device).cast(dtype);
     let multiply = || {
         let start = Instant::now();
         // Each product needs the result of the one before, and reading one element waits for all of them.
@@ -107,6 +114,8 @@ mod tests {
     #[test]
     #[cfg(feature = "flex")]
     fn a_device_that_is_listed_twice_has_one_speed() {
-        assert_eq!(device_speeds(&[Device::flex(), Device::flex()]), [1.0, 1.0]);
+        for dtype in [FloatDType::F32, FloatDType::BF16] {
+            assert_eq!(device_speeds(&[Device::flex(), Device::flex()], dtype), [1.0, 1.0]);
+        }
     }
 }
