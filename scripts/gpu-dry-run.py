@@ -98,7 +98,8 @@ class DryRun(Table):
         self.fails("no driver", ("`cuda:0` was not found", "`nvidia-driver`"), **one)
         self.fails("a driver that does not start", ("`cuda:0` was not found", "`nvidia-driver`"), dict(init=803), **one)
         self.fails("a driver that is too old", "supports CUDA 12.4, and this program needs 12.8", dict(version=12040), **one)
-        self.fails("a missing device", "`cuda:2` was not found: cuda finds 2 devices, `cuda:0` to `cuda:1`", dict(devices=2), device="cuda:0,cuda:2")
+        present = "`cuda:2` was not found: cuda finds 2 devices, `cuda:0` to `cuda:1`"
+        self.fails("a missing device", present, dict(devices=2), device="cuda:0,cuda:2")
         self.fails("no libdevice", ("libdevice", "`nvidia-cuda-toolkit`"), dict(devices=1), cuda_path="/nonexistent", **one)
         self.fails("a device without memory", "out of device memory", dict(devices=1, memory=1000), **one)
         two = dict(device="cuda:0", stages=2)

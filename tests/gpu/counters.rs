@@ -130,7 +130,8 @@ pub fn keep_warnings() {
     });
 }
 
-/// Returns the text of all warnings, and of all messages about stages that run, that this test process has logged so far.
+/// Returns the text of all warnings, and of all messages about stages that run, that this test process has logged so
+/// far.
 pub fn warnings() -> String {
     String::from_utf8(WARNINGS.lock().unwrap().clone()).unwrap()
 }
@@ -168,8 +169,8 @@ fn weight_gradients_are_computed_in_the_second_halves_of_backwards() {
     assert!(changed > before.len() / 2, "{changed} of {} numbers have changed", before.len());
 }
 
-/// Returns what each stage has logged of the weight gradients that the first halves of its backwards compute: the number
-/// and the paths of their parameters, sorted by stage.
+/// Returns what each stage has logged of the weight gradients that the first halves of its backwards compute: the
+/// number and the paths of their parameters, sorted by stage.
 pub fn of_first_halves(log: &str) -> Vec<String> {
     let about = log.split("weight gradients in the first halves of backwards of ").skip(1);
     let mut found: Vec<_> = about.map(|text| text.split_inclusive(')').next().unwrap().to_owned()).collect();

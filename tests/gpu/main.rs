@@ -177,7 +177,8 @@ fn checked_accounts(report: &StepReport) -> f64 {
         assert!((account.busy + account.idle() - took).abs() < 1e-6 * took, "{account:?} of {took}");
         assert!(account.busy > 0.0 && account.busy < took, "{account:?} of {took}");
         for (cause, seconds) in account.causes() {
-            // `other` is what the simulation of the step leaves of the step's time, so it is as exact as the simulation.
+            // `other` is what the simulation of the step leaves of the step's time, so it is as exact as the
+            // simulation.
             let least = if cause == "other" { -0.02 * took } else { -1e-9 };
             assert!(seconds >= least, "{cause} of {took}: {account:?}");
         }

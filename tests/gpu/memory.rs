@@ -22,8 +22,8 @@ const SLACK: u64 = 64 << 20;
 /// The memory of a training at one of its steps, in bytes: on the GPU and in the process.
 #[derive(Clone, Copy, Debug)]
 struct Measured {
-    /// The bytes in use on the GPU at the beginning of the step, as the step's recording has them; `None` if the recording
-    /// has no memory of all workers.
+    /// The bytes in use on the GPU at the beginning of the step, as the step's recording has them; `None` if the
+    /// recording has no memory of all workers.
     resident: Option<u64>,
     /// The bytes that tensors have in use on the GPU after the step.
     in_use: u64,
@@ -105,8 +105,8 @@ fn a_training_that_does_not_fit_on_the_gpu_is_refused_by_the_name_of_the_gpu() {
 }
 
 /// Trains for two rounds of `steps` steps each, and asserts that the memory after the second round is what it was after
-/// the first. Only the last step of each round is synchronised, so that in all others the host may run ahead of the GPU.
-/// `batch` returns the batch of a step.
+/// the first. Only the last step of each round is synchronised, so that in all others the host may run ahead of the
+/// GPU. `batch` returns the batch of a step.
 fn assert_memory_does_not_grow(builder: Builder, steps: usize, batch: impl Fn(usize) -> Batch<Bytes, Bytes>) {
     let device = open("gpu").remove(0);
     // Steps are counted from 0, and the synchronised ones are step 0 and every multiple of the interval.
@@ -149,8 +149,8 @@ fn memory_does_not_grow() {
     assert_memory_does_not_grow(builder, 150, |step| batch_of(2 * MICRO_BATCHES, step));
 }
 
-/// Tests that the memory of a training with split backwards on the CPU and on the GPU does not grow, which defers weight
-/// gradients and moves tensors between the devices.
+/// Tests that the memory of a training with split backwards on the CPU and on the GPU does not grow, which defers
+/// weight gradients and moves tensors between the devices.
 #[test]
 fn memory_does_not_grow_with_split_backwards_on_the_cpu_and_on_the_gpu() {
     if ran_in_a_process_of_its_own() {

@@ -1,5 +1,5 @@
-//! Tells the user that GPUs compile kernels before the first step, and tune them if the build does ([`Compiling`]), how much
-//! of their memory is in use afterwards, and how much the first step has reserved ([`after_the_first_step`]).
+//! Tells the user that GPUs compile kernels before the first step, and tune them if the build does ([`Compiling`]), how
+//! much of their memory is in use afterwards, and how much the first step has reserved ([`after_the_first_step`]).
 
 use std::time::Instant;
 
@@ -15,8 +15,8 @@ pub struct Compiling {
 }
 
 impl Compiling {
-    /// Prints that the GPUs among `devices`, of this host and of others, begin to compile kernels, and whether those of this
-    /// host tune them; prints nothing if there are no GPUs.
+    /// Prints that the GPUs among `devices`, of this host and of others, begin to compile kernels, and whether those of
+    /// this host tune them; prints nothing if there are no GPUs.
     pub fn begin(devices: &[Device]) -> Self {
         let gpus = each_once(devices, DeviceName::is_gpu);
         let (here, lent): (Vec<_>, Vec<_>) = gpus.iter().partition(|gpu| DeviceMemory::of(gpu).is_some());

@@ -45,7 +45,8 @@
 //!   devices of the stages (`Planned`).
 //! - `optimizers/`: the optimizers that `--optimizer` names, among them AdamW and Muon.
 //! - `memory/`: refuses a training that does not fit, with proposals for other flags (`Demand`).
-//! - `kernels`: tells the user that GPUs compile kernels before the first step, and whether they tune them (`Compiling`).
+//! - `kernels`: tells the user that GPUs compile kernels before the first step, and whether they tune them
+//!   (`Compiling`).
 //! - `outputs/`: writes the log, the trace, TensorBoard's files, the page and the progress bar (`Log`, `Progress`).
 //! - `fingerprint`: a hash of the parameters, by which two trainings can be compared bit for bit.
 //!

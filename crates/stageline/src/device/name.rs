@@ -140,8 +140,8 @@ impl DeviceName {
     }
 
     /// Whether this program makes GPUs of this host fast: burn fuses operations into one kernel, tries several kernels
-    /// and takes the fastest, and keeps compiled kernels for the next run. This is true if the program was built with the
-    /// feature `cuda`, `rocm`, `vulkan` or `metal`, and false if it was built with `wgpu` alone.
+    /// and takes the fastest, and keeps compiled kernels for the next run. This is true if the program was built with
+    /// the feature `cuda`, `rocm`, `vulkan` or `metal`, and false if it was built with `wgpu` alone.
     pub const fn tunes_kernels() -> bool {
         cfg!(feature = "fused")
     }

@@ -39,15 +39,16 @@ pub(crate) fn load() -> &'static BetweenGpus {
     FOUND.get_or_init(|| search(library::load, load_under_name))
 }
 
-/// Searches for the library of NCCL. The function `load` loads the library with a file name, and `load_under_name` makes
-/// the library with the first name loadable under the second name. A library that is missing under one name may be found
-/// under another one, so a broken library is reported only if NCCL is found under no name.
+/// Searches for the library of NCCL. The function `load` loads the library with a file name, and `load_under_name`
+/// makes the library with the first name loadable under the second name. A library that is missing under one name may
+/// be found under another one, so a broken library is reported only if NCCL is found under no name.
 fn search(
     load: impl Fn(&str) -> Result<(), Unloadable>,
     load_under_name: impl Fn(&str, &str) -> io::Result<()>,
 ) -> BetweenGpus {
     let mut broken = None;
-    // The messages of other systems' linkers are not known, so a missing library cannot be told from a broken one there.
+    // The messages of other systems' linkers are not known, so a missing library cannot be told from a broken one
+    // there.
     let note = |name: &str, cause: String, broken: &mut Option<String>| {
         if cfg!(target_os = "linux") && broken.is_none() {
             *broken = Some(format!("{name}: {cause}"));
@@ -207,8 +208,8 @@ mod tests {
         assert_eq!(matches!(load(), BetweenGpus::Nccl(_)), installed);
     }
 
-    /// Tests that a broken library of NCCL is reported with its file name and the linker's message, unless NCCL is found
-    /// under another name.
+    /// Tests that a broken library of NCCL is reported with its file name and the linker's message, unless NCCL is
+    /// found under another name.
     #[test]
     fn a_broken_library_is_told_from_a_missing_one() {
         let broken = |name: &str| Err(Unloadable::Broken(format!("{name}: file too short")));

@@ -20,8 +20,8 @@ const REPEATS: usize = 3;
 /// Measures the speed of each device with a matrix product in the type `dtype`, and returns the speeds relative to the
 /// slowest device, whose speed is 1. A device that is listed several times is measured once, and has the same speed
 /// everywhere. `dtype` should be the type in which a training multiplies, because the ratio of two devices differs from
-/// type to type: f32 in full precision, or else that of its [`Precision`](crate::Precision). A device that does not compute
-/// in this type is measured in f32.
+/// type to type: f32 in full precision, or else that of its [`Precision`](crate::Precision). A device that does not
+/// compute in this type is measured in f32.
 ///
 /// The matrices are enlarged until their product takes 20 ms or they have 4096 rows; a faster device then computes
 /// several products one after the other. Each size runs once untimed, so that its kernel is compiled and tuned. The

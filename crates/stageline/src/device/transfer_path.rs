@@ -152,8 +152,8 @@ impl TransferPaths {
 }
 
 /// Returns the log message that says how tensors go from device to device: which tensors, by which path, and between
-/// which pairs of devices (`pairs` lists them). `nccl` is the file name of NCCL's library, or the reason why it is broken,
-/// if it was found.
+/// which pairs of devices (`pairs` lists them). `nccl` is the file name of NCCL's library, or the reason why it is
+/// broken, if it was found.
 fn message(moved: Moved, path: TransferPath, pairs: &str, nccl: Result<&str, Option<&str>>) -> String {
     let subject = moved.subject();
     match path {
@@ -180,8 +180,8 @@ fn message(moved: Moved, path: TransferPath, pairs: &str, nccl: Result<&str, Opt
     }
 }
 
-/// Returns the file name of NCCL's library. If NCCL cannot be loaded, the error is the reason why it is broken, or `None`
-/// if it was not found; a build without CUDA does not look for it.
+/// Returns the file name of NCCL's library. If NCCL cannot be loaded, the error is the reason why it is broken, or
+/// `None` if it was not found; a build without CUDA does not look for it.
 #[cfg(feature = "cuda")]
 fn nccl() -> Result<&'static str, Option<&'static str>> {
     use crate::device::nccl::{BetweenGpus, load};
