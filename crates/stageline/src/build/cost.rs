@@ -1,5 +1,6 @@
 //! The costs of a model's layers ([`Costs`]), by which the model is divided into stages of about equal cost.
 
+use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use burn::module::Module;
@@ -159,8 +160,10 @@ fn forward_and_backward<S: Stage>(layer: &S, input: &S::Input, is_first: bool) {
     layer.forward(input).map(&mut sum);
     let Some(sum) = sum.0 else { return };
     let gradients = sum.is_tracked().then(|| sum.clone().backward());
-    // Reading the sum waits for everything that was enqueued before it.
-    drop((gradients, sum.into_data()));
+    // Reading the sum waits for everything that was enqueued before it. `into_data` would not wait: on some devices its
+    // bytes are read when they are used.
+    black_box(sum.into_scalar::<f64>());
+    drop(gradients);
 }
 
 /// A mapper over the tensors of a layer's output that adds up all elements of the float tensors. Its value is the sum,
