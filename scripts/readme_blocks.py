@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Writes the README's own-model program to a folder: its `toml` block to Cargo.toml, its `rust` block to src/main.rs."""
+"""Writes the README's own-model program to a folder: its `toml` block to Cargo.toml, its `rust` block to src/main.rs.
+
+In Cargo.toml, the path of Stageline's clone is replaced by the version that the README promises for crates.io.
+"""
 
 import re
 import sys
@@ -13,8 +16,11 @@ def main():
     readme = (Path(__file__).resolve().parent.parent / "README.md").read_text()
     section = re.search(r"## Your own model\n(.*?)\n## ", readme, re.DOTALL).group(1)
     block = lambda language: re.search(rf"```{language}\n(.*?)```", section, re.DOTALL).group(1)
+    published = re.search(r'`(stageline = "[^"]+")`', section).group(1)
+    dependencies, replaced = re.subn(r"^stageline = \{ path = .*$", published, block("toml"), flags=re.MULTILINE)
+    assert replaced == 1, "the README's Cargo.toml names the path of a clone once"
     (folder / "src").mkdir(exist_ok=True)
-    (folder / "Cargo.toml").write_text(PACKAGE + block("toml"))
+    (folder / "Cargo.toml").write_text(PACKAGE + dependencies)
     (folder / "src/main.rs").write_text(block("rust"))
 
 
