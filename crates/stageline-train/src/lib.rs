@@ -76,8 +76,3 @@ pub use outputs::record::step as record_of_step;
 pub use program::{NoFlags, Program};
 pub use settings::flags::TrainingFlags;
 pub use training::run::{Run, Trained};
-
-/// An empty item whose documentation is the guide, so that `cargo test --doc` compiles the guide's code blocks.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide.md")]
-struct Guide;

@@ -81,6 +81,7 @@ pub use device::gpu_api::GpuApi;
 pub use device::gpu_search::GpuSearchError;
 pub use device::memory::DeviceMemory;
 pub use device::name::DeviceName;
+pub use device::remote;
 pub use device::speed::device_speeds;
 pub use failure::activity::{During, StageFailure};
 pub use failure::build_error::BuildError;
@@ -103,6 +104,7 @@ pub use pipeline::{Pipeline, Steps};
 pub use recording::allocator::CountingAllocator;
 pub use recording::{Clock, Recording};
 pub use stageline_checkpoint as checkpoint;
+pub use stageline_nn::{AccumulatedBatchNorm, BlockOutOfRange, BlockSet, Dropout, Recompute, Samples, seeded};
 pub use stageline_schedule as schedule;
 pub use stageline_schedule::{Account, Activity, Event, Held, WaitCause, WorkerMemory};
 pub use state::mismatch::{Difference, Kind, Mismatch};
@@ -119,13 +121,6 @@ pub use update::state_memory::{OptimizerState, OptimizerStateError, PlacedState}
 pub use update::warmup_cosine::{WarmupCosine, WarmupCosineError};
 pub use verify::Verification;
 pub use verify::Verify;
-
-/// Compiles the examples in the README as documentation tests.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
-pub use device::remote;
-pub use stageline_nn::{AccumulatedBatchNorm, BlockOutOfRange, BlockSet, Dropout, Recompute, Samples, seeded};
 
 pub mod nn {
     //! Layers whose backward splits into an input gradient and weight gradients, functions that mark blocks for
