@@ -1,19 +1,32 @@
 //! Measures how many floating-point operations a second one core reaches in matrix products, with the matrix sizes of
-//! the GPT example.
+//! the linear layers of a GPT.
 //!
 //! ```text
-//! cargo run --release --example product
+//! cargo run --release --example product -- --rows 512 --width 256
 //! ```
+//!
+//! Every product is timed as the forward of a [`Linear`] layer without a bias, so it has the kernel of training steps.
+//! The gradients of a step have products of the same sizes, with one matrix transposed.
 //!
 //! The FLOP/s that a training step reaches, as a share of this rate, show what the rest of the step costs.
 
 use std::time::{Duration, Instant};
 
+use burn::nn::LinearConfig;
 use burn::tensor::{Device, Distribution, Tensor};
+use clap::Parser;
+use stageline::nn::Linear;
 
-/// The number of rows of the matrices in the measured products: the tokens of a micro-batch.
-const ROWS: usize = 512;
-const WIDTH: usize = 256;
+/// Measures the speed of matrix products with the sizes of a GPT's linear layers on one core.
+#[derive(Parser)]
+struct Flags {
+    /// Number of rows of the inputs: the tokens of a micro-batch
+    #[arg(long, default_value_t = 512)]
+    rows: usize,
+    /// Width of the model
+    #[arg(long, default_value_t = 256)]
+    width: usize,
+}
 
 /// The time for which each matrix product is repeated in one measurement.
 const TIME: Duration = Duration::from_millis(500);
@@ -22,11 +35,13 @@ const TIME: Duration = Duration::from_millis(500);
 const ROUNDS: usize = 4;
 
 fn main() {
+    let Flags { rows: tokens, width } = Flags::parse();
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("a thread can be started");
     let mut rates = Vec::new();
     // The four linear layers of a block: forward, gradient of the input, gradient of the weight.
-    for (inputs, outputs) in [(WIDTH, 3 * WIDTH), (WIDTH, WIDTH), (WIDTH, 4 * WIDTH), (4 * WIDTH, WIDTH)] {
-        for [rows, inner, columns] in [[ROWS, inputs, outputs], [ROWS, outputs, inputs], [inputs, ROWS, outputs]] {
+    for (inputs, outputs) in [(width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)] {
+        for [rows, inner, columns] in [[tokens, inputs, outputs], [tokens, outputs, inputs], [inputs, tokens, outputs]]
+        {
             let rate = pool.install(|| (0..ROUNDS).map(|_| rate(rows, inner, columns)).fold(0.0, f64::max));
             println!("[{rows}, {inner}] x [{inner}, {columns}]: {rate:.1} GFLOP/s");
             rates.push((rate, rows * inner * columns));
@@ -37,15 +52,16 @@ fn main() {
     println!("all of them: {:.1} GFLOP/s", work as f64 / time);
 }
 
-/// Returns the measured rate of one matrix product in GFLOP/s (billions of floating-point operations a second), where a
-/// multiplication and an addition count as two operations.
+/// Returns the measured rate of one matrix product, the forward of a linear layer, in GFLOP/s (billions of floating-point
+/// operations a second), where a multiplication and an addition count as two operations.
 fn rate(rows: usize, inner: usize, columns: usize) -> f64 {
     let device = Device::flex();
-    let random = |shape| Tensor::<2>::random(shape, Distribution::Uniform(-1.0, 1.0), &device);
-    let (left, right) = (random([rows, inner]), random([inner, columns]));
+    let input = Tensor::<2>::random([rows, inner], Distribution::Uniform(-1.0, 1.0), &device);
+    let layer = Linear::from(LinearConfig::new(inner, columns).with_bias(false).init(&device));
+    std::hint::black_box(layer.forward(input.clone())); // the first use of the weight draws it
     let (start, mut count) = (Instant::now(), 0);
     while start.elapsed() < TIME {
-        std::hint::black_box(left.clone().matmul(right.clone()));
+        std::hint::black_box(layer.forward(input.clone()));
         count += 1;
     }
     2.0 * (rows * inner * columns * count) as f64 / start.elapsed().as_secs_f64() / 1e9
