@@ -2,12 +2,13 @@
 """Compares the speed of the example's GPT with that of the same model in PyTorch; the two take turns on this machine.
 
     cargo build --release --example gpt --example product
-    python scripts/pytorch-speed.py [--rounds 5] [--steps 8]
+    python scripts/pytorch-speed.py [--rounds 5] [--steps 8] [--layers 4] [--width 256] [--context 128] ...
 
 Needs torch and numpy. Both train in f32 with AdamW, on blocks of pre-LN attention and GELU, with the same number of tokens a step and
 one core (one thread) a stage. PyTorch runs plain accumulation for one stage, and for two stages Schedule1F1B of
-`torch.distributed.pipelining` in two processes over gloo. Prints the processor's model, the speed of our matrix products on one core, the share of it that a step reaches, and seconds a step, optimizer included, as the median of every
-run, and the median ratio of all rounds.
+`torch.distributed.pipelining` in two processes over gloo. Prints the processor's model, the speed of our matrix products on one core,
+the share of it that a step reaches, and seconds a step, optimizer included, as the median of every run, and the median ratio of all
+rounds. Flags set the shape of the model and of a step; the number of heads follows from the width, as in the example.
 """
 
 import argparse
@@ -26,8 +27,27 @@ import torch.multiprocessing as multiprocessing
 from torch import nn
 from torch.nn import functional
 
-LAYERS, WIDTH, CONTEXT, HEADS, BYTES = 4, 256, 128, 4, 256
-MICRO_BATCH_SIZE, MICRO_BATCHES = 4, 8
+
+def parsed():
+    """Returns the flags, which PyTorch's processes parse again when they import this file."""
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("--rounds", type=int, default=5, help="number of rounds, in each of which both train [5]")
+    flags.add_argument("--steps", type=int, default=8, help="number of steps of a training [8]")
+    flags.add_argument("--layers", type=int, default=4, help="number of blocks of the model, even [4]")
+    flags.add_argument("--width", type=int, default=256, help="width of the model [256]")
+    flags.add_argument("--context", type=int, default=128, help="length of a sample, in bytes [128]")
+    flags.add_argument("--micro-batch-size", type=int, default=4, help="number of samples in a micro-batch [4]")
+    flags.add_argument("--micro-batches", type=int, default=8, help="number of micro-batches in a step [8]")
+    given = flags.parse_args()
+    if given.layers % 2:
+        flags.error("--layers: two stages need an even number")
+    return given
+
+
+FLAGS = parsed()
+LAYERS, WIDTH, CONTEXT, BYTES = FLAGS.layers, FLAGS.width, FLAGS.context, 256
+MICRO_BATCH_SIZE, MICRO_BATCHES = FLAGS.micro_batch_size, FLAGS.micro_batches
+HEADS = max(heads for heads in range(1, max(WIDTH // 64, 1) + 1) if WIDTH % heads == 0)  # as Shape::heads
 os.environ["OMP_NUM_THREADS"] = "1"
 PRODUCT = Path(__file__).resolve().parent.parent / "target/release/examples/product"
 GPT = Path(__file__).resolve().parent.parent / "target/release/examples/gpt"
@@ -155,13 +175,15 @@ def processor():
     """Returns the processor's model, with the widest vectors that it has."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     field = lambda name: next((line.split(":", 1)[1].strip() for line in lines if line.startswith(name)), "unknown")
-    widest = next((name for name in ("avx512f", "avx2") if name in field("flags").split()), "neither AVX2 nor AVX-512")
+    has = field("flags").split() + field("Features").split()  # x86 has the first, aarch64 the second
+    widest = next((name for name in ("avx512f", "avx2", "asimd") if name in has), "no AVX2, AVX-512 or NEON")
     return f"{field('model name')} ({widest})"
 
 
 def product():
     """Returns the GFLOP/s of one core in matrix products."""
-    done = subprocess.run([PRODUCT], check=True, capture_output=True, text=True)
+    rows = MICRO_BATCH_SIZE * CONTEXT
+    done = subprocess.run([PRODUCT, "--rows", str(rows), "--width", str(WIDTH)], check=True, capture_output=True, text=True)
     return float(done.stdout.rsplit(":", 1)[1].split()[0])
 
 
@@ -172,10 +194,7 @@ def step_gflop():
 
 
 def main():
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--rounds", type=int, default=5, help="number of rounds, in each of which both train [5]")
-    flags.add_argument("--steps", type=int, default=8, help="number of steps of a training [8]")
-    flags = flags.parse_args()
+    flags = FLAGS
     if not (GPT.is_file() and PRODUCT.is_file()):
         sys.exit(f"{GPT} or {PRODUCT} does not exist; build them: cargo build --release --example gpt --example product")
     speed = product()
