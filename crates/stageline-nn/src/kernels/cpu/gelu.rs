@@ -138,7 +138,8 @@ mod tests {
     use std::f64::consts::{PI, SQRT_2};
 
     use super::GeluForm::{Exact, Tanh};
-    use super::{derivative, value};
+    use super::{CHUNK, derivative, of_chunk, to_chunk, value};
+    use crate::kernels::cpu::wide::versions::assert_same_bits;
 
     /// Returns the error function of x in f64, by its Taylor series near 0 and a continued fraction of its complement
     /// elsewhere.
@@ -156,6 +157,15 @@ mod tests {
         }
         let fraction = (1..200).rev().fold(0.0, |below, n| f64::from(n) / 2.0 / (x + below));
         1.0 - (-x * x).exp() / PI.sqrt() / (x + fraction)
+    }
+
+    #[test]
+    fn every_instruction_set_gives_the_same_bits() {
+        let numbers: [f32; CHUNK] = std::array::from_fn(|at| (at as f32 - 127.3) * 0.093);
+        for form in [Exact, Tanh] {
+            assert_same_bits(|| of_chunk(&numbers, form).to_vec());
+            assert_same_bits(|| to_chunk(&numbers, &numbers, form).to_vec());
+        }
     }
 
     #[test]

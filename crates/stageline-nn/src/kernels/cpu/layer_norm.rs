@@ -132,3 +132,30 @@ wide! {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Norm, Normalisation, normalise, to_input, to_parameters};
+    use crate::kernels::cpu::wide::versions::assert_same_bits;
+
+    /// The width of the rows, which is no multiple of the length of a vector.
+    const WIDTH: usize = 83;
+
+    #[test]
+    fn every_instruction_set_gives_the_same_bits() {
+        let numbers = |factor: f32| (0..3 * WIDTH).map(|at| (at as f32 * factor).sin()).collect::<Vec<f32>>();
+        let (rows, upstream, scales) = (numbers(0.7), numbers(1.3), numbers(0.1));
+        let gamma = &scales[..WIDTH];
+        for kind in [Norm::Layer, Norm::RootMeanSquare] {
+            assert_same_bits(|| {
+                let (mut output, mut moments) = (rows.clone(), [[0.0; 2]; 3]);
+                normalise(&mut output, &mut moments, gamma, gamma, Normalisation { kind, epsilon: 1e-5 });
+                let mut gradients = upstream.clone();
+                to_input(&mut gradients, &rows, gamma, kind, &moments);
+                let (mut to_gamma, mut to_beta) = (vec![0.0; WIDTH], vec![0.0; WIDTH]);
+                to_parameters(&mut to_gamma, &mut to_beta, &upstream, &rows, &moments);
+                [output, moments.concat(), gradients, to_gamma, to_beta].concat()
+            });
+        }
+    }
+}

@@ -27,7 +27,7 @@ macro_rules! wide {
                     // SAFETY: the processor has what the function is compiled for.
                     return unsafe { avx512($($argument),*) };
                 }
-                if is_x86_feature_detected!("avx2") {
+                if $crate::kernels::cpu::wide::has_avx2() {
                     // SAFETY: the processor has what the function is compiled for.
                     return unsafe { avx2($($argument),*) };
                 }
@@ -43,10 +43,54 @@ pub(super) use wide;
 /// with AVX-512 since Skylake-X has them.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn has_avx512() -> bool {
-    is_x86_feature_detected!("avx512f")
+    versions_left_out() < 1
+        && is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512vl")
         && is_x86_feature_detected!("avx512dq")
         && is_x86_feature_detected!("avx512bw")
+}
+
+/// Whether the processor has AVX2, for which the macro `wide!` compiles functions.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn has_avx2() -> bool {
+    versions_left_out() < 2 && is_x86_feature_detected!("avx2")
+}
+
+/// Returns the number of versions, the widest first, that calls on this thread do not run; only tests leave out any.
+#[cfg(all(target_arch = "x86_64", not(test)))]
+fn versions_left_out() -> usize {
+    0
+}
+
+#[cfg(all(target_arch = "x86_64", test))]
+fn versions_left_out() -> usize {
+    versions::LEFT_OUT.get()
+}
+
+#[cfg(test)]
+pub(super) mod versions {
+    //! Runs all versions of functions that the macro `wide!` compiles.
+
+    use std::cell::Cell;
+
+    thread_local! {
+        /// The number of versions, the widest first, that calls on this thread do not run.
+        pub(super) static LEFT_OUT: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// Asserts that a function returns the same bits with each version that the processor has. The function must call
+    /// the functions of `wide!` on its own thread.
+    pub fn assert_same_bits(function: impl Fn() -> Vec<f32>) {
+        let bits = |left_out: usize| {
+            LEFT_OUT.set(left_out);
+            let numbers = function();
+            LEFT_OUT.set(0);
+            numbers.into_iter().map(f32::to_bits).collect::<Vec<u32>>()
+        };
+        let plain = bits(2);
+        assert!(bits(1) == plain, "AVX2 gives other bits than the default instruction set");
+        assert!(bits(0) == plain, "the widest vectors give other bits than the default instruction set");
+    }
 }
 
 /// The number of partial sums that the sum of a row of numbers keeps in parallel, one in each lane of a vector
