@@ -67,32 +67,6 @@ fn versions_left_out() -> usize {
     versions::LEFT_OUT.get()
 }
 
-#[cfg(test)]
-pub(super) mod versions {
-    //! Runs all versions of functions that the macro `wide!` compiles.
-
-    use std::cell::Cell;
-
-    thread_local! {
-        /// The number of versions, the widest first, that calls on this thread do not run.
-        pub(super) static LEFT_OUT: Cell<usize> = const { Cell::new(0) };
-    }
-
-    /// Asserts that a function returns the same bits with each version that the processor has. The function must call
-    /// the functions of `wide!` on its own thread.
-    pub fn assert_same_bits(function: impl Fn() -> Vec<f32>) {
-        let bits = |left_out: usize| {
-            LEFT_OUT.set(left_out);
-            let numbers = function();
-            LEFT_OUT.set(0);
-            numbers.into_iter().map(f32::to_bits).collect::<Vec<u32>>()
-        };
-        let plain = bits(2);
-        assert!(bits(1) == plain, "AVX2 gives other bits than the default instruction set");
-        assert!(bits(0) == plain, "the widest vectors give other bits than the default instruction set");
-    }
-}
-
 /// The number of partial sums that the sum of a row of numbers keeps in parallel, one in each lane of a vector
 /// register.
 const LANES: usize = 16;
@@ -170,4 +144,30 @@ pub(super) fn exp(x: f32) -> f32 {
     let exp_of_rest = polynomial * rest * rest + rest + 1.0;
     let whole = rounded.to_bits().wrapping_sub(ROUND.to_bits());
     exp_of_rest * f32::from_bits(whole.wrapping_add(127) << 23)
+}
+
+#[cfg(test)]
+pub(super) mod versions {
+    //! Runs all versions of functions that the macro `wide!` compiles.
+
+    use std::cell::Cell;
+
+    thread_local! {
+        /// The number of versions, the widest first, that calls on this thread do not run.
+        pub(super) static LEFT_OUT: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// Asserts that a function returns the same bits with each version that the processor has. The function must call
+    /// the functions of `wide!` on its own thread.
+    pub fn assert_same_bits(function: impl Fn() -> Vec<f32>) {
+        let bits = |left_out: usize| {
+            LEFT_OUT.set(left_out);
+            let numbers = function();
+            LEFT_OUT.set(0);
+            numbers.into_iter().map(f32::to_bits).collect::<Vec<u32>>()
+        };
+        let plain = bits(2);
+        assert!(bits(1) == plain, "AVX2 gives other bits than the default instruction set");
+        assert!(bits(0) == plain, "the widest vectors give other bits than the default instruction set");
+    }
 }
