@@ -147,7 +147,8 @@ impl Iterator for Generation<'_> {
             return None;
         }
         let tokens: Vec<_> = self.input.drain(..).map(|token| token as i32).collect();
-        let input = Tokens::from_data(TensorData::new(tokens, [1, new]), &Device::default());
+        // The input is made on the host, because burn's default device may be a GPU on which no stage runs.
+        let input = Tokens::from_data(TensorData::new(tokens, [1, new]), &Device::flex());
         let logits = match self.pipeline.infer_micro_batches(vec![(input, None)]) {
             Ok(logits) => logits.into_iter().next()?,
             Err(error) => return Some(Err(error.into())),

@@ -230,7 +230,8 @@ impl Inner {
     /// Returns the name and shape of the tensor of every parameter, from the first layer to the last, without reading
     /// or drawing a parameter. The embeddings' table of a model with a tied head is in the list twice.
     fn parameters(&self) -> Vec<HubParameter> {
-        let device = Device::default();
+        // No tensor is made, and on the host none is made on a GPU either.
+        let device = Device::flex();
         let table = || parameters::table(self.family.table(), self.family.deviation(), &device);
         let embeddings = self.family.embeddings(table(), &self.cache, &device);
         let mut found = hub_parameters(&embeddings, Place::Embeddings, &self.naming);
