@@ -4,7 +4,7 @@
 //! cargo run --release --features models --example finetune -- --model SmolLM-135M --data notes.txt --export tuned
 //! ```
 //!
-//! The program trains if `--data` is given. Then it computes logits, exports the model and continues a prompt.
+//! The program trains if `--data` is given. Then it exports the model, computes logits and continues a prompt.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -99,12 +99,12 @@ fn finetune(run: Run<Flags>) -> Result<()> {
         },
         None => run.pipeline(&model.row(), one_token()).inspect(|_| println!("the model is not trained"))?,
     };
+    if let Some(folder) = &flags.export {
+        model.export(pipeline.snapshot()?, folder)?; // comes first, so that no later failure loses the model
+        println!("the model is in {}", folder.display());
+    }
     if let (Some(rows), Some(out)) = (&rows, &flags.out) {
         model.write_logits(&mut pipeline, rows.input(), out)?;
-    }
-    if let Some(folder) = &flags.export {
-        model.export(pipeline.snapshot()?, folder)?;
-        println!("the model is in {}", folder.display());
     }
     if let (Some(prompt), Some(text)) = (&prompt, &flags.prompt) {
         print!("{text}");
