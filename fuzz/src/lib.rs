@@ -21,3 +21,4 @@ pub mod plan_csv;
 pub mod plan_text;
 pub mod restore;
 pub mod token_file;
+pub mod tokenizer;

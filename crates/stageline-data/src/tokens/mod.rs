@@ -10,6 +10,7 @@
 //! - `source`: lists the files of a path. `cache_key`: the hash by which an earlier token file is found again.
 //! - `json_lines`: reads documents from the lines of a file. `pieces`: cuts a long document, so that memory is bounded.
 //! - `encode`: [`Encode`] and [`SpecialTokens`], with `bytes`: [`Bytes`], and `tokenizer`: `Tokenizer`, behind the feature `tokenizers`.
+//!   `caught`: panics of the tokenizer library as errors.
 //! - `documents`: encodes all documents of a source, piece by piece.
 //! - `write`: writes a token file under a temporary name. `format`: the header and the layout of a token file.
 //! - `prepare`: [`prepare`], the only caller of all of the above. `options`: [`TokenOptions`].
@@ -20,6 +21,8 @@
 
 mod bytes;
 mod cache_key;
+#[cfg(feature = "tokenizers")]
+mod caught;
 mod continued;
 mod documents;
 mod encode;

@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 use tokenizers::{Encoding, Token};
 
+use crate::tokens::caught::caught;
 use crate::tokens::encode::{Encode, SpecialTokens, check_known};
 use crate::tokens::error::TokenError;
 use crate::tokens::format::hex;
@@ -24,6 +25,8 @@ const MOST: u64 = 512 << 20;
 /// - A text that contains the name of a special token, such as `<|endoftext|>`, is encoded with that token, as by
 ///   the Python library.
 pub struct Tokenizer {
+    /// The path of the `tokenizer.json`, for error messages.
+    path: PathBuf,
     inner: tokenizers::Tokenizer,
     vocabulary: usize,
     special_tokens: SpecialTokens,
@@ -36,18 +39,16 @@ impl Tokenizer {
     /// # Errors
     /// - An error of [`open_file`](crate::open_file) if the file cannot be opened or is too long, or
     ///   [`TokenError::Io`] if it cannot be read.
-    /// - [`TokenError::Tokenizer`] if the file is no tokenizer.
+    /// - [`TokenError::Tokenizer`] if the file is no tokenizer, also if the tokenizer library panics on it. A panic that
+    ///   only a text causes is this error when the text is encoded or decoded.
     pub fn open(path: &Path) -> Result<Self, TokenError> {
         let mut json = Vec::new();
         open_file(path, MOST)?.take(MOST).read_to_end(&mut json).map_err(TokenError::io(path))?;
         let refuse = |message: String| TokenError::Tokenizer { path: path.to_path_buf(), message };
-        let mut inner = tokenizers::Tokenizer::from_bytes(&json).map_err(|error| refuse(error.to_string()))?;
-        inner.with_padding(None).with_truncation(None).map_err(|error| refuse(error.to_string()))?;
-        // The ids of a vocabulary may have gaps, so their number is not enough.
-        let largest = inner.get_vocab(true).into_values().max();
-        let vocabulary = largest.ok_or_else(|| refuse("its vocabulary is empty".into()))? as usize + 1;
-        let special_tokens = special_tokens(&inner).map_err(|error| refuse(error.to_string()))?;
-        Ok(Self { inner, vocabulary, special_tokens, fingerprint: hex(&Sha256::digest(&json)) })
+        let read = caught(|| read(&json)).map_err(refuse)?;
+        let (inner, vocabulary, special_tokens) = read.map_err(|error| refuse(error.to_string()))?;
+        let (path, fingerprint) = (path.to_path_buf(), hex(&Sha256::digest(&json)));
+        Ok(Self { path, inner, vocabulary, special_tokens, fingerprint })
     }
 
     /// Returns the number of the token with the name `name`, such as `<|endoftext|>`; `None` if the vocabulary has no
@@ -55,11 +56,22 @@ impl Tokenizer {
     pub fn token(&self, name: &str) -> Option<u32> {
         self.inner.token_to_id(name)
     }
+
+    /// Calls the tokenizer library with this tokenizer. A panic of the library, which an invalid file causes, is an
+    /// error of the file.
+    fn call<T>(
+        &self,
+        call: impl FnOnce(&tokenizers::Tokenizer) -> Result<T, tokenizers::Error>,
+    ) -> Result<T, TokenError> {
+        let result = caught(|| call(&self.inner));
+        let result = result.map_err(|message| TokenError::Tokenizer { path: self.path.clone(), message })?;
+        result.map_err(|error| TokenError::Encoding { message: error.to_string() })
+    }
 }
 
 impl Encode for Tokenizer {
     fn encode(&self, text: &str) -> Result<Vec<u32>, TokenError> {
-        let encoding = self.inner.encode_fast(text, false).map_err(failed)?;
+        let encoding = self.call(|inner| inner.encode_fast(text, false))?;
         Ok(encoding.get_ids().to_vec())
     }
 
@@ -69,7 +81,7 @@ impl Encode for Tokenizer {
 
     fn decode(&self, tokens: &[u32]) -> Result<String, TokenError> {
         check_known(tokens, self.vocabulary)?;
-        self.inner.decode(tokens, false).map_err(failed)
+        self.call(|inner| inner.decode(tokens, false))
     }
 
     fn vocabulary(&self) -> usize {
@@ -89,6 +101,18 @@ impl fmt::Debug for Tokenizer {
     }
 }
 
+/// Reads a tokenizer from the bytes of a `tokenizer.json`. Returns the tokenizer, the size of its vocabulary, and the special
+/// tokens that it adds to a text.
+fn read(json: &[u8]) -> Result<(tokenizers::Tokenizer, usize, SpecialTokens), tokenizers::Error> {
+    let mut inner = tokenizers::Tokenizer::from_bytes(json)?;
+    inner.with_padding(None).with_truncation(None)?;
+    // The ids of a vocabulary may have gaps, so their number is not enough.
+    let largest = inner.get_vocab(true).into_values().max();
+    let vocabulary = largest.ok_or("its vocabulary is empty")? as usize + 1;
+    let special_tokens = special_tokens(&inner)?;
+    Ok((inner, vocabulary, special_tokens))
+}
+
 /// Returns the special tokens that a tokenizer's post-processor adds to a text, which are those that it adds to a text of
 /// one token.
 fn special_tokens(inner: &tokenizers::Tokenizer) -> Result<SpecialTokens, tokenizers::Error> {
@@ -101,8 +125,4 @@ fn special_tokens(inner: &tokenizers::Tokenizer) -> Result<SpecialTokens, tokeni
         true => Ok(SpecialTokens { before, after }),
         false => Err("its post_processor does not keep a text in one piece".into()),
     }
-}
-
-fn failed(error: tokenizers::Error) -> TokenError {
-    TokenError::Encoding { message: error.to_string() }
 }

@@ -1,9 +1,13 @@
-//! Runs the fuzzer's function for token files on its stored inputs (seeds) and on random changes of them.
+//! Runs the fuzzer's functions for token files and tokenizers on their stored inputs (seeds) and on random changes of
+//! them.
 
 #[path = "../../../../fuzz/src/mutations.rs"]
 mod mutations;
 #[path = "../../../../fuzz/src/token_file.rs"]
 mod token_file;
+#[cfg(feature = "tokenizers")]
+#[path = "../../../../fuzz/src/tokenizer.rs"]
+mod tokenizer;
 
 const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/token_file");
 
@@ -33,4 +37,27 @@ fn any_bytes_are_a_token_file_or_an_error() {
     let seeds = mutations::seeds(SEEDS);
     assert!(seeds.len() >= 30, "{} seeds", seeds.len());
     mutations::run(&seeds, &WORDS, 5_000, token_file::token_file);
+}
+
+#[cfg(feature = "tokenizers")]
+#[test]
+fn any_bytes_are_a_tokenizer_or_an_error() {
+    /// Texts that are inserted at random into the tokenizers of the fuzzer: numbers, and names of parts.
+    const WORDS: [&str; 12] = [
+        "0",
+        "1",
+        "4294967295",
+        "18446744073709551615",
+        "null",
+        "true",
+        "[]",
+        "{}",
+        "\"\"",
+        "\"BPE\"",
+        "\"WordPiece\"",
+        "\"Unigram\"",
+    ];
+    let seeds = mutations::seeds(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/tokenizer"));
+    assert!(seeds.len() >= 9, "{} seeds", seeds.len());
+    mutations::run(&seeds, &WORDS, 2_000, tokenizer::tokenizer);
 }

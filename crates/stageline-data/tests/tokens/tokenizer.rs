@@ -164,3 +164,26 @@ fn a_file_that_is_no_tokenizer_is_refused_with_its_path() {
     // A folder stands for everything that is no regular file, such as a pipe.
     assert!(matches!(Tokenizer::open(root.path()), Err(TokenError::NotAFile { .. })));
 }
+
+/// Tests files on which the tokenizer library panics: some when they are opened, and others when a text is encoded. They
+/// are seeds of the fuzzer.
+#[test]
+fn files_on_which_the_tokenizer_library_panics_are_errors_with_their_path() {
+    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/tokenizer");
+    for (name, part) in [
+        ("template-token-missing", "no entry"),
+        ("template-second-text", "index out of bounds"),
+        ("charsmap-empty", "index out of bounds"),
+        ("charsmap-short", "index out of bounds"),
+        ("charsmap-long", "Cannot parse precompiled_charsmap"),
+        ("prefix-too-long", ""), // the message depends on the checks of overflow
+        ("fixed-length-0", "chunk size must be non-zero"),
+    ] {
+        let path = seeds.join(name);
+        let error = Tokenizer::open(&path).and_then(|tokenizer| tokenizer.encode("a abcabc stage")).unwrap_err();
+        assert!(matches!(&error, TokenError::Tokenizer { path: of, .. } if *of == path), "{name}: {error}");
+        let message = error.to_string();
+        assert!(message.contains(" is no tokenizer: the library tokenizers panicked: "), "{name}: {message}");
+        assert!(message.contains(part), "{name}: {message}");
+    }
+}

@@ -1,0 +1,59 @@
+//! Turns panics of the tokenizer library into errors, because it panics on some invalid files ([`caught`]).
+
+use std::any::Any;
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
+use std::sync::Once;
+use std::thread;
+
+thread_local! {
+    /// Whether this thread is in a call of the tokenizer library, so that a panic becomes an error and is not printed.
+    static IS_CAUGHT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Calls the tokenizer library. Returns the result of the call, or the message of its panic, which is not printed.
+///
+/// The first call puts a hook before the program's panic hook. Panics outside of such calls are passed on to that.
+pub(crate) fn caught<T>(call: impl FnOnce() -> T) -> Result<T, String> {
+    static HOOK: Once = Once::new();
+    // The hook cannot be changed on a thread that panics.
+    if !thread::panicking() {
+        HOOK.call_once(|| {
+            let printing = take_hook();
+            set_hook(Box::new(move |panic| {
+                if !IS_CAUGHT.get() {
+                    printing(panic);
+                }
+            }));
+        });
+    }
+    let outer = IS_CAUGHT.replace(true);
+    let result = catch_unwind(AssertUnwindSafe(call));
+    IS_CAUGHT.set(outer);
+    result.map_err(|panic| format!("the library tokenizers panicked: {}", message(&*panic)))
+}
+
+fn message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("there is no message")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_its_message_and_a_result_is_itself() {
+        assert_eq!(caught(|| 3), Ok(3));
+        let number = 4;
+        let calls: [(Box<dyn FnOnce()>, &str); 3] = [
+            (Box::new(|| panic!("no such token")), "no such token"),
+            (Box::new(move || panic!("no token {number}")), "no token 4"),
+            (Box::new(|| std::panic::panic_any(5)), "there is no message"),
+        ];
+        for (call, message) in calls {
+            assert_eq!(caught(call), Err(format!("the library tokenizers panicked: {message}")));
+        }
+        assert!(!IS_CAUGHT.get());
+    }
+}
