@@ -16,6 +16,9 @@ use crate::similar::similar;
 use crate::tensor::{TensorInfo, TensorView};
 use crate::weights::WeightsFile;
 
+/// The number of elements of two tensors that are compared at a time.
+const PART: usize = 1 << 20;
+
 /// A model folder that is open for reading. Its weights files are mapped into memory, and their headers have been
 /// checked.
 pub struct ModelFolder {
@@ -160,6 +163,40 @@ impl ModelFolder {
         if let Some(tensor) = self.tensors.get(name) {
             self.files[tensor.file].release(&tensor.offsets);
         }
+    }
+
+    /// Whether two tensors of the model folder have the same shape, and the same values when both are converted to f32.
+    /// As in PyTorch, NaN differs from NaN. Only a part of each tensor is in memory at a time.
+    ///
+    /// # Errors
+    /// - [`FolderError::MissingTensor`] if no file has one of the tensors.
+    /// - [`FolderError::Dtype`] if a type is not F32, F16 or BF16.
+    pub fn has_same_values(&self, name: &str, other: &str) -> Result<bool, FolderError> {
+        let shape = self.tensor(name)?.shape;
+        if shape != self.tensor(other)?.shape {
+            return Ok(false);
+        }
+        let elements: usize = shape.iter().product();
+        for start in (0..elements).step_by(PART) {
+            let part = start..elements.min(start + PART);
+            if self.part(name, part.clone())? != self.part(other, part)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Returns some elements of a tensor as f32, and lets the operating system drop their memory pages.
+    fn part(&self, name: &str, elements: Range<usize>) -> Result<Vec<f32>, FolderError> {
+        let whole = self.tensor(name)?;
+        let size = whole.dtype.bitsize() / 8;
+        let bytes = elements.start * size..elements.end * size;
+        let values = TensorView { bytes: &whole.bytes[bytes.clone()], ..whole }.to_f32();
+        if let Some(tensor) = self.tensors.get(name) {
+            let start = tensor.offsets.start;
+            self.files[tensor.file].release(&(start + bytes.start..start + bytes.end));
+        }
+        values
     }
 
     /// Returns the tensor of the model folder that has the name `name`, after a check that it has the shape `shape`.

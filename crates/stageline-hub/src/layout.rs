@@ -78,6 +78,16 @@ impl Layout {
         self.files.iter().flat_map(|file| &file.tensors)
     }
 
+    /// Returns this layout with another type of elements for the tensor `name`. A name that no tensor has is ignored.
+    #[must_use]
+    pub fn with_type(mut self, name: &str, dtype: Dtype) -> Self {
+        let mut tensors = self.files.iter_mut().flat_map(|file| &mut file.tensors);
+        if let Some(tensor) = tensors.find(|tensor| tensor.name == name) {
+            tensor.dtype = dtype;
+        }
+        self
+    }
+
     /// Returns the total size of a model's tensors in its weights files, in bytes, without the headers of the files.
     pub fn total_bytes(&self) -> u64 {
         let bytes = |tensor: &TensorLayout| byte_len(tensor.dtype, &tensor.shape).map_or(0, |bytes| bytes as u64);

@@ -6,13 +6,14 @@ use std::path::Path;
 use serde_json::Value;
 use stageline::{Modules, Pipeline};
 use stageline_hub::{
-    Dtype, Layout, TensorFile, TensorLayout, Values, check_export, check_file, copy_companions, write_config,
+    Dtype, Layout, ModelFolder, TensorFile, TensorLayout, Values, check_export, check_file, copy_companions,
+    write_config,
 };
 
 use crate::error::ModelError;
 use crate::family::Samples;
 use crate::model::{LanguageModel, Logits, Tokens};
-use crate::names::Place;
+use crate::names::{Place, UNTIED};
 use crate::parameters::{HubParameter, hub_parameters};
 
 impl LanguageModel {
@@ -30,7 +31,7 @@ impl LanguageModel {
             return Err(ModelError::OwnFolder { path: folder.to_owned() });
         }
         let layout = match self.folder() {
-            Some(source) => source.layout()?,
+            Some(source) => self.layout(source)?,
             // A new model has one weights file, and this check does not depend on the tensors in it.
             None => Layout::single([])?,
         };
@@ -99,7 +100,7 @@ impl LanguageModel {
         };
         let values = by_name(found);
         let table = self.naming().table().name;
-        source.layout()?.write(&folder, |name| -> Result<Values, ModelError> {
+        self.layout(source)?.write(&folder, |name| -> Result<Values, ModelError> {
             let name = if self.naming().is_copy_of_table(name) { &table } else { name };
             match values.get(name) {
                 Some(parameter) => Ok(parameter.read().into()),
@@ -109,6 +110,18 @@ impl LanguageModel {
         })?;
         copy_companions(source.path(), folder)?;
         Ok(())
+    }
+
+    /// Returns the layout of the export of a model that was opened from the folder `source`: the layout of this folder.
+    /// A second copy of a tied table gets the type of the table. Otherwise the two would be rounded differently, and
+    /// the exported model would not be tied.
+    fn layout(&self, source: &ModelFolder) -> Result<Layout, ModelError> {
+        let (layout, table) = (source.layout()?, self.naming().table().name);
+        let dtype = source.tensors().find(|(name, _)| *name == table).map(|(_, info)| info.dtype);
+        Ok(match dtype.filter(|_| self.naming().is_copy_of_table(UNTIED)) {
+            Some(dtype) => layout.with_type(UNTIED, dtype),
+            None => layout,
+        })
     }
 }
 

@@ -216,14 +216,12 @@ fn folder_of(file: &Path) -> &Path {
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Whether a model folder has a tensor for the head's projection that differs from the table of token embeddings,
-/// although the configuration ties the head to this table.
+/// Whether a model folder has a tensor for the head's projection whose values differ from those of the table of token
+/// embeddings, although the configuration ties the head to this table.
 fn has_own_head(folder: &ModelFolder, naming: &Naming) -> bool {
-    let tensor = |name: &str| folder.tensor(name).ok().map(|tensor| (tensor.dtype, tensor.shape, tensor.bytes));
-    let table = naming.table().name;
-    let differs = naming.tied() && tensor(UNTIED).is_some_and(|head| Some(head) != tensor(&table));
-    [UNTIED, &table].into_iter().for_each(|name| folder.release(name));
-    differs
+    let (table, has_head) = (naming.table().name, folder.tensors().any(|(name, _)| name == UNTIED));
+    // Tensors that cannot be compared make an error when the parameters are checked.
+    naming.tied() && table != UNTIED && has_head && !folder.has_same_values(UNTIED, &table).unwrap_or(false)
 }
 
 impl Inner {

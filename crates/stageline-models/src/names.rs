@@ -76,22 +76,34 @@ pub struct Naming {
     names: &'static Names,
     root: &'static str,
     tied: bool,
+    /// The name of the tensor with the table of token embeddings if it is not the family's name; otherwise `None`.
+    table: Option<&'static str>,
 }
 
 impl Naming {
     /// Creates the names of the tensors of one model on the Hugging Face hub, from the `names` of its family. `tied`
     /// says whether the head's projection is the table of token embeddings.
     pub fn new(names: &'static Names, tied: bool) -> Self {
-        Self { names, root: names.root, tied }
+        Self { names, root: names.root, tied, table: None }
     }
 
     /// Returns the tensor names as a model folder has them. The family's prefix, such as `model.`, is left out if the
-    /// folder has the table of token embeddings only under a name without the prefix. `has` is a function that tells
+    /// folder has the table of token embeddings only under a name without the prefix. If the head is tied and the
+    /// folder has no such table, the table has the name of the head's projection. `has` is a function that tells
     /// whether the folder has a tensor of a given name.
     pub fn in_folder(self, has: impl Fn(&str) -> bool) -> Self {
-        let rooted = self.table().name;
-        let bare = &rooted[self.names.root.len()..];
-        if !has(&rooted) && has(bare) { Self { root: "", ..self } } else { self }
+        let bare = Self { root: "", ..self.clone() };
+        let names = [self.clone(), bare.clone()];
+        if let Some(found) = names.into_iter().find(|names| has(&names.table().name)) {
+            return found;
+        }
+        if !(self.tied && has(UNTIED)) {
+            return self;
+        }
+        // Without a table, the last norm shows whether the names have the prefix.
+        let has_norm = |names: &Self| names.names.head.iter().any(|name| has(&format!("{}{}", names.root, name.hub)));
+        let names = if !has_norm(&self) && has_norm(&bare) { bare } else { self };
+        Self { table: Some(UNTIED), ..names }
     }
 
     /// Returns these tensor names, changed to those of a model with an untied head, whose projection to the vocabulary
@@ -127,6 +139,9 @@ impl Naming {
             Place::Head => self.names.head,
         };
         let found = names.iter().find(|name| name.path == path)?;
+        if let Some(name) = self.table.filter(|_| place == Place::Embeddings && path == self.names.table) {
+            return Some(HubTensor { name: name.to_owned(), transposed: found.transposed });
+        }
         let layer = match place {
             Place::Block(index) => format!("{}{index}.", self.names.blocks),
             _ => String::new(),

@@ -101,8 +101,8 @@ impl fmt::Debug for Tokenizer {
     }
 }
 
-/// Reads a tokenizer from the bytes of a `tokenizer.json`. Returns the tokenizer, the size of its vocabulary, and the special
-/// tokens that it adds to a text.
+/// Reads a tokenizer from the bytes of a `tokenizer.json`. Returns the tokenizer, the size of its vocabulary, and the
+/// special tokens that it adds to a text.
 fn read(json: &[u8]) -> Result<(tokenizers::Tokenizer, usize, SpecialTokens), tokenizers::Error> {
     let mut inner = tokenizers::Tokenizer::from_bytes(json)?;
     inner.with_padding(None).with_truncation(None)?;

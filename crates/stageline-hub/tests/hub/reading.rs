@@ -141,3 +141,31 @@ fn an_integer_tensor_is_not_converted() {
     toy::assert_says(&error, &[SHARDS[1], "`positions`", "type I64", "only F32, F16 and BF16"]);
     assert!(matches!(error, FolderError::Dtype { dtype: Dtype::I64, .. }));
 }
+
+#[test]
+fn tensors_have_the_same_values_if_they_are_equal_in_f32() {
+    let more = (1 << 20) + 3; // more than are compared at a time
+    let long = |last: f32| toy::f32s(&[vec![0.5; more - 1], vec![last]].concat());
+    let dir = toy::single(&toy::weights(&[
+        ("f32", Dtype::F32, vec![2], toy::f32s(&[1.5, -0.0])),
+        ("bf16", Dtype::BF16, vec![2], [0x3fc0_u16, 0].map(u16::to_le_bytes).concat()),
+        ("other", Dtype::F32, vec![2], toy::f32s(&[1.5, 1e-30])),
+        ("shape", Dtype::F32, vec![1, 2], toy::f32s(&[1.5, 0.0])),
+        ("integers", Dtype::I64, vec![2], [1_i64, 0].map(i64::to_le_bytes).concat()),
+        ("long", Dtype::F32, vec![more], long(1.0)),
+        ("long-too", Dtype::F32, vec![more], long(1.0)),
+        ("long-other", Dtype::F32, vec![more], long(2.0)),
+    ]));
+    let folder = ModelFolder::open(dir.path()).unwrap();
+    for (name, other, same) in [
+        ("f32", "bf16", true),
+        ("f32", "other", false),
+        ("f32", "shape", false),
+        ("long", "long-too", true),
+        ("long", "long-other", false),
+    ] {
+        assert_eq!(folder.has_same_values(name, other).unwrap(), same, "{name} {other}");
+    }
+    assert!(matches!(folder.has_same_values("f32", "integers"), Err(FolderError::Dtype { .. })));
+    assert!(matches!(folder.has_same_values("f32", "none"), Err(FolderError::MissingTensor { .. })));
+}

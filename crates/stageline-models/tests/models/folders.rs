@@ -141,6 +141,80 @@ fn a_head_with_values_of_its_own_is_not_tied() {
     assert_eq!(logits(&mut plain(&opened)), logits(&mut plain(&model)));
 }
 
+/// Tests a rule of the Transformers library: the table of a tied model may be in the folder only as the head.
+#[test]
+fn a_tied_table_may_have_the_name_of_the_head() {
+    let folder = tempfile::tempdir().unwrap();
+    for (config, root) in configurations().into_iter().zip(["transformer.", "model."]) {
+        let [place, headed, again] = ["place", "headed", "again"].map(|name| folder.path().join(root).join(name));
+        let model = new(folder.path(), &config);
+        model.export(plain(&model).snapshot().unwrap(), &place).unwrap();
+        let table = if root == "model." { "model.embed_tokens.weight" } else { "transformer.wte.weight" };
+        let source = ModelFolder::open(&place).unwrap();
+        for without_root in [false, true] {
+            let name_of = |name: &str| match name {
+                name if name == table => "lm_head.weight".to_owned(),
+                name if without_root => name.replacen(root, "", 1),
+                name => name.to_owned(),
+            };
+            let renamed = |tensor: &TensorLayout| TensorLayout { name: name_of(&tensor.name), ..tensor.clone() };
+            let tensors: Vec<_> = source.layout().unwrap().tensors().cloned().collect();
+            let old = |name: &str| tensors.iter().find(|tensor| name_of(&tensor.name) == name).unwrap().name.clone();
+            for path in [&headed, &again] {
+                let _ = std::fs::remove_dir_all(path);
+            }
+            let values = |name: &str| source.tensor(&old(name)).and_then(|tensor| tensor.to_f32());
+            Layout::single(tensors.iter().map(renamed)).unwrap().write(&headed, values).unwrap();
+            stageline_hub::write_config(&headed, source.config()).unwrap();
+            let opened = LanguageModel::open(&headed).unwrap();
+            assert_eq!(logits(&mut plain(&opened)), logits(&mut plain(&model)), "{root} {without_root}");
+            assert!(opened.tensors().iter().any(|(name, _)| name == "lm_head.weight"));
+            opened.export(plain(&opened).snapshot().unwrap(), &again).unwrap();
+            let [first, second] = [&headed, &again].map(|path| std::fs::read(path.join("model.safetensors")).unwrap());
+            assert!(first == second, "{root} {without_root}");
+        }
+    }
+}
+
+/// Tests that a copy of the table with another type, but the same values, keeps the head tied. The export has both in
+/// one type, because two roundings of a trained table would not be equal.
+#[test]
+fn a_copy_of_the_table_in_another_type_is_tied() {
+    let folder = tempfile::tempdir().unwrap();
+    let [place, half, again] = ["model", "half", "again"].map(|name| folder.path().join(name));
+    let model = new(folder.path(), &configurations()[0]);
+    model.export(plain(&model).snapshot().unwrap(), &place).unwrap();
+    let source = ModelFolder::open(&place).unwrap();
+    let tensors = |dtype: Dtype| -> Vec<TensorLayout> {
+        let mut tensors: Vec<_> = source.layout().unwrap().tensors().cloned().collect();
+        let table = tensors.iter_mut().find(|tensor| tensor.name == "transformer.wte.weight").unwrap();
+        table.dtype = dtype;
+        let copy = TensorLayout { name: "lm_head.weight".to_owned(), dtype: Dtype::F32, ..table.clone() };
+        tensors.push(copy);
+        tensors
+    };
+    // Multiples of 1/4 below 64 are the same in bf16.
+    let values = |name: &str| -> Result<Vec<f32>, stageline_hub::FolderError> {
+        match name {
+            "transformer.wte.weight" | "lm_head.weight" => {
+                Ok((0..VOCABULARY * 24).map(|at| (at % 61) as f32 / 4.0).collect())
+            }
+            _ => source.tensor(name)?.to_f32(),
+        }
+    };
+    Layout::single(tensors(Dtype::BF16)).unwrap().write(&half, values).unwrap();
+    stageline_hub::write_config(&half, source.config()).unwrap();
+    let opened = LanguageModel::open(&half).unwrap();
+    assert!(opened.tensors().iter().all(|(name, _)| name != "lm_head.weight"));
+    let mut pipeline = plain(&opened);
+    drop(pipeline.step(batch(0)).unwrap());
+    opened.export(pipeline.snapshot().unwrap(), &again).unwrap();
+    let exported = ModelFolder::open(&again).unwrap();
+    let [table, copy] = ["transformer.wte.weight", "lm_head.weight"].map(|name| exported.tensor(name).unwrap());
+    assert_eq!((table.dtype, copy.dtype), (Dtype::BF16, Dtype::BF16));
+    assert!(table.bytes == copy.bytes);
+}
+
 /// Tests GPT-2's scales of attention scores against a model without these scales whose queries are multiplied by them
 /// instead.
 #[test]
