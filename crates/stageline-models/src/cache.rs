@@ -4,16 +4,17 @@
 use std::sync::Arc;
 
 use burn::tensor::activation::softmax;
-use burn::tensor::{Bool, Int, Tensor};
+use burn::tensor::{Bool, Device, Int, Tensor};
 use parking_lot::Mutex;
+use stageline::SharedInput;
 use stageline::nn::{AttentionHeads, causal_attention, causal_attention_within};
 
-/// A switch that turns a model's key-value cache on while a text is generated. All blocks of the model share it.
+/// The position of the text that a model generates, which all blocks of all pipelines of the model share.
 ///
-/// While the switch is off, blocks attend within each sample, as in training. While it is on, every input continues the
-/// text of the input before: a block attends to the keys and values that it has kept from earlier inputs, and keeps
-/// those of the new one. The blocks of a pipeline read the switch from their own threads, so it must not change during
-/// an inference.
+/// An input that continues the text is marked: a block attends to the keys and values that it has kept from earlier
+/// marked inputs, and keeps those of the new one. For any other input, blocks attend within each sample, as in training.
+/// So other pipelines of the model may run between two generated tokens. The blocks of a pipeline read the position from
+/// their own threads, so it must not change during an inference on a marked input.
 #[derive(Clone, Debug, Default)]
 pub struct KeyValueCache(Arc<Mutex<Generated>>);
 
@@ -21,15 +22,15 @@ pub struct KeyValueCache(Arc<Mutex<Generated>>);
 #[derive(Debug, Default)]
 struct Generated {
     /// The number of tokens of the generated text that the model's blocks have processed so far, prompt included;
-    /// `None` while the key-value cache is off.
+    /// `None` while the model generates no text.
     position: Option<usize>,
-    /// The number of times that a model's key-value cache was switched on, which is once for each generated text. If
-    /// the number has changed, a block's kept keys and values belong to an earlier text.
+    /// The number of texts that the model has begun to generate. If the number has changed, a block's kept keys and
+    /// values belong to an earlier text.
     text: u64,
 }
 
-/// The key-value cache of one transformer block. It keeps the attention keys and values of earlier inputs while the
-/// cache of the whole model is on.
+/// The key-value cache of one transformer block. It keeps the attention keys and values of earlier inputs of the text
+/// that the model generates.
 #[derive(Clone, Debug)]
 pub struct BlockCache {
     model: KeyValueCache,
@@ -47,8 +48,7 @@ struct Kept {
 }
 
 impl KeyValueCache {
-    /// Switches a model's key-value cache on for a new text and returns true. Does nothing and returns false if the
-    /// cache is already on for another text.
+    /// Begins a new text and returns true. Does nothing and returns false if the model already generates another text.
     pub(crate) fn begin(&self) -> bool {
         let mut generated = self.0.lock();
         if generated.position.is_some() {
@@ -60,72 +60,84 @@ impl KeyValueCache {
     }
 
     /// Advances the position of a model's key-value cache in the text by `count` tokens, after an inference on that
-    /// many tokens. Does nothing while the cache is off.
+    /// many tokens. Does nothing if no text is generated.
     pub(crate) fn advance(&self, count: usize) {
         let mut generated = self.0.lock();
         generated.position = generated.position.map(|position| position + count);
     }
 
-    /// Switches a model's key-value cache off. A block frees its kept keys and values in its next forward.
+    /// Ends the generated text. A block frees its kept keys and values in its next forward.
     pub(crate) fn end(&self) {
         self.0.lock().position = None;
     }
 
-    /// Returns the position in the generated text of the first token of the model's next input, counted from 0; returns
-    /// 0 while the key-value cache is off.
-    pub(crate) fn position(&self) -> usize {
-        self.0.lock().position.unwrap_or(0)
+    /// Returns the second part of an input of `length` tokens that continues the generated text. The mark is the shape
+    /// `[1, length + 1]`, so blocks need not read it from their device. Starts of documents have one column for each
+    /// token.
+    pub(crate) fn continued_by(length: usize) -> SharedInput<Tensor<2, Int>> {
+        SharedInput::new(Tensor::zeros([1, length + 1], &Device::flex()))
     }
 
-    /// Returns a new, empty key-value cache for one block. The block's cache is on or off together with the cache of
-    /// the whole model.
+    /// Returns the position in its sample of the first token of an input of `length` tokens, counted from 0. It is 0
+    /// unless the input continues the generated text. `starts` is the second part of the input.
+    pub(crate) fn position(&self, length: usize, starts: Option<&Tensor<2, Int>>) -> usize {
+        if is_continued(length, starts) { self.0.lock().position.unwrap_or(0) } else { 0 }
+    }
+
+    /// Returns a new, empty key-value cache for one block.
     pub(crate) fn block(&self) -> BlockCache {
         BlockCache { model: self.clone(), kept: Arc::default() }
     }
 }
 
 impl BlockCache {
-    /// Returns the position in the generated text of the first token of the block's next input, counted from 0; returns
-    /// 0 while the key-value cache is off.
-    pub(crate) fn position(&self) -> usize {
-        self.model.position()
+    /// Returns the position in its sample of the first token of an input, as [`KeyValueCache::position`] does.
+    pub(crate) fn position(&self, length: usize, starts: Option<&Tensor<2, Int>>) -> usize {
+        self.model.position(length, starts)
     }
 
     /// Computes the causal self-attention of a transformer block. The input `[batch, length, columns]` has the queries,
-    /// keys and values of all heads side by side; the output is `[batch, length, query heads x head size]`. If `starts`
-    /// is given, it has the position at which each token's document begins, and queries attend within their documents
-    /// only. While the key-value cache is on, queries also attend to the kept keys and values of earlier inputs, and
-    /// the new keys and values are kept.
+    /// keys and values of all heads side by side; the output is `[batch, length, query heads x head size]`. `starts` is
+    /// the second part of the model's input. If it has the position at which each token's document begins, queries
+    /// attend within their documents only. If it marks an input that continues the generated text, queries also attend
+    /// to the kept keys and values of earlier inputs, and the new keys and values are kept.
     ///
     /// # Panics
-    /// Panics if `starts` are given while the cache is on, because a text that is generated is one document.
+    /// Panics if the block has not kept exactly the earlier positions of the generated text, or no text is generated.
     pub(crate) fn attend(
         &self,
         query_key_value: Tensor<3>,
         heads: AttentionHeads,
         starts: Option<Tensor<2, Int>>,
     ) -> Tensor<3> {
-        let (position, text) = {
-            let generated = self.model.0.lock();
-            (generated.position, generated.text)
-        };
-        let Some(position) = position else {
+        let length = query_key_value.dims()[1];
+        if !is_continued(length, starts.as_ref()) {
             self.kept.lock().take();
             return match starts {
                 Some(starts) => causal_attention_within(query_key_value, heads, starts),
                 None => causal_attention(query_key_value, heads),
             };
+        }
+        let (position, text) = {
+            let generated = self.model.0.lock();
+            (generated.position, generated.text)
         };
-        assert!(
-            starts.is_none(),
-            "a text that is generated is one document; infer with documents after the generation"
-        );
+        let position = position.unwrap_or_else(|| {
+            panic!("the starts of documents have {} columns, and the tokens {length}; give equally many", length + 1)
+        });
         let size = query_key_value.dims()[2] / (heads.query + 2 * heads.key_value);
         let [of_queries, of_keys] = [heads.query, heads.key_value].map(|heads| heads * size);
         let part = |start: usize, count: usize| query_key_value.clone().slice_dim(2, start..start + count);
         let (keys, values) = (part(of_queries, of_keys), part(of_queries + of_keys, of_keys));
         let mut kept = self.kept.lock();
-        let (keys, values) = match kept.take().filter(|kept| kept.text == text && position > 0) {
+        let before = kept.take().filter(|kept| kept.text == text && position > 0);
+        let known = before.as_ref().map_or(0, |kept| kept.keys.dims()[1]);
+        assert!(
+            known == position,
+            "a block has kept {known} positions of the generated text, which has {position}: its layers ran outside of \
+             the generation; generate with a pipeline whose layers nothing else uses"
+        );
+        let (keys, values) = match before {
             Some(before) => (Tensor::cat(vec![before.keys, keys], 1), Tensor::cat(vec![before.values, values], 1)),
             None => (keys, values),
         };
@@ -136,6 +148,11 @@ impl BlockCache {
             _ => continued(part(0, of_queries), keys, values, heads),
         }
     }
+}
+
+/// Whether an input of `length` tokens continues the generated text. `starts` is the second part of the input.
+pub(crate) fn is_continued(length: usize, starts: Option<&Tensor<2, Int>>) -> bool {
+    starts.is_some_and(|starts| starts.dims()[1] == length + 1)
 }
 
 /// Computes causal attention for the newest positions of a text. The queries, and the output, are `[batch, new, query

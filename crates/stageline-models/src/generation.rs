@@ -6,6 +6,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use stageline::{Pipeline, StepError};
 
+use crate::cache::KeyValueCache;
 use crate::family::Samples;
 use crate::model::{LanguageModel, Logits, Tokens};
 
@@ -103,7 +104,7 @@ impl LanguageModel {
     /// longest sequence that the model is made for.
     ///
     /// Each step runs the pipeline on the new token only, because every block keeps the keys and values of earlier
-    /// positions until the generation is dropped.
+    /// positions until the generation is dropped. Other pipelines of the model may run between two tokens.
     ///
     /// # Errors
     /// Returns [`GenerationError`] if the prompt or a setting of the sampling is not valid, or another generation with
@@ -149,7 +150,7 @@ impl Iterator for Generation<'_> {
         let tokens: Vec<_> = self.input.drain(..).map(|token| token as i32).collect();
         // The input is made on the host, because burn's default device may be a GPU on which no stage runs.
         let input = Tokens::from_data(TensorData::new(tokens, [1, new]), &Device::flex());
-        let logits = match self.pipeline.infer_micro_batches(vec![(input, None)]) {
+        let logits = match self.pipeline.infer_micro_batches(vec![(input, Some(KeyValueCache::continued_by(new)))]) {
             Ok(logits) => logits.into_iter().next()?,
             Err(error) => return Some(Err(error.into())),
         };

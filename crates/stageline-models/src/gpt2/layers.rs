@@ -9,7 +9,7 @@ use burn::tensor::{Device, Int, IntDType, Tensor};
 use stageline::nn::{Embedding, LayerNorm, Linear, Operation, block, feed_forward, gelu, gelu_tanh, selective};
 
 use super::config::{Activation, Config};
-use crate::cache::{BlockCache, KeyValueCache};
+use crate::cache::{BlockCache, KeyValueCache, is_continued};
 use crate::parameters::{linear, normal, rows};
 use crate::residual::with_residuals;
 
@@ -68,10 +68,10 @@ impl Embeddings {
     /// the position at which each token's document begins, and positions are counted from there.
     pub(crate) fn forward(&self, tokens: Tensor<2, Int>, starts: Option<Tensor<2, Int>>) -> Tensor<3> {
         let [_, length] = tokens.dims();
-        let first = self.cache.position();
+        let first = self.cache.position(length, starts.as_ref());
         let [most, _] = self.positions.shape().dims();
         assert!(first + length <= most, "{} positions: this model has {most}; give shorter samples", first + length);
-        let positions = match starts {
+        let positions = match starts.filter(|starts| !is_continued(length, Some(starts))) {
             Some(starts) => Embedding { weight: self.positions.clone() }.forward(from_starts(starts)),
             None => self.positions.val().slice_dim(0, first..first + length).unsqueeze::<3>(),
         };

@@ -143,9 +143,10 @@ impl Attention {
             }
             None => part,
         };
+        let position = self.cache.position(length, starts.as_ref());
         let turned = |part: Tensor<2>| {
             let columns = part.dims()[1];
-            rotated(part.reshape([batch, length, columns]), &self.angles, self.cache.position())
+            rotated(part.reshape([batch, length, columns]), &self.angles, position)
         };
         let query = turned(normalised(self.query.forward(input.clone()), &self.query_norm));
         let key = turned(normalised(self.key.forward(input.clone()), &self.key_norm));

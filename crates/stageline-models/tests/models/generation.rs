@@ -5,7 +5,7 @@ use burn::tensor::{Device, TensorData};
 use stageline::{Pipeline, Recompute};
 use stageline_models::{GenerationError, LanguageModel, Logits, Samples, Sampling, Tokens};
 
-use crate::toy::{configurations, logits, new, pipeline, plain};
+use crate::toy::{batch, configurations, logits, new, pipeline, plain, tokens};
 
 const NEW: usize = 20;
 
@@ -44,6 +44,38 @@ fn the_cache_gives_the_tokens_of_whole_forwards_for_every_cut() {
             assert_eq!(generated(&model, cut, Sampling::GREEDY), expected, "{} {cut}", config["model_type"]);
             assert_eq!(drawn(cut), drawn("0"), "{} {cut}", config["model_type"]);
         }
+    }
+}
+
+/// Tests that a pipeline of the same model may train and infer between two generated tokens: it has its usual values, and
+/// so has the generation.
+#[test]
+fn other_pipelines_of_the_model_may_run_between_two_tokens() {
+    let folder = tempfile::tempdir().unwrap();
+    for config in configurations() {
+        let model = new(folder.path(), &config);
+        let expected = by_whole_forwards(&mut plain(&model), &[1, 20, 3]);
+        let used = |pipeline: &mut Pipeline<Samples, Logits, Tokens>| {
+            // As many tokens as the prompt has, and as many as a step of the generation.
+            let inferred = [3, 1].map(|length| {
+                let logits = pipeline.infer((tokens(1, 1, length), None)).unwrap().into_data();
+                logits.iter::<f32>().map(f32::to_bits).collect::<Vec<_>>()
+            });
+            drop(pipeline.step(batch(0)).unwrap());
+            (inferred, logits(pipeline))
+        };
+        let alone = used(&mut plain(&model));
+        let (mut generating, mut other) = (plain(&model), plain(&model));
+        let mut found = Vec::new();
+        let mut generation = model.generate(&mut generating, &[1, 20, 3], Sampling::GREEDY).unwrap();
+        drop(other.infer((tokens(1, 1, 3), None)).unwrap());
+        while found.len() < NEW {
+            found.push(generation.next().unwrap().unwrap());
+            if found.len() == 4 {
+                assert!(used(&mut other) == alone, "{}", config["model_type"]);
+            }
+        }
+        assert_eq!(found, expected, "{}", config["model_type"]);
     }
 }
 
