@@ -12,9 +12,9 @@ use stageline::nn::{AttentionHeads, causal_attention, causal_attention_within};
 /// The position of the text that a model generates, which all blocks of all pipelines of the model share.
 ///
 /// An input that continues the text is marked: a block attends to the keys and values that it has kept from earlier
-/// marked inputs, and keeps those of the new one. For any other input, blocks attend within each sample, as in training.
-/// So other pipelines of the model may run between two generated tokens. The blocks of a pipeline read the position from
-/// their own threads, so it must not change during an inference on a marked input.
+/// marked inputs, and keeps those of the new one. For any other input, blocks attend within each sample, as in
+/// training. So other pipelines of the model may run between two generated tokens. The blocks of a pipeline read the
+/// position from their own threads, so it must not change during an inference on a marked input.
 #[derive(Clone, Debug, Default)]
 pub struct KeyValueCache(Arc<Mutex<Generated>>);
 

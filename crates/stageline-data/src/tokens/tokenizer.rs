@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
-use tokenizers::{Encoding, Token};
+use tokenizers::{Encoding, ModelWrapper, Token};
 
 use crate::tokens::caught::caught;
 use crate::tokens::encode::{Encode, SpecialTokens, check_known};
@@ -21,7 +21,7 @@ const MOST: u64 = 512 << 20;
 /// - The special tokens that the file's post-processor adds, such as `<s>`, are around whole texts: documents and
 ///   [`Encode::encode_whole`], as by the Transformers library. [`Encode::encode`] adds none.
 /// - The truncation and padding that the file asks for are ignored, because truncation would cut off the ends of long
-///   documents.
+///   documents. So is the dropout of a BPE, because a text must always have the same tokens.
 /// - A text that contains the name of a special token, such as `<|endoftext|>`, is encoded with that token, as by
 ///   the Python library.
 pub struct Tokenizer {
@@ -106,6 +106,13 @@ impl fmt::Debug for Tokenizer {
 fn read(json: &[u8]) -> Result<(tokenizers::Tokenizer, usize, SpecialTokens), tokenizers::Error> {
     let mut inner = tokenizers::Tokenizer::from_bytes(json)?;
     inner.with_padding(None).with_truncation(None)?;
+    if let ModelWrapper::BPE(model) = inner.get_model()
+        && model.dropout.is_some()
+    {
+        let mut model = model.clone();
+        model.dropout = None;
+        inner.with_model(model);
+    }
     // The ids of a vocabulary may have gaps, so their number is not enough.
     let largest = inner.get_vocab(true).into_values().max();
     let vocabulary = largest.ok_or("its vocabulary is empty")? as usize + 1;

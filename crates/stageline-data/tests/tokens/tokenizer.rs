@@ -187,3 +187,11 @@ fn files_on_which_the_tokenizer_library_panics_are_errors_with_their_path() {
         assert!(message.contains(part), "{name}: {message}");
     }
 }
+
+#[test]
+fn the_dropout_of_a_bpe_is_ignored() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/tokenizer/bpe-dropout");
+    assert!(fs::read_to_string(&path).unwrap().contains(r#""dropout":0.5"#));
+    let tokenizer = Tokenizer::open(&path).unwrap();
+    assert_eq!(tokenizer.encode(&"abc".repeat(50)).unwrap(), [4; 50]);
+}
