@@ -21,7 +21,7 @@ const MOST: u64 = 512 << 20;
 /// - The special tokens that the file's post-processor adds, such as `<s>`, are around whole texts: documents and
 ///   [`Encode::encode_whole`], as by the Transformers library. [`Encode::encode`] adds none.
 /// - The truncation and padding that the file asks for are ignored, because truncation would cut off the ends of long
-///   documents. So is the dropout of a BPE, because a text must always have the same tokens.
+///   documents. The dropout of a BPE is ignored too, because a text must always have the same tokens.
 /// - A text that contains the name of a special token, such as `<|endoftext|>`, is encoded with that token, as by
 ///   the Python library.
 pub struct Tokenizer {
@@ -39,8 +39,8 @@ impl Tokenizer {
     /// # Errors
     /// - An error of [`open_file`](crate::open_file) if the file cannot be opened or is too long, or
     ///   [`TokenError::Io`] if it cannot be read.
-    /// - [`TokenError::Tokenizer`] if the file is no tokenizer, also if the tokenizer library panics on it. A panic that
-    ///   only a text causes is this error when the text is encoded or decoded.
+    /// - [`TokenError::Tokenizer`] if the file is no tokenizer, also if the tokenizer library panics on it. A panic
+    ///   that only a text causes is this error when the text is encoded or decoded.
     pub fn open(path: &Path) -> Result<Self, TokenError> {
         let mut json = Vec::new();
         open_file(path, MOST)?.take(MOST).read_to_end(&mut json).map_err(TokenError::io(path))?;
@@ -120,8 +120,8 @@ fn read(json: &[u8]) -> Result<(tokenizers::Tokenizer, usize, SpecialTokens), to
     Ok((inner, vocabulary, special_tokens))
 }
 
-/// Returns the special tokens that a tokenizer's post-processor adds to a text, which are those that it adds to a text of
-/// one token.
+/// Returns the special tokens that a tokenizer's post-processor adds to a text, which are those that it adds to a text
+/// of one token.
 fn special_tokens(inner: &tokenizers::Tokenizer) -> Result<SpecialTokens, tokenizers::Error> {
     let text = Encoding::from_tokens(vec![Token::new(0, "a".into(), (0, 1))], 0);
     let whole = inner.post_process(text, None, true)?;
