@@ -11,7 +11,7 @@ use stageline_hub::{
 };
 
 use crate::error::ModelError;
-use crate::family::Samples;
+use crate::family::{Samples, architecture};
 use crate::model::{LanguageModel, Logits, Tokens};
 use crate::names::{Place, UNTIED};
 use crate::parameters::{HubParameter, hub_parameters};
@@ -96,7 +96,7 @@ impl LanguageModel {
             let values = by_name(found);
             Layout::single(tensors)?.write(&folder, |name| Ok::<_, ModelError>(values[name].read()))?;
             copy_companions(self.home(), &folder)?;
-            return Ok(write_config(folder, &in_f32(self.config().clone()))?);
+            return Ok(write_config(folder, &of_export(self.config().clone()))?);
         };
         let values = by_name(found);
         let table = self.naming().table().name;
@@ -125,13 +125,54 @@ impl LanguageModel {
     }
 }
 
-/// Returns a model's configuration with f32 as its data type. The Transformers library has two names for this field.
-fn in_f32(mut config: Value) -> Value {
-    let field = if config.get("dtype").is_some() { "dtype" } else { "torch_dtype" };
-    config[field] = "float32".into();
+/// Returns the configuration with which a new model is exported: with f32 as its data type and, if it has no
+/// `architectures`, with the class of the model. The Transformers library has two names for the data type, and a
+/// configuration may have both.
+fn of_export(mut config: Value) -> Value {
+    let has_dtype = config.get("dtype").is_some();
+    if has_dtype {
+        config["dtype"] = "float32".into();
+    }
+    if !has_dtype || config.get("torch_dtype").is_some() {
+        config["torch_dtype"] = "float32".into();
+    }
+    if config.get("architectures").is_none_or(Value::is_null) {
+        let class = architecture(config["model_type"].as_str().unwrap_or_default());
+        config["architectures"] = vec![class].into();
+    }
     config
 }
 
 fn by_name(found: Vec<HubParameter>) -> HashMap<String, HubParameter> {
     found.into_iter().map(|parameter| (parameter.name.clone(), parameter)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_configuration_of_an_export_has_f32_and_a_class() {
+        for (config, expected) in [
+            (
+                json!({"model_type": "gpt2"}),
+                json!({"model_type": "gpt2", "torch_dtype": "float32", "architectures": ["GPT2LMHeadModel"]}),
+            ),
+            (
+                json!({"model_type": "qwen3", "dtype": "bfloat16", "torch_dtype": "float16", "architectures": null}),
+                json!({
+                    "model_type": "qwen3", "dtype": "float32", "torch_dtype": "float32",
+                    "architectures": ["Qwen3ForCausalLM"],
+                }),
+            ),
+            (
+                json!({"model_type": "llama", "dtype": null, "architectures": ["Own"]}),
+                json!({"model_type": "llama", "dtype": "float32", "architectures": ["Own"]}),
+            ),
+        ] {
+            assert_eq!(of_export(config), expected);
+        }
+    }
 }
