@@ -56,8 +56,8 @@ pub struct Names {
     pub head: &'static [Name],
     /// The path of the table of token embeddings in the first layer, such as `tokens.weight`.
     pub table: &'static str,
-    /// The suffixes of the names of tensors that a model folder may have although no parameter needs them, such as
-    /// causal masks.
+    /// The ends of the names of tensors that a model folder may have although no parameter needs them, such as causal
+    /// masks. Before such an end, a name has a dot or nothing.
     pub buffers: &'static [&'static str],
 }
 
@@ -152,12 +152,36 @@ impl Naming {
     /// Whether a model folder may have a tensor with the name `name` although no parameter needs it: a buffer, or a
     /// copy of a tied table.
     pub fn is_spare(&self, name: &str) -> bool {
-        self.is_copy_of_table(name) || self.names.buffers.iter().any(|end| name.ends_with(end))
+        let mut buffers = self.names.buffers.iter().filter_map(|end| name.strip_suffix(end));
+        self.is_copy_of_table(name) || buffers.any(|start| start.is_empty() || start.ends_with('.'))
     }
 
     /// Whether the tensor with the name `name` is a second copy of the table of token embeddings, which some model
     /// folders have for a tied head.
     pub fn is_copy_of_table(&self, name: &str) -> bool {
         self.tied && name == UNTIED
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_of_older_files_are_spare() {
+        for (names, name, is_spare) in [
+            (&crate::gpt2::NAMES, "h.3.attn.bias", true),
+            (&crate::gpt2::NAMES, "transformer.h.3.attn.masked_bias", true),
+            (&crate::gpt2::NAMES, "transformer.h.3.crossattention.bias", true),
+            (&crate::gpt2::NAMES, "transformer.h.3.attn.c_attn.bias", false),
+            (&crate::llama::NAMES, "rotary_emb.inv_freq", true),
+            (&crate::llama::NAMES, "model.layers.0.self_attn.rotary_emb.inv_freq", true),
+            (&crate::llama::NAMES, "model.layers.0.self_attn.rotary_emb.cos_cached", true),
+            (&crate::llama::NAMES, "model.layers.0.self_attn.rotary_emb.sin_cached", true),
+            (&crate::llama::NAMES, "model.layers.0.self_attn.q_proj.bias", false),
+            (&crate::llama::NAMES, "model.norotary_emb.inv_freq", false),
+        ] {
+            assert_eq!(Naming::new(names, true).is_spare(name), is_spare, "{name}");
+        }
     }
 }
