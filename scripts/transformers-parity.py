@@ -17,6 +17,8 @@ script checks, with a bound for every figure:
 - frozen parameters, which must keep their bits while all others change
 - greedy generation of 1, 2 and 3 stages, which must give the tokens of `tokenizer()` and `generate`
 - logits of models with a config.json that transformers reads but does not write
+- logits and the export of folders as the hub has them, with other names, types and buffers than transformers writes today, and
+  greedy generation that ends at one of several tokens of generation_config.json
 
 Needs torch and transformers. If this interpreter lacks them, the script installs them into target/transformers, with the CPU
 build of torch where its index can be reached. Prints a row for every check, and exits with 1 if a bound is broken.
@@ -60,7 +62,7 @@ try:
     import tokenizers
     import torch
     import transformers
-    from safetensors.torch import load_file
+    from safetensors.torch import load_file, save_file
     from torch.overrides import TorchFunctionMode
 except ImportError:
     restart_with_packages()
@@ -171,6 +173,55 @@ CONFIGURATIONS = {
         "num_hidden_layers": LAYERS, "num_attention_heads": 5, "max_position_embeddings": POSITIONS,
     }),
 }
+
+
+def without_root_with_masks(tensors, config):
+    """Gives the tensors of a GPT-2 the names of openai-community/gpt2, which has no `transformer.` but the causal masks."""
+    for name in list(tensors):
+        tensors[name.removeprefix("transformer.")] = tensors.pop(name)
+    for layer in range(LAYERS):
+        tensors[f"h.{layer}.attn.bias"] = torch.ones(POSITIONS, POSITIONS).tril()[None, None]
+
+
+def with_frequencies(tensors, config):
+    """Adds the frequencies of the rotary embedding, which folders of early Llamas have in every layer."""
+    for layer in range(LAYERS):
+        frequencies = 1e4 ** (-torch.arange(0, config["head_dim"], 2) / config["head_dim"])
+        tensors[f"model.layers.{layer}.self_attn.rotary_emb.inv_freq"] = frequencies
+
+
+def with_scaling_beside_theta(tensors, config):
+    """Writes the rotary embedding as Llama 3.2 has it: `rope_theta` at the top level, and `rope_scaling` of the type llama3."""
+    rope = config.pop("rope_parameters")
+    config |= {"rope_theta": rope.pop("rope_theta"), "rope_scaling": rope}
+
+
+def with_copy_of_table(tensors, config):
+    """Adds the tied head of a Qwen3 as a second copy of the table."""
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+
+
+def with_table_in_head(tensors, config):
+    """Leaves only the head of a tied model, which then has the table."""
+    tensors["lm_head.weight"] = tensors.pop("model.embed_tokens.weight")
+
+
+def with_former_type(tensors, config):
+    """Names the data type as transformers did before version 5."""
+    config["torch_dtype"] = config.pop("dtype")
+
+
+# Folders as the hub has them: a model of MODELS, and what changes its tensors and its config.json.
+FOLDERS = {
+    "hub-gpt2": ("gpt2", without_root_with_masks),
+    "hub-llama3-rope": ("llama3-beyond", with_scaling_beside_theta),
+    "hub-llama-frequencies": ("llama", with_frequencies),
+    "hub-qwen3-copy": ("qwen3-tied", with_copy_of_table),
+    "hub-llama-head": ("llama-tied", with_table_in_head),
+    "hub-torch-dtype": ("qwen2-tied", with_former_type),
+}
+# The case of a greedy generation whose generation_config.json has several end tokens, and its model.
+ENDS = {"generation-ends": "llama-tied"}
 # Models whose rows are longer than the context before scaling, or than the window: 69 or 133 tokens instead of 17 or 33.
 BEYOND = {"llama3-beyond", "mistral-beyond"}
 # Models that are also trained on separate documents, and the samples of these trainings: the number of documents, the largest
@@ -567,8 +618,56 @@ def compare_configuration(table, finetune, name, folder):
     table.row(f"{name}, float32, 33 tokens: logits", f"{difference:.1e}", f"{EXACT:.0e}", passed)
 
 
+def compare_folder(table, finetune, name, folder):
+    """Compares the logits and the export of a model in a folder as the hub has it."""
+    of, change = FOLDERS[name]
+    source, out, export, rows = (folder / part for part in ("source", "logits.safetensors", "export", "rows.json"))
+    source.mkdir(parents=True)
+    save(of, source, torch.bfloat16 if change is with_former_type else torch.float32)
+    path, file = source / "config.json", source / "model.safetensors"
+    config, tensors_of_file = json.loads(path.read_text()), load_file(file)
+    change(tensors_of_file, config)
+    save_file(tensors_of_file, file, metadata={"format": "pt"})
+    path.write_text(json.dumps(config))
+    tokens = token_rows(rows, 5, length_of(of, 17), seed=1)
+    finetune(model=source, steps=0, stages=2, logits=rows, out=out, export=export)
+    ours, model = load_file(out)["logits"], load(source)
+    with torch.no_grad():
+        theirs = model.float()(tokens).logits
+    difference = ((ours - theirs).abs().max() / theirs.abs().max()).item()
+    passed = ours.shape == theirs.shape and difference <= EXACT
+    table.row(f"{name}: logits in f32", f"{difference:.1e}", f"{EXACT:.0e}", passed)
+    wrong = difference_of_export(source, export)
+    table.row(f"{name}: differences of the export", wrong or "none", "none", not wrong)
+
+
+def compare_ends(table, finetune, name, folder):
+    """Compares a greedy generation that ends at one of several tokens of generation_config.json with `generate`."""
+    source = folder / "source"
+    source.mkdir(parents=True)
+    save(ENDS[name], source, deviation=0.2)
+    prompt = token_rows(folder / "rows.json", 1, 11, seed=1)
+    prompt = torch.cat([torch.tensor([[START]]), prompt], 1)
+    words = " ".join(f"w{token}" for token in prompt[0, 1:].tolist())
+
+    def new_tokens():
+        settings = {"max_new_tokens": NEW_TOKENS, "do_sample": False, "pad_token_id": 0}
+        return load(source).generate(prompt, attention_mask=torch.ones_like(prompt), **settings)[0, prompt.shape[1] :].tolist()
+
+    endless = new_tokens()
+    ends = [next(token for token in range(VOCABULARY) if token not in endless), endless[7]]
+    (source / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
+    ended = new_tokens()
+    printed = finetune(model=source, steps=0, stages=2, prompt=words, temperature=0, new_tokens=NEW_TOKENS)
+    ours = printed.strip().splitlines()[-1].split()
+    expected = words.split() + [f"w{token}" for token in ended[:-1]]  # the end token is not printed
+    passed = ours == expected and len(ended) < NEW_TOKENS and ended[-1] in ends
+    found = f"{len(ours) - len(words.split())} tokens"
+    table.row(f"{name}: greedy tokens before the end token of generate", found, f"{len(ended) - 1} tokens", passed)
+
+
 def main():
-    known = [*MODELS, *CONFIGURATIONS]
+    known = [*MODELS, *CONFIGURATIONS, *FOLDERS, *ENDS]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", type=Path, default=ROOT / "target/debug/examples/finetune")
     parser.add_argument("--only", metavar="NAMES", help=f"models to check, of {','.join(known)}")
@@ -580,11 +679,13 @@ def main():
         sys.exit(f"{arguments.program} is missing; run `cargo build --features models --example finetune`")
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)
+    others = dict.fromkeys(CONFIGURATIONS, compare_configuration) | dict.fromkeys(FOLDERS, compare_folder)
+    others |= dict.fromkeys(ENDS, compare_ends)
     table, finetune, begin = Table(), Finetune(arguments.program), time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
-            if name in CONFIGURATIONS:
-                table.check(name, lambda: compare_configuration(table, finetune, name, Path(folder, name)))
+            if compare := others.get(name):
+                table.check(name, lambda: compare(table, finetune, name, Path(folder, name)))
                 continue
             for number, variant in enumerate(VARIANTS):
                 table.check(name, lambda: compare_logits(table, finetune, name, variant, Path(folder, f"{name}-{number}")))

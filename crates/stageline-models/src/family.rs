@@ -15,8 +15,8 @@ use crate::{gpt2, head, llama, unsupported};
 /// The model architectures that this crate supports, as the values of `model_type` in `config.json`.
 pub const KNOWN: &[&str] = &["gpt2", "llama", "mistral", "qwen2", "qwen3"];
 
-/// Returns the name of the class that the Transformers library has for causal language models of the type `kind`, one of
-/// [`KNOWN`]. It is an entry of `architectures` in `config.json`.
+/// Returns the name of the class that the Transformers library has for causal language models of the type `kind`, one
+/// of [`KNOWN`]. It is an entry of `architectures` in `config.json`.
 pub fn architecture(kind: &str) -> &'static str {
     match kind {
         "gpt2" => "GPT2LMHeadModel",
