@@ -161,7 +161,7 @@ pub fn cases(lengths: &[usize]) -> Vec<(AttentionHeads, usize)> {
 #[cfg(feature = "flex")]
 mod tests {
     use super::*;
-    use burn::tensor::{Device, Distribution, FloatDType};
+    use burn::tensor::{Device, Distribution, FloatDType, TensorData};
 
     const SIZE: usize = 5;
 
@@ -178,6 +178,61 @@ mod tests {
         [numbers(output.inner()), numbers(leaf.grad(&gradients).unwrap())]
     }
 
+    /// Returns the output of causal attention by its definition in the Transformers library, number by number, so that
+    /// a mistake in the masks of this crate shows. `starts` has for each position the start of its document.
+    fn defined(input: &Tensor<3>, heads: AttentionHeads, starts: &[usize]) -> Vec<f64> {
+        let [batch, length, columns] = input.dims();
+        let (size, numbers) = (columns / heads.columns(), numbers(input.clone()));
+        let at = |sample: usize, position: usize, head: usize| {
+            let start = (sample * length + position) * columns + head * size;
+            &numbers[start..start + size]
+        };
+        let sees =
+            |i: usize, j: usize| j <= i && heads.window.is_none_or(|window| i - j < window) && starts[i] == starts[j];
+        let mut output = Vec::new();
+        for row in 0..batch * length * heads.query {
+            let (sample, i, head) = (row / heads.query / length, row / heads.query % length, row % heads.query);
+            let key = heads.query + head / (heads.query / heads.key_value);
+            let visible: Vec<usize> = (0..length).filter(|j| sees(i, *j)).collect();
+            let score = |j: &usize| -> f64 {
+                at(sample, i, head).iter().zip(at(sample, *j, key)).map(|(query, key)| query * key).sum()
+            };
+            let weights: Vec<f64> = visible.iter().map(|j| (score(j) / (size as f64).sqrt()).exp()).collect();
+            let total: f64 = weights.iter().sum();
+            output.extend((0..size).map(|element| {
+                let value = |j: usize| at(sample, j, key + heads.key_value)[element];
+                visible.iter().zip(&weights).map(|(j, weight)| weight * value(*j)).sum::<f64>() / total
+            }));
+        }
+        output
+    }
+
+    /// Returns the largest distance of two numbers at the same index in two lists.
+    fn apart(found: &[f64], expected: &[f64]) -> f64 {
+        assert_eq!(found.len(), expected.len());
+        let apart = found.iter().zip(expected).map(|(found, expected)| (found - expected).abs());
+        apart.inspect(|apart| assert!(apart.is_finite())).fold(0.0, f64::max)
+    }
+
+    /// Tests a window of three positions against `eager_attention_forward` of the Transformers library, with the mask
+    /// of `create_sliding_window_causal_mask`, in f64.
+    #[test]
+    fn a_window_has_the_outputs_of_transformers() {
+        let input: Vec<f32> = (0..48_u16).map(|at| (f32::from(at * 7 % 11) - 5.0) / 4.0).collect();
+        let input = Tensor::<3>::from_data(TensorData::new(input, [1, 6, 8]), &Device::flex());
+        let expected = [
+            [1.0, 0.0, 1.0, 0.0],
+            [1.122_238, 0.122_238, 1.108_524, 0.108_524],
+            [0.299_900, 0.257_363, 0.460_493, 0.220_690],
+            [-0.429_806, 0.522_033, -0.265_937, 0.485_288],
+            [-1.043_684, 0.706_316, -1.0, 0.75],
+            [-0.779_310, 0.970_690, -0.826_204, 0.923_796],
+        ];
+        let heads = AttentionHeads { query: 2, key_value: 1, window: Some(3) };
+        assert!(apart(&numbers(causal_attention(input.clone(), heads)), &expected.concat()) < 5e-6);
+        assert!(apart(&defined(&input, heads, &[0; 6]), &expected.concat()) < 1e-6);
+    }
+
     #[test]
     fn output_and_gradient_match_those_in_f64() {
         let device = Device::flex();
@@ -192,15 +247,8 @@ mod tests {
             // No kernel takes f64, so the exact values come from burn's own operations.
             let exactly = |tensor: &Tensor<3>| tensor.clone().cast(FloatDType::F64);
             let exact = both(|input| causal_attention(input, heads), &exactly(&input), &exactly(&upstream));
-            let apart = |found: &[f64], exact: &[f64]| {
-                assert_eq!(found.len(), exact.len());
-                found
-                    .iter()
-                    .zip(exact)
-                    .map(|(found, exact)| (found - exact).abs())
-                    .inspect(|apart| assert!(apart.is_finite()))
-                    .fold(0.0, f64::max)
-            };
+            let by_definition = defined(&input, heads, &vec![0; length]);
+            assert!(apart(&exact[0], &by_definition) < 1e-6, "{heads:?} {length}");
             let off = [apart(&output, &exact[0]), apart(&gradient, &exact[1])];
             println!("{heads:?} {length}: outputs are off by {:.1e}, gradients by {:.1e}", off[0], off[1]);
             // The scores are at most 14, so their error is at most 5e-6 and the relative error of the weights twice
@@ -217,7 +265,7 @@ mod tests {
         for (heads, length) in cases(&[3, 100]) {
             let random = |columns| Tensor::<3>::random([2, length, columns * SIZE], Distribution::Default, &device);
             let (input, upstream) = (random(heads.columns()), random(heads.query));
-            let apart = both(|input| causal_attention(input, heads), &input, &upstream);
+            let alone = both(|input| causal_attention(input, heads), &input, &upstream);
             let packed = |samples: &Tensor<3>| {
                 let [_, _, columns] = samples.dims();
                 samples.clone().reshape([1, 2 * length, columns])
@@ -226,14 +274,9 @@ mod tests {
             let starts = Tensor::cat(starts.to_vec(), 0).unsqueeze::<2>();
             let within = |input| causal_attention_within(input, heads, starts.clone());
             let found = both(within, &packed(&input), &packed(&upstream));
-            let off = |index: usize| {
-                assert_eq!(apart[index].len(), found[index].len());
-                let pairs = apart[index].iter().zip(&found[index]);
-                pairs
-                    .map(|(apart, found): (&f64, &f64)| (apart - found).abs())
-                    .inspect(|apart| assert!(apart.is_finite()))
-                    .fold(0.0, f64::max)
-            };
+            let by_definition = defined(&packed(&input), heads, &[vec![0; length], vec![length; length]].concat());
+            assert!(apart(&found[0], &by_definition) < 1e-5, "{heads:?} {length}");
+            let off = |index: usize| apart(&alone[index], &found[index]);
             assert!(off(0) < 1e-5 && off(1) < 1e-5, "{heads:?} {length}: {} {}", off(0), off(1));
         }
     }
