@@ -83,7 +83,8 @@ impl Config {
     /// # Errors
     /// Returns the reason as text if a field is missing or has a value that this crate does not support.
     pub fn read(config: &Value) -> Result<Self, String> {
-        let fields = Fields::deserialize(renamed(config)?).map_err(|error| error.to_string())?;
+        // The message names the field whose value has a wrong type.
+        let fields: Fields = serde_path_to_error::deserialize(renamed(config)?).map_err(|error| error.to_string())?;
         let activation = match fields.activation_function.as_str() {
             "gelu_new" | "gelu_fast" | "gelu_pytorch_tanh" => Activation::GeluTanh,
             "gelu" | "gelu_python" => Activation::Gelu,
@@ -201,7 +202,8 @@ mod tests {
         assert_eq!([width, layers, heads, positions], [24, 2, 3, 40]);
         let reason = Config::read(&json!({"n_embd": 48, "hidden_size": 24})).unwrap_err();
         assert_eq!(reason, "n_embd 48 and hidden_size 24 are one field: remove one of them");
-        assert!(Config::read(&json!({"hidden_size": null})).is_err());
+        let reason = Config::read(&json!({"hidden_size": null})).unwrap_err();
+        assert_eq!(reason, "n_embd: invalid type: null, expected usize");
     }
 
     #[test]

@@ -110,7 +110,8 @@ impl Config {
             merge(&mut filled, &json!({ "sliding_window": null, "layer_types": null }));
             merge(&mut filled, &json!({ "use_sliding_window": false, "max_window_layers": 0 }));
         }
-        let fields = Fields::deserialize(&filled).map_err(|error| error.to_string())?;
+        // The message names the field whose value has a wrong type.
+        let fields: Fields = serde_path_to_error::deserialize(&filled).map_err(|error| error.to_string())?;
         if !["silu", "swish"].contains(&fields.hidden_act.as_str()) {
             return Err(format!("hidden_act {:?}: these models have silu", fields.hidden_act));
         }

@@ -56,7 +56,7 @@ impl Rope {
         {
             return Err(format!("{name} null: give a value, or leave the field out"));
         }
-        serde_json::from_value(Value::Object(fields)).map_err(|error| error.to_string())
+        serde_path_to_error::deserialize(Value::Object(fields)).map_err(|error| error.to_string())
     }
 
     /// Returns the frequencies of the rotary embedding in radians per position, for heads of `head_size` elements:

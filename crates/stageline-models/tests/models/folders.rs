@@ -279,7 +279,11 @@ fn folders_of_other_models_are_refused_with_the_reason() {
             json!({"model_type": "bert"}),
             "config.json: the model type `bert` is not known; known are gpt2, llama, mistral, qwen2, qwen3",
         ),
-        (json!({"hidden_size": null}), "config.json: invalid type: null, expected usize"),
+        (json!({"hidden_size": null}), "config.json: hidden_size: invalid type: null, expected usize"),
+        (
+            json!({"rope_scaling": {"rope_type": "linear", "factor": "2"}}),
+            "config.json: factor: invalid type: string \"2\", expected f64",
+        ),
         (json!({"hidden_act": "relu"}), "config.json: hidden_act \"relu\": these models have silu"),
         (
             json!({"num_key_value_heads": 4}),
