@@ -71,6 +71,9 @@ struct Flags {
     /// Nucleus sampling: tokens are drawn from the fewest likeliest ones with this total probability [default: 1]
     #[arg(help_heading = "Outputs", long)]
     top_p: Option<f64>,
+    /// Penalty for tokens that the text already has [default: that of generation_config.json, or 1 for none]
+    #[arg(help_heading = "Outputs", long)]
+    repetition_penalty: Option<f64>,
 }
 
 fn main() -> ExitCode {
@@ -87,17 +90,21 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     rows.iter().try_for_each(|rows| rows.check(model.vocabulary(), model.positions())).context("--logits")?;
     flags.out.iter().try_for_each(|file| model.check_output(file)).context("--out")?;
     flags.export.iter().try_for_each(|folder| model.check_export(folder)).context("--export")?;
-    let Flags { new_tokens, temperature, top_k, top_p, .. } = flags;
-    let sampling = Sampling { temperature: temperature.unwrap_or(0.8), top_k, top_p, seed };
+    let Flags { new_tokens, temperature, top_k, top_p, repetition_penalty, .. } = flags;
+    let repetition_penalty = repetition_penalty.unwrap_or_else(|| model.repetition_penalty());
+    let sampling = Sampling { temperature: temperature.unwrap_or(0.8), top_k, top_p, repetition_penalty, seed };
     let prompt = flags.prompt.as_deref().map(|text| encoding.encode_whole(text)).transpose().context("--prompt")?;
     prompt.iter().try_for_each(|prompt| model.check_prompt(prompt, &sampling)).context("--prompt")?;
+    let ignored = prompt.iter().flat_map(|_| model.ignored_in_generation());
+    ignored.for_each(|field| println!("generation_config.json: {field} has no effect, because it is not implemented"));
 
+    let one_token = (Tokens::zeros([1, 1], &burn::tensor::Device::flex()), None); // counts the costs of layers
     let mut pipeline = match open_data(&flags, &model, &*encoding, seed)?.filter(|_| run.steps() > 0) {
         Some(data) => match run.smaller("give a shorter --context").train(&model.row(), data)? {
             Some(trained) => trained.pipeline,
             None => return Ok(()),
         },
-        None => run.pipeline(&model.row(), one_token()).inspect(|_| println!("the model is not trained"))?,
+        None => run.pipeline(&model.row(), one_token).inspect(|_| println!("the model is not trained"))?,
     };
     if let Some(folder) = &flags.export {
         model.export(pipeline.snapshot()?, folder)?; // comes first, so that no later failure loses the model
@@ -116,9 +123,10 @@ fn finetune(run: Run<Flags>) -> Result<()> {
 /// Checks that no flag lacks the one that it belongs to. clap would not find it in the file of `--config`.
 fn check(flags: &Flags) -> Result<()> {
     ensure!(flags.logits.is_some() == flags.out.is_some(), "--logits and --out belong together: give both or neither");
-    let Flags { new_tokens, temperature, top_k, top_p, .. } = flags;
-    let samples = new_tokens.is_some() || temperature.is_some() || top_k.is_some() || top_p.is_some();
-    ensure!(!samples || flags.prompt.is_some(), "--new-tokens, --temperature, --top-k and --top-p need --prompt");
+    let has_number = [flags.temperature, flags.top_p, flags.repetition_penalty].iter().any(Option::is_some);
+    let samples = has_number || flags.new_tokens.is_some() || flags.top_k.is_some();
+    let names = "--new-tokens, --temperature, --top-k, --top-p and --repetition-penalty";
+    ensure!(!samples || flags.prompt.is_some(), "{names} need --prompt");
     Ok(())
 }
 
@@ -134,14 +142,12 @@ fn open(flags: &Flags, seed: u64) -> Result<LanguageModel> {
     let model = model.freeze(move |name| regex.is_match(name));
     let tensors = model.tensors();
     let frozen = tensors.iter().filter(|(_, frozen)| *frozen).count();
-    let example = tensors.first().map_or("", |(name, _)| name);
-    ensure!(frozen > 0, "--freeze {pattern}: no tensor has such a name; they are like {example}");
+    ensure!(frozen > 0, "--freeze {pattern}: no tensor has such a name; they are like {}", tensors[0].0);
     println!("{frozen} of {} tensors are frozen", tensors.len());
     Ok(model)
 }
 
-/// Returns the encoding that turns text into tokens: the tokenizer.json in the model's folder `home`, or if there is
-/// none, one token for each byte. A symbolic link whose target is missing is an error.
+/// Returns the encoding of the tokenizer.json in the model's folder `home`, or one token for each byte without one.
 fn encoding(home: &Path) -> Result<Box<dyn Encode>> {
     let path = home.join("tokenizer.json");
     if path.symlink_metadata().is_ok() {
@@ -169,12 +175,6 @@ fn open_data(flags: &Flags, model: &LanguageModel, encoding: &dyn Encode, seed: 
         println!("config.json: {field} {share} has no effect, because dropout is not applied");
     }
     Ok(Some(data))
-}
-
-/// Returns an input of one token for a model that is not trained. The costs of the model's layers, which decide how it
-/// is cut into stages, are counted on this input.
-fn one_token() -> Samples {
-    (Tokens::zeros([1, 1], &burn::tensor::Device::flex()), None)
 }
 
 /// Prints the text with which the model continues the prompt, token by token as it is generated.

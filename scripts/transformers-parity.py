@@ -18,7 +18,7 @@ script checks, with a bound for every figure:
 - greedy generation of 1, 2 and 3 stages, which must give the tokens of `tokenizer()` and `generate`
 - logits of models with a config.json that transformers reads but does not write
 - logits and the export of folders as the hub has them, with other names, types and buffers than transformers writes today, and
-  greedy generation that ends at one of several tokens of generation_config.json
+  greedy generation with several end tokens and with a repetition penalty in generation_config.json
 
 Needs torch and transformers. If this interpreter lacks them, the script installs them into target/transformers, with the CPU
 build of torch where its index can be reached. Prints a row for every check, and exits with 1 if a bound is broken.
@@ -220,8 +220,8 @@ FOLDERS = {
     "hub-llama-head": ("llama-tied", with_table_in_head),
     "hub-torch-dtype": ("qwen2-tied", with_former_type),
 }
-# The case of a greedy generation whose generation_config.json has several end tokens, and its model.
-ENDS = {"generation-ends": "llama-tied"}
+# Greedy generations with a generation_config.json, each with its model: one with several end tokens, and one with a penalty.
+GENERATIONS = {"generation-ends": "llama-tied", "generation-penalty": "qwen2-tied"}
 # Models whose rows are longer than the context before scaling, or than the window: 69 or 133 tokens instead of 17 or 33.
 BEYOND = {"llama3-beyond", "mistral-beyond"}
 # Models that are also trained on separate documents, and the samples of these trainings: the number of documents, the largest
@@ -641,11 +641,11 @@ def compare_folder(table, finetune, name, folder):
     table.row(f"{name}: differences of the export", wrong or "none", "none", not wrong)
 
 
-def compare_ends(table, finetune, name, folder):
-    """Compares a greedy generation that ends at one of several tokens of generation_config.json with `generate`."""
+def compare_generation(table, finetune, name, folder):
+    """Compares a greedy generation by the settings of generation_config.json with `generate`."""
     source = folder / "source"
     source.mkdir(parents=True)
-    save(ENDS[name], source, deviation=0.2)
+    save(GENERATIONS[name], source, deviation=0.2)
     prompt = token_rows(folder / "rows.json", 1, 11, seed=1)
     prompt = torch.cat([torch.tensor([[START]]), prompt], 1)
     words = " ".join(f"w{token}" for token in prompt[0, 1:].tolist())
@@ -654,20 +654,21 @@ def compare_ends(table, finetune, name, folder):
         settings = {"max_new_tokens": NEW_TOKENS, "do_sample": False, "pad_token_id": 0}
         return load(source).generate(prompt, attention_mask=torch.ones_like(prompt), **settings)[0, prompt.shape[1] :].tolist()
 
-    endless = new_tokens()
-    ends = [next(token for token in range(VOCABULARY) if token not in endless), endless[7]]
-    (source / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
-    ended = new_tokens()
+    plain = new_tokens()
+    ends = [next(token for token in range(VOCABULARY) if token not in plain), plain[7]]
+    settings = {"eos_token_id": ends} if name == "generation-ends" else {"repetition_penalty": 1.3}
+    (source / "generation_config.json").write_text(json.dumps(settings))
+    new = new_tokens()
     printed = finetune(model=source, steps=0, stages=2, prompt=words, temperature=0, new_tokens=NEW_TOKENS)
-    ours = printed.strip().splitlines()[-1].split()
-    expected = words.split() + [f"w{token}" for token in ended[:-1]]  # the end token is not printed
-    passed = ours == expected and len(ended) < NEW_TOKENS and ended[-1] in ends
-    found = f"{len(ours) - len(words.split())} tokens"
-    table.row(f"{name}: greedy tokens before the end token of generate", found, f"{len(ended) - 1} tokens", passed)
+    ours = printed.strip().splitlines()[-1].split()[prompt.shape[1] - 1 :]
+    theirs = [f"w{token}" for token in new if "eos_token_id" not in settings or token not in ends]  # ends are not printed
+    same = sum(our == their for our, their in zip(ours, theirs))
+    passed = ours == theirs and new != plain
+    table.row(f"{name}: greedy tokens of generate", f"{same} of {len(ours)}", f"{len(theirs)}, unlike without settings", passed)
 
 
 def main():
-    known = [*MODELS, *CONFIGURATIONS, *FOLDERS, *ENDS]
+    known = [*MODELS, *CONFIGURATIONS, *FOLDERS, *GENERATIONS]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", type=Path, default=ROOT / "target/debug/examples/finetune")
     parser.add_argument("--only", metavar="NAMES", help=f"models to check, of {','.join(known)}")
@@ -680,7 +681,7 @@ def main():
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)
     others = dict.fromkeys(CONFIGURATIONS, compare_configuration) | dict.fromkeys(FOLDERS, compare_folder)
-    others |= dict.fromkeys(ENDS, compare_ends)
+    others |= dict.fromkeys(GENERATIONS, compare_generation)
     table, finetune, begin = Table(), Finetune(arguments.program), time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         for name in names:

@@ -1,6 +1,8 @@
 //! Continues a text token by token ([`Generation`]), with a pipeline that stays alive and the keys and values of
 //! earlier positions.
 
+use std::collections::BTreeSet;
+
 use burn::tensor::{Device, Tensor, TensorData};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -23,13 +25,17 @@ pub struct Sampling {
     /// likeliest tokens whose probabilities add up to at least this number. `None` draws from all tokens that `top_k`
     /// leaves.
     pub top_p: Option<f64>,
+    /// The repetition penalty (Keskar et al., 2019, [arXiv:1909.05858](https://arxiv.org/abs/1909.05858)): the logits
+    /// of tokens that the prompt or the generated text has are divided by it, and multiplied by it if they are
+    /// negative. 1 changes nothing, and a larger number makes repetitions unlikelier.
+    pub repetition_penalty: f64,
     /// The seed of the random draws by which the next tokens of a text are sampled.
     pub seed: u64,
 }
 
 impl Sampling {
     /// The settings of greedy sampling, which takes the likeliest token every time.
-    pub const GREEDY: Self = Self { temperature: 0.0, top_k: None, top_p: None, seed: 0 };
+    pub const GREEDY: Self = Self { temperature: 0.0, top_k: None, top_p: None, repetition_penalty: 1.0, seed: 0 };
 }
 
 /// The reason why a text cannot be generated, or its generation cannot continue.
@@ -122,7 +128,8 @@ impl LanguageModel {
         if !self.cache().begin() {
             return Err(GenerationError::Busy);
         }
-        Ok(Generation { model: self, pipeline, input: prompt.to_vec(), known: 0, sampling, random })
+        let (input, seen) = (prompt.to_vec(), prompt.iter().copied().collect());
+        Ok(Generation { model: self, pipeline, input, seen, known: 0, sampling, random })
     }
 }
 
@@ -133,6 +140,8 @@ pub struct Generation<'a> {
     /// The tokens of the text being generated that the pipeline has not processed yet: first the prompt, and later the
     /// newest token.
     input: Vec<u32>,
+    /// The tokens that the text being generated has, prompt included.
+    seen: BTreeSet<u32>,
     /// The number of tokens of the text being generated, prompt included, that the pipeline has processed so far.
     known: usize,
     sampling: Sampling,
@@ -157,12 +166,14 @@ impl Iterator for Generation<'_> {
         self.model.cache().advance(new);
         self.known += new;
         let last: Tensor<3> = logits.slice_dim(1, new - 1..new);
-        let logits: Vec<_> = last.into_data().iter::<f32>().collect();
+        let mut logits: Vec<_> = last.into_data().iter::<f32>().collect();
         if logits.iter().any(|logit| logit.is_nan()) {
             return Some(Err(GenerationError::NotANumber { position: self.known - 1 }));
         }
+        penalise(&mut logits, &self.seen, self.sampling.repetition_penalty);
         let token = draw(logits, &self.sampling, &mut self.random);
         self.input.push(token);
+        self.seen.insert(token);
         Some(Ok(token))
     }
 }
@@ -174,15 +185,29 @@ impl Drop for Generation<'_> {
 }
 
 fn check(sampling: &Sampling) -> Result<(), GenerationError> {
-    let Sampling { temperature, top_k, top_p, .. } = *sampling;
+    let Sampling { temperature, top_k, top_p, repetition_penalty, .. } = *sampling;
     let wrong = |setting, value, range| Err(GenerationError::Sampling { setting, value, range });
     if !(temperature >= 0.0 && temperature.is_finite()) {
         return wrong("temperature", temperature, "0 or more");
+    }
+    if !(repetition_penalty > 0.0 && repetition_penalty.is_finite()) {
+        return wrong("repetition_penalty", repetition_penalty, "a number above 0");
     }
     match (top_k, top_p) {
         (Some(0), _) => wrong("top_k", 0.0, "1 or more"),
         (_, Some(share)) if !(share > 0.0 && share <= 1.0) => wrong("top_p", share, "a number above 0 and at most 1"),
         _ => Ok(()),
+    }
+}
+
+/// Applies the repetition penalty to the logits of the tokens in `seen`, in f32 as the Transformers library does
+/// (`RepetitionPenaltyLogitsProcessor`).
+fn penalise(logits: &mut [f32], seen: &BTreeSet<u32>, penalty: f64) {
+    let penalty = penalty as f32;
+    for token in seen {
+        if let Some(logit) = logits.get_mut(*token as usize) {
+            *logit = if *logit < 0.0 { *logit * penalty } else { *logit / penalty };
+        }
     }
 }
 
@@ -254,11 +279,24 @@ mod tests {
         }
     }
 
+    /// Compares penalised logits with those that `RepetitionPenaltyLogitsProcessor(1.1)` of the Transformers library
+    /// computes for a text of the tokens 0, 3, 3, 1 and 4.
+    #[test]
+    fn the_repetition_penalty_has_the_values_of_transformers() {
+        let mut logits = [1.5, -0.5, 0.25, -2.0, 0.0, 0.7];
+        penalise(&mut logits, &[0, 3, 3, 1, 4].into_iter().collect(), 1.1);
+        let expected = [1_068_403_619, 3_205_287_117, 1_048_576_000, 3_222_064_333, 0, 1_060_320_051];
+        assert_eq!(logits.map(f32::to_bits), expected);
+        penalise(&mut logits, &[0, 1].into_iter().collect(), 1.0);
+        assert_eq!(logits.map(f32::to_bits), expected);
+    }
+
     #[test]
     fn settings_out_of_their_range_are_refused() {
         for (sampling, message) in [
             (Sampling { temperature: f64::NAN, ..Sampling::GREEDY }, "temperature NaN: give 0 or more"),
             (Sampling { top_k: Some(0), ..Sampling::GREEDY }, "top_k 0: give 1 or more"),
+            (Sampling { repetition_penalty: 0.0, ..Sampling::GREEDY }, "repetition_penalty 0: give a number above 0"),
             (Sampling { top_p: Some(1.5), ..Sampling::GREEDY }, "top_p 1.5: give a number above 0 and at most 1"),
         ] {
             assert_eq!(check(&sampling).unwrap_err().to_string(), message);

@@ -31,6 +31,7 @@
 //! - `parameters`: reads parameters from a folder when they are first used, and draws those of a new model.
 //! - `export`: writes the parameters of a pipeline as a folder of the hub, and logits as a file.
 //! - `cache`, `generation`: keys and values of earlier positions, and the generation of text with them.
+//!   `generation_config`: the settings of a folder's `generation_config.json`.
 //! - `limits`: limits to the numbers of a configuration. `unsupported`: fields that no family implements.
 //! - `error`: the errors of this crate.
 
@@ -39,6 +40,7 @@ mod error;
 mod export;
 mod family;
 mod generation;
+mod generation_config;
 mod gpt2;
 mod head;
 mod limits;

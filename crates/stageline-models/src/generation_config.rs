@@ -1,0 +1,89 @@
+//! The settings of a model folder's `generation_config.json` that change its generated text, and the names of those
+//! that this crate does not implement.
+
+use serde_json::Value;
+use stageline_hub::ModelFolder;
+
+use crate::model::LanguageModel;
+
+/// The fields of `generation_config.json` that change the text that the Transformers library generates and that this
+/// crate does not implement. Each has the number with which it changes nothing; so do `null`, `false` and empty lists.
+///
+/// `temperature`, `top_k`, `top_p` and `do_sample` are not in the list, because [`Sampling`](crate::Sampling) has them.
+const NOT_IMPLEMENTED: [(&str, f64); 22] = [
+    ("min_length", 0.0),
+    ("min_new_tokens", 0.0),
+    ("stop_strings", 0.0),
+    ("num_beams", 1.0),
+    ("penalty_alpha", 0.0),
+    ("dola_layers", 0.0),
+    ("min_p", 0.0),
+    ("top_h", 0.0),
+    ("typical_p", 1.0),
+    ("epsilon_cutoff", 0.0),
+    ("eta_cutoff", 0.0),
+    ("encoder_repetition_penalty", 1.0),
+    ("no_repeat_ngram_size", 0.0),
+    ("bad_words_ids", 0.0),
+    ("forced_bos_token_id", -1.0),
+    ("forced_eos_token_id", -1.0),
+    ("exponential_decay_length_penalty", 0.0),
+    ("suppress_tokens", 0.0),
+    ("begin_suppress_tokens", 0.0),
+    ("sequence_bias", 0.0),
+    ("guidance_scale", 1.0),
+    ("watermarking_config", 0.0),
+];
+
+impl LanguageModel {
+    /// Returns the repetition penalty with which the model is to generate text: `repetition_penalty` of the folder's
+    /// `generation_config.json`, or 1 (no penalty) if there is none.
+    pub fn repetition_penalty(&self) -> f64 {
+        let fields = self.folder().and_then(ModelFolder::generation_config);
+        fields.and_then(|fields| fields["repetition_penalty"].as_f64()).unwrap_or(1.0)
+    }
+
+    /// Returns the fields of the folder's `generation_config.json` that change the text that the Transformers library
+    /// generates, and that this crate does not implement. A caller may warn of them.
+    pub fn ignored_in_generation(&self) -> Vec<&'static str> {
+        match self.folder().and_then(ModelFolder::generation_config) {
+            Some(fields) => ignored(fields),
+            None => Vec::new(),
+        }
+    }
+}
+
+fn ignored(fields: &Value) -> Vec<&'static str> {
+    let changes = |(name, neutral): &(&'static str, f64)| {
+        let value = fields.get(name)?;
+        let is_neutral = match value {
+            Value::Null | Value::Bool(false) => true,
+            Value::Number(number) => number.as_f64() == Some(*neutral),
+            Value::Array(values) => values.is_empty(),
+            Value::Object(values) => values.is_empty(),
+            _ => false,
+        };
+        (!is_neutral).then_some(*name)
+    };
+    NOT_IMPLEMENTED.iter().filter_map(changes).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn fields_that_change_a_generation_are_ignored_by_name() {
+        let harmless = json!({
+            "num_beams": 1, "typical_p": 1.0, "no_repeat_ngram_size": 0, "suppress_tokens": [], "min_length": null,
+            "temperature": 0.7, "repetition_penalty": 1.1, "eos_token_id": [1, 2],
+        });
+        assert!(ignored(&harmless).is_empty());
+        let changing =
+            json!({"no_repeat_ngram_size": 3, "num_beams": 4, "bad_words_ids": [[5]], "forced_eos_token_id": 0});
+        let expected = ["num_beams", "no_repeat_ngram_size", "bad_words_ids", "forced_eos_token_id"];
+        assert_eq!(ignored(&changing), expected);
+    }
+}
