@@ -350,7 +350,7 @@ def contradictions():
                 'accumulation ["doesn\'t improve throughput over training with a true large batch"]'
                 "(https://huggingface.co/docs/transformers/en/grad_accumulation)",
                 f"true on one device, where M = {max(speeds)} has {speeds[max(speeds)]:.2f} of the throughput of M = 1; with the same batch on two"
-                f" stages, M = 16 has {fixed[16] / fixed[2]:.2f} times that of M = 2 ([accumulation](accumulation.md))",
+                f" stages, M = 16 has {fixed[16] / fixed[1]:.2f} times that of M = 1 ([accumulation](accumulation.md))",
             ]
         )
     (FIGURES / "contradictions.md").write_text(table(["advice", "what we measured"], rows) + "\n")
