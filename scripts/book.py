@@ -114,6 +114,11 @@ def throughput():
     )
 
 
+def predictions():
+    """Predicted and measured throughput of 1F1B at nine M, with more rounds than the comparison of all schedules."""
+    bench("predictions", [], *MODEL, "--rounds", "21", "--schedules", "1f1b", "--micro-batches", "1,2,3,4,6,8,12,16,24")
+
+
 def batch():
     """Throughput against M with a fixed batch, beside predictions."""
     bench(
@@ -357,7 +362,7 @@ def contradictions():
 
 
 MEASUREMENTS = [
-    bubble, stages, throughput, batch, one_device, size, sweep, alone, updates, clipping, momentum, batch_norm, memory, recompute,
+    bubble, stages, throughput, predictions, batch, one_device, size, sweep, alone, updates, clipping, momentum, batch_norm, memory, recompute,
     simulated, contradictions,
 ]
 
