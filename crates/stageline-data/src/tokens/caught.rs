@@ -45,8 +45,9 @@ mod tests {
     #[test]
     fn a_panic_is_its_message_and_a_result_is_itself() {
         assert_eq!(caught(|| 3), Ok(3));
+        type Call = Box<dyn FnOnce()>;
         let number = 4;
-        let calls: [(Box<dyn FnOnce()>, &str); 3] = [
+        let calls: [(Call, &str); 3] = [
             (Box::new(|| panic!("no such token")), "no such token"),
             (Box::new(move || panic!("no token {number}")), "no token 4"),
             (Box::new(|| std::panic::panic_any(5)), "there is no message"),
