@@ -79,22 +79,10 @@ mod tests {
     use super::*;
     use burn::tensor::Distribution;
 
+    use crate::layers::exact::{apart, numbers};
+
     const WIDTH: usize = 37;
     const ROWS: usize = 150;
-
-    fn numbers<const D: usize>(tensor: Tensor<D>) -> Vec<f64> {
-        tensor.into_data().iter::<f32>().map(f64::from).collect()
-    }
-
-    fn apart(found: &[f64], exact: &[f64]) -> f64 {
-        assert_eq!(found.len(), exact.len());
-        found
-            .iter()
-            .zip(exact)
-            .map(|(found, exact)| (found - exact).abs() / exact.abs().max(1.0))
-            .inspect(|apart| assert!(apart.is_finite()))
-            .fold(0.0, f64::max)
-    }
 
     #[test]
     fn values_and_gradients_match_those_in_f64() {

@@ -11,6 +11,8 @@ pub mod causal_attention;
 pub mod cross_entropy;
 pub mod dropout;
 mod embedding;
+#[cfg(all(test, feature = "flex"))]
+mod exact;
 mod gelu;
 mod layer_norm;
 mod linear;

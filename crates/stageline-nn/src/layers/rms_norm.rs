@@ -73,13 +73,10 @@ mod tests {
     use burn::tensor::Distribution;
 
     use crate::autograd::split_backward::{Sum, collect};
+    use crate::layers::exact::{apart, numbers};
 
     const WIDTH: usize = 37;
     const ROWS: usize = 150;
-
-    fn numbers<const D: usize>(tensor: Tensor<D>) -> Vec<f64> {
-        tensor.into_data().iter::<f32>().map(f64::from).collect()
-    }
 
     /// Tests the output of RMS normalisation, and the gradients of its input and scale, against the definition in f64:
     /// for a whole backward, and for one that is split into input and weight gradients.
@@ -106,15 +103,6 @@ mod tests {
             exact.1.extend(x.iter().zip(up).zip(&gamma).map(|((x, up), g)| over * (up * g - x * over * over * along)));
             exact.2.iter_mut().zip(x.iter().zip(up)).for_each(|(sum, (x, up))| *sum += up * x * over);
         }
-        let apart = |found: &[f64], exact: &[f64]| {
-            assert_eq!(found.len(), exact.len());
-            found
-                .iter()
-                .zip(exact)
-                .map(|(found, exact)| (found - exact).abs() / exact.abs().max(1.0))
-                .inspect(|apart| assert!(apart.is_finite()))
-                .fold(0.0, f64::max)
-        };
         assert!(apart(&numbers(output.inner()), &exact.0) < 1e-5);
         assert!(apart(&numbers(leaf.grad(&gradients).unwrap()), &exact.1) < 2e-5);
         let whole = numbers(norm.gamma.val().grad(&gradients).unwrap());

@@ -1,0 +1,23 @@
+//! Compares numbers of tensors in f32 with numbers that a test has computed in f64.
+
+use burn::tensor::Tensor;
+
+/// Returns the numbers of a tensor in row-major order.
+pub fn numbers<const D: usize>(tensor: Tensor<D>) -> Vec<f64> {
+    tensor.into_data().iter::<f32>().map(f64::from).collect()
+}
+
+/// Returns the largest difference between two lists of numbers: relative to the exact number if that is above 1 in size,
+/// and absolute otherwise.
+///
+/// # Panics
+/// Panics if the lists differ in length, or if a difference is not finite, which `f64::max` would drop.
+pub fn apart(found: &[f64], exact: &[f64]) -> f64 {
+    assert_eq!(found.len(), exact.len());
+    found
+        .iter()
+        .zip(exact)
+        .map(|(found, exact)| (found - exact).abs() / exact.abs().max(1.0))
+        .inspect(|apart| assert!(apart.is_finite()))
+        .fold(0.0, f64::max)
+}
