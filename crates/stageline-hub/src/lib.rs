@@ -80,6 +80,7 @@
 //!   in parts.
 //! - `companions`: [`copy_companions`] and [`write_config`].
 //! - `check`: [`check_export`] and [`check_file`], which detect before a training that its result could not be written.
+//!   They create missing folders for a trial, and remove them again.
 
 mod check;
 mod companions;

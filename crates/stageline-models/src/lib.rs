@@ -30,8 +30,8 @@
 //! - `names`: the correspondence of parameters and the tensors of the hub.
 //! - `parameters`: reads parameters from a folder when they are first used, and draws those of a new model.
 //! - `export`: writes the parameters of a pipeline as a folder of the hub, and logits as a file.
-//! - `cache`, `generation`: keys and values of earlier positions, and the generation of text with them.
-//!   `generation_config`: the settings of a folder's `generation_config.json`.
+//! - `cache`: keys and values of earlier positions, and the attention of new tokens to them. `generation`: the
+//!   generation of text with them. `generation_config`: the settings of a folder's `generation_config.json`.
 //! - `limits`: limits to the numbers of a configuration. `unsupported`: fields that no family implements.
 //! - `error`: the errors of this crate.
 

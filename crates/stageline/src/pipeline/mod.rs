@@ -16,7 +16,8 @@
 //! averaged over batches.
 //!
 //! - `train`: one training step, from the commands (`launch`) to the verdict, the loss scale and the report (`Begun`,
-//!   `Concluded`); also skipped and abandoned steps.
+//!   `Concluded`); also skipped and abandoned steps. Divides the sums by the step's loss weight, and gives the recorded
+//!   events of all workers one start time.
 //! - `overlapped_steps`: training steps that begin before the verdict on the previous step; the iterator [`Steps`], and
 //!   the early ends of its steps (`StepOver`).
 //! - `passes`: the contexts (step, loss weights, loss scale, order of GPU transfers) and the requests of one pass for
@@ -27,8 +28,8 @@
 //! - `checkpoint`: checkpoints of parameters, optimizer states, progress and `RunSettings`, from which training
 //!   resumes; reads the states of all stages from running or ended workers.
 //! - `infer`: outputs of the last stage, and snapshots of the modules, while the pipeline stays alive.
-//! - `workers`: the worker threads (`Workers`): their number, their channels, their replies, their watchdog and their
-//!   shutdown.
+//! - `workers`: the worker threads (`Workers`): their number, their channels, their watchdog and their shutdown. It
+//!   gathers their replies (`Outcome`, `Stepped`) in the order of replicas and stages.
 //! - `report`: the reports of steps and evaluations (`StageReport`, `LossTerm`, `Metric`, `Update`: stepped or
 //!   skipped), with the measured and the ideal bubble, and the means over several batches.
 //! - `modules`: the trained modules of all stages (`Slot`), which the caller takes by their types (`ModuleError`).

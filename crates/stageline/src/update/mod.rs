@@ -12,7 +12,7 @@
 //! - `ledger`: the check that every stage has summed the whole batch (`Ledger`, `LedgerError`).
 //! - `flush`: the settings of a flush (`FlushConfig`), the report of a stage at the end of a pass (`Outcome`), the
 //!   totals of all stages (`Sums`: losses, metrics, norms), and the common verdict on the step (`Verdict`: `Step`,
-//!   `Show` the gradients, `Rehearse` or `Skip`).
+//!   `Show` the gradients, `Rehearse` or `Skip`). The settings also say in which steps health and noise are measured.
 //! - `optimizer_step`: a stage's module with its optimizer and learning rate (`Trained`), whose step (`Made`) is
 //!   committed or rolled back (`Before`, `Rollback`), and whose state is read and restored.
 //! - `state_memory`: the memory of optimizer states between steps, the device or the host (`OptimizerState`,
