@@ -120,7 +120,8 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     Ok(())
 }
 
-/// Checks that no flag lacks the one that it belongs to. clap would not find it in the file of `--config`.
+/// Checks that every flag that needs another flag has it: for example, `--logits` needs `--out`. clap cannot check
+/// this, because a flag may also come from the file of `--config`.
 fn check(flags: &Flags) -> Result<()> {
     ensure!(flags.logits.is_some() == flags.out.is_some(), "--logits and --out belong together: give both or neither");
     let has_number = [flags.temperature, flags.top_p, flags.repetition_penalty].iter().any(Option::is_some);
@@ -157,7 +158,8 @@ fn encoding(home: &Path) -> Result<Box<dyn Encode>> {
     Ok(Box::new(Bytes))
 }
 
-/// Opens the text to train on, in the model's tokens and in samples that are not longer than the model allows.
+/// Opens the text of `--data` to train on, encoded in the model's tokens. Returns `None` without that flag. Samples
+/// that are longer than the model's number of positions are an error.
 fn open_data(flags: &Flags, model: &LanguageModel, encoding: &dyn Encode, seed: u64) -> Result<Option<TokenData>> {
     let Some(path) = &flags.data else { return Ok(None) };
     let settings = TokenSettings {

@@ -17,8 +17,7 @@ use config::{Merged, Settings};
 #[path = "../../crates/stageline-train/src/settings/merge.rs"]
 mod config;
 
-/// The largest length in bytes of a fuzz input. Longer inputs are skipped, because they would run no code that shorter
-/// ones do not run.
+/// The largest length in bytes of a fuzz input. Longer inputs are skipped, because shorter inputs reach the same code.
 const LIMIT: usize = 4_096;
 
 /// The byte that separates the three parts of a fuzz input: command line, settings file and settings of a resumed run.
@@ -31,8 +30,8 @@ struct Resolved {
     settings: Settings,
 }
 
-/// The command-line flags of the fuzzed program, which stand for those of a training. They have every type that a
-/// training's flags have, and some have the same name.
+/// The command-line flags of the fuzzed program, which imitate those of a training program: they have values of the
+/// same types, and some have the same names.
 #[derive(Debug, Parser)]
 struct Flags {
     #[command(flatten)]

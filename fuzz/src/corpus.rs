@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 
 use stageline_data::{Corpus, CorpusError, CorpusOptions, Sampler, Text};
 
-/// The largest length in bytes of a fuzz input. Longer inputs are skipped, because they would run no code that shorter
-/// ones do not run.
+/// The largest length in bytes of a fuzz input. Longer inputs are skipped, because shorter inputs reach the same code.
 const LIMIT: usize = 1_024;
 /// The largest number of text files that a fuzz input describes.
 const FILES: usize = 8;

@@ -13,8 +13,7 @@ use stageline_checkpoint::{
 };
 use tempfile::TempDir;
 
-/// The largest length in bytes of a fuzz input. Longer inputs are skipped, because they would run no code that shorter
-/// ones do not run.
+/// The largest length in bytes of a fuzz input. Longer inputs are skipped, because shorter inputs reach the same code.
 const LIMIT: usize = 4_096;
 
 const MANIFEST: &str = "manifest.json";

@@ -11,8 +11,7 @@ use serde_json::Value;
 use stageline_hub::{Dtype, FolderError, ModelFolder, TensorView, Values};
 use tempfile::TempDir;
 
-/// The largest length in bytes of a fuzz input. Longer inputs are skipped, because they would run no code that shorter
-/// ones do not run.
+/// The largest length in bytes of a fuzz input. Longer inputs are skipped, because shorter inputs reach the same code.
 const LIMIT: usize = 4_096;
 
 const CONFIG: &str = "config.json";
@@ -45,14 +44,15 @@ const DATA: [&[u8]; 2] = [b"\0\0\xc0\x3f\0\0\0\xc0\0\x3c\0\xc0", b"\0\0\0\0\0\0\
 /// The files of a model folder: the contents of each file, by the file's name.
 type Files = BTreeMap<&'static str, Vec<u8>>;
 
-/// Opens and reads the model folder that a fuzz input describes, and asserts that what is read is right, or that the
-/// error names the faulty file.
+/// Opens and reads the model folder that a fuzz input describes. Asserts that the folder's contents are read correctly,
+/// or that the error names the faulty file.
 ///
-/// The first byte chooses the file that the rest replaces: 0 for the configuration, 1 for the index, 2 and 3 for the
-/// two weights files, or 4 for the weights file of a folder without an index. For a weights file, the rest is the
-/// header and the data, divided by a border byte; the length of the header, with which the file begins, is filled in.
-/// 5, 6 and 7 choose the same files as 2, 3 and 4, but the rest is the whole file, the length of the header included.
-/// All other files are valid.
+/// The first byte chooses one file of a valid folder, and the rest of the input replaces this file:
+///
+/// - 0 for the configuration, and 1 for the index.
+/// - 2 and 3 for the two weights files, and 4 for the weights file of a folder without an index. The rest is the file's
+///   header and data, separated by a border byte. The right header length is added.
+/// - 5, 6 and 7 for the same files as 2, 3 and 4. The rest is the whole file, header length included.
 pub fn model_folder(bytes: &[u8]) {
     let Some((&part, contents)) = bytes.split_first().filter(|_| bytes.len() <= LIMIT) else { return };
     let mut files = valid().clone();

@@ -2,8 +2,7 @@
 
 use stageline_schedule::{Checked, Plan, check};
 
-/// The largest length in bytes of a fuzz input. Longer inputs are skipped, because they would run no code that shorter
-/// ones do not run.
+/// The largest length in bytes of a fuzz input. Longer inputs are skipped, because shorter inputs reach the same code.
 const LIMIT: usize = 4_096;
 
 /// Parses a fuzz input as the CSV text of a plan (the list of actions that each worker runs in one step). Checks the
@@ -40,9 +39,13 @@ pub fn plan_csv(bytes: &[u8]) {
 }
 
 /// Asserts the properties of a plan (the list of actions that each worker runs in one step) that [`check`] has
-/// accepted. `check` also accepts the plan at the least channel capacity that it has found, and rejects it at one less.
-/// The plan's CSV text with sends and receives is parsed as the same plan. The plan has two transfers for each
-/// micro-batch and boundary between stages, and at least two actions for each micro-batch and stage.
+/// accepted:
+///
+/// - `check` also accepts the plan at the least channel capacity that it reports, and rejects the plan at a capacity
+///   that is smaller by one.
+/// - The plan's CSV text with sends and receives is parsed as the same plan.
+/// - The plan has two transfers for each micro-batch and boundary between stages.
+/// - The plan has at least two actions for each micro-batch and stage.
 fn assert_checked(checked: &Checked) {
     let (plan, least) = (checked.plan(), checked.least_capacity());
     assert!(least <= checked.capacity());

@@ -23,8 +23,8 @@ pub fn plan_text(bytes: &[u8]) {
 }
 
 /// Parses one word of a pipeline's plan, and returns it if it is an action. Asserts that the text of a parsed
-/// instruction is parsed as the same instruction. For any other word, asserts that the error message is short and plain
-/// text, and that it contains the word if the word is so too.
+/// instruction is parsed as the same instruction. For any other word, asserts that the error message is short plain
+/// text, and that it contains the word if the word is short plain text too.
 fn word(word: &str) -> Option<Action> {
     match word.parse::<Instruction>() {
         Ok(instruction) => {

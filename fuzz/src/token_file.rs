@@ -8,8 +8,7 @@ use sha2::{Digest, Sha256};
 use stageline_data::{TokenError, TokenFile};
 use tempfile::TempDir;
 
-/// The largest length in bytes of a fuzz input. Longer inputs are skipped, because they would run no code that shorter
-/// ones do not run.
+/// The largest length in bytes of a fuzz input. Longer inputs are skipped, because shorter inputs reach the same code.
 const LIMIT: usize = 4_096;
 
 /// The byte that separates the header, the tokens and the ends of the documents in a fuzz input's description of a
@@ -39,7 +38,8 @@ struct Expected {
     tokens: Vec<u32>,
     /// The ends of the documents in the token file: the number of tokens before the end of each document.
     ends: Vec<u64>,
-    /// The SHA-256 of the tokens and document ends, as the header of the file has it, in hexadecimal digits.
+    /// The SHA-256 of the tokens and document ends, in hexadecimal digits. The header of the token file has the same
+    /// hash.
     contents: String,
 }
 

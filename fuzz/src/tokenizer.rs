@@ -4,8 +4,7 @@ use std::fs;
 
 use stageline_data::{Encode, TokenError, Tokenizer};
 
-/// The largest length in bytes of a fuzz input. Longer inputs are skipped, because they would run no code that shorter
-/// ones do not run.
+/// The largest length in bytes of a fuzz input. Longer inputs are skipped, because shorter inputs reach the same code.
 const LIMIT: usize = 4_096;
 
 /// The limit on the length, in bytes, of an error message about a tokenizer; every message, which includes the path of
@@ -15,8 +14,8 @@ const LONGEST: usize = 1_000;
 /// The text that every tokenizer of the fuzzer encodes.
 const TEXT: &str = "a stage trains.\n  abcabc \u{e9}\u{5b57}";
 
-/// Opens a fuzz input as a tokenizer, and encodes and decodes a text with it. Asserts that the library's panics become
-/// errors that are safe to print, and that a text has the same tokens again.
+/// Opens a fuzz input as a tokenizer, and encodes and decodes a text with it. Asserts that a panic of the tokenizer
+/// library becomes an error that is safe to print, and that encoding the text twice gives the same tokens.
 pub fn tokenizer(bytes: &[u8]) {
     if bytes.len() > LIMIT {
         return;

@@ -170,7 +170,7 @@ impl Visit for Noted {
 /// The messages that stages of the tested pipelines have logged as warnings so far.
 static COMPLAINTS: Messages = Messages::new();
 
-/// The fields of a tracing span that tell the place of a worker: replica, stage, action, and step or other pass.
+/// The fields of a worker's tracing span: replica, stage, action, and the step or rehearsal of the action.
 #[derive(Default, PartialEq)]
 struct Seen {
     replica: u64,
@@ -468,8 +468,8 @@ fn recomputation_and_split_backwards_that_do_nothing_are_reported() {
 }
 
 /// Tests the fields of tracing spans. The span of an action has its stage, its micro-batch, the microseconds that the
-/// worker waited, and for whom. The span of a step begins before the step's actions, and has the step's loss, loss
-/// weight and bubble, also if that weight is 0.
+/// worker waited before it, and the cause of the wait. The span of a step begins before the step's actions, and has the
+/// step's loss, loss weight and bubble, even if the loss weight is 0.
 #[test]
 fn spans_of_actions_and_steps_have_their_fields() {
     if ran_in_a_process_of_its_own() {

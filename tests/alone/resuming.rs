@@ -13,7 +13,7 @@ use crate::ran_in_a_process_of_its_own;
 
 const WIDTH: usize = 3;
 
-/// The warnings that the test has got since it last took them.
+/// The warnings that were logged since the test last read them.
 static WARNINGS: Messages = Messages::new();
 
 /// The settings of a pipeline that the test changes when it resumes: number of replicas, micro-batches of each replica,

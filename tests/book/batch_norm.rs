@@ -17,7 +17,7 @@ use stageline_workspace::mlp::noise;
 const ROWS: usize = 32;
 const WIDTH: usize = 8;
 
-/// A linear layer and a norm, as the first stage of the measured model.
+/// The first stage of the model in the tests of batch norm and layer norm: a linear layer, the norm and a tanh.
 #[derive(Module, Debug)]
 struct Normed<N: Module> {
     linear: Linear,
@@ -51,7 +51,8 @@ impl Stage for Normed<LayerNorm> {
     }
 }
 
-/// A linear layer with a squared error, as the last stage of the measured model.
+/// The last stage of the model in the tests of batch norm and layer norm: a linear layer with a squared error as the
+/// loss.
 #[derive(Module, Debug)]
 struct Head {
     linear: Linear,
@@ -86,7 +87,8 @@ fn batch() -> Batch<Tensor<2>, Tensor<2>> {
     Batch::new(drawn(1, WIDTH), drawn(2, 1))
 }
 
-/// Returns the builder of a pipeline of two stages for the measured model with the norm that `norm` makes.
+/// Returns the builder of a two-stage pipeline for the tests of batch norm and layer norm. `norm` creates the model's
+/// norm.
 fn model<N>(norm: impl Fn(&Device) -> N, micro_batches: usize) -> PipelineBuilder<Tensor<2>, Tensor<2>, Tensor<2>>
 where
     N: Module,
@@ -108,7 +110,7 @@ fn layer_norm(device: &Device) -> LayerNorm {
     LayerNormConfig::new(WIDTH).init(device)
 }
 
-/// Returns the gradient of the batch, all parameters in one list.
+/// Returns the gradient of the batch as one list of numbers, with the gradients of all parameters one after another.
 fn gradient(builder: PipelineBuilder<Tensor<2>, Tensor<2>, Tensor<2>>) -> Result<Vec<f64>, BoxError> {
     let gradients = builder.build()?.gradients(batch())?;
     Ok(gradients.iter().flat_map(|gradient| gradient.summed.iter().copied().map(f64::from)).collect())

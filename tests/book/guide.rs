@@ -4,7 +4,8 @@
 
 #![allow(unused)]
 
-/// Tests that every paragraph of the guide's listings is in a file that compiles.
+/// Tests that all code in the listings of the guide is also in a file that compiles. Each paragraph of a listing is
+/// looked up in these files.
 #[test]
 fn the_listings_of_the_guide_are_compiled() {
     let of_models = include_str!("../../crates/stageline-models/tests/models/guide.rs");
@@ -85,7 +86,7 @@ mod convolution {
     }
 }
 
-/// The layers of a small language model, of which the listings about rows are made.
+/// The layers of a small language model, for the guide's listings about models that are a row (sequence) of layers.
 mod layers {
     use burn::module::Module;
     use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};

@@ -18,7 +18,8 @@ const NOISE: f64 = 6.0;
 /// expected gradient.
 const RATE: f64 = 1e-6;
 
-/// The number of steps after which an average with a momentum of 0.9 has forgotten its beginning.
+/// The number of first steps that are not measured. After these steps, an average with a momentum of 0.9 hardly depends
+/// on its start.
 const WARM_UP: usize = 40;
 
 const ROWS: usize = 2; // of a micro-batch
@@ -39,8 +40,8 @@ fn batch(step: usize, micro_batches: usize) -> MaskedBatch {
     Batch::new(column(&x), (column(&|row| 2.0 * x(row) + drawn(row)), column(&|_| 1.0)))
 }
 
-/// Returns the norm of the gradient and that of the update over the learning rate, both as the root of the mean square
-/// over the steps, in a training by gradient descent with a momentum of 0.9.
+/// Trains by gradient descent with a momentum of 0.9, and returns two norms: that of the gradient, and that of the
+/// update divided by the learning rate. Both are root mean squares over the steps.
 fn norms(micro_batches: usize) -> Result<(f64, f64), BoxError> {
     let momentum = MomentumConfig::new().with_momentum(0.9).with_dampening(0.0);
     let stage = StageConfig::new(Device::flex(), SgdConfig::new().with_momentum(Some(momentum)).init(), RATE);

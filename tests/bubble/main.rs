@@ -172,8 +172,9 @@ fn flags_out_of_range_are_errors_that_name_the_flag() {
     }
 }
 
-/// Tests the warm-up with given step times: slow steps, such as those in which a GPU tunes kernels, are in it; it ends
-/// when the last three times agree, or after the largest number of steps, and passes an error on.
+/// Tests the end of a benchmark's warm-up with given step times. It ends when the times of the last three steps agree,
+/// or after the largest allowed number of steps, so slow steps (such as those in which a GPU tunes kernels) are part of
+/// it. It also ends with the error of a failed step.
 #[test]
 fn a_warm_up_ends_when_step_times_agree() {
     let criterion = WarmUp { agreeing: 3, within: 0.1, most: 6 };

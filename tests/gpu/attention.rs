@@ -10,9 +10,9 @@ use stageline_workspace::own_process::ran_in_a_process_of_its_own;
 use crate::attention_scales::{Attention, row_scales};
 use crate::{gpu_name, open};
 
-/// Returns the output of attention and the gradient of its input as f64 numbers, computed on the input's device and in
-/// the input's type. `starts` are the positions at which each position's document begins, and `upstream` is the
-/// gradient of the output, whose numbers the input's type has too.
+/// Returns the output of attention and the gradient of the attention's input as f64 numbers, computed on the input's
+/// device and in the input's type. `starts` has, for each position, the position at which its document begins.
+/// `upstream` is the gradient of the output; its numbers must be exact in the input's type.
 fn both(
     input: &Tensor<3>,
     heads: AttentionHeads,
@@ -53,9 +53,9 @@ fn numbers(tensor: &Tensor<3>) -> Vec<f64> {
     tensor.clone().into_data().iter::<f64>().collect()
 }
 
-/// Asserts that attention on the device gives the output and gradient of attention in f64 on the host. The errors of
-/// each row (a head at a position) are bounded by the scale of that row, so that small rows are as exact as large ones.
-/// `shape` has the number of samples, the length of a sample, and the size of a head.
+/// Asserts that attention on the device gives the same output and gradient as attention in f64 on the host, up to
+/// rounding. The error in each row (one head at one position) is bounded by the scale of that row, so that small rows
+/// are as exact as large ones. `shape` has the number of samples, the length of a sample, and the size of a head.
 fn check(device: &Device, heads: AttentionHeads, shape: [usize; 3], starts: Option<Vec<i64>>) {
     let [samples, length, size] = shape;
     let [input, upstream] = random(heads, shape);
@@ -85,13 +85,15 @@ fn check(device: &Device, heads: AttentionHeads, shape: [usize; 3], starts: Opti
     }
 }
 
-/// The largest error of a number of attention in f32, as a share of its row's scale (the sum of the magnitudes of its
-/// terms). Each term has the rounding errors of an exponent and of a few products and sums, some 10 times 2^-24 each,
-/// and a sum of n terms in blocks adds some 2^-24 times the square root of n: for 2048 terms 3e-6 together.
+/// The largest allowed error in a result of attention in f32, as a share of the scale of the result's row (the sum of
+/// the magnitudes of the row's terms). Each term has the rounding errors of an exponential and of a few products and
+/// sums, about 10 times 2^-24 each. A sum of n terms in blocks adds about 2^-24 times the square root of n. For 2048
+/// terms, both together are 3e-6.
 const WITHIN: f64 = 2e-5;
 
-/// Asserts that attention on the device in half precision gives the output and gradient of attention in f64 on the host
-/// for the same rounded input. `spacing` is the distance from 1 to the next number of the type.
+/// Asserts that attention in half precision on the device gives the same output and gradient as attention in f64 on the
+/// host, up to rounding. Both get the same input, rounded to the half-precision type. `spacing` is the distance from 1
+/// to the next number of the type.
 ///
 /// Kernels compute in f32 and round each result once. WGSL allows rounding to either of the two nearest numbers of the
 /// type. So the error of an output is at most the spacing of the type's numbers near the output, plus the error of the
@@ -136,8 +138,9 @@ fn attention_is_that_in_f64_at_every_length() {
     check(device, heads(1, 1, None), [2, 40, 300], None);
 }
 
-/// Tests large heads, for which the blocks of many GPUs have 16 or 8 rows instead of 32: with 32 KB of shared memory, 16
-/// rows from 73 to 162 elements, and 8 rows above. The lengths are no multiples of a block, and queries share keys.
+/// Tests attention with large heads, for which many GPUs compute in blocks of 16 or 8 rows (queries or keys) instead of
+/// 32. With 32 KB of shared memory, heads of 73 to 162 elements take 16 rows, and larger heads take 8. The tested
+/// lengths are no multiples of a block, and several query heads share a key head.
 #[test]
 fn attention_with_large_heads_is_that_in_f64() {
     let device = &open("gpu")[0];
@@ -181,7 +184,8 @@ fn attention_within_documents_is_that_in_f64() {
     check(device, heads(1, 1, Some(700)), [1, 2048, 8], Some(documents(2048, 600)));
 }
 
-/// Tests positions of documents in an unsigned type: the results have the bits of those for signed positions.
+/// Tests that attention takes the start positions of documents as unsigned integers, and gives the same bits as for
+/// signed integers.
 #[test]
 fn attention_takes_unsigned_positions_of_documents() {
     let device = &open("gpu")[0];
@@ -204,8 +208,8 @@ fn a_nan_stays_a_nan_and_later_positions_have_no_weight() {
     assert!(attend(f32::NAN)[1].is_nan());
 }
 
-/// Runs attention of heads with 4 elements and its backward on the device over one sample of `length` positions.
-/// `documents_of` is the number of positions in each document, if the sample consists of documents.
+/// Runs the forward and the backward of attention on the device, for heads of 4 elements and one sample of `length`
+/// positions. `documents_of` is the number of positions in each document, if the sample consists of documents.
 fn attend(device: &Device, heads: AttentionHeads, length: usize, documents_of: Option<usize>) {
     let columns = 4 * (heads.query + 2 * heads.key_value);
     let leaf = Tensor::<3>::random([1, length, columns], Distribution::Default, device).autodiff().require_grad();

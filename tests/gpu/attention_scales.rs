@@ -3,16 +3,17 @@
 
 use stageline::nn::AttentionHeads;
 
-/// The data of an attention in f64, whose scales are computed.
+/// The input, output gradient and shape of an attention in f64, from which the error scales of its results are
+/// computed.
 pub struct Attention<'a> {
-    /// The queries, keys and values: `[samples, length, columns, size]`.
+    /// The queries, keys and values of attention: `[samples, length, columns, size]`.
     pub input: &'a [f64],
-    /// The gradient of the output: `[samples, length, query heads, size]`.
+    /// The gradient of attention's output: `[samples, length, query heads, size]`.
     pub upstream: &'a [f64],
     pub heads: AttentionHeads,
-    /// The number of samples, the length of a sample, and the size of a head.
+    /// The shape of the attention: the number of samples, the length of a sample, and the size of a head.
     pub shape: [usize; 3],
-    /// The position at which each position's document begins, if samples consist of documents.
+    /// For each position in a sample, the position at which its document begins. `None` if a sample is one document.
     pub starts: Option<&'a [i64]>,
 }
 
@@ -30,8 +31,9 @@ fn products(one: &[f64], other: &[f64]) -> (f64, f64) {
 /// Returns the scale of each row of attention's output, and of each row of the gradient of its input. A row is the
 /// `size` numbers of one head at one position of one sample, in the order of the output or of the input.
 ///
-/// The scale is the sum of the magnitudes of all terms that are added for the row's largest number. It is at least that
-/// number, and larger if terms cancel: an error of f32 in a term is relative to the term, and not to the sum.
+/// Each number of a row is a sum of terms, and each term has a rounding error of f32 relative to its own magnitude. So
+/// errors are compared with the row's scale: the sum of the magnitudes of all terms of the row's largest number. If
+/// terms cancel, the scale is larger than that number.
 pub fn row_scales(attention: &Attention<'_>) -> [Vec<f64>; 2] {
     let &Attention { heads, shape: [samples, length, _], .. } = attention;
     let columns = heads.query + 2 * heads.key_value;
@@ -47,8 +49,8 @@ pub fn row_scales(attention: &Attention<'_>) -> [Vec<f64>; 2] {
     [output, gradient]
 }
 
-/// Adds the terms of one query, given by its sample, its head and its position, to the scales of the rows of `output`
-/// and `gradient`.
+/// Adds what one query contributes to the scales (sums of the magnitudes of terms) of the rows of `output` and
+/// `gradient`. `query` has the query's sample, head and position.
 fn add_query(attention: &Attention<'_>, query: [usize; 3], output: &mut [f64], gradient: &mut [f64]) {
     let ([sample, head, at], &Attention { heads, shape: [_, length, size], .. }) = (query, attention);
     let columns = heads.query + 2 * heads.key_value;

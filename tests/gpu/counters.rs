@@ -136,9 +136,9 @@ pub fn warnings() -> String {
     String::from_utf8(WARNINGS.lock().unwrap().clone()).unwrap()
 }
 
-/// Tests that the first halves of split backwards leave out the gradients of a layer's weights, and that the second
-/// halves compute these gradients. The pipeline counts the parameters whose gradients the first halves have computed,
-/// and warns of them: it warns of a layer of burn, whose backward does not split, but of no layer of Stageline.
+/// Tests split backwards: the first half leaves out the gradients of a layer's weights, and the second half computes
+/// them. The pipeline warns of parameters whose gradients the first half has computed, and counts them. These are the
+/// parameters of a layer of burn, whose backward cannot be split, but no parameters of a layer of Stageline.
 #[test]
 fn weight_gradients_are_computed_in_the_second_halves_of_backwards() {
     keep_warnings();
@@ -169,8 +169,8 @@ fn weight_gradients_are_computed_in_the_second_halves_of_backwards() {
     assert!(changed > before.len() / 2, "{changed} of {} numbers have changed", before.len());
 }
 
-/// Returns what each stage has logged of the weight gradients that the first halves of its backwards compute: the
-/// number and the paths of their parameters, sorted by stage.
+/// Returns what the stages have logged about split backwards, one text per stage, in the order of the stages. Each text
+/// has the number and the paths of the parameters whose gradients the first half of the backward has computed.
 pub fn of_first_halves(log: &str) -> Vec<String> {
     let about = log.split("weight gradients in the first halves of backwards of ").skip(1);
     let mut found: Vec<_> = about.map(|text| text.split_inclusive(')').next().unwrap().to_owned()).collect();
@@ -178,9 +178,10 @@ pub fn of_first_halves(log: &str) -> Vec<String> {
     found
 }
 
-/// Tests that the first halves of a GPT's backwards compute no gradient of a weight in a layer of Stageline: norms,
-/// linear layers and embeddings are all split. Only the table of positions, which is a parameter without a layer, has
-/// its gradient in the first half. The test has a process of its own, because it reads the messages of all stages.
+/// Tests that every layer of a GPT splits its backward: the first half computes the gradient of the input, and leaves
+/// the gradients of weights to the second half. The table of positions is a parameter outside of Stageline's layers, so
+/// the first half does compute its gradient. The test has a process of its own, because it reads the messages of all
+/// stages.
 #[test]
 fn the_backward_of_every_layer_of_a_gpt_is_split() {
     if ran_in_a_process_of_its_own() {

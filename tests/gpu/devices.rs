@@ -36,15 +36,16 @@ fn line(said: &str) -> &str {
     said.lines().find(|line| line.starts_with(api().name())).unwrap_or_else(|| panic!("{said}"))
 }
 
-/// Hides the Vulkan drivers of the host from a program. Drivers of OpenGL stay, and must not be used instead.
+/// Hides the Vulkan drivers of the host from a program. The OpenGL drivers stay visible, so that a test can check that
+/// the program does not use them instead.
 fn hide_drivers(command: &mut Command) {
     for variable in ["VK_DRIVER_FILES", "VK_ICD_FILENAMES"] {
         command.env(variable, "/nonexistent");
     }
 }
 
-/// Puts a damaged Vulkan loader in `folder`, and makes a program find this loader first. Drivers of OpenGL stay, and must
-/// not be used instead.
+/// Puts a damaged Vulkan loader in `folder`, and makes a program find this loader first. The OpenGL drivers of the host
+/// stay visible, so that a test can check that the program does not use them instead.
 fn break_loader(command: &mut Command, folder: &Path) {
     std::fs::write(folder.join("libvulkan.so.1"), "").unwrap();
     command.env("LD_LIBRARY_PATH", folder);

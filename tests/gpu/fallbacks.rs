@@ -67,8 +67,8 @@ fn stepped(mut pipeline: Pipeline<Tensor<2>, Tensor<2>, Target>) -> f64 {
     pipeline.step(Batch::new(input, target)).unwrap().loss
 }
 
-/// Tests that attention with heads for which the device stores scores is named once with its layer: by `build` if the
-/// layer lists its operations, and in the first forward if it does not.
+/// Tests the warning that attention stores its scores, because its heads are too large for the device's kernels. The
+/// layer is named once: by `build` if the layer lists its operations, and otherwise in the first forward.
 #[test]
 fn attention_with_large_heads_is_named_with_its_layer() {
     keep_warnings();
@@ -92,8 +92,8 @@ fn attention_with_large_heads_is_named_with_its_layer() {
     }
 }
 
-/// Tests that `build` refuses bf16 on a device that does not compute in it, such as every device of WebGPU, and names the
-/// stage, its first layer, the device and the types that it has.
+/// Tests that `build` refuses bf16 on a device that cannot compute in bf16, such as every device of WebGPU. The error
+/// names the stage, the stage's first layer, the device and the types in which the device can compute.
 #[test]
 fn a_precision_that_the_device_lacks_is_refused() {
     let has_bf16 = open("gpu").remove(0).supports_dtype(FloatDType::BF16);

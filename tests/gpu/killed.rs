@@ -7,7 +7,7 @@ use stageline_workspace::runs::{Place, wait_for_lines};
 
 use crate::gpu_name;
 
-/// Returns the loss on held-out text that a training run prints at its end.
+/// Returns the final loss on held-out text, read from the output of a training run.
 pub fn last_loss(said: &str) -> f64 {
     let line = said.lines().rfind(|line| line.starts_with("validation")).unwrap_or_else(|| panic!("{said}"));
     line.split(' ').nth(1).unwrap().parse().unwrap()

@@ -38,11 +38,12 @@ mod optimizer_state;
 #[cfg(all(unix, feature = "serve"))]
 mod served;
 
-/// The shape of a GPT with as many layers as the pipeline with the most stages has stages.
+/// The shape of a GPT whose number of layers is the largest number of stages in these tests.
 const SHAPE: Shape = Shape { layers: 4, width: 64, context: 16 };
 /// The shape of a GPT with one block, for tests that make many steps.
 const SMALL: Shape = Shape { layers: 1, ..SHAPE };
-/// The number of samples in a batch, which divides into twice as many micro-batches as there are workers: 2, 4 or 6.
+/// The number of samples in a batch. It is divisible by the number of micro-batches, which is twice the number of
+/// workers: 2, 4 or 6.
 const SAMPLES: usize = 12;
 const STEPS: usize = 20;
 

@@ -12,7 +12,8 @@ use stageline_workspace::runs::Place;
 
 use crate::{Builder, SMALL, batch, batch_of, builder, gpu_name, open};
 
-/// The number of micro-batches in a step, of two samples each. The first of two stages has both of them live at a time.
+/// The number of micro-batches in a step, each of two samples. The first of two stages has both micro-batches live at
+/// the same time.
 const MICRO_BATCHES: usize = 2;
 
 /// The number of bytes by which the memory of a process may grow although nothing leaks, because allocators keep freed
@@ -26,8 +27,8 @@ struct Measured {
     in_use: u64,
     /// The bytes that are reserved on the GPU after the step.
     reserved: u64,
-    /// The memory of the process in bytes after the step, which for a GPU emulated in software includes the GPU's
-    /// memory; 0 if it is unknown.
+    /// The memory of the process after the step, in bytes; 0 if it is unknown. If the GPU is emulated in software, the
+    /// GPU's memory is part of it.
     process: u64,
 }
 
@@ -39,9 +40,9 @@ fn of_process() -> u64 {
     1024 * kilobytes.unwrap_or(0)
 }
 
-/// Tests that the log has the memory of the GPU after every synchronised step, also if steps overlap, and that the page
-/// draws it. The memory in use is at least that of the parameters and of AdamW's two moments, at most the
-/// reserved memory, and that at most the size of the GPU's memory, if that is known.
+/// Tests that the log has the memory of the GPU after every synchronised step, also if steps overlap, and that the
+/// report page draws this memory. The memory in use is at least that of the parameters and of AdamW's two moments, and
+/// at most the reserved memory. The reserved memory is at most the size of the GPU's memory, if that size is known.
 #[test]
 fn the_log_and_the_page_have_the_memory_of_the_gpu() {
     let (place, device) = (Place::new(), gpu_name());
@@ -70,8 +71,9 @@ fn the_log_and_the_page_have_the_memory_of_the_gpu() {
     }
 }
 
-/// Tests the memory estimate on a GPU, which two stages share, against what steps then use. AdamW's state is two numbers
-/// for each trained one. The test has a process of its own, because tests that run beside it would use the same GPU.
+/// Tests that the memory estimate for a GPU is near the measured memory of training steps, with one stage or two stages
+/// on the GPU. The estimate has two numbers of AdamW's state for each trained number. The test has a process of its
+/// own, because tests that run beside it would use the same GPU.
 #[test]
 fn the_estimate_on_a_gpu_is_near_what_steps_use() {
     if ran_in_a_process_of_its_own() {
@@ -140,8 +142,8 @@ fn memory_does_not_grow() {
     assert_memory_does_not_grow(builder, 150, |step| batch_of(2 * MICRO_BATCHES, step));
 }
 
-/// Tests that the memory of a training with split backwards on the CPU and on the GPU does not grow, which defers
-/// weight gradients and moves tensors between the devices.
+/// Tests that the memory of a training does not grow with split backwards, which defer weight gradients. The stages are
+/// on the CPU and on the GPU, so tensors also move between the devices.
 #[test]
 fn memory_does_not_grow_with_split_backwards_on_the_cpu_and_on_the_gpu() {
     if ran_in_a_process_of_its_own() {

@@ -27,19 +27,19 @@ fn pipeline(device: &Device, memory: OptimizerState, from: Option<Checkpoint>) -
     builder.build().unwrap()
 }
 
-/// The figures of a training with its optimizer states in one memory.
+/// The results of a training that keeps its optimizer states either in device memory or in host memory.
 struct Found {
     /// The bits of the loss of every step.
     losses: Vec<u64>,
     /// The bytes that the training has in use on the device after a step.
     in_use: u64,
     estimate: MemoryEstimate,
-    /// The checkpoint after half of the steps.
+    /// The checkpoint after half of the training's steps.
     middle: Checkpoint,
 }
 
-/// Returns a checkpoint whose tensors are copied to new host memory. burn reads tensors lazily, so the bytes that it
-/// returns keep the tensor's memory on the device in use, which the test measures.
+/// Copies the tensors of a checkpoint to new host memory. The original tensors are read lazily by burn, and their bytes
+/// keep memory on the device in use, which would change the memory that the test measures.
 fn copied(mut checkpoint: Checkpoint) -> Checkpoint {
     let Checkpoint { parameters, optimizer, .. } = &mut checkpoint;
     for tensor in parameters.values_mut().chain(optimizer.values_mut()) {
@@ -73,8 +73,9 @@ fn trained(device: &Device, memory: OptimizerState) -> Found {
     }
 }
 
-/// Tests AdamW, whose two moments take 8 bytes for each parameter. The test has a process of its own, because tests
-/// that run beside it would use the same GPU.
+/// Tests optimizer states in host memory: the GPU's memory has none of them, and training gives the same bits as with
+/// the states on the GPU. The states are the two moments of AdamW, 8 bytes for each parameter. The test has a process
+/// of its own, because tests that run beside it would use the same GPU.
 #[test]
 fn states_on_the_host_are_not_in_the_memory_of_the_device_and_change_no_bits() {
     if ran_in_a_process_of_its_own() {

@@ -53,9 +53,10 @@ fn trained(flags: &str) -> (Vec<f64>, String) {
     (lines.filter(|line| line["step"].is_u64()).map(|line| line["loss"].as_f64().unwrap()).collect(), said)
 }
 
-/// Tests trainings whose stages are on a lent GPU: they have the losses of the same GPU here, with whole and split
-/// backwards, with recomputation, and with heads too large for the FlashAttention kernels. The start names the kernels
-/// and says that they are compiled, every layer uses the kernels, and splits its backward if the schedule does.
+/// Tests that training on a lent GPU of a server gives the same losses as training on the same GPU directly. The cases
+/// are whole and split backwards, recomputation, and heads too large for the FlashAttention kernels. The run's first
+/// lines name the kernels and say that they are compiled. Every layer uses the kernels, and splits its backward if the
+/// schedule does.
 #[test]
 fn a_lent_gpu_trains_by_the_kernels_of_a_gpu() {
     let server = Server::start();

@@ -205,8 +205,8 @@ fn steps() -> impl Iterator<Item = Batch<Tensor<2>, Target>> {
     })
 }
 
-/// The gradient clipping in the tests of overlapping steps: a bound on the global gradient norm that only the second of
-/// the four batches exceeds.
+/// The gradient clipping in the tests of overlapping steps. Of the four batches, only the second one has a global
+/// gradient norm above this limit.
 const CLIP: Clip = Clip::GlobalNorm(2.0);
 
 #[test]

@@ -195,7 +195,7 @@ fn replicas_give_the_hash_of_as_many_gradient_groups() {
     assert!(found.is_some() && found == last_hash(&undisturbed), "{}", String::from_utf8_lossy(&resumed.stderr));
 }
 
-/// The charts on the page of a run that trains a few steps, in their order.
+/// The titles of the charts on the report page of a training run, in the order of the page.
 const CHARTS: &str = "Loss, Throughput, Learning rate, Gradient norm, Bubble, Idle time by cause, timeline, Peak memory, \
     Memory in use during step 2, Noise scale, Noise scale of each stage, Noise of each stage, Update of each layer, \
     Update and gradient of each layer, Second moment of each layer, Sizes of gradient elements";

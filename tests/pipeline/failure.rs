@@ -263,8 +263,8 @@ fn a_panic_in_an_optimizer_is_named_and_no_stage_has_stepped() {
     assert_eq!([bits(&modules.take::<Layer>(0).unwrap()), bits(&modules.take::<Error>(1).unwrap())], untouched);
 }
 
-/// A value that adds one to a counter when its thread ends (as a thread-local variable), so that a test can count ended
-/// threads.
+/// A value that adds one to a counter when it is dropped. As a thread-local value it is dropped when its thread ends,
+/// so that a test can count the threads that have ended.
 struct Ending(Arc<AtomicUsize>);
 
 impl Drop for Ending {

@@ -2,9 +2,9 @@
 
 use crate::runs::Place;
 
-/// Tests that a training in bf16 on CPUs, whose kernels take f32 only, warns of each operation once with its layers. The
-/// stage has the embeddings as layer `0`, the blocks as `1.0` and `1.1`, and the head as `2`. The cross-entropy is not
-/// named, because its logits are in f32.
+/// Tests the warnings about slower operations in a bf16 training on CPUs, whose kernels take f32 only. Each operation
+/// is named once, with its first layer and the number of its other layers. The layers are `0` for the embeddings, `1.0`
+/// and `1.1` for the blocks, and `2` for the head. The cross-entropy is not named, because its logits are in f32.
 #[test]
 fn operations_without_a_kernel_are_named_with_their_layers() {
     let place = Place::new();

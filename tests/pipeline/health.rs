@@ -107,8 +107,8 @@ fn parameter_groups_keep_their_own_optimizer_settings() {
     }
 }
 
-/// Tests the second moments in the health reports of parameters: Adam's is (1 - beta2) g^2 after the first step, and
-/// beta2 times that plus (1 - beta2) g^2 after the second. Plain gradient descent has none.
+/// Tests the second moments v of gradients g in the health reports of parameters. With Adam, v is (1 - beta2) g^2 after
+/// the first step, and beta2 v + (1 - beta2) g^2 after the second. Plain gradient descent has no second moments.
 #[test]
 fn second_moments_match_the_closed_form() {
     const BETA_2: f32 = 0.75;

@@ -162,8 +162,8 @@ fn labelled(rows: usize) -> (Tensor<2>, Tensor<1, Int>) {
     (batch(rows, 3).0, Tensor::from_data(TensorData::new(labels, [rows]), &device()))
 }
 
-/// Tests that metrics are summed over the unmasked targets and divided by their number, in steps and in evaluations,
-/// and that the loss does not contain them. The loss weight uses a constant of the stage.
+/// Tests that a metric is its sum over the unmasked targets divided by the number of these targets, in steps and in
+/// evaluations. The metrics are not added to the loss. The loss weight uses a constant of the stage, the padding id.
 #[test]
 fn metrics_are_means_over_the_targets_that_count() {
     let (input, target) = labelled(11);

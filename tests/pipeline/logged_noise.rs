@@ -36,7 +36,8 @@ fn logged(lines: &[Value], stage: Option<usize>) -> Vec<Logged> {
     lines.iter().filter_map(read).collect()
 }
 
-/// Returns the ratio of the variance to the squared norm; `None` if the squared norm is not above 0.
+/// Returns the gradient noise scale, the ratio of the gradient's variance to its squared norm; `None` if the squared
+/// norm is not above 0.
 fn ratio(squared_norm: f64, variance: f64) -> Option<f64> {
     (squared_norm > 0.0).then(|| variance.max(0.0) / squared_norm)
 }
@@ -50,7 +51,8 @@ fn assert_near(found: Option<f64>, expected: Option<f64>, tolerance: f64) {
     assert!(near, "{found:?} instead of {expected:?}");
 }
 
-/// Returns the points of the solid lines in the page's chart of the noise scales of stages: line, step and value.
+/// Reads the chart "Noise scale of each stage" of a report page. Returns the points of the smoothed curves: the curve's
+/// name, the step and the value.
 fn on_page(page: &str) -> Vec<(&str, u64, f64)> {
     let chart = &page[page.find("aria-label='Noise scale of each stage'").unwrap()..];
     let chart = &chart[..chart.find("</ul>").unwrap()];
@@ -64,8 +66,9 @@ fn on_page(page: &str) -> Vec<(&str, u64, f64)> {
         .collect()
 }
 
-/// Tests a training of two stages that measures the noise at every second step. A smoothed scale is the ratio of the
-/// averages of the estimates so far, in which each counts 0.8 times as much as the next one.
+/// Tests a training of two stages that measures the gradient noise at every second step. A smoothed noise scale is the
+/// average of all variances so far over the average of all squared norms so far. In both averages, the weight of an
+/// estimate is 0.8 times the weight of the next estimate.
 #[test]
 fn the_log_tensorboard_and_the_page_have_the_same_noise_scales() {
     let place = Place::new();

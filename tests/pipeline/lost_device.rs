@@ -42,7 +42,8 @@ impl Gpu {
     }
 }
 
-/// A handle to the thread that imitates a GPU in tests of lost devices; it counts the requests.
+/// A handle to the thread that imitates a GPU in tests of lost devices. The handle and its clones count their requests
+/// to the thread.
 #[derive(Clone, Debug)]
 struct Handle {
     requests: Sender<Sender<()>>,

@@ -87,8 +87,9 @@ fn the_noise_of_a_quadratic_loss_is_its_closed_form() {
     assert_closed_form(34, |_| true);
 }
 
-/// Tests micro-batches of 8 samples each, of which 8, 5, 2, 1 and 0 count in the loss. Estimates that took the shares of
-/// the micro-batches as equal would give more than three times the noise scale.
+/// Tests the estimated gradient noise scale with masked samples: in five micro-batches of 8 samples, 8, 5, 2, 1 and 0
+/// samples count in the loss. An estimate that gave all micro-batches the same weight would be more than three times
+/// too large.
 #[test]
 fn the_noise_of_masked_targets_is_the_closed_form_too() {
     assert_closed_form(40, |row| row % 8 < [8, 5, 2, 1, 0][row / 8]);
@@ -139,8 +140,8 @@ fn trained(seed: u64) -> Checkpoint {
     pipeline.checkpoint().unwrap()
 }
 
-/// Returns the noise scale of a trained GPT, in targets, from the gradients of `rows` single samples: their variance
-/// over the squared norm of their mean.
+/// Returns the gradient noise scale of a trained GPT, as a number of targets. It is computed from the gradients of
+/// `rows` single samples: their variance over the squared norm of their mean.
 fn of_single_samples(checkpoint: Checkpoint, rows: usize, seed: u64) -> f64 {
     let (inputs, targets) = text(rows, seed);
     let mut single = gpt_of(seed, 1, adamw(1e-30)).restore(checkpoint).build().unwrap();
@@ -163,15 +164,16 @@ fn of_single_samples(checkpoint: Checkpoint, rows: usize, seed: u64) -> f64 {
     SHAPE.context as f64 * variance / squared_norm
 }
 
-/// Tests the estimated gradient noise of trained GPTs against the gradients of single samples. The samples of the
-/// training, of the estimates and of the single gradients are independent.
+/// Tests the estimated gradient noise of trained GPTs against the gradients of single samples. The training, the
+/// estimates and the single gradients use independent samples.
 ///
-/// The bar of 20% is about 4 standard errors. The error is almost that of the squared norm of the gradient. From n
-/// samples, its relative variance is 4 c N / n + 2 N^2 / (r n^2) for normal gradients, and the last term is 8/7 as large
-/// for 8 micro-batches. Here N is the noise scale in samples, r the effective rank of the covariance C, (tr C)^2 /
-/// tr C^2, and c the share of the variance along the gradient. The same GPT in PyTorch, trained in the same way from
-/// four seeds, has N = 9 to 17, r = 51 to 66 and c = 0.012 to 0.041. So the standard error is 2.5% to 4% for 1024 single
-/// samples, 2% to 3% for 64 steps of 32 samples, and at most 5% for their ratio.
+/// The allowed difference of 20% is about 4 standard errors. Most of the error comes from the estimated squared norm of
+/// the gradient. For n samples with normal gradients, the relative variance of this squared norm is 4 c N / n + 2 N^2 /
+/// (r n^2), with the last term times 8/7 for 8 micro-batches. Here N is the noise scale in samples, r = (tr C)^2 / tr
+/// C^2 is the effective rank of the gradient's covariance C, and c is the share of the variance along the gradient. The
+/// same GPT in PyTorch, trained in the same way from four seeds, has N = 9 to 17, r = 51 to 66 and c = 0.012 to 0.041.
+/// So the standard error is 2.5% to 4% for 1024 single samples, 2% to 3% for 64 steps of 32 samples, and at most 5% for
+/// their ratio.
 #[test]
 fn the_noise_of_trained_gpts_is_that_of_the_gradients_of_other_single_samples() {
     const ROWS: usize = 1024;

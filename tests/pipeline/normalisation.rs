@@ -57,8 +57,8 @@ fn batch(seed: u64) -> (Tensor<2>, Target) {
     (input * columns([1.0, 2.0, 0.5, 3.0, 1.0]) + columns([0.0, 1.0, -4.0, 2.0, 7.0]), target)
 }
 
-/// Trains a pipeline of two stages: the given stage, and a last stage that computes the loss. Returns the trained given
-/// stage, and the bits of the parameters of both stages.
+/// Trains a pipeline of two stages: `stage`, and a last stage that computes the loss. Returns `stage` after the
+/// training, and the bits of the parameters of both stages.
 fn trained<S>(stage: S, micro_batches: usize, schedule: impl Schedule + 'static, steps: u64) -> (S, Vec<u32>)
 where
     S: Stage<Input = Tensor<2>, Output = Tensor<2>>,

@@ -22,7 +22,8 @@ const STEPS: u64 = 3;
 
 type Builder = PipelineBuilder<Tensor<2>, Tensor<2>, Target>;
 
-/// The type of a function that returns an optimizer: as burn makes it, or with its states in the given memory.
+/// The type of a function that returns an optimizer. The function's argument is the memory for the optimizer's states;
+/// without it, burn's own optimizer is returned.
 type Make = fn(Option<OptimizerState>) -> ModuleOptimizer;
 
 fn made<O: Optimizer>(optimizer: O, memory: Option<OptimizerState>) -> ModuleOptimizer {
@@ -36,7 +37,7 @@ fn adamw(memory: Option<OptimizerState>) -> ModuleOptimizer {
     made(AdamWConfig::new().build(), memory)
 }
 
-/// Returns Muon for the weights beside AdamW for the biases, which are no matrices.
+/// Returns an optimizer: Muon for the weights, and AdamW for the biases, because Muon takes matrices only.
 fn muon(memory: Option<OptimizerState>) -> ModuleOptimizer {
     let (muon, adamw) = (made(MuonConfig::new().build(), memory), AdamWConfig::new().build());
     let biases = ParamGroup::from_any_predicates(vec!["bias"]);

@@ -115,8 +115,8 @@ fn a_step_without_weight_has_no_events() {
     assert_eq!(report.recording.accounts(), [Account { other: took, ..Account::default() }; 2]);
 }
 
-/// The part of the recording test's pipeline of three stages that is made slow: a stage's computation, a send, a
-/// receive, or the flush (the optimizer step).
+/// The part that is made slow in a pipeline of three stages, for tests of step recordings: a stage's computation, a
+/// send, a receive, or the flush (the optimizer step).
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Slow {
     Stage,
@@ -128,11 +128,11 @@ enum Slow {
 /// The delay of the part of the pipeline that is made slow, far longer than all computation of the test's small stages.
 const LONG: Duration = Duration::from_millis(25);
 
-/// A payload for tests of recordings: a tensor whose move to another device may take long.
+/// A payload for tests of step recordings: a tensor whose move to another device may take long.
 #[derive(Clone)]
 struct Moved {
     tensor: Tensor<2>,
-    /// The number of moves of the tensor before the one that takes long; `None` if no move takes long.
+    /// The number of moves to another device that the tensor makes before its slow move; `None` if no move is slow.
     slow_after: Option<usize>,
 }
 
@@ -149,22 +149,22 @@ impl Payload for Moved {
     }
 }
 
-/// The first stage of the recording test's pipeline. Move number `slow` of its output tensor to another device, counted
-/// from 1, takes long; no move does if `slow` is 0.
+/// The first of three stages in tests of step recordings. If `slow` is 1, the stage's output takes long in its first
+/// move to another device; if it is 2, in its second move. If `slow` is 0, no move takes long.
 #[derive(Module, Debug)]
 struct Front {
     layer: Layer,
     slow: usize,
 }
 
-/// The second stage of the recording test's pipeline, whose forward takes long if `slow` is set.
+/// The second of three stages in tests of step recordings, whose forward takes long if `slow` is set.
 #[derive(Module, Debug)]
 struct Middle {
     layer: Layer,
     slow: bool,
 }
 
-/// The last stage of the recording test's pipeline, which computes the loss.
+/// The last of three stages in tests of step recordings, which computes the loss.
 #[derive(Module, Debug)]
 struct Back {
     error: Error,
@@ -212,7 +212,7 @@ impl LossStage for Back {
     }
 }
 
-/// An optimizer for tests of recordings that sleeps at every parameter and changes no parameter.
+/// An optimizer for tests of step recordings that sleeps at every parameter and changes no parameter.
 #[derive(Clone)]
 struct SlowOptimizer;
 
@@ -235,7 +235,7 @@ impl Optimizer for SlowOptimizer {
     }
 }
 
-/// Runs a pipeline of three stages in which the part `slow` takes long, and returns the report of a step.
+/// Runs a pipeline of three stages that is slow in the part that `slow` names, and returns the report of a step.
 fn report(slow: Slow) -> StepReport {
     let Mlp { mut layers, error } = Mlp::new(2, WIDTH, 4);
     let front = Front {
@@ -272,7 +272,7 @@ fn idle_time_is_attributed_to_the_slow_part() {
     }
 }
 
-/// Tests that the costs which a step's recording measures are at least as long as the sleeps in the pipeline's stages.
+/// Tests that the times of forwards in a step's recording are at least as long as the sleeps in the stages' forwards.
 #[test]
 fn measured_costs_match_the_planted_delays() {
     let report = report(Slow::Stage);

@@ -242,7 +242,7 @@ fn replicas_that_share_devices_take_turns_and_give_the_same_bits() {
     }
 }
 
-/// Tests that a training with its optimizer state resumes from two data-parallel replicas to one, and from one to two.
+/// Tests that a pipeline of one data-parallel replica resumes from a checkpoint of two replicas, and the reverse.
 #[test]
 fn a_checkpoint_resumes_on_any_number_of_replicas() {
     let build = |how, from| {
