@@ -120,8 +120,7 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     Ok(())
 }
 
-/// Checks that every flag that needs another flag has it: for example, `--logits` needs `--out`. clap cannot check
-/// this, because a flag may also come from the file of `--config`.
+/// Checks that flags that need each other are all given. clap cannot check this for flags in the file of `--config`.
 fn check(flags: &Flags) -> Result<()> {
     ensure!(flags.logits.is_some() == flags.out.is_some(), "--logits and --out belong together: give both or neither");
     let has_number = [flags.temperature, flags.top_p, flags.repetition_penalty].iter().any(Option::is_some);
@@ -158,8 +157,7 @@ fn encoding(home: &Path) -> Result<Box<dyn Encode>> {
     Ok(Box::new(Bytes))
 }
 
-/// Opens the text of `--data` to train on, encoded in the model's tokens. Returns `None` without that flag. Samples
-/// that are longer than the model's number of positions are an error.
+/// Opens the text of `--data`, in the model's tokens, for training; samples must not be longer than the model allows.
 fn open_data(flags: &Flags, model: &LanguageModel, encoding: &dyn Encode, seed: u64) -> Result<Option<TokenData>> {
     let Some(path) = &flags.data else { return Ok(None) };
     let settings = TokenSettings {
