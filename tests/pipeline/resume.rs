@@ -421,7 +421,7 @@ fn optimizer_states_that_contradict_each_other_are_refused() {
     }
 }
 
-/// A stage for tests with a layer that it does not use, whose parameters get no optimizer state.
+/// A stage for tests that has a layer which the stage does not use, so this layer's parameters get no optimizer state.
 #[derive(burn::module::Module, Debug)]
 struct Spare {
     used: Layer,

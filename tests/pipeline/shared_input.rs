@@ -126,8 +126,8 @@ fn half_precision_gives_the_same_bits_for_every_cut() {
     }
 }
 
-/// Tests that shared inputs are not sent with activations: an activation of 2 rows has 48 bytes, and the factors and
-/// flags of these rows would add 50.
+/// Tests that shared inputs, which all stages read, are not sent with activations. An activation of 2 rows has 48
+/// bytes, and the shared inputs (factors and flags) of these rows would add 50 bytes.
 #[test]
 fn shared_inputs_do_not_travel_with_activations() {
     let mut pipeline = pipeline("0,2,4", OneFOneB, Precision::Full);

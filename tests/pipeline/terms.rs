@@ -162,7 +162,7 @@ fn a_term_without_weight_counts_nothing() {
     assert_eq!(both.step(Batch::new(input, (wanted, none.clone(), none))).unwrap().update, Update::NoWeight);
 }
 
-/// A last stage for tests of errors, whose loss wrongly has a number of terms that depends on the targets.
+/// A last stage for tests of errors: the number of terms of its loss wrongly depends on the targets.
 #[derive(Module, Debug)]
 struct Fickle {
     linear: Linear,

@@ -235,8 +235,8 @@ fn a_layer_in_three_stages_trains_as_in_one_graph() {
     }
 }
 
-/// Tests a stage that uses a tied layer twice: its gradients may be added in a different order from that of a loop
-/// without Stageline, so the trained parameters differ in their last bits only.
+/// Tests a stage that uses a tied layer twice. Its gradients may be added in another order than in a loop without
+/// Stageline, so the trained parameters may differ from those of the loop, but in their last bits only.
 #[test]
 fn a_stage_may_use_its_copy_twice() {
     let floats = |bits: Vec<u32>| bits.into_iter().map(f32::from_bits).collect::<Vec<_>>();

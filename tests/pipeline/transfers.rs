@@ -59,8 +59,8 @@ fn batch(rows: usize) -> Batch<Tensor<2>, Target> {
     Batch::new(input, target)
 }
 
-/// Returns the given transfers divided by the communication stream (queue of transfers) on which each is issued, in
-/// order.
+/// Returns the given transfers grouped by communication stream (queue of transfers): each stream has its transfers in
+/// the given order.
 fn by_stream(transfers: &[Transfer], stream_of: &[Option<usize>], streams: usize) -> Vec<Vec<Transfer>> {
     let touches = |transfer: &&Transfer, stream| {
         [transfer.from, transfer.to()].map(|stage| stream_of[stage]).contains(&Some(stream))

@@ -80,7 +80,8 @@ fn a_plan_that_deadlocks_at_its_capacity_is_refused() {
     assert!(message.contains("raise the channel capacity to 1"), "{message}");
 }
 
-/// A last stage for tests of errors, whose loss weight panics unless a micro-batch has two rows.
+/// A last stage for tests of errors: the function that returns its loss weight panics unless a micro-batch has two
+/// rows.
 #[derive(Module, Debug)]
 struct Choosy {
     error: Error,

@@ -237,30 +237,31 @@ enum Slip {
     MeanOfMeans,
     NoDivision,
     DividedByM,
-    /// The user's training loop wrongly clips the gradient of each micro-batch by itself, already divided by the loss
-    /// weight of the whole batch.
+    /// A mistake in a training loop: it divides the gradient of each micro-batch by the loss weight of the whole batch,
+    /// and clips each result by itself.
     ClipEach,
-    /// The user's training loop wrongly clips the running sum of the gradients after every micro-batch, instead of the
+    /// A mistake in a training loop: it clips the running sum of the gradients after every micro-batch, instead of the
     /// whole sum once at the end.
     ClipRunning,
-    /// The user's training loop wrongly clips the mean gradient of each micro-batch, and averages the results.
+    /// A mistake in a training loop: it clips the mean gradient of each micro-batch, and averages the clipped
+    /// gradients.
     ClipMeans,
-    /// The user's training loop wrongly clips the running mean of the gradients after every micro-batch.
+    /// A mistake in a training loop: it clips the running mean of the gradients after every micro-batch.
     ClipRunningMeans,
-    /// The user's training loop adds up the mean gradients of the micro-batches and forgets to divide by the number of
-    /// micro-batches.
+    /// A mistake in a training loop: it adds up the mean gradients of the micro-batches, and forgets to divide the sum
+    /// by the number of micro-batches.
     SumOfMeans,
     ClipEachLayer,
     ClipEachParameter,
     NoClip,
-    /// The user's training loop wrongly leaves out the gradients of the last micro-batch in the first and second layer.
+    /// A mistake in a training loop: it leaves out the gradients of the last micro-batch in the first and second layer.
     DropsLast,
-    /// The user's training loop wrongly leaves out the gradients of the second micro-batch in the last layer.
+    /// A mistake in a training loop: it leaves out the gradients of the second micro-batch in the last layer.
     DropsSecond,
-    /// The user's training loop wrongly advances the learning rate schedule with every micro-batch, instead of once a
+    /// A mistake in a training loop: it advances the learning rate schedule with every micro-batch, instead of once a
     /// step.
     HastySchedule,
-    /// The user's training loop wrongly flips the sign of one parameter's gradient.
+    /// A mistake in a training loop: it flips the sign of one parameter's gradient.
     Sign,
 }
 
@@ -401,8 +402,8 @@ impl Trial<Tensor<2>, Target> for Loop {
     }
 }
 
-/// Returns the builder of a pipeline with the same model, optimizer and clipping as the user's training loop of these
-/// tests, and with one layer on each stage.
+/// Returns the builder of the pipeline that a verification compares with a user's training loop. The pipeline has the
+/// same model, optimizer and clipping as the loop, and one layer on each stage.
 fn like_the_loop() -> MlpBuilder {
     let stage = StageConfig::new(device(), SgdConfig::new().init(), 0.5);
     model().split(3, &stage).micro_batches(MICRO_BATCHES).clip(Clip::GlobalNorm(MAX_NORM))
@@ -465,7 +466,7 @@ fn rounding_is_distinguished_from_faults() {
     assert_eq!(verification.cause, Some(Cause::Rounding), "{verification}");
 }
 
-/// Tests a verification whose reference training uses several micro-batches, for a full batch that does not fit into
+/// Tests a verification whose reference training uses several micro-batches, because a full batch may not fit into
 /// memory: a correct training still passes, also without validation batches.
 #[test]
 fn the_reference_may_use_several_micro_batches() {

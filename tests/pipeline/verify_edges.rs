@@ -113,8 +113,8 @@ fn a_gradient_with_nan_fails_verification() {
     assert!(!verification.passes() && verification.worst().unwrap().relative.is_nan(), "{verification}");
 }
 
-/// A last stage for tests of verification with two loss terms. With fault 1, the second term is a mean instead of a
-/// sum; with faults 1 and 2, the second term's weight is always 1.
+/// A last stage for tests of verification whose loss has two terms. With `FAULT` = 1, the second term is wrongly a mean
+/// instead of a sum; with `FAULT` = 1 or 2, the second term's weight is wrongly always 1.
 #[derive(Module, Debug)]
 struct Two<const FAULT: usize> {
     linear: Linear,

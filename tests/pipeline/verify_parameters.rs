@@ -97,8 +97,8 @@ fn the_report_names_the_policy_of_each_stage() {
     assert!(verification.to_string().contains(line), "{verification}");
 }
 
-/// A layer for tests of verification whose recomputation differs from its forward: it scales its output by a number
-/// that a counter gives.
+/// A layer for tests of verification whose recomputation wrongly differs from its forward: a recomputation multiplies
+/// the output by a factor that changes with every call.
 #[derive(Module, Debug)]
 struct Counting {
     layer: Layer,
@@ -156,8 +156,8 @@ impl Stage for Deferring {
     }
 }
 
-/// Returns the given tensor with a backward that defers a gradient of ones for the parameter `id`, if backwards are
-/// split.
+/// Returns the given tensor with a planted mistake in its backward: if the backward is split into two halves, the
+/// second half adds a gradient of ones for the parameter `id`.
 fn with_wrong_second_half(tensor: Tensor<2>, id: ParamId) -> Tensor<2> {
     let tensor = tensor.try_into_primitive::<Autodiff<Flex>>().expect("a tensor in a graph on the CPU");
     let (value, node) = tensor.into_parts();
@@ -168,8 +168,8 @@ fn with_wrong_second_half(tensor: Tensor<2>, id: ParamId) -> Tensor<2> {
     Tensor::from_primitive::<Autodiff<Flex>>(wrong)
 }
 
-/// An operation of the autodiff graph that passes its gradient on, and defers a gradient of ones for a parameter if the
-/// running backward is split.
+/// An operation of the autodiff graph with a planted mistake: it passes its gradient on, but adds a gradient of ones
+/// for a parameter in the second half of a backward that is split into two halves.
 #[derive(Debug)]
 struct WrongSecondHalf;
 
@@ -203,9 +203,9 @@ fn a_layer_with_a_wrong_split_backward_is_named() {
     assert!(verified(build).passes());
 }
 
-/// A layer for tests of verification that uses its weight three times: first in a plain matrix product, whose gradient
-/// comes last in a whole backward and first in a split one, and then in two linear layers. The sums of the three
-/// gradients therefore have other last bits.
+/// A layer for tests of verification that uses its weight three times: first in a plain matrix product, and then in two
+/// linear layers. A whole backward adds the gradient of the matrix product last, and a split backward adds it first, so
+/// the two sums of gradients may differ in their last bits.
 #[derive(Module, Debug)]
 struct ThreeUses {
     layer: Layer,
@@ -244,8 +244,8 @@ fn a_weight_with_three_uses_verifies_with_split_backwards() {
     assert!(whole.passes() && whole.split_rounding.is_none(), "{whole}");
 }
 
-/// A layer for tests of verification that computes something else on one of the worker threads, by less than the
-/// tolerance for gradients.
+/// A layer for tests of verification whose output is slightly larger on one of the worker threads than on all others.
+/// The difference is below the tolerance for gradients.
 #[derive(Module, Debug)]
 struct OnItsThread {
     layer: Layer,

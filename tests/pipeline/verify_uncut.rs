@@ -12,15 +12,16 @@ use crate::mlp::{Error, Layer, Mlp, Target, config};
 
 const WIDTH: usize = 5;
 
-/// The mistake that a test plants in a model when it is divided into stages.
+/// The mistake that a test plants in a model when the test divides the model into stages.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Mistake {
     None,
-    /// The stages wrongly leave out the skip connection around the model's second layer.
+    /// A planted mistake: the stages leave out the skip connection around the model's second layer.
     Cut,
-    /// The tensor that one stage sends to the next is wrongly rounded and scaled on its way.
+    /// A planted mistake: the tensor that one stage sends to the next is rounded and scaled between the two stages.
     Payload,
-    /// The recomputation in a stage's backward wrongly computes a different function from that of the stage's forward.
+    /// A planted mistake: the recomputation in a stage's backward computes a different function from the stage's
+    /// forward.
     Recomputation,
 }
 
@@ -142,8 +143,8 @@ fn against_uncut(mistake: Mistake) -> Verification {
     Verify::new().steps(3).pipeline_and_uncut(|| cut(mistake), uncut, batch, &[batch(90)]).unwrap()
 }
 
-/// Returns the cause that a verification finds for the mistake in the recomputation, which is in the layer of the last
-/// stage.
+/// Returns the cause that a verification must find for the planted mistake: a wrong recomputation in the last stage's
+/// layer.
 fn wrong_recomputation() -> Cause {
     Cause::Recomputation { stage: 1, name: "stage1.layer.linear.bias".to_owned() }
 }

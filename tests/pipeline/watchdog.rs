@@ -64,8 +64,8 @@ impl Stage for Passes {
     }
 }
 
-/// A stage for tests of stalls that returns its input, except for the second input with a number above 100. The forward
-/// of that input waits until another stage hangs, and then fails.
+/// A stage for tests of stalls that returns its input unchanged, and counts the inputs that contain a number above 100.
+/// The forward of the second such input waits until another stage hangs, and then fails.
 #[derive(Module, Debug, Default)]
 struct FailsLater {
     #[module(skip)]

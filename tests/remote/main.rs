@@ -28,7 +28,7 @@ use crate::runs::{Place, hash, wait_for_lines};
 /// process.
 struct Server {
     process: Child,
-    /// The name of the server's devices as the flag `--device` takes it, without `/` and the device's index.
+    /// The start of the names of the server's devices in the flag `--device`, before `/` and the index of a device.
     host: String,
 }
 
@@ -142,9 +142,9 @@ fn several_stages_and_replicas_on_a_host_match_a_local_run() {
     }
 }
 
-/// Tests what the start of a training says about the devices of other hosts: the kernels by which their servers
-/// compute, the paths of tensors and of the gradient sums of replicas, and operations that these kernels do not
-/// compute. A lent CPU computes by the same kernels as a CPU here, so it computes every operation in f32 by them.
+/// Tests what a training prints at its start about the devices of other hosts: the kernels by which they compute, the
+/// network paths of tensors and of the replicas' gradient sums, and the operations for which a device has no kernel. A
+/// CPU of another host has the same kernels as a local CPU, which compute every operation in f32.
 #[test]
 fn the_start_names_the_kernels_and_the_paths_of_other_hosts() {
     let place = place();
@@ -280,8 +280,8 @@ fn a_server_names_what_it_cannot_serve_and_ends_on_sigterm() {
     }
 }
 
-/// Starts a device server of burn, without Stageline, that answers a client's greeting with the numbers `greeting`, or
-/// does not know the greeting if `greeting` is `None`. Returns the server's name.
+/// Starts a device server of burn, without Stageline, and returns the server's name. The server answers a client's
+/// greeting with the numbers `greeting`; if `greeting` is `None`, the server does not know the greeting.
 fn other_server(greeting: Option<[f32; 5]>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let host = format!("ws://{}", listener.local_addr().unwrap());
@@ -314,7 +314,8 @@ fn servers_of_other_versions_are_refused_by_name() {
     assert!(said.contains(&expected), "{said}");
 }
 
-/// Tests that a stage on a device of another host that was opened without its name is refused before anything runs.
+/// Tests that `build` rejects a stage on a remote device if the device was not opened by its name
+/// (`DeviceName::open_all`).
 #[test]
 fn a_device_that_was_opened_without_its_name_is_refused() {
     let host = RemoteHost::websocket(&other_server(None));
@@ -346,8 +347,8 @@ fn a_server_that_was_restarted_is_a_lost_host() {
     assert!(!output.status.success() && said.contains(&expected), "{way}: {said}");
 }
 
-/// Tests the loss of a host that runs a stage of data-parallel replica 1 and none of replica 0: the host is named, and
-/// the training ends.
+/// Tests the loss of a host that runs a stage of data-parallel replica 1 and none of replica 0: the training ends with
+/// an error that names the host.
 #[test]
 fn a_lost_host_of_another_replica_is_named_and_the_training_ends() {
     let place = place();

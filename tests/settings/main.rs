@@ -11,8 +11,8 @@ mod mutations;
 
 const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/seeds/configuration");
 
-/// The pieces of text that mutations of the settings insert: parts of command lines, settings files and JSON, and
-/// numbers at the limits of their range.
+/// The pieces of text that a fuzz test inserts into the settings of a training: parts of command lines, settings files
+/// and JSON, and numbers at the limits of their range.
 const WORDS: [&str; 40] = [
     "|",
     "\n",
@@ -56,8 +56,8 @@ const WORDS: [&str; 40] = [
     "é",
 ];
 
-/// Runs the fuzz target of a training's settings in a child process, which a test of this file starts with little
-/// memory.
+/// Tests the settings of a training with little memory, by the fuzz target for these settings. Another test of this
+/// file starts this one in a child process.
 #[test]
 #[ignore = "is started by another test"]
 fn child_with_little_memory() {

@@ -27,13 +27,13 @@ pub struct Paced {
 /// computing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pace {
-    /// The duration of the stage's forward of one micro-batch, in which the stage sleeps instead of computing.
+    /// The time that a stage sleeps, instead of computing, in the forward of one micro-batch.
     pub forward: Duration,
-    /// The duration of the input gradient of one micro-batch, the half of the stage's backward for which the previous
-    /// stage waits. The stage sleeps instead of computing.
+    /// The time that a stage sleeps, instead of computing, for the input gradient of one micro-batch. This is the half
+    /// of the stage's backward for which the previous stage waits.
     pub input_gradient: Duration,
-    /// The duration of the weight gradient of one micro-batch, the half of the stage's backward for which no other
-    /// stage waits. The stage sleeps instead of computing.
+    /// The time that a stage sleeps, instead of computing, for the weight gradient of one micro-batch. This is the half
+    /// of the stage's backward for which no other stage waits.
     pub weight_gradient: Duration,
 }
 
@@ -85,9 +85,9 @@ fn wait(until: Instant) {
     }
 }
 
-/// Returns the given tensor with a slow backward: its gradient arrives after the time that the pace sets for
-/// the stage's input gradient. If backwards are split, the time of the weight gradient is spent later, in the weight
-/// backward of the parameter `id`; otherwise it is added to the time of the input gradient.
+/// Returns the given tensor with a slow backward: its gradient arrives after the time that `pace` sets for the stage's
+/// input gradient. If backwards are split, the time of the weight gradient is spent later, in the weight backward of
+/// the parameter `id`; otherwise it is added to the time of the input gradient.
 fn slow_backward(tensor: Tensor<2>, pace: Pace, id: ParamId) -> Tensor<2> {
     let tensor = tensor.try_into_primitive::<Autodiff<Flex>>().expect("a tensor in a graph on the CPU");
     let (value, node) = tensor.into_parts();

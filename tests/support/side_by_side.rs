@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// The number of runs of each of two compared closures before the runs that are timed.
+/// The number of warm-up runs of each of two compared closures, before their timed runs.
 const WARM_UP: usize = 2;
 
 /// The times of two compared closures in seconds, as pairs of runs that followed each other.

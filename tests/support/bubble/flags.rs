@@ -29,8 +29,8 @@ pub struct Flags {
     /// GPUs)
     #[arg(long, value_enum, default_value_t = Kind::Paced)]
     pub kind: Kind,
-    /// Milliseconds that a paced worker sleeps for the forwards of one micro-batch, all its chunks (stages) together;
-    /// with --batch, the milliseconds for one sample
+    /// Milliseconds that a paced worker sleeps in the forwards of one micro-batch, summed over all chunks (stages) of
+    /// the worker; with --batch, the milliseconds for one sample
     #[arg(long, allow_negative_numbers = true, default_value_t = 5.0)]
     pub forward_ms: f64,
     /// Milliseconds that a paced worker sleeps for the backwards of one micro-batch, half of them for input gradients;
@@ -40,7 +40,8 @@ pub struct Flags {
     /// Number of consecutive steps whose times must agree, so that the warm-up of a measured pipeline ends
     #[arg(long, default_value_t = 3, value_name = "STEPS")]
     pub warm_up_steps: usize,
-    /// Percentage by which the longest of these steps may take longer than the shortest
+    /// Largest percentage by which the longest of the last --warm-up-steps steps may take longer than the shortest, so
+    /// that the warm-up ends
     #[arg(long, allow_negative_numbers = true, default_value_t = 10.0, value_name = "PERCENT")]
     pub warm_up_within: f64,
     /// Largest number of steps in the warm-up of a measured pipeline [default: 100 on GPUs, which tune kernels; 10
@@ -50,7 +51,7 @@ pub struct Flags {
     /// Number of measured steps of each pipeline, after the warm-up
     #[arg(long, default_value_t = 3)]
     pub rounds: usize,
-    /// Overlaps steps: a stage begins the next step before the others have finished this one
+    /// Overlaps steps: a stage begins the next step before the other stages have finished the current step
     #[arg(long)]
     pub overlap: bool,
     /// Number of transformer blocks of the GPT that stages of the kinds cpu and cuda run
@@ -62,11 +63,11 @@ pub struct Flags {
     /// Length of the GPT's samples, in bytes
     #[arg(long, default_value_t = 128)]
     pub context: usize,
-    /// Number of samples in a micro-batch of the GPT, the same for every M
+    /// Number of samples in a micro-batch of the GPT, the same for every number of micro-batches M
     #[arg(long, default_value_t = 2)]
     pub micro_batch_size: usize,
-    /// Number of samples in a batch, the same for every M: a micro-batch has this number divided by M. Without it,
-    /// micro-batches have the same size for every M
+    /// Number of samples in a batch, the same for every number of micro-batches M: a micro-batch has this number
+    /// divided by M. Without this flag, the size of a micro-batch is the same for every M
     #[arg(long, conflicts_with = "micro_batch_size", value_name = "SAMPLES")]
     pub batch: Option<usize>,
     /// Devices for stages of the kind cuda; the stages take these devices in turn
@@ -85,7 +86,7 @@ pub struct Flags {
 /// on CPUs or GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
-    /// Stages that sleep for a given time instead of computing, and use no core
+    /// Stages that sleep for a given time instead of computing, and so use no CPU core
     Paced,
     /// Stages of a byte-level GPT (that of the example gpt) on CPUs, with one core for each worker
     Cpu,
@@ -163,8 +164,8 @@ impl Flags {
         WarmUp { agreeing: self.warm_up_steps, within: self.warm_up_within / 100.0, most }
     }
 
-    /// Returns the number of samples in each of M micro-batches. Either the batch size or the micro-batch size is
-    /// fixed, as the flags say.
+    /// Returns the number of samples in a micro-batch of a case with `micro_batches` micro-batches. If the flags fix
+    /// the batch size, the batch size is divided by `micro_batches`; otherwise the micro-batch size is fixed.
     fn micro_batch_size(&self, micro_batches: usize) -> Result<usize> {
         let Some(batch) = self.batch else {
             return Ok(if self.kind == Kind::Paced { 1 } else { self.micro_batch_size });

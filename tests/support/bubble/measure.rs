@@ -64,7 +64,7 @@ pub struct Measurement {
     step_times: Vec<f64>,
     /// The reports of the steps whose bubble is measured. The reports of the last two steps of the warm-up come first.
     pub reports: Vec<StepReport>,
-    /// The number of step reports that belong to the warm-up of the measured case.
+    /// The number of step reports of the warm-up, which come before the reports of the measured steps.
     kept: usize,
     warmed_up: WarmedUp,
 }

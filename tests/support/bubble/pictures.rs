@@ -163,8 +163,9 @@ fn charts(flags: &Flags, points: &[Point]) -> [(&'static str, Chart); 5] {
     ]
 }
 
-/// Returns the word in a chart's legend for a line of the given style: measured, simulated, predicted or in theory.
-/// `lines` is the number of lines that the chart has for each schedule.
+/// Returns the word in a chart's legend for a line of the given style: measured, simulated, predicted or in theory. In
+/// a chart with `lines` = 2 lines for each schedule, a dashed line is the prediction; in any other chart it is the
+/// simulation.
 fn legend(line: Line, lines: usize) -> &'static str {
     match (line, lines) {
         (Line::Solid, _) => "measured",

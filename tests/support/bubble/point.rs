@@ -76,8 +76,8 @@ impl Point {
     }
 }
 
-/// Returns the line that explains the asterisk of a warm-up whose step times did not agree; `None` if those of all
-/// measurements agreed. `criterion` is the one by which the warm-ups ended.
+/// Returns the line that explains the asterisk of a warm-up whose step times did not agree; `None` if the step times of
+/// all warm-ups agreed. `criterion` is the criterion that ended the warm-ups.
 pub fn unsettled(criterion: WarmUp, points: &[Point]) -> Option<String> {
     let WarmUp { agreeing, within, most } = criterion;
     points.iter().any(|point| !point.warm_up_settled).then(|| {

@@ -19,9 +19,9 @@ const MOST_CHUNKS: usize = 2;
 /// Returns the predicted step time of each case of the bubble bench in seconds. An entry is `None` if steps overlap, or
 /// if the plan of the case cannot be predicted.
 ///
-/// The prediction is made from the steps of a reference case: that of the first schedule with the middle M. With a
-/// fixed batch, micro-batches differ in size, so there are two reference cases: those of the least and of the greatest
-/// M.
+/// The prediction is made from the measured steps of a reference case: the first schedule with the middle one of the
+/// given numbers of micro-batches M. If the batch size is fixed, the size of a micro-batch depends on M. There are then
+/// two reference cases: the first schedule with the smallest M and with the largest M.
 pub fn predict(flags: &Flags, measured: &[&Measurement]) -> Vec<Option<f64>> {
     let of_first = |run: &&&Measurement| run.case.schedule.name() == measured[0].case.schedule.name();
     let references: Vec<_> = measured.iter().filter(of_first).collect();

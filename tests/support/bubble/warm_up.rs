@@ -5,15 +5,15 @@
 /// have.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WarmUp {
-    /// The number of consecutive steps whose times must agree; at least 2.
+    /// The number of consecutive steps whose times must agree to end a warm-up; at least 2.
     pub agreeing: usize,
-    /// The largest spread with which step times agree: the longest time may exceed the shortest by this share of it.
+    /// The largest spread of step times that agree: the longest time minus the shortest, as a share of the shortest.
     pub within: f64,
     /// The largest number of steps in a warm-up.
     pub most: usize,
 }
 
-/// A warm-up that has ended.
+/// The result of a warm-up: its number of steps, and whether the times of its last steps agreed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WarmedUp {
     /// The number of steps that the warm-up made.

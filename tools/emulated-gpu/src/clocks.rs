@@ -92,8 +92,8 @@ pub struct RaceDetector {
     pub races: Vec<String>,
 }
 
-/// The largest number of recent accesses by copies and transfers that the race detector remembers. Unlike the accesses
-/// of kernels, their lengths in bytes are known.
+/// The largest number of recent accesses that the race detector keeps with their lengths in bytes. They are accesses by
+/// copies and transfers, because the lengths of accesses by kernels are unknown.
 const EXTENTS: usize = 512;
 
 impl RaceDetector {

@@ -150,8 +150,8 @@ impl Driver {
         state.error_of(device).unwrap_or(0)
     }
 
-    /// Blocks a host thread until the condition `done` holds. The CUDA and NCCL calls of other host threads make it
-    /// true.
+    /// Blocks a host thread until the condition `done` holds. CUDA and NCCL calls of other host threads make this
+    /// condition true.
     pub fn wait_for_hosts(&self, call: &str, done: impl Fn(&State) -> bool) {
         drop(self.wait(self.locked(), call, done));
     }

@@ -21,10 +21,11 @@ pub type Effect = Box<dyn FnOnce() -> Result<(), String> + Send>;
 /// event, a send or a receive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// The launch of a kernel, with the number of the kernel and its accesses to memory. A launch advances the time of
-    /// the stream by one.
+    /// The launch of a kernel, with the number of the kernel and its accesses to memory. Every launch adds the same
+    /// time to the emulated time between two CUDA events.
     Launch(usize, Vec<Access>),
-    /// A copy of memory, with its accesses to device memory; a copy does not advance the time of the stream.
+    /// A copy of memory, with its accesses to device memory. A copy adds nothing to the emulated time between two CUDA
+    /// events.
     Copy(Vec<Access>),
     /// The record of a CUDA event in the stream: the event is done once the stream reaches this operation. The two
     /// values are the number of the event and the number of this record, because an event can be recorded several
@@ -54,8 +55,8 @@ pub struct Ends {
     pub bytes: u64,
 }
 
-/// The number of records (markers in a stream) of each CUDA event whose vector clocks the emulated machine keeps; the
-/// oldest are dropped.
+/// The largest number of vector clocks that the emulated machine keeps for each CUDA event: one for each of the event's
+/// latest records (markers in a stream).
 const RECORDS: u64 = 64;
 
 /// An operation in the queue of a CUDA stream, with the function that applies it to device memory.
@@ -84,8 +85,8 @@ struct Event {
     queued: u64,
     /// The number of the CUDA event's latest record (marker in a stream) that its stream has reached.
     done: u64,
-    /// The number of kernels that the CUDA stream had run when it reached the event's latest record; `None` before the
-    /// first.
+    /// The number of kernels that the CUDA stream had run when it reached the event's latest record (marker in the
+    /// stream); `None` if it has reached no record yet.
     at: Option<u64>,
     /// The vector clock of the CUDA stream at each of the event's latest records (markers in the stream), by the number
     /// of the record.

@@ -86,7 +86,7 @@ impl Names {
         entry.parameters.iter().map(one).collect()
     }
 
-    /// Adds the registers of a PTX declaration such as `.reg .b32 %r<9>` or `.reg .b64 %SP`.
+    /// Declares the registers that a PTX declaration names, such as `.reg .b32 %r<9>` or `.reg .b64 %SP`.
     fn declare(&mut self, text: &str) -> Option<()> {
         let (name, _) = declared(text)?;
         let all = match name.strip_suffix('>').and_then(|name| name.split_once('<')) {

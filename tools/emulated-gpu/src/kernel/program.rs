@@ -45,8 +45,8 @@ pub struct Address {
 /// The layout of a matrix that an instruction loads from memory or stores there.
 #[derive(Clone, Copy, Debug)]
 pub enum Rows {
-    /// The layout with equal distances: the rows of the matrix, or its columns if the second value is true, lie equally
-    /// far apart in memory. The first value is the register with this distance, as a number of elements.
+    /// The layout in which the rows of the matrix lie equally far apart in memory, or the columns if the second value
+    /// is true. The first value is the register with this distance, as a number of elements.
     Strided(Register, bool),
     /// The layout in which each lane of the warp gives the address of one row of the matrix.
     ByLane,
@@ -129,8 +129,8 @@ pub enum Operation {
     Branch(usize),
     Return,
     Barrier,
-    /// The operation waits until the lanes of a warp that a mask names have reached it. The value is the register with
-    /// the mask.
+    /// A barrier within a warp: the operation waits until all lanes that a mask names have reached it. The value is the
+    /// register with the mask.
     Together(Register),
     /// The operation (such as a memory fence) has no effect in the emulation, because warps run one after another.
     Nothing,

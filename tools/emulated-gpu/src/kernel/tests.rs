@@ -340,8 +340,8 @@ $end:
     assert_eq!(after(&kernel(body), 1, 40, &[0.0; 40]).unwrap(), (0..40).map(f64::from).collect::<Vec<_>>());
 }
 
-/// Tests that `ldmatrix` and `stmatrix` use the same layout in registers: the kernel loads the rows of two 8 x 8
-/// matrices transposed, and stores them.
+/// Tests that `ldmatrix` and `stmatrix` use the same layout of a matrix in registers: the kernel loads two 8 x 8
+/// matrices transposed with `ldmatrix`, and stores them with `stmatrix`.
 #[test]
 fn ldmatrix_and_stmatrix_use_the_same_layout() {
     let body = "

@@ -44,8 +44,8 @@ impl Warp {
         Self { registers, local, groups: Vec::new(), is_waiting: false }
     }
 
-    /// Sets the warp to the start of a program. `block` is its block's index in the grid, `warp` its index in the
-    /// block.
+    /// Sets the warp to the start of a program. `block` is the index in the grid of the warp's block, and `warp` is the
+    /// index of the warp in its block.
     pub fn start(&mut self, program: &Program, launch: &Launch, block: [u32; 3], warp: u32) {
         let [x, y, z] = launch.block;
         for (register, initial) in &program.initial {

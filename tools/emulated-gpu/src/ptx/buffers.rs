@@ -29,8 +29,8 @@ pub fn buffers(entry: &Entry) -> Vec<Option<bool>> {
 }
 
 /// Follows pointers to a kernel's buffers through one PTX instruction: the registers that the instruction writes then
-/// point to the same buffers as its inputs. If it stores to memory, the buffer counts as written. Values loaded from
-/// memory are assumed to be no pointers.
+/// point to the same buffers as its inputs. If the instruction stores to memory, the buffers to which its address
+/// points count as written. Values loaded from memory are assumed not to be pointers.
 fn follow<'a>(
     instruction: &Instruction<'a>,
     points_to: &mut BTreeMap<&'a str, BTreeSet<usize>>,

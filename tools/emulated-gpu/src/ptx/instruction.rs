@@ -13,7 +13,8 @@ pub struct Instruction<'a> {
 }
 
 impl<'a> Instruction<'a> {
-    /// Parses the text of a PTX instruction without labels and comments; returns `None` for a directive.
+    /// Parses the text of a PTX instruction, which must contain neither labels nor comments. Returns `None` for a
+    /// directive.
     pub fn read(text: &'a str) -> Option<Self> {
         let text = text.trim();
         let (guard, text) = match text.strip_prefix('@') {
