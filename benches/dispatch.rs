@@ -69,7 +69,8 @@ fn overhead(flags: &Flags) {
     }
 }
 
-/// A training loop with gradient accumulation in burn without Stageline, with which the pipeline is compared.
+/// The baseline of the bench: a training loop with gradient accumulation that uses burn without Stageline. The bench
+/// compares the time of a pipeline with the time of this loop.
 struct Plain {
     model: Option<Layers>,
     optimizer: ModuleOptimizer,

@@ -30,7 +30,7 @@ static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 /// The interval, in steps, at which a training measures the gradient noise if `--noise-every` is not given.
 const DEFAULT_INTERVAL: f64 = 10.0;
 
-/// Times steps with and without the measurement of the gradient noise in turn
+/// Times steps with and steps without the measurement of the gradient noise, in turn
 #[derive(Parser)]
 struct Flags {
     /// Number P of pipeline stages
@@ -51,7 +51,7 @@ struct Flags {
     /// Length of a sample, in bytes
     #[arg(long, default_value_t = 128)]
     context: usize,
-    /// Number of pairs of timed steps, one with the measurement and one without
+    /// Number of pairs of timed steps: each pair has one step that measures the gradient noise, and one that does not
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(100..))]
     pairs: u32,
     /// Flag without effect, which is accepted because `cargo bench` passes it to every bench

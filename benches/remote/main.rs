@@ -55,7 +55,7 @@ enum Part {
     Drive { place: Place, width: usize, stages: usize },
 }
 
-/// The place of the pipeline's stages in the bench: on threads of this process, or on server processes that are reached
+/// The location of the pipeline's stages in the bench: threads of this process, or server processes that are reached
 /// over a network transport.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Place {
@@ -96,8 +96,8 @@ fn alone(arguments: &[&str]) {
 
 const MICRO_BATCHES: usize = 32;
 
-/// Measures and prints one row of the bench's table. A small GPT with one block per stage on average runs on `stages`
-/// stages, so that sending actions to the stages takes more time than the stages' computation.
+/// Measures and prints one row of the bench's table, with a small GPT of `stages` transformer blocks on `stages`
+/// stages. The model is so small that sending actions to the stages takes more time than the stages' computation.
 fn drive(place: Place, width: usize, stages: usize, seconds: f64) {
     let shape = Shape { layers: stages, width, context: width.min(64) };
     let load = Load { shape, micro_batches: MICRO_BATCHES, micro_batch_size: 1 };

@@ -103,7 +103,7 @@ pub enum Damage {
         tensor: String,
         /// The name of the wrong file, in which the manifest of a checkpoint places a tensor.
         found: String,
-        /// The name of the right file: the checkpoint file in which a tensor with this name belongs.
+        /// The name of the checkpoint file in which the tensor belongs, according to the tensor's name.
         expected: String,
     },
     /// The size of a checkpoint's tensor according to its type and shape in the manifest, or the total size of the
@@ -128,12 +128,12 @@ pub enum Damage {
         Printable::new(file)
     )]
     Total {
-        /// The name of the checkpoint file whose listed length is impossible.
+        /// The name of the checkpoint file for which the manifest lists an impossible length.
         file: String,
         /// The impossible length in bytes that the manifest of a checkpoint lists for a file.
         found: u64,
-        /// The total size in bytes of the tensors in the checkpoint file with the impossible length, without the file's
-        /// header; 0 for the index, which has no tensors.
+        /// The total size in bytes of the tensors in the file for which the manifest lists an impossible length; 0 for
+        /// the index, which has no tensors.
         tensors: u64,
     },
     /// A tensor file of the checkpoint lacks a tensor that the manifest lists for the file.
@@ -175,7 +175,7 @@ pub enum Damage {
         /// The position of the first infinity or NaN among the elements of a checkpoint's tensor, in row-major order,
         /// counted from 0.
         index: usize,
-        /// The first element of a checkpoint's tensor that is not finite: an infinity or NaN.
+        /// The first infinity or NaN among the elements of a checkpoint's tensor, in row-major order.
         value: f64,
     },
     /// The manifest of the checkpoint states more completed training steps than a checkpoint may have.

@@ -22,9 +22,9 @@ pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
 }
 
-/// Looks for a file, or another thing that is no folder, that prevents the creation of a folder at `path`: the longest
-/// part of the path that exists leads to it. Returns this part and the kind of the thing, such as "a file"; otherwise
-/// `None`.
+/// Looks for an obstacle to creating a folder at `path`: a file, or another thing that is not a folder, at `path` or in
+/// place of one of its parent folders. Returns the path of the obstacle and its kind, such as "a file"; `None` if there
+/// is none.
 pub(crate) fn in_the_way(path: &Path) -> Option<(PathBuf, &'static str)> {
     let path: PathBuf = path.components().collect(); // drops a slash at the end, which would ask for a folder
     let part = path.ancestors().find(|part| fs::symlink_metadata(part).is_ok())?;

@@ -202,18 +202,18 @@ pub enum CheckpointError {
         /// The position of the first infinity or NaN among the elements of the tensor to save, in row-major order,
         /// counted from 0.
         index: usize,
-        /// The first element of the tensor to save that is not finite: an infinity or NaN.
+        /// The first infinity or NaN among the elements of the tensor to save, in row-major order.
         value: f64,
     },
-    /// The checkpoint to save states more completed steps than a checkpoint may have.
+    /// The number of completed training steps in the checkpoint to save is larger than the limit for checkpoints.
     #[error("the step count is {steps}; it must be at most {most}")]
     Steps {
-        /// The number of completed training steps that the checkpoint to save states, which is too large.
+        /// The number of completed training steps in the checkpoint to save; this number is too large.
         steps: u64,
         /// The largest number of completed training steps that a checkpoint may have.
         most: u64,
     },
-    /// The checkpoint to save states more optimizer steps than completed training steps.
+    /// In the checkpoint to save, the number of optimizer steps is larger than the number of completed training steps.
     #[error("the optimizer's step count is {optimizer_steps}; it must be at most the step count, which is {steps}")]
     OptimizerSteps {
         /// The number of steps that the optimizer made, according to the checkpoint to save.
@@ -225,7 +225,7 @@ pub enum CheckpointError {
     /// The loss scale of the checkpoint to save is not a positive finite number.
     #[error("the loss scale is {}; it must be a positive number", number(*scale))]
     LossScale {
-        /// The loss scale that the checkpoint to save states, which is not a positive finite number.
+        /// The loss scale in the checkpoint to save; it is not a positive finite number.
         scale: f64,
     },
     /// The header of a checkpoint's tensor file, or the index of the parameters, cannot be written.

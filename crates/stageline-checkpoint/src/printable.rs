@@ -26,8 +26,8 @@ pub struct Printable<'a> {
 }
 
 impl<'a> Printable<'a> {
-    /// The largest number of bytes that are printed of a [`Printable`] text, unless [`at_most`](Self::at_most) sets
-    /// another limit.
+    /// The limit, in bytes, for the printed form of a [`Printable`] text; a longer text is cut.
+    /// [`at_most`](Self::at_most) sets another limit.
     pub const MOST_BYTES: usize = 100;
 
     /// Makes a text from an untrusted source printable: escapes its invisible characters and bounds its length. Pass a
@@ -47,8 +47,8 @@ impl<'a> Printable<'a> {
         Printable::new(text)
     }
 
-    /// Sets the largest number of bytes that are printed of an untrusted text, escapes included; at least 3, the length
-    /// of `...`.
+    /// Sets the limit, in bytes, for the printed form of an untrusted text, with escapes included. A limit below 3, the
+    /// length of `...`, counts as 3.
     pub fn at_most(self, bytes: usize) -> Self {
         Self { most: bytes.max(DOTS.len()), ..self }
     }
@@ -84,8 +84,8 @@ pub(crate) fn number(value: f64) -> String {
 /// The text `...`, which replaces the middle of a text that is too long to print.
 const DOTS: &str = "...";
 
-/// Returns the length in bytes of the longest beginning of the text `chars` that takes at most `most` bytes when it is
-/// printed. Invisible characters are printed as escapes; the returned length is that before escaping.
+/// Returns the length of the longest prefix of the text `chars` whose printed form has at most `most` bytes. Invisible
+/// characters are printed as escapes. The returned length is in bytes before escaping.
 fn fitting(chars: impl Iterator<Item = char>, most: usize) -> usize {
     let mut left = most;
     let fits = |&char: &char| {

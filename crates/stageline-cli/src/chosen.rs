@@ -26,9 +26,9 @@ impl Chosen {
         Ok(Self { schedule: shape::schedule(name, chunks)?, name: name.to_owned(), cut: Cut::OfTheRun })
     }
 
-    /// Returns the schedule of the run, with the run's number of chunks unless `chunks` is given. A plan that was
-    /// searched or read from a file has no generator with the name of its schedule. In this case the result is the
-    /// run's plan itself, which exists only for its own numbers of workers and micro-batches.
+    /// Returns the schedule of the logged run. A known schedule gets `chunks` chunks on each worker, or as many as in
+    /// the run if `chunks` is `None`. If the run's plan was searched or read from a file, the result is this plan
+    /// itself, which exists only for its own numbers of workers, chunks and micro-batches.
     pub(crate) fn of_run(log: &RunLog, chunks: Option<usize>) -> Result<Self> {
         let (name, own) = (&log.run.schedule, log.plan.chunks());
         if has_generator(log) {
@@ -43,8 +43,9 @@ impl Chosen {
         Ok(Self { schedule: Box::new(log.plan.clone()), name: name.clone(), cut: Cut::OfTheRun })
     }
 
-    /// Returns the chosen schedule unchanged, or an error if it is the plan of the logged run, which no schedule
-    /// generates, and the prediction is for other numbers of workers or micro-batches.
+    /// Returns the chosen schedule unchanged, or an error if it cannot be used for `workers` workers and
+    /// `micro_batches` micro-batches. The error occurs if no schedule generates the plan of the logged run, and this
+    /// plan has other numbers of workers or micro-batches.
     pub(crate) fn checked(self, log: &RunLog, workers: usize, micro_batches: usize) -> Result<Self> {
         let own = (log.plan.workers(), log.plan.micro_batches());
         ensure!(
@@ -75,8 +76,8 @@ impl Chosen {
     }
 }
 
-/// Whether one of the known schedules has the name of the run's schedule. Plans from a search or a file have no such
-/// name.
+/// Whether the schedule of the logged run is a known schedule, which can generate plans for other numbers of workers
+/// and micro-batches. False if the run's plan was searched or read from a file.
 pub(crate) fn has_generator(log: &RunLog) -> bool {
     schedule_named(&log.run.schedule).is_ok()
 }

@@ -115,8 +115,9 @@ impl CostFlags {
 }
 
 impl MemoryFlags {
-    /// Returns the bytes of activations that a micro-batch occupies on each of `workers` x `chunks` stages, with the
-    /// memory limit of a worker in bytes; `None` if --memory-per-forward is unset.
+    /// Returns the memory that the flags give: the bytes of activations that a micro-batch occupies on each of
+    /// `workers` x `chunks` stages, and the memory limit of a worker in bytes. Returns `None` if --memory-per-forward
+    /// is unset.
     pub(crate) fn memory(&self, workers: usize, chunks: usize) -> anyhow::Result<Option<Memory>> {
         if self.memory_per_forward.is_empty() {
             return Ok(None);
@@ -134,9 +135,9 @@ impl MemoryFlags {
 }
 
 /// Returns the values of a cost flag for each of `workers` x `chunks` stages. The flag's `list` has one entry for all
-/// stages, one for each worker, or one for each stage. In the first two cases each entry is divided by `share`: by the
-/// number of chunks if the entry is the cost of all of a worker's stages together, and by 1 if it is the cost of each.
-/// A list of another length is an error.
+/// stages, one for each worker, or one for each stage. In the first two cases each entry is divided by `share`. `share`
+/// is the number of chunks if an entry is the total of all stages of a worker, and 1 if an entry is the value of a
+/// single stage. A list of another length is an error.
 fn spread(flag: &str, list: &[f64], workers: usize, chunks: usize, share: f64) -> anyhow::Result<Vec<f64>> {
     let stages = workers * chunks;
     let lengths = BTreeSet::from([1, workers, stages]);

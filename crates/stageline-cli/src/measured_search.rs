@@ -22,11 +22,12 @@ pub(crate) struct MeasuredSearch<'a> {
 }
 
 impl<'a> MeasuredSearch<'a> {
-    /// Prepares a search for a plan on `workers` workers, with the network links that `measured` has.
+    /// Prepares a search for a plan on `workers` workers, with the costs and the network links of a logged run
+    /// (`measured`).
     ///
     /// # Errors
-    /// Returns an error if the model has fewer layers than workers, is cut by hand into stages that the workers do not
-    /// share evenly, or a link between neighbouring workers is not known.
+    /// Returns an error in three cases: the model has fewer layers than workers; the model is cut by hand into stages
+    /// that cannot be divided evenly among the workers; or a link between neighbouring workers is not known.
     pub(crate) fn new(measured: Measured, workers: usize) -> Result<Self> {
         let (layers, by_hand) = (measured.layers(), measured.is_cut_by_hand());
         ensure!(
@@ -69,7 +70,7 @@ impl<'a> MeasuredSearch<'a> {
         Ok(best_placed(self.workers, micro_batches, least..=most, |placement| self.stages(placement).ok())?)
     }
 
-    /// Returns the costs, in ms, and the memory of each stage, if the stages run on the workers that `placement` gives.
+    /// Returns the costs, in ms, and the memory of each stage, for stages on the workers that `placement` gives.
     fn stages(&self, placement: &Placement) -> Result<(Costs, Memory)> {
         let (workers, chunks) = (self.workers, placement.stages() / self.workers);
         let costs = self.measured.costs(placement, &self.measured.balanced(placement.stages())?)?.times(MS);

@@ -33,26 +33,27 @@ pub(crate) struct Report {
     span_ms: f64,
     /// The bubble of the simulated step: the idle share of the total stage time (workers x step time), from 0 to 1.
     bubble_total: f64,
-    /// The bubble by span (arXiv:2401.10241), from 0 to 1: 1 minus the compute time of the busiest worker divided by
-    /// the longest span. A worker's span is the time from its first forward or backward to its last.
+    /// The bubble by span (arXiv:2401.10241), from 0 to 1: 1 - c / s, where c is the compute time of the busiest
+    /// worker, and s is the longest span of a worker. A span is the time from a worker's first forward or backward to
+    /// its last.
     bubble_span: f64,
     /// A lower bound on the step time, in ms, of any plan with the same costs, memory limit and placement of stages on
     /// workers.
     bound_ms: f64,
-    /// The largest number of micro-batches of each worker that are live at one time, which means that the worker keeps
-    /// their activations for backwards. It is counted over all chunks (stages) of the worker.
+    /// The largest number of live micro-batches of each worker at one time, counted over all chunks (stages) of the
+    /// worker. A micro-batch is live while the worker keeps its activations for a backward.
     peak_live: Vec<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     peak_bytes: Option<Vec<f64>>,
     idle_ms: Vec<IdleMs>,
 }
 
-/// The best plan that a search found: its schedule, and the number of micro-batches that channels between stages must
-/// hold for it.
+/// The best plan that a search found: its schedule, the least capacity of the channels between its stages, and the
+/// flags for a training with it.
 #[derive(Serialize)]
 struct Found {
     schedule: &'static str,
-    /// The least number of micro-batches that channels between stages must hold so that the found plan completes.
+    /// The least capacity of a channel between two stages, in micro-batches, with which the found plan completes.
     capacity: usize,
     /// The flags for a training with the plan that the search found and the partition of the layers for which it was
     /// searched; `None` if the costs of the search are not from the log of a run.
@@ -72,11 +73,11 @@ struct TrainingFlags {
     cut: Option<Vec<usize>>,
 }
 
-/// The partition of the model's layers into stages for which a search found a plan, as far as it is known.
+/// The information about the partition of the model's layers into the stages of a plan that a search found.
 pub(crate) enum FoundCut {
-    /// The partition is not known, because the costs of the search are not from the log of a run.
+    /// The partition of the layers is not known, because the costs of the search are not from the log of a run.
     Unknown,
-    /// The user has cut the model of the logged run into stages by hand, and the plan has these stages.
+    /// The found plan has the stages into which the user has cut the model of the logged run by hand.
     ByHand,
     /// The index, counted from 0, of the model's layer with which each stage of the plan begins.
     Starts(Vec<usize>),
@@ -120,8 +121,9 @@ impl Report {
         }
     }
 
-    /// Adds what a search found to the report of a simulated step: the name of the plan's schedule, the least channel
-    /// capacity, and the flags of a training, with the partition `cut` of the model's layers.
+    /// Adds the results of a search to the report of a simulated step: the name of the found plan's schedule, the least
+    /// capacity of channels between stages (in micro-batches), and the flags for a training with this plan. `cut` is
+    /// the partition of the model's layers for these flags.
     pub(crate) fn found(self, schedule: &'static str, checked: &Checked, cut: FoundCut) -> Self {
         let (plan, capacity) = (checked.plan(), checked.least_capacity());
         let flags = |cut| TrainingFlags { stages: plan.workers(), micro_batches: plan.micro_batches(), cut };

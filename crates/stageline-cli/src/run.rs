@@ -20,9 +20,9 @@ use crate::output::print;
 /// The prediction is a simulation with the costs that the run measured. With another P, stages are made of the layers
 /// in the log; each layer has a share of its stage's time in proportion to its FLOPs. The halves of a split backward
 /// are assumed to be equal. Workers have the network links of the run, unless --bandwidth is given. To show how far the
-/// prediction can be trusted, the command also predicts the run itself and prints the error. A model that is cut by
-/// hand can be predicted with fewer stages, although no flag of its training changes them: the prediction then joins
-/// whole stages, and says so.
+/// prediction can be trusted, the command also predicts the run itself and prints the error. If a program cuts its
+/// model into stages by hand, no flag of a training changes these stages. A prediction with fewer stages is still
+/// possible: it joins whole stages, and says so.
 #[derive(Args)]
 pub(crate) struct PredictFlags {
     /// File with the log of a run, which a training program writes with `--log`
@@ -65,8 +65,8 @@ impl LinkFlags {
         Some(Link { latency: 1e-3 * self.latency, bandwidth: 1e9 * self.bandwidth? })
     }
 
-    /// Returns the measured costs of a run with the network link of --bandwidth and --latency between any two workers,
-    /// or with the links of the run if --bandwidth is unset.
+    /// Returns the measured costs of a run for predictions. If --bandwidth is set, the network link of --bandwidth and
+    /// --latency connects any two workers. Otherwise workers keep the links of the run.
     pub(crate) fn apply(&self, measured: Measured) -> Result<Measured> {
         match self.link() {
             Some(link) => Ok(measured.over(link)?),

@@ -41,7 +41,8 @@ fn validate(manifest: &Manifest) -> Result<(), Damage> {
 }
 
 /// Checks the name, file and size of each tensor in the manifest's `entries`, and adds the tensor's size in bytes to
-/// the total of its file in `files`. `file_of` returns the file to which a tensor's name assigns it.
+/// the total of its file in `files`. `file_of` maps the name of a tensor to the name of the file in which the tensor
+/// belongs.
 fn add(
     files: &mut BTreeMap<String, u64>,
     entries: &BTreeMap<String, TensorEntry>,

@@ -33,7 +33,7 @@ impl<'a> Plan<'a> {
 }
 
 /// Validates tensors of a checkpoint, adds each to its file in `files`, and returns the manifest's entries for these
-/// tensors. `file_of` returns the name of the file for the name of a tensor.
+/// tensors. `file_of` maps the name of a tensor to the name of its file.
 fn add<'a>(
     files: &mut BTreeMap<String, Vec<(&'a str, &'a Tensor)>>,
     tensors: &'a BTreeMap<String, Tensor>,

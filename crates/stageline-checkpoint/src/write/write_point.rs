@@ -10,8 +10,8 @@ pub enum WritePoint {
     /// A point in saving a checkpoint: the save is about to create the subfolder for the optimizer state in the
     /// temporary folder.
     CreateSubfolder,
-    /// A point in saving a checkpoint: the save is about to create one of the checkpoint's files: a tensor file, of
-    /// which it then writes the header, or the index, which it then writes as a whole.
+    /// A point in saving a checkpoint: the save is about to create a tensor file and write its header, or to create the
+    /// index file and write all of it.
     WriteFile {
         /// The position of the file that the save creates next, in the order in which it writes the checkpoint's files,
         /// counted from 0.
@@ -67,7 +67,7 @@ pub enum WritePoint {
         /// from 0, beginning with the oldest.
         old: usize,
     },
-    /// All files are written and the checkpoint has its final name, and the old checkpoints to remove are gone; the
-    /// save is about to return.
+    /// The end of saving a checkpoint: all files are written, the checkpoint has its final name, and the old
+    /// checkpoints to remove are gone. The save is about to return.
     Done,
 }

@@ -9,7 +9,7 @@ use stageline_checkpoint::{CheckpointError, Damage, Dtype, Printable};
 
 use crate::rules::{self, texts};
 
-/// Returns a [`Damage`] of every kind, with `text` in each field that holds text.
+/// Returns one [`Damage`] of every kind, for tests. Each field that holds text has the value `text`.
 fn damages(text: &str) -> Vec<Damage> {
     let t = || text.to_owned();
     let (shape, dtype, max) = (vec![usize::MAX; 100_000], Dtype::F8_E8M0, u64::MAX);
@@ -40,8 +40,8 @@ fn damages(text: &str) -> Vec<Damage> {
     ]
 }
 
-/// Returns a [`CheckpointError`] of every kind, with `text` in each field that holds text and `path` in each that holds
-/// a path.
+/// Returns one [`CheckpointError`] of every kind, for tests. Each field that holds text has the value `text`, and each
+/// field that holds a path has the value `path`.
 fn errors(text: &str, path: &OsStr) -> Vec<CheckpointError> {
     let (t, path) = (|| text.to_owned(), || PathBuf::from(path));
     let (source, max) = (|| io::Error::from_raw_os_error(28), u64::MAX);

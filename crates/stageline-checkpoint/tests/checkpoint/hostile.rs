@@ -11,8 +11,8 @@ use stageline_checkpoint::{CheckpointError, Store};
 
 use crate::toy;
 
-/// Whether a damaged checkpoint is refused with an error that names its damaged file, `file`, and the older checkpoint
-/// in the same folder.
+/// Whether the damaged checkpoint `checkpoint` is refused with an error that names its damaged file `file` and the
+/// older checkpoint in the same folder.
 fn refused(checkpoint: &Path, file: &str) -> bool {
     match toy::read(checkpoint) {
         Err(CheckpointError::Damaged { path, older, .. }) => {
@@ -124,7 +124,8 @@ fn make_pipe(path: &Path) {
     assert!(Command::new("mkfifo").arg(path).status().unwrap().success(), "{}", path.display());
 }
 
-/// Tests a pipe in the place of the lock file: a store waits for no reader of it, and says what cannot be opened.
+/// Tests that a named pipe in place of the lock file is refused: opening a store does not wait for a reader of the
+/// pipe, and the error names the lock file's path.
 #[test]
 fn a_pipe_in_place_of_the_lock_is_refused() {
     let dir = tempfile::tempdir().unwrap();

@@ -18,7 +18,7 @@ fn refused(target: &Target, file: &str, place: &str) {
     assert!(!damage.starts_with("unexpected: "), "{place}: {damage:.2000}");
 }
 
-/// Returns the entry of a checkpoint's manifest for a tensor without bytes in the file `head.safetensors`.
+/// Returns the entry of a checkpoint's manifest for an empty tensor (of shape `[0]`) in the file `head.safetensors`.
 fn empty() -> Value {
     json!({"file": "head.safetensors", "dtype": "U8", "shape": [0]})
 }

@@ -14,15 +14,17 @@ const DIR: &str = "STAGELINE_TEST_DIR";
 const POINT: &str = "STAGELINE_TEST_POINT";
 const OCCURRENCE: &str = "STAGELINE_TEST_OCCURRENCE";
 const SIGKILL: i32 = 9;
-/// The number of times that a test kills a save at each of its points, such as the point just before a rename: at the
-/// point's first occurrence, its second, and so on.
+/// The number of checkpoint writers that a test kills at each point of a save, such as the point just before a rename.
+/// The first writer is killed when it reaches the point for the first time, the second writer when it reaches the point
+/// for the second time, and so on.
 const OCCURRENCES: usize = 5;
-/// The total number of checkpoint writers that two tests kill: one test kills at every point of a save, and the other
-/// kills the rest at random times.
+/// The total number of checkpoint writers that two tests kill. One test kills several writers at every point of a save.
+/// The other test kills writers at random times, until both together have killed this number.
 const KILLS: usize = 200;
 
-/// Writes checkpoints in a process that other tests start and kill. The process continues from the latest checkpoint,
-/// and prints every step whose checkpoint it publishes.
+/// Writes checkpoints until its process is killed, and prints the step of each checkpoint after it is published. The
+/// steps continue after that of the latest checkpoint in the folder. This test does nothing by itself: other tests
+/// start it in a new process.
 #[test]
 #[ignore = "is started by other tests"]
 fn child_writer() {
@@ -65,11 +67,11 @@ fn start(dir: &Path, point: &str, occurrence: usize) -> Child {
         .unwrap()
 }
 
-/// Reads the steps of the checkpoints that a writing process publishes, until the process ends, and returns the last of
-/// these steps.
+/// Reads the output of a process that publishes checkpoints, until the process ends. Returns the step of the last
+/// published checkpoint; `None` if there is none.
 ///
-/// `kill_after` is the number of published steps after which the child is killed, and the length of a pause before the
-/// kill, in iterations of an empty loop.
+/// `kill_after` says when to kill the process: after this number of published checkpoints, and then a pause of this
+/// number of iterations of an empty loop. With `None`, the process kills itself.
 fn watch(mut child: Child, kill_after: Option<(usize, u64)>) -> Option<u64> {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut last = None;

@@ -7,11 +7,12 @@ use serde_json::{Value, json};
 use crate::target::{Target, pretty, sha256, shard};
 use crate::toy;
 
-/// A wrong value for a checkpoint's manifest in a test: its place as a JSON pointer, the value, and the expected start
-/// of the error message.
+/// A test case for a manifest that must be refused: the JSON pointer of the value to replace or add, the invalid value,
+/// and the expected start of the error message.
 type WrongValue = (&'static str, Value, String);
 
-/// Returns wrong values for a checkpoint's manifest: names of files to which no tensor belongs.
+/// Returns invalid values that a test writes into a checkpoint's manifest: names of files to which no tensor belongs,
+/// and the name of a file that the manifest already lists.
 fn files() -> Vec<WrongValue> {
     let names = [
         "/etc/passwd",
@@ -28,7 +29,8 @@ fn files() -> Vec<WrongValue> {
     names.into_iter().map(foreign).chain([twice]).collect()
 }
 
-/// Returns wrong values for a checkpoint's manifest: tensors that are placed in the wrong files.
+/// Returns invalid values that a test writes into a checkpoint's manifest: files in which a tensor does not belong, and
+/// a file that the manifest does not list.
 fn places() -> Vec<WrongValue> {
     let elsewhere = |name| {
         let message = format!("places the tensor `head.w` in `{name}`; it belongs in `head.safetensors`");
@@ -40,7 +42,7 @@ fn places() -> Vec<WrongValue> {
     names.into_iter().map(elsewhere).chain([("/parameters/tail.w", tail, message)]).collect()
 }
 
-/// Returns wrong values for a checkpoint's manifest: sizes of files and tensors that are impossible.
+/// Returns invalid values that a test writes into a checkpoint's manifest: impossible sizes of files and tensors.
 fn sizes() -> Vec<WrongValue> {
     let huge = json!(u64::MAX);
     let index = "model.safetensors.index.json";
@@ -67,7 +69,8 @@ fn sizes() -> Vec<WrongValue> {
     ]
 }
 
-/// Returns wrong values for a checkpoint's manifest: values that the format does not allow.
+/// Returns invalid values that a test writes into a checkpoint's manifest: malformed hashes, unknown fields, wrong
+/// types, a reserved name and an unknown version.
 fn forms() -> Vec<WrongValue> {
     let reserved = json!({"file": "__metadata__.safetensors", "dtype": "U8", "shape": []});
     let wrong_values = [
@@ -87,7 +90,8 @@ fn forms() -> Vec<WrongValue> {
     wrong_values.into_iter().map(|(place, value, message)| (place, value, format!("is malformed: {message}"))).collect()
 }
 
-/// Returns wrong values for a checkpoint's manifest: loss scales with which a training cannot resume.
+/// Returns invalid values that a test writes into a checkpoint's manifest: loss scales that are not positive finite
+/// numbers.
 fn scales() -> Vec<WrongValue> {
     let scale = |(value, shown)| {
         let message = format!("has the loss scale {shown}, which is not a positive number");
@@ -96,8 +100,8 @@ fn scales() -> Vec<WrongValue> {
     [(json!("NaN"), "NaN"), (json!("inf"), "inf"), (json!(0), "0"), (json!(-1.5), "-1.5")].map(scale).into()
 }
 
-/// Returns wrong values for a checkpoint's manifest: step counts from which a training cannot resume. The manifest
-/// states 20 steps and 10 optimizer steps.
+/// Returns invalid values that a test writes into a checkpoint's manifest: impossible step counts. The unchanged
+/// manifest states 20 steps and 10 optimizer steps.
 fn steps() -> Vec<WrongValue> {
     let most = 1u64 << 53;
     let steps = |steps: u64| {

@@ -39,8 +39,9 @@ impl Target {
         self.seal(&pretty(&self.manifest));
     }
 
-    /// Opens a changed checkpoint in a test, which must be refused, and returns the part of the error message about
-    /// `file`. The result begins with `unexpected` if the message has another form, or if the checkpoint is accepted.
+    /// Opens a checkpoint that a test has changed so that it must be refused. Returns the part of the error message
+    /// that says what is wrong with `file`. The result begins with `unexpected` if the message has another form, or if
+    /// the checkpoint is accepted.
     pub fn damage(&self, file: &str) -> String {
         let message = toy::read(&self.path).err().map(|error| error.to_string()).unwrap_or_default();
         let start = format!("{} ", self.path.join(file).display());

@@ -14,8 +14,8 @@ use stageline_schedule::schedule_named;
 
 use crate::measured_search::cut_flag;
 
-/// The input from which `stageline advise` answers how many micro-batches (M) a step should have: the log of a run, the
-/// schedule, and the limits for the recommended training.
+/// The input of `stageline advise` for a recommended number of micro-batches (M): the log of a run, the schedule, and
+/// the limits for the recommended training.
 pub(super) struct Accumulation<'a> {
     pub(super) log: &'a RunLog,
     /// The name of the schedule with which other settings are compared: the one that the user gives to
@@ -30,7 +30,7 @@ pub(super) struct Accumulation<'a> {
     pub(super) most_workers: Option<usize>,
 }
 
-/// The answer of `stageline advise` to how many micro-batches (M) a step should have.
+/// The answer of `stageline advise` to the question of how many micro-batches (M) a step should have.
 pub(super) struct Answer {
     /// The tables of predicted trainings, as text.
     pub(super) tables: String,
@@ -41,11 +41,13 @@ pub(super) struct Answer {
 }
 
 impl Accumulation<'_> {
-    /// Answers how many micro-batches (M) a step should have: with a table of predicted trainings with 1 to 256
-    /// micro-batches, a table of trainings with another setting, and the recommended settings with their reason.
-    /// `target` is the plan whose settings vary. If the log has no gradient noise, or its loss rises, the first table
-    /// does not say how long each training needs to reach the loss of the run, and the text says what to run for a
-    /// recommendation.
+    /// Answers how many micro-batches (M) a step should have. The answer has a table of predicted trainings with 1 to
+    /// 256 micro-batches, a table of predicted trainings with one other change (such as another schedule), and the
+    /// recommended settings with their reason. `target` has the schedule, the number of workers and the partition of
+    /// the layers before the change.
+    ///
+    /// If the log has no gradient noise, or its loss rises, the answer has only the first table, without the time that
+    /// each training needs to reach the loss of the run. In place of a recommendation it gives the reason.
     pub(super) fn answer(&self, measured: &Measured, target: Target) -> Result<Answer> {
         match (self.log.noise_scales(), self.log.rising_loss()) {
             (Ok(noise), None) => self.by_noise(measured, target, &noise),
@@ -128,9 +130,9 @@ impl Accumulation<'_> {
         format!("recommendation: {settings}\nreason: it is {reason}.\nas flags of a training: {flags}{cut}\n{missing}")
     }
 
-    /// Returns the value of the flag `--schedule` for the schedule of the compared trainings. This is the name of the
-    /// schedule. For a plan that no schedule generates, it is the value with which the logged run was started, such as
-    /// the path of a plan file; `None` if the log does not have this value.
+    /// Returns the value of `--schedule` with which a training gets the schedule of the compared trainings. For a known
+    /// schedule this is its name. For a plan that no schedule generates, it is the value of `--schedule` in the log of
+    /// the run, such as the path of a plan file; `None` if the log does not have this value.
     fn schedule_flag(&self) -> Option<String> {
         if schedule_named(self.schedule).is_ok() {
             return Some(self.schedule.to_owned());
@@ -297,8 +299,8 @@ mod tests {
         assert_eq!(["", "my plan.csv", "it's"].map(quoted), ["''", "'my plan.csv'", r"'it'\''s'"]);
     }
 
-    /// Tests the value of `--schedule` for a plan that no schedule generates: the path of the plan file with which the
-    /// run was started.
+    /// Tests the recommended value of `--schedule` for a plan that no schedule generates: the path of the plan file
+    /// with which the run was started.
     #[test]
     fn a_plan_without_a_generator_is_given_by_its_file() {
         let csv = "0F0,0B0\n";

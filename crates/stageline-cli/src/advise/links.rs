@@ -12,10 +12,10 @@ use crate::shape;
 const TOO_SLOW: f64 = 0.02;
 
 impl Asked<'_> {
-    /// Returns a text with a table of the network links between stages; an empty text if the plan uses no link. Each
-    /// row of the table shows the bubble that is predicted if only transfers over its link take time, and the last two
-    /// rows show the bubbles with all links and with no links. A line follows for each of the schedules eager-1f1b,
-    /// zb-h1 and zb-h2 whose predicted bubble over these links is smaller.
+    /// Returns a text with a table of the network links between stages; the text is empty if the plan uses no link. The
+    /// row of each link shows the bubble that is predicted if only transfers over this link take time. The last two
+    /// rows show the bubbles with all links and with no links. After the table, a line follows for each of the
+    /// schedules eager-1f1b, zb-h1 and zb-h2 whose predicted bubble over these links is smaller than that of the plan.
     pub(super) fn links(&self, measured: &Measured, target: &Target) -> Result<String> {
         let crossings = measured.crossings(target)?;
         if crossings.is_empty() {

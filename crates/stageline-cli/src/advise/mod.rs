@@ -28,8 +28,9 @@ use crate::run::{LinkFlags, layers, read};
 /// and compares other schedules, other numbers of workers and larger micro-batches. It also prints the smallest number
 /// of micro-batches M whose bubble is at most --bubble, whether the network links between workers are fast enough, the
 /// partition of the layers, and the main cause of idle time. At the end it recommends the fastest training with the
-/// reason and the flags for it. With --hosts, it compares the partitions over several hosts. A model that is cut by
-/// hand keeps its stages: no other numbers of workers and chunks are compared for it, and its flags have no --cut.
+/// reason and the flags for it. With --hosts, it compares the partitions over several hosts. If a program cuts its
+/// model into stages by hand, the stages stay as they are: other numbers of workers and chunks are not compared, and
+/// the recommended flags do not contain --cut.
 #[derive(Args)]
 pub(crate) struct Flags {
     /// File with the log of a run, which a training program writes with `--log`
@@ -47,9 +48,10 @@ pub(crate) struct Flags {
     /// Largest number of micro-batches M to try
     #[arg(long, default_value_t = 512)]
     most: usize,
-    /// Number of workers on each host, in order, such as `4,4`: compares the partitions of the layers over these hosts,
-    /// with the bytes sent between hosts and the time of the slowest worker. Hosts are connected by the network link of
-    /// --bandwidth and --latency, or else by the slowest link in the log
+    /// Number of workers on each host, separated by commas, such as `4,4`. Compares partitions of the layers over these
+    /// hosts: the bytes sent between hosts, the time of the slowest worker, the step time and the bubble. Hosts are
+    /// connected by the network link of --bandwidth and --latency or, if --bandwidth is unset, by the slowest link in
+    /// the log
     #[arg(long, value_name = "WORKERS,WORKERS", value_delimiter = ',', conflicts_with = "stages")]
     hosts: Vec<usize>,
     /// Memory of each worker, in GB: trainings that need more are not recommended. The host's memory for batches and
@@ -59,8 +61,8 @@ pub(crate) struct Flags {
     /// Largest number of workers P to recommend [default: the number of layers of the model]
     #[arg(long, value_name = "P", conflicts_with = "hosts")]
     most_stages: Option<usize>,
-    /// File with the log of another run of the same model, whose micro-batches have another size: also compares larger
-    /// micro-batches
+    /// File with the log of a second run of the same model, in which micro-batches have another size. If this file is
+    /// given, larger micro-batches are also compared
     #[arg(long, value_name = "FILE")]
     other_size: Option<PathBuf>,
     #[command(flatten)]
@@ -133,8 +135,9 @@ impl Asked<'_> {
         Target { workers, micro_batches: self.log.plan.micro_batches(), schedule: self.schedule, cut }
     }
 
-    /// Returns the text that `stageline advise` prints without --hosts. Its partition of the layers is the most even one
-    /// by the measured time of a forward and backward, for the stages of the recommended training.
+    /// Returns the text that `stageline advise` prints without --hosts. The text shows a partition of the layers into
+    /// the stages of the recommended training: the one whose stages have the most even measured times of a forward and
+    /// backward.
     fn any_cut(&self, measured: Measured) -> Result<String> {
         let measured = self.flags.link.apply(measured)?;
         let workers = self.flags.stages.unwrap_or(self.log.plan.workers());
@@ -156,8 +159,9 @@ impl Asked<'_> {
         Ok(text + &self.ending(&answer, &cut))
     }
 
-    /// Returns the text that `stageline advise` prints with --hosts. Its partition of the layers has the shortest
-    /// predicted step of those whose boundaries between hosts are stage boundaries of the logged run.
+    /// Returns the text that `stageline advise` prints with --hosts. The text shows the partition of the layers with
+    /// the shortest predicted step. Only partitions whose boundaries between hosts are stage boundaries of the logged
+    /// run are compared.
     fn cut_between_hosts(&self, measured: Measured) -> Result<String> {
         let hosts = Hosts::new(self.flags.hosts.clone())?;
         let link = self.flags.link.link().or(measured.slowest_link());

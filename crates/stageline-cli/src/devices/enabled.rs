@@ -7,10 +7,10 @@ use crate::output::print;
 
 /// Lists the devices of this host by the names that `--device` takes
 ///
-/// Each line has a device's name, the model of the processor or GPU, and the GPU's memory: its size, and the bytes that
-/// this command has reserved and in use there; what other programs use is not known. A device that is a program on the
-/// CPU is marked "software". A GPU appears once for every interface through which this build can use it. An interface
-/// without GPUs has one line, which says why and what to install.
+/// Each line has a device's name, the model of the processor or GPU, and the memory of the GPU: its size, the bytes
+/// that this command itself has reserved, and the bytes that it has in use. The memory that other programs use is not
+/// known. A device that is a program on the CPU is marked "software". A GPU appears once for every interface through
+/// which this build can use it. An interface without GPUs has one line, which says why and what to install.
 #[derive(Args)]
 pub(crate) struct Flags {}
 
