@@ -78,8 +78,8 @@ fn the_m_with_the_least_time_is_recommended_with_its_figures() {
     assert_eq!(advice.recommendation.unwrap().to_string(), expected);
 }
 
-/// Tests a run in which M = 8 to 128 micro-batches take at most 10% longer than M = 32: the recommended M is that of
-/// the run if it is one of these, and 128 if it is larger.
+/// Tests a run whose trainings with M = 8 to 128 micro-batches take at most 10% longer than the fastest, with M = 32.
+/// If the M of the run is one of these, it is recommended again; if it is larger, 128 is recommended.
 #[test]
 fn the_m_of_the_run_stays_among_equals_and_a_larger_one_falls_to_the_largest_of_them() {
     let seconds = |m: f64| ((m + 1.0) * 12.0 + 2.0) * (1.0 + 1e3 / m);
@@ -110,8 +110,8 @@ fn the_m_of_the_run_stays_among_equals_and_a_larger_one_falls_to_the_largest_of_
     assert!(text(256).starts_with(&expected), "{}", text(256));
 }
 
-/// Tests that M whose training is at most 20% longer count as equal under Adam, for which the noise scale is a lower
-/// bound.
+/// Tests that a training under Adam counts as equally long if it takes at most 20% longer than the shortest one, not
+/// 10% as under other optimizers: under Adam, the noise scale is a lower bound.
 #[test]
 fn larger_batches_count_as_equal_under_adam() {
     let mut log = noisy(log(&[1.0; 8], 2, 256, 0.0), 1e5);
@@ -185,9 +185,9 @@ fn more_workers_are_recommended_while_they_are_used_well() {
     assert!(!matches!(change(&advice), Change::Workers(_)));
 }
 
-/// Tests a run of two workers on a host of 8 cores. More workers than two are not compared, because each would have
-/// fewer than the 4 cores of a worker of the run. If the run gave each worker 2 cores, up to 4 workers are compared; on
-/// GPUs, which workers do not share, all numbers are.
+/// Tests the numbers of workers that are compared for a run of two workers on 8 CPU cores. Each compared worker must
+/// get as many cores as a worker of the run: with 4 cores each, only fewer workers are compared; with 2, up to 4
+/// workers. On GPUs, which workers do not share, all numbers are compared.
 #[test]
 fn more_workers_than_the_host_has_cores_for_are_not_compared() {
     let compared = |device: &str, cores_per_stage: Option<usize>| -> (Vec<usize>, Vec<usize>) {
@@ -258,8 +258,8 @@ fn larger_micro_batches_are_recommended_if_two_sizes_are_measured() {
 
 /// Tests that a recommended training fits into the memory. With room for 4 live micro-batches on each worker, GPipe
 /// fits only up to M = 4, because it keeps all M micro-batches of a step live. A larger M is then recommended under
-/// another schedule: 1F1B keeps at most P live, the number of stages. Nothing is recommended with room for no
-/// micro-batch.
+/// 1F1B, which keeps at most as many micro-batches live as there are stages. Without room for even one micro-batch,
+/// nothing is recommended.
 #[test]
 fn a_training_that_needs_too_much_memory_is_not_recommended() {
     let log = noisy(log(&[1.0; 8], 2, 4, 0.0), 1e5);
@@ -298,8 +298,8 @@ fn without_noise_trainings_have_a_throughput_and_no_steps() {
     }
 }
 
-/// Tests the recommendation for a run whose plan no schedule generates: the run's plan is compared with those of
-/// schedules, and not with itself for other numbers of workers or micro-batches.
+/// Tests the recommendation for a run with a plan that no schedule generates. No plans for other numbers of workers or
+/// micro-batches can be made from it, so it is compared only with the plans of schedules.
 #[test]
 fn a_plan_without_a_generator_is_compared_with_schedules() {
     let log = noisy(log(&[1.0; 8], 2, 3, 0.0), 1e5);

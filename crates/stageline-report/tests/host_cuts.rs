@@ -33,9 +33,9 @@ fn refused(log: &RunLog, hosts: &[usize], schedule: &dyn Schedule) -> PredictErr
     Measured::of(log).unwrap().host_cuts(&hosts, LINK, schedule, 4).unwrap_err()
 }
 
-/// Tests the predicted steps of all partitions over two hosts with one micro-batch; the partition that sends the least
-/// between the hosts is the best. The compute time of all partitions is the same. They differ in the transfers and in
-/// the longest flush (optimizer step), which is that of the larger stage.
+/// Tests the predicted steps with one micro-batch for all partitions of the layers over two hosts. The best partition
+/// is the one that sends the least between the hosts. The forwards and backwards take the same time in all partitions;
+/// the transfers differ, and the longest flush (optimizer step), which is that of the larger stage.
 #[test]
 fn with_one_micro_batch_hosts_split_where_activations_are_smallest() {
     let megabytes = [5.0, 4.0, 0.5, 4.0, 5.0];
@@ -55,8 +55,8 @@ fn with_one_micro_batch_hosts_split_where_activations_are_smallest() {
     }
 }
 
-/// Tests partitions with many micro-batches: the time of the slowest worker decides which partition is the best, unless
-/// a transfer takes longer than this worker computes.
+/// Tests partitions of the layers over two hosts with many micro-batches. The best partition is the one whose slowest
+/// worker takes the least time, unless a transfer between the hosts takes longer than this worker computes.
 #[test]
 fn balance_decides_unless_the_link_is_slower_than_the_workers() {
     let evenly = |megabytes: f64| {
@@ -83,8 +83,9 @@ fn all_cuts(layers: usize, stages: usize) -> Vec<Vec<usize>> {
     cuts
 }
 
-/// Tries all partitions that separate hosts at stage boundaries of the run. Returns each choice of these boundaries
-/// with the simulated step time of the most even partition that it allows.
+/// Finds all partitions of the layers over hosts by brute force, with the boundaries between hosts at stage boundaries
+/// of the run. Returns each choice of these boundaries, with the simulated step time of the most even partition that
+/// has them.
 fn by_brute_force(layers: &[f64], log: &RunLog, hosts: &[usize], micro_batches: usize) -> Vec<(Vec<usize>, f64)> {
     let stages: usize = hosts.iter().sum();
     let firsts: Vec<usize> = hosts.iter().scan(0, |next, host| Some(std::mem::replace(next, *next + host))).collect();
@@ -139,8 +140,9 @@ fn by_brute_force(layers: &[f64], log: &RunLog, hosts: &[usize], micro_batches: 
     best.into_iter().map(step).collect()
 }
 
-/// Compares the partitions over hosts that the search finds with those that brute force finds, for pseudo-random layers
-/// and bytes, on two and three hosts, with one or more layers for each stage of the run.
+/// Tests that the search for partitions of the layers over two and three hosts finds the same ones as brute force, the
+/// best first. The times of layers and the bytes of transfers are pseudo-random. A stage of the run has one or two
+/// layers.
 #[test]
 fn all_partitions_over_hosts_are_found_and_the_best_is_first() {
     let mut state = 1_u64;
@@ -168,8 +170,8 @@ fn all_partitions_over_hosts_are_found_and_the_best_is_first() {
     }
 }
 
-/// Tests a schedule with two chunks for each worker: neighbouring stages are on different hosts at three boundaries,
-/// and each group of stages on one host has two stages.
+/// Tests schedules with two chunks (stages) on each of four workers, two workers on each of two hosts. If the chunks
+/// are interleaved, neighbouring stages are on different hosts at three boundaries; in a V shape, at two.
 #[test]
 fn schedules_with_chunks_have_several_boundaries_between_hosts() {
     let log = log(&[1.0; 8], 8, 4, 0.0);

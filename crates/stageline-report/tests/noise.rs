@@ -27,8 +27,8 @@ fn run(estimates: &[Option<(f64, f64)>]) -> RunLog {
     log
 }
 
-/// Returns the number of steps with batches of the weight `batch` that lower the loss as much as one step of a test's
-/// run, at a known noise scale.
+/// Returns the number of steps that lower the loss as much as one step of a test's run, if each step has a batch of the
+/// weight `batch` and the gradient has the noise scale `scale`.
 fn worth(scale: f64, batch: f64) -> f64 {
     (1.0 + scale / batch) / (1.0 + scale / BATCH)
 }
@@ -46,8 +46,8 @@ fn a_constant_noise_scale_gives_the_steps_of_the_closed_form() {
     assert!((scales.typical() - 300.0).abs() < 1e-9 && (scales.last() - 300.0).abs() < 1e-9);
 }
 
-/// Tests a run whose noise scale grows from 10 to 1000 tokens: each early step is worth about one step with a larger
-/// batch too, and each late step is worth only a part of one. A single noise scale for the whole run would miss both.
+/// Tests a run whose noise scale grows from 10 to 1000 tokens. Larger batches save few of its early steps and many of
+/// its late steps, so a single noise scale for the whole run would predict a wrong number of steps.
 #[test]
 fn each_part_of_the_run_counts_with_its_own_noise_scale() {
     let phases: Vec<_> = (0..400).map(|step| Some(if step < 200 { (1e4, 1e5) } else { (1.0, 1e3) })).collect();
@@ -62,8 +62,8 @@ fn each_part_of_the_run_counts_with_its_own_noise_scale() {
     assert_eq!(scales.last(), 1000.0);
 }
 
-/// Tests the noise scale of a short log whose first gradients are a thousand times larger, as at the start of a
-/// training.
+/// Tests the noise scale of a short log in which the gradients of the first three steps are a thousand times larger
+/// than those of the later steps, as at the start of a training.
 #[test]
 fn large_early_gradients_do_not_hide_the_noise_of_the_rest() {
     let short: Vec<_> = (0..30).map(|step| Some(if step < 3 { (1e6, 2e3) } else { (1.0, 2e3) })).collect();
@@ -121,8 +121,9 @@ fn a_noise_scale_that_is_not_known_has_a_reason_with_a_way_out() {
     }
 }
 
-/// Tests rough estimates of the gradient noise, each off by up to its own size, as single steps give them: the squared
-/// norm falls from 100 to 1 over the run, and the noise scale grows from 50 to 2000 tokens.
+/// Tests that rough estimates of the gradient noise give the number of steps to within 10%. As in single steps, each
+/// estimated squared norm is off by up to its own size. The squared norm falls from 100 to 1 over the run, and the
+/// noise scale grows from 50 to 2000 tokens.
 #[test]
 fn rough_estimates_give_the_steps_of_the_true_noise_scales() {
     // A generator of equally distributed shares from -1 to 1 (Knuth's MMIX).
@@ -155,8 +156,11 @@ fn rough_estimates_give_the_steps_of_the_true_noise_scales() {
     assert!(single < 0.85 * exact, "{single} of {exact}");
 }
 
-/// Tests losses that are 0.1 above or below their mean in turn, over 50 steps in each half of a run. The variance of a
-/// mean is 0.01 / 49, so 3 standard errors of the difference are 3 x sqrt(2) x 0.1 / 7 = 0.061.
+/// Tests that the loss of a run counts as rising only if chance does not explain the rise: if the mean loss of the
+/// second half is above that of the first half by more than 3 standard errors of their difference.
+///
+/// The losses are 0.1 above or below their mean in turn, over 50 steps in each half. The variance of each mean is 0.01
+/// / 49, so 3 standard errors are 3 x sqrt(2) x 0.1 / 7 = 0.061.
 #[test]
 fn a_loss_rises_if_chance_does_not_explain_it() {
     let rising = |rise: f64| {

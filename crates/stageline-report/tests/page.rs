@@ -19,8 +19,8 @@ fn points(chart: &str) -> Vec<&str> {
     chart.split("<title>").skip(1).map(|rest| rest.split("</title>").next().unwrap()).collect()
 }
 
-/// Returns the values that a chart shows, one list for each line. They are computed from the heights of the points, on
-/// a vertical axis that goes from 0 to `top`.
+/// Reads the values that a chart shows from the heights of its points, on a vertical axis that goes from 0 to `top`.
+/// Returns one list of values for each line.
 fn heights(chart: &str, top: f64) -> Vec<Vec<f64>> {
     // The axis is from y = 272 up to y = 32.
     let value = |point: &str| top * (272.0 - point.split_once(',').unwrap().1.parse::<f64>().unwrap()) / 240.0;
@@ -28,8 +28,8 @@ fn heights(chart: &str, top: f64) -> Vec<Vec<f64>> {
     lines.map(|line| line.split(' ').filter(|point| !point.is_empty()).map(value).collect()).collect()
 }
 
-/// Makes the log of a run of two stages whose gradient noise was measured in every step. The smoothed noise scales are
-/// those of the steps, plus 1 for each step before. In the third step, stage 1 has no noise scale of its own, because
+/// Makes the log of a run of two stages whose gradient noise was measured in every step. In step i, counted from 0,
+/// each smoothed noise scale is its value in step 0 plus i. In step 2, stage 1 has only a smoothed noise scale, because
 /// its squared norm is not above 0.
 fn noisy() -> RunLog {
     let mut log = log(&[1.0; 2], 2, 4, 0.0);
@@ -97,7 +97,8 @@ fn a_log_without_noise_of_stages_has_no_chart_of_it() {
     assert!(!run_page(&log).contains("Noise scale"));
 }
 
-/// Makes the health record of a parameter with the given norms of its values, its update and its gradient.
+/// Makes a synthetic log entry about one parameter in a step, with the given norms of its values, its update and its
+/// gradient.
 fn health(parameter: &str, [values, update, gradient]: [f64; 3]) -> Health {
     Health {
         stage: 0,

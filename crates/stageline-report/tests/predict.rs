@@ -10,8 +10,8 @@ use stageline_schedule::{GPipe, Interleaved, OneFOneB, Schedule, ZbH1, ZbV};
 
 use synthetic::{log, simulated};
 
-/// Tests that a network link costs its latency and transfer time twice with one micro-batch, which crosses every
-/// boundary forward and back.
+/// Tests that a network link adds its latency and transfer time twice to a step with one micro-batch: the micro-batch
+/// crosses the boundary between the stages once forward and once back.
 #[test]
 fn a_link_costs_its_latency_and_transfer_time() {
     let one = |workers| Target { workers, micro_batches: 1, schedule: &OneFOneB, cut: Cut::OfTheRun };
@@ -194,8 +194,8 @@ fn equal_stages_match_the_closed_form() {
     assert!(split.step < whole.step && split.bubble < whole.bubble);
 }
 
-/// Tests a prediction from the log of a run with two data-parallel replicas. The log describes the workers of the first
-/// replica only.
+/// Tests the prediction from the log of a run with two data-parallel replicas, which describes the workers of the first
+/// replica only: the throughput is that of one replica times two, and nothing else changes.
 #[test]
 fn replicas_multiply_the_throughput_and_nothing_else() {
     let mut log = log(&[1.0; 8], 2, 4, 0.0);
@@ -258,8 +258,8 @@ fn unequal_layers_are_balanced() {
     assert_eq!(error.to_string(), "6 layers cannot be cut into 7 stages; ask for 1 to 6 stages");
 }
 
-/// Tests the prediction of the logged run itself, whose partition of the layers is uneven and so differs from the
-/// balanced one.
+/// Tests predictions for a run whose partition of the layers is uneven and so differs from the balanced one. Each
+/// prediction uses the partition that is asked for (the run's, the balanced or a given one), or rejects it as invalid.
 #[test]
 fn the_run_itself_is_predicted_with_its_own_partition() {
     let log = log(&[3.0, 3.0, 1.0, 1.0], 2, 4, 0.0);

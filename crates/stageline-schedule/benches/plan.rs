@@ -21,7 +21,7 @@ struct Flags {
     /// measured first
     #[arg(long, default_value_t = 8192)]
     micro_batches: usize,
-    /// Name of the schedule, such as `1f1b`, of the measured plans
+    /// Name of the schedule of the measured plans, such as `1f1b`
     #[arg(long, default_value = "1f1b")]
     schedule: String,
     /// Number of micro-batches that a channel between two stages can store; all micro-batches of a step if unset

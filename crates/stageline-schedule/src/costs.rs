@@ -205,8 +205,8 @@ impl Costs {
             .with_transfers(self.transfers)
     }
 
-    /// Returns the costs of a plan in which the transfers that a stage sends, activations and gradients, have the
-    /// latency that `latencies` has for this stage.
+    /// Returns the costs of a plan with other latencies of its transfers: `latencies` has, for each stage, the latency
+    /// of the activations and gradients that the stage sends.
     ///
     /// # Panics
     /// Panics unless `latencies` has one time per stage, each finite and not negative.

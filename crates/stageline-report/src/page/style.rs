@@ -3,8 +3,8 @@
 /// The number of colours for lines and bars of charts.
 pub(super) const COLOURS: usize = 8;
 
-/// The colours of a page or chart, for light and for dark pages. Those of lines and bars are from Okabe and Ito (2008);
-/// people with red-green blindness can tell them apart.
+/// The colours of a page or chart, for light and for dark pages. The colours of lines and bars are from Okabe and Ito
+/// (2008); people with red-green blindness can tell them apart.
 pub(super) const COLOUR_SCHEME: &str = "\
 :root{color-scheme:light dark;--ink:#1b1f24;--faint:#6a737d;--rule:#d8dee4;--paper:#ffffff;\
 --k0:#0072b2;--k1:#d55e00;--k2:#009e73;--k3:#cc79a7;--k4:#b58900;--k5:#3a9bd1;--k6:#6a737d;--k7:#7a3e9d}\

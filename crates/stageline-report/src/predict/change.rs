@@ -3,8 +3,8 @@
 
 use std::fmt;
 
-/// The setting in which a predicted training differs from the plan that the user gives to `stageline advise`, besides
-/// the number of micro-batches.
+/// The one setting, such as the schedule, in which a predicted training differs from the plan that the user gives to
+/// `stageline advise`. The number of micro-batches may differ as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// No change of a setting: a predicted training has the settings of the plan that the user gives to `stageline

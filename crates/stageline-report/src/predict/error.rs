@@ -16,7 +16,7 @@ pub enum PredictError {
     /// The log of the run does not name the layers of every stage.
     #[error("the log does not give each of the {stages} stages its layers; write a new log with `--log`")]
     Layers {
-        /// The number of stages of the logged run. The log does not list the layers of all of them.
+        /// The number of stages of the logged run. The log does not list the layers of all these stages.
         stages: usize,
     },
     /// The costs of a micro-batch size cannot be computed from two runs: their micro-batches have the same size, their
@@ -27,7 +27,8 @@ pub enum PredictError {
         .layers[0], .layers[1], .of_runs[0], .of_runs[1]
     )]
     Size {
-        /// The number of targets (in most models, tokens) of the micro-batches whose costs cannot be computed.
+        /// The number of targets (in most models, tokens) in a micro-batch of the requested size, for which the costs
+        /// cannot be computed.
         tokens: f64,
         /// The number of targets (in most models, tokens) in a micro-batch of each of the two logged runs from which
         /// the costs were to be computed.
@@ -50,7 +51,7 @@ pub enum PredictError {
     /// The number of network links in the log differs from the number of boundaries between the run's stages.
     #[error("the log has links for {links} boundaries, but its run has {boundaries}; write a new log with `--log`")]
     Links {
-        /// The number of network links between stages that the log has.
+        /// The number of network links between stages in the log.
         links: usize,
         /// The number of boundaries between the stages of the logged run.
         boundaries: usize,
@@ -84,7 +85,7 @@ pub enum PredictError {
          needs a layer for each of its stages; log a run of more stages, or give fewer workers"
     )]
     NoHostCut {
-        /// The number of workers on each host that the caller gave.
+        /// The number of workers that the caller gave for each host.
         hosts: Vec<usize>,
         /// The number of stages of the logged run. The layers can be split between hosts only at the boundaries of
         /// these stages.
@@ -104,8 +105,8 @@ pub enum PredictError {
         /// The number of boundaries between hosts in the predicted plan, each between two consecutive stages on
         /// different hosts.
         meetings: usize,
-        /// The largest allowed number of ways to choose the boundaries between hosts, because each way must be
-        /// simulated.
+        /// The largest allowed number of ways to choose the boundaries between hosts. It is limited because each way
+        /// must be simulated.
         most: usize,
     },
     /// A partition given by the caller does not split all layers into contiguous stages.
@@ -118,7 +119,7 @@ pub enum PredictError {
         cut: Vec<Range<usize>>,
         /// The number of layers of the model whose partition is invalid.
         layers: usize,
-        /// The number of stages of the predicted plan, which needs another partition of the layers.
+        /// The number of stages of the predicted plan, into which the partition must split the layers.
         stages: usize,
     },
     /// The user has cut the model of the logged run by hand into fewer stages than the predicted plan has.

@@ -75,9 +75,11 @@ fn cut_of(layers: &[Layer], stages: usize) -> Option<Vec<Range<usize>>> {
     (cut.len() == stages).then_some(cut)
 }
 
-/// Returns the overhead of a step in seconds: the time before its first compute plus the time after its last event. It
-/// is taken from the first step with logged events, which must be synchronised (workers waited for their devices after
-/// every action) if the run's medians are computed from synchronised steps. Returns 0 if there is no such step.
+/// Returns the overhead of a step in seconds: the time before its first compute plus the time after its last event.
+///
+/// The step is the first one with logged events that is of the same kind, synchronised or not, as the steps from which
+/// the run's medians are computed. In a synchronised step, workers wait for their devices after every action. Returns 0
+/// if there is no such step.
 fn outside_actions(log: &RunLog) -> f64 {
     let drawn = |step: &&Step| !step.timeline.is_empty() && step.synchronised == log.synchronised();
     let Some(step) = log.steps.iter().find(drawn) else { return 0.0 };
@@ -134,9 +136,9 @@ fn send_seconds(log: &RunLog, costs: &[StageCosts]) -> f64 {
 }
 
 /// Returns the seconds that a layer takes for its forward, its backward and its flush (gradient norms and the optimizer
-/// step), each as its share of the stage's measured time. The stage's forward and backward are divided among its layers
-/// in proportion to their weights. Its flush is divided in proportion to their numbers of parameters, or to their
-/// weights if the stage has no parameters.
+/// step): its shares of the measured times of its stage. The stage's forward and backward are divided among its layers
+/// in proportion to their weights. The stage's flush is divided in proportion to the numbers of parameters of its
+/// layers, or to their weights if the stage has no parameters.
 ///
 /// `layers` has all layers of the model, `stages` the costs of each stage, and `input_shares` the share of the input
 /// gradient in each stage's backward. Returns `None` if `stages` lacks the stage of the layer.

@@ -16,8 +16,8 @@ use super::prediction::Prediction;
 use super::target::{Cut, Target};
 use crate::log::record::Link;
 
-/// The largest allowed number of ways to choose the boundaries between hosts, because each way is simulated to find the
-/// best partition of a model. More ways are an error.
+/// The largest allowed number of ways to choose the boundaries between hosts. More ways are an error, because each way
+/// is simulated to find the best partition of a model.
 const MOST: usize = 10_000;
 
 /// A partition of the model's layers over several hosts, with its predicted performance.
@@ -75,10 +75,11 @@ impl Measured {
         Ok(cuts)
     }
 
-    /// Returns a partition of the model's layers into the stages of the predicted plan, which splits the layers of each
-    /// group of stages on one host as evenly as possible. Each entry of `behind` is the index of a stage of the logged
-    /// run, after which the layers of the next host begin. `groups` has the number of stages in each group of
-    /// consecutive predicted stages on one host.
+    /// Returns a partition of the model's layers into the stages of the predicted plan. Within each group of
+    /// consecutive stages on one host, the layers are split as evenly as possible.
+    ///
+    /// - `behind` has the indices of the stages of the logged run after which the layers of the next host begin.
+    /// - `groups` has the number of stages in each group.
     fn spread(&self, behind: &[usize], groups: &[usize]) -> Result<Vec<Range<usize>>, PredictError> {
         let last = self.cut().last().map_or(0, |range| range.end);
         let ends = behind.iter().map(|&stage| self.cut()[stage].end).chain([last]);
@@ -92,9 +93,11 @@ impl Measured {
 }
 
 /// Returns all ways to choose the boundaries between hosts from the stage boundaries of the logged run. Each way is a
-/// list of stage indices of the run, after which the layers of the next host begin, and leaves every host at least one
-/// layer for each of its predicted stages. `ends` has the index after the last layer of each stage of the run. `groups`
-/// has the number of stages in each group of consecutive predicted stages on one host.
+/// list of stage indices of the run; after each of these stages, the layers of the next host begin. Every host gets at
+/// least one layer for each of its predicted stages.
+///
+/// - `ends` has the index after the last layer of each stage of the run.
+/// - `groups` has the number of stages in each group of consecutive predicted stages on one host.
 fn choices(ends: &[usize], groups: &[usize]) -> Result<Vec<Vec<usize>>, PredictError> {
     let (boundaries, meetings) = (ends.len() - 1, groups.len() - 1);
     let layers = ends[boundaries];

@@ -31,9 +31,10 @@ pub struct Measured {
     /// The seconds for which the send of one tensor keeps the sending worker busy, without the transfer time of the
     /// network link.
     pub(super) send_seconds: f64,
-    /// The run's measured step time, divided by the step time that is simulated for the run's own plan. In the
-    /// simulation all micro-batches of a stage take the same time; in a run they vary, and the stages wait for the
-    /// slower ones. It is 1 for a run over network links, because its transfers may be the cause of longer steps.
+    /// The factor by which predicted steps are made longer than simulated ones: the run's measured step time divided by
+    /// the simulated step time of the run's own plan. In a run, the times of micro-batches vary and stages wait for the
+    /// slower ones; the simulation does not show this. The factor is 1 for a run over network links, because transfers
+    /// may be the cause of its longer steps.
     pub(super) variation: f64,
     /// The number of micro-batches that a channel between two stages can hold; `None` if it can hold all micro-batches
     /// of a step.
@@ -59,8 +60,9 @@ pub(super) struct LayerCost {
 }
 
 impl Measured {
-    /// Returns the factor by which predicted steps are longer than simulated ones: the measured step time of the run
-    /// divided by the simulated step time of its own plan; 1 for a run over network links.
+    /// Returns the factor by which predicted steps are made longer than simulated ones: the measured step time of the
+    /// run divided by the simulated step time of the run's own plan. The result is 1 for a run over network links,
+    /// because transfers may be the cause of its longer steps.
     pub fn variation(&self) -> f64 {
         self.variation
     }
@@ -113,12 +115,14 @@ impl Measured {
     }
 
     /// Returns the most even partition of the model's layers into `stages` contiguous stages, by the measured time of a
-    /// forward and backward. In a model that is cut by hand each layer is a whole stage. A partition into fewer stages
-    /// then joins such stages, and a training can follow it only after a change to the model's code.
+    /// forward and backward.
+    ///
+    /// If the user has cut the model by hand into stages, each layer is one of these stages. A partition into fewer
+    /// stages then joins some of these stages, and a training can follow it only after a change to the model's code.
     ///
     /// # Errors
-    /// Returns [`PredictError::Balance`] if the model has fewer layers than stages, or [`PredictError::CutByHand`] if
-    /// the user has cut it by hand into fewer than `stages` stages.
+    /// Returns [`PredictError::Balance`] if the model has fewer than `stages` layers, or [`PredictError::CutByHand`] if
+    /// the user has cut the model by hand into fewer than `stages` stages.
     pub fn balanced(&self, stages: usize) -> Result<Vec<Range<usize>>, PredictError> {
         let own = self.layers.len();
         if self.cut_by_hand && stages > own {

@@ -10,16 +10,18 @@ use super::question::Question;
 use super::reason::{Compared, about_as_short};
 use super::trainings::PredictedTraining;
 
-/// The least gain (10%) for which a changed setting is recommended, as a share of the time that a training needs to
-/// reach the loss of the logged run. A smaller gain may be an error of the prediction.
+/// A changed setting is recommended only if it shortens the predicted training by at least this share (10%). A smaller
+/// gain may be an error of the prediction.
 const WORTH: f64 = 0.1;
 
-/// The share by which the training with one M may be predicted to take longer than that with another and still count as
-/// equally long, because so small a difference may be an error of the prediction.
+/// The share (10%) by which a predicted training may take longer than the shortest one and still count as equally long,
+/// because so small a difference may be an error of the prediction. Only trainings that differ in nothing but the
+/// number of micro-batches are compared in this way.
 const ABOUT: f64 = 0.1;
 
-/// The same share for a run with Adam, under which the noise scale is a lower bound: larger batches save more steps than
-/// predicted.
+/// The share (20%) by which a predicted training with the optimizer Adam may take longer than the shortest one and
+/// still count as equally long. It is larger than for other optimizers because the noise scale is a lower bound under
+/// Adam: larger batches save more steps than predicted.
 const ABOUT_UNDER_ADAM: f64 = 0.2;
 
 /// The least efficiency with which more workers are recommended: the worker-hours of a training with the user's number
@@ -32,8 +34,8 @@ const EFFICIENT: f64 = 0.8;
 /// as one sentence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recommendation {
-    /// The setting in which the recommended training differs from the plan that the user gives to `stageline advise`,
-    /// besides the number of micro-batches.
+    /// The one setting, if there is any, in which the recommended training differs from the plan that the user gives to
+    /// `stageline advise`. The number of micro-batches may differ as well.
     pub change: Change,
     /// The predicted training with the recommended settings: its number of micro-batches, step time, memory and number
     /// of steps.
@@ -67,8 +69,12 @@ impl fmt::Display for Recommendation {
 /// Recommends one of `trainings`, which have the settings of the plan that the user gives to `stageline advise` and
 /// differ only in their number of micro-batches (M). Returns `None` if none fits into the memory.
 ///
-/// All M whose training is at most 10% longer than the shortest count as equal, under Adam at most 20%. If the M of the run is one of them, it stays. If it is larger than all of them, the largest
-/// of them is recommended, and otherwise the one with the shortest training.
+/// Trainings that are at most 10% longer than the shortest one (20% under Adam) count as equally long. The recommended
+/// M is:
+///
+/// - the M of the logged run, if its training is one of the equally long ones;
+/// - the largest M of the equally long trainings, if the M of the run is larger than that;
+/// - otherwise the M of the shortest training.
 pub(super) fn recommended_m(question: &Question, trainings: &[PredictedTraining]) -> Option<Recommendation> {
     let shortest = question.fastest(trainings)?;
     let longer = if question.log.is_adam() { ABOUT_UNDER_ADAM } else { ABOUT };
@@ -89,13 +95,15 @@ pub(super) fn recommended_m(question: &Question, trainings: &[PredictedTraining]
     Some(Recommendation { change: Change::None, training: training.clone(), reason })
 }
 
-/// Recommends one of `alternatives`, the predicted trainings with one changed setting; returns `None` if no change is
-/// worth recommending. `own` is the shortest training with the settings of the plan that the user gives to `stageline
-/// advise`; `None` if no such training fits into the memory.
+/// Recommends one of `alternatives`, the predicted trainings with one changed setting. Returns `None` if no change is
+/// worth recommending.
 ///
-/// A changed setting is recommended if its training is at least 10% shorter than `own`. More workers must also be used
-/// well: together they may take at most 1.25 times the worker-hours. Fewer workers are recommended if the training
-/// takes no longer.
+/// `own` is the shortest training with the settings of the plan that the user gives to `stageline advise`. It is `None`
+/// if no such training fits into the memory.
+///
+/// - A changed schedule or micro-batch size is recommended if its training is at least 10% shorter than `own`.
+/// - More workers are recommended if, besides, their training takes at most 1.25 times the worker-hours of `own`.
+/// - Fewer workers are recommended if their training takes no longer than `own`.
 pub(super) fn recommended_change(
     question: &Question,
     own: Option<&PredictedTraining>,
@@ -169,8 +177,8 @@ fn of_memory(question: &Question) -> String {
     )
 }
 
-/// Returns a text that says why the number of micro-batches (M) of the logged run is recommended again: its training is
-/// longer than the shortest one by at most the share `longer`.
+/// Returns a text that says why the number of micro-batches (M) of the logged run is recommended again: the training
+/// with this M takes longer than the shortest training by at most the share `longer`.
 fn as_in_the_run(training: &PredictedTraining, shortest: &PredictedTraining, longer: f64) -> String {
     let seconds = |training: &PredictedTraining| training.seconds().unwrap_or(f64::NAN);
     format!(
@@ -181,10 +189,12 @@ fn as_in_the_run(training: &PredictedTraining, shortest: &PredictedTraining, lon
     )
 }
 
-/// Returns a text that says why the number of micro-batches (M) of the training `own` is recommended, by a comparison
-/// with a training that differs only in M. If the M of the logged run differs from that of `own` and its training is
-/// predicted, this is the training with the run's M. Otherwise it is the training with the next smaller M, or with the
-/// next larger M if no smaller one is predicted.
+/// Returns a text that says why the number of micro-batches (M) of the training `own` is recommended. The text compares
+/// `own` with a predicted training that differs only in M, the first of these that exists:
+///
+/// - the training with the M of the logged run, unless `own` has this M
+/// - the training with the next smaller M
+/// - the training with the next larger M
 fn beside_another(question: &Question, trainings: &[PredictedTraining], own: &PredictedTraining) -> String {
     let at = trainings.iter().position(|training| training.micro_batches == own.micro_batches).unwrap_or(0);
     let run = trainings.iter().find(|training| training.micro_batches == question.target.micro_batches);
@@ -202,10 +212,9 @@ fn beside_another(question: &Question, trainings: &[PredictedTraining], own: &Pr
     format!("{} M = {}, {because}", compared.faster(), other.micro_batches)
 }
 
-/// Returns a text that says why no larger number of micro-batches (M) is recommended than that of `trainings[last]`: no
-/// later training in the list both fits into the memory and is about as short as the shortest one. `trainings`
-/// has one predicted training for each candidate setting of M, in ascending order of M. The text is empty if the list
-/// ends at `last`.
+/// Returns a text that says why no larger number of micro-batches (M) is recommended than that of `trainings[last]`:
+/// the training with the next larger M does not fit into the memory, or takes too long. `trainings` has one predicted
+/// training for each M, in ascending order of M. The text is empty if none has a larger M.
 fn of_more(question: &Question, trainings: &[PredictedTraining], last: usize) -> String {
     let Some(next) = trainings.get(last + 1) else { return String::new() };
     let (m, last) = (trainings[last].micro_batches, &trainings[last]);

@@ -30,8 +30,8 @@ pub struct PredictedTraining {
 }
 
 impl PredictedTraining {
-    /// Returns the predicted throughput of a training: the weight of the targets (in most models, the number of tokens)
-    /// a second.
+    /// Returns the predicted throughput of a training: the weight of the targets on which it trains in a second. In
+    /// most models, this is the number of tokens a second.
     pub fn tokens_per_s(&self) -> f64 {
         self.batch / self.prediction.step
     }

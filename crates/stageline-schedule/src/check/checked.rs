@@ -57,8 +57,9 @@ impl Checked {
     /// Returns the actions and the transfers between workers as text, one row per worker, in PyTorch's lowered format
     /// (`compute_comms`).
     ///
-    /// The text has a wait for each send: for the send of an activation, right after the backward (or input gradient)
-    /// of the same stage on the same micro-batch, and for the send of a gradient, at the end of the worker's row.
+    /// The text has a wait for each send. The wait for the send of an activation comes right after the backward (or
+    /// input gradient) of the same stage on the same micro-batch. The waits for the sends of gradients come at the end
+    /// of the worker's row.
     pub fn to_lowered_csv(&self) -> String {
         self.plan.to_lowered_csv()
     }

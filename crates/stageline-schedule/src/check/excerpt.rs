@@ -29,8 +29,9 @@ struct Row {
 }
 
 impl Excerpt {
-    /// Makes the excerpt of a plan around one action per worker. Each entry of `places` has the number of a worker, and
-    /// an index into that worker's list of actions.
+    /// Makes an excerpt of a plan for an error message: one marked action of each listed worker, with the actions next
+    /// to it. Each entry of `places` has the number of a worker, and the index of the marked action in that worker's
+    /// list of actions.
     pub(crate) fn around(plan: &Plan, places: &[(usize, usize)]) -> Self {
         let row = |&(worker, at): &(usize, usize)| {
             let row = &plan.rows()[worker];

@@ -108,7 +108,8 @@ enum Attempt {
     Done(f64),
     /// The simulated worker cannot run the instruction yet; the value is the simulated time from which it can.
     Later(f64),
-    /// The simulated worker is blocked at a send or receive until another worker receives or sends.
+    /// The simulated worker is blocked at a send until another worker receives, or at a receive until another worker
+    /// sends.
     Blocked,
 }
 

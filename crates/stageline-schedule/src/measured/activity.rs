@@ -161,10 +161,11 @@ pub enum WaitCause {
     /// The neighbouring stage with this index, for which the worker waits: that stage has to send the next message, or
     /// to receive one so that its channel has room again.
     Stage(usize),
-    /// The slowest of all stages, for which the workers of the others wait at the flush (the end of a step).
+    /// The worker waits for all stages: at the flush (the end of a step), it waits until the slowest stage has
+    /// finished.
     AllStages,
-    /// The stages that have the same parameters, in the same replica (tied parameters) or in other replicas, with which
-    /// the worker's stage exchanges gradients and values.
+    /// The worker waits for the stages that have the same parameters as its own stage, to exchange gradients and values
+    /// with them. These stages are in the same replica (tied parameters) or in other replicas.
     TiedStages,
     /// The thread of the user's program that commands the pipeline, for which a worker waits.
     Caller,

@@ -73,8 +73,9 @@ pub struct Held {
     /// forward; on a GPU, the reading at the end of the event.
     pub peak: u64,
     /// The number of bytes of memory that the worker allocated during a recorded event, less the bytes that it freed;
-    /// negative if it freed more. On the host, frees of the worker's memory by other workers do not count. On a GPU, it
-    /// is the number of bytes in use at the end of the event, less that at the end of the worker's previous event.
+    /// negative if it freed more. On the host, frees of the worker's memory by other workers do not count. On a GPU,
+    /// the value is the number of bytes in use at the end of the event, less the number at the end of the worker's
+    /// previous event.
     pub kept: i64,
 }
 
