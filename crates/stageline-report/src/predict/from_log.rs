@@ -136,9 +136,11 @@ fn send_seconds(log: &RunLog, costs: &[StageCosts]) -> f64 {
 }
 
 /// Returns the seconds that a layer takes for its forward, its backward and its flush (gradient norms and the optimizer
-/// step): its shares of the measured times of its stage. The stage's forward and backward are divided among its layers
-/// in proportion to their weights. The stage's flush is divided in proportion to the numbers of parameters of its
-/// layers, or to their weights if the stage has no parameters.
+/// step): its shares of the measured times of its stage.
+///
+/// Each layer in the log has a weight, its relative cost of a forward and backward. The stage's forward and backward
+/// are divided among its layers in proportion to these weights. The stage's flush is divided in proportion to the
+/// numbers of parameters of its layers, or to the layers' weights if the stage has no parameters.
 ///
 /// `layers` has all layers of the model, `stages` the costs of each stage, and `input_shares` the share of the input
 /// gradient in each stage's backward. Returns `None` if `stages` lacks the stage of the layer.

@@ -10,8 +10,8 @@ use super::question::Question;
 use super::reason::{Compared, about_as_short};
 use super::trainings::PredictedTraining;
 
-/// A changed setting is recommended only if it shortens the predicted training by at least this share (10%). A smaller
-/// gain may be an error of the prediction.
+/// The share (10%) by which a changed setting must at least shorten the predicted training to be recommended, because a
+/// smaller gain may be an error of the prediction. Fewer workers are recommended even without a gain.
 const WORTH: f64 = 0.1;
 
 /// The share (10%) by which a predicted training may take longer than the shortest one and still count as equally long,
