@@ -275,7 +275,7 @@ fn a_training_that_needs_too_much_memory_is_not_recommended() {
     assert!(asked.fits(&recommendation.training) && recommendation.training.micro_batches > 4, "{recommendation}");
     assert!(advice.alternatives.found.iter().all(|(_, training)| asked.fits(training)));
 
-    // With memory for one micro-batch nothing but M = 1 fits under GPipe, and 1F1B needs room for two.
+    // Without memory for a live micro-batch no training fits.
     asked.memory = Some(held(0.0));
     let none = advise(&asked);
     assert!(none.recommendation.is_none() && none.alternatives.found.is_empty());
