@@ -7,7 +7,7 @@ use crate::forward::fallback::Fallback;
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::kernels::interface::obstacle;
 
-/// The names by which messages call the operations of layers, such as `causal attention`.
+/// The names of the operations of layers as messages show them, such as `causal attention`.
 pub mod name {
     pub const CAUSAL_ATTENTION: &str = "causal attention";
     pub const CROSS_ENTROPY: &str = "cross-entropy";
@@ -18,9 +18,9 @@ pub mod name {
     pub const SWIGLU: &str = "SwiGLU";
 }
 
-/// An operation of a layer for which this crate has kernels, and which a layer lists. [`fallback`](Self::fallback) says
-/// without a forward whether, on a device, the operation falls back from these kernels to burn's own operations, or
-/// from FlashAttention to an attention that stores its scores.
+/// A description of an operation of a layer, such as causal attention, for which this crate has kernels. Layers list
+/// their operations. [`fallback`](Self::fallback) then says, without a forward, whether the operation falls back on a
+/// device from these kernels to burn's own operations, or from FlashAttention to an attention that stores its scores.
 ///
 /// ```
 /// use burn::tensor::{DType, Device};

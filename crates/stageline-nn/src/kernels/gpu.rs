@@ -64,21 +64,21 @@ fn moments(Moments { mean, over_deviation }: &Moments<Float>) -> Moments<Tensor<
 /// GPU can run.
 #[derive(Clone, Debug)]
 pub enum Kept {
-    /// The values kept by the FlashAttention kernels, which store no attention scores: attention's input and output,
-    /// the positions at which documents begin, and the logarithm of each query's sum of exponentiated scores. The
-    /// backward recomputes the scores from them.
+    /// The values that the FlashAttention kernels keep for the backward of attention: attention's input and output, the
+    /// positions at which documents begin, and the logarithm of each query's sum of exponentiated scores. These kernels
+    /// store no attention scores; the backward recomputes the scores from the kept values.
     Logarithms {
         /// The input of causal attention: the queries, keys and values of all heads, side by side.
         input: Float,
-        /// The position of the first key in the document of each query of causal attention.
+        /// The position of the first key in each query's document, which the backward of causal attention needs.
         starts: IntTensor<Cube>,
         /// The output of the forward of causal attention.
         output: Float,
         /// The logarithm of the sum of the exponentiated scores of each query of causal attention.
         logarithms: Float,
     },
-    /// The values kept if the attention heads are too large for the FlashAttention kernels: the attention weights, and
-    /// the queries, keys and values from which the weights were computed.
+    /// The values that are kept for the backward of attention if its heads are too large for the FlashAttention
+    /// kernels: the attention weights, and the queries, keys and values from which the weights were computed.
     Weights(Attended<Float>),
 }
 

@@ -161,10 +161,10 @@ pub(crate) fn tracked<B: Engine, const D: usize>(
     B::tracked(tensor.clone())
 }
 
-/// Returns `tensor` unchanged: a further input of `operation`, which the caller has converted to a primitive tensor of
-/// the backend `B`, or `None` if it is not of this backend. If it is `None` although the main input `input` is of the
-/// backend `B`, no kernel of this crate can compute the operation, and the running forward records the mix of devices
-/// as the reason.
+/// Returns `tensor` unchanged, and checks that the inputs of `operation` are of one backend. `tensor` is a further
+/// input, which the caller has converted to a primitive tensor of the backend `B`; it is `None` if the further input is
+/// of another backend. If it is `None` although the main input `input` is of the backend `B`, no kernel of this crate
+/// can compute the operation, and the running forward records the mix of devices as the reason.
 pub(crate) fn beside<B: Engine, T, const D: usize>(
     operation: &'static str,
     input: &Tensor<D>,
@@ -180,8 +180,9 @@ pub(crate) fn beside<B: Engine, T, const D: usize>(
     tensor
 }
 
-/// Returns the primitive tensor of the backend `B` inside the integer input of an operation, such as the targets of the
-/// cross-entropy; `None` if it is of another backend. A mix of backends is recorded as in [`beside`].
+/// Returns the primitive tensor of the backend `B` inside `indices`, an integer input of `operation` such as the
+/// targets of the cross-entropy; `None` if `indices` is of another backend. In that case, if the main input `input` is
+/// of the backend `B`, the running forward records the mix of devices as the reason why no kernel computes `operation`.
 pub(crate) fn indices<B: Engine, const D: usize, const E: usize>(
     operation: &'static str,
     input: &Tensor<D>,
@@ -190,7 +191,7 @@ pub(crate) fn indices<B: Engine, const D: usize, const E: usize>(
     beside::<B, _, D>(operation, input, B::indices(indices.clone()))
 }
 
-/// Whether a tensor has no elements, which burn's kernels for GPUs reject.
+/// Whether a tensor has no elements. burn's kernels for GPUs reject such a tensor.
 pub(crate) fn is_empty<const D: usize>(tensor: &Tensor<D>) -> bool {
     tensor.shape().num_elements() == 0
 }

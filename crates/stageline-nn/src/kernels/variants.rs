@@ -33,8 +33,8 @@ pub enum GeluForm {
 }
 
 impl GeluForm {
-    /// The factor 2 sqrt(2 / pi) in `x * sigmoid(2 u)` with `u = sqrt(2 / pi) * (x + CUBIC * x^3)`, which is GELU's
-    /// approximation by a hyperbolic tangent, because `1 + tanh(u) = 2 sigmoid(2 u)`.
+    /// The factor 2 sqrt(2 / pi) in GELU's approximation by a hyperbolic tangent. The approximation is computed as
+    /// `x * sigmoid(2 u)` with `u = sqrt(2 / pi) * (x + CUBIC * x^3)`, because `1 + tanh(u) = 2 sigmoid(2 u)`.
     pub(crate) const TWICE: f64 = 1.595_769_121_605_731;
     /// The coefficient of the cubic term `x^3` in GELU's approximation by a hyperbolic tangent.
     pub(crate) const CUBIC: f64 = 0.044_715;

@@ -40,9 +40,9 @@ thread_local! {
     static PENDING: RefCell<HashMap<(ParamId, usize), Pending>> = RefCell::default();
 }
 
-/// The mean and variance of every micro-batch of a step in one batch norm, in a map. The key is the index of the
-/// micro-batch's first sample in the batch, and the number of earlier calls of the layer with that micro-batch. Moments
-/// are thus always merged in the same order.
+/// A map with the mean and variance of every micro-batch of a step in one batch norm. A key consists of two numbers:
+/// the index of the micro-batch's first sample in the batch, and the number of earlier calls of the layer with that
+/// micro-batch. The entries are always merged in the order of their keys.
 type Pending = BTreeMap<(usize, usize), Moments>;
 
 /// The pending update of a batch norm's running statistics, which runs after the optimizer step. If the step is
@@ -114,8 +114,8 @@ impl AccumulatedBatchNorm {
         result.output
     }
 
-    /// Records the mean and variance of a micro-batch for this batch norm, and returns whether they are the first that
-    /// it has recorded in the step.
+    /// Records the mean and variance of a micro-batch for this batch norm. Returns true if they are the first that are
+    /// recorded for this batch norm in the step.
     fn add(&self, samples: Samples, moments: Moments) -> bool {
         PENDING.with_borrow_mut(|pending| {
             let pending = pending.entry((self.norm.gamma.id, samples.step)).or_default();

@@ -207,15 +207,15 @@ mod tests {
         output
     }
 
-    /// Returns the largest distance of two numbers at the same index in two lists.
+    /// Returns the largest absolute difference between two numbers at the same index in two lists.
     fn apart(found: &[f64], expected: &[f64]) -> f64 {
         assert_eq!(found.len(), expected.len());
         let apart = found.iter().zip(expected).map(|(found, expected)| (found - expected).abs());
         apart.inspect(|apart| assert!(apart.is_finite())).fold(0.0, f64::max)
     }
 
-    /// Tests a window of three positions against `eager_attention_forward` of the Transformers library, with the mask
-    /// of `create_sliding_window_causal_mask`, in f64.
+    /// Tests causal attention with a window of three positions. The expected outputs are those of the Transformers
+    /// library in f64: of `eager_attention_forward` with the mask of `create_sliding_window_causal_mask`.
     #[test]
     fn a_window_has_the_outputs_of_transformers() {
         let input: Vec<f32> = (0..48_u16).map(|at| (f32::from(at * 7 % 11) - 5.0) / 4.0).collect();

@@ -20,12 +20,12 @@ impl AnyTensor {
         Tensor::from_bridge(self.0)
     }
 
-    /// Returns the wrapped tensor with rank 1 in the type, whatever its shape is, for an operation that treats all its
-    /// elements alike, such as a cast, a read, or a sum with a tensor of the same shape.
+    /// Returns the wrapped tensor as a `Tensor<1>`, whatever its real rank is. The result is for operations that treat
+    /// all elements alike, such as a cast, a read, or a sum with a tensor of the same shape.
     ///
-    /// burn passes the tensor and its real shape to the backend. It uses the rank in the type only where an operation
-    /// names a dimension, returns sizes as an array, or creates a tensor from data; such an operation panics on the
-    /// returned tensor, or uses only the first dimension of its shape.
+    /// burn passes the tensor and its real shape to the backend. burn uses the rank of the Rust type only where an
+    /// operation names a dimension, returns sizes as an array, or creates a tensor from data; such an operation panics
+    /// on the returned tensor, or uses only the first dimension of its shape.
     pub fn unranked(self) -> Tensor<1> {
         Tensor::from_bridge(self.0)
     }

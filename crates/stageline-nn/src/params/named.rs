@@ -44,7 +44,7 @@ pub fn values_by_id<M: Module>(module: &M) -> HashMap<ParamId, Vec<f32>> {
     read(module).into_iter().map(|(id, data)| (id, numbers(&data))).collect()
 }
 
-/// Returns gradients that are all zeros for the trained parameters of a module whose ids are in `ids`.
+/// Returns gradients for a module: zeros for each of its trained parameters that has its id in `ids`.
 pub fn zero_gradients<M: Module>(module: &M, ids: &HashSet<ParamId>) -> GradientsParams {
     let mut made = GradientsParams::new();
     visit_floats(module, |param| {

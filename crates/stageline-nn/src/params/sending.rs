@@ -6,8 +6,8 @@ use burn::tensor::{Device, Tensor, TensorData};
 /// arrival.
 const IN_FLIGHT: usize = 8 << 20;
 
-/// The number of bytes in each message when a larger tensor is sent to another host in slices. Slices are small because
-/// both ends of a connection keep a buffer as large as the largest message.
+/// The number of bytes in one slice of a tensor. A tensor with more bytes is sent to another host in slices, each in
+/// one message. Slices are small because both ends of a connection keep a buffer as large as the largest message.
 const SLICE: usize = 1 << 16;
 
 /// A sender of tensors to one device. It counts the bytes in flight, which the device may not have received yet, and

@@ -71,9 +71,10 @@ pub trait FloatParameter {
     fn shape(&self) -> Vec<usize>;
     /// Returns the value of the parameter. Initialises a lazy parameter.
     fn value(&self) -> AnyTensor;
-    /// Returns the gradient of the parameter in `gradients`; `None` if it has none.
+    /// Returns the gradient of the parameter from `gradients`; `None` if `gradients` has no gradient for the parameter.
     fn gradient(&self, gradients: &GradientsParams) -> Option<AnyTensor>;
-    /// Removes the gradient of the parameter from `gradients` and returns it; `None` if it has none.
+    /// Removes the gradient of the parameter from `gradients` and returns the gradient; `None` if `gradients` has no
+    /// gradient for the parameter.
     fn take_gradient(&self, gradients: &mut GradientsParams) -> Option<AnyTensor>;
     /// Stores the tensor `gradient`, which must have the parameter's rank, as the gradient of the parameter in
     /// `gradients`.
@@ -223,7 +224,8 @@ impl<F: FnMut(&dyn FloatParameter)> ModuleVisitor for VisitFloats<F> {
     }
 }
 
-/// A mapper that gives every float parameter of a module the value that a closure returns for it, if it returns one.
+/// A mapper that sets each float parameter of a module to the value that a closure returns for the parameter. If the
+/// closure returns `None`, the parameter stays as it is.
 struct MapFloats<F>(F);
 
 impl<F: FnMut(&dyn FloatParameter) -> Option<AnyTensor>> ModuleMapper for MapFloats<F> {

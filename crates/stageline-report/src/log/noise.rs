@@ -36,32 +36,33 @@ pub struct NoiseScales {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct OfStep {
-    /// The weight of the targets of a training step (in most models, their number of tokens).
+    /// The sum of the weights of a training step's targets; in most models, the number of tokens.
     batch: f64,
     /// The noise scale of the gradient at a training step, in the unit of the loss weight of a batch (in most models,
     /// tokens); infinite if the estimated squared norm of the gradient is not above 0.
     scale: f64,
 }
 
-/// The significance level (10%) of the sign test that tells the gradient from its noise. If random signs give as many
-/// positive estimates of the gradient's squared norm, or more, with a higher probability, the gradient counts as hidden
-/// by its noise.
+/// The significance level (10%) of the sign test that tells the gradient from its noise. The gradient counts as hidden
+/// by its noise if random signs would give at least as many positive estimates of its squared norm with a probability
+/// above this level.
 const BY_CHANCE: f64 = 0.1;
 
 /// The reason why the noise scale of a run's gradient is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoNoise {
-    /// The run has only one micro-batch a step. The gradient noise cannot be measured then, because its measurement
-    /// compares the gradients of several micro-batches.
+    /// The noise scale is unknown because the run has only one micro-batch a step. The measurement of the gradient
+    /// noise compares the gradients of several micro-batches.
     #[error(
         "a run with M = 1 cannot measure the noise of its gradient; log a run with --micro-batches 2 or more and --noise-every 10"
     )]
     OneMicroBatch,
-    /// No step of the run measured the noise of its gradient.
+    /// The noise scale is unknown because no step of the run measured the noise of the gradient.
     #[error("the log has no gradient noise; log a run with --noise-every 10 and --micro-batches 2 or more")]
     NotMeasured,
-    /// The run measured the gradient noise in too few steps to compute a noise scale, which is an average over steps.
+    /// The noise scale is unknown because the run measured the gradient noise in too few steps. A noise scale is
+    /// computed from an average over steps.
     #[error(
         "{measured} steps of the log measured the gradient noise, and {needed} are needed; log a longer run, or one with a smaller \
          --noise-every"
@@ -72,8 +73,9 @@ pub enum NoNoise {
         /// The fewest steps with a measurement of the gradient noise from which the noise scale is computed.
         needed: usize,
     },
-    /// The gradient cannot be told from its noise: in every window of measured steps, the mean estimate of the
-    /// gradient's squared norm is not above 0, or about as many of the estimates are below 0 as above.
+    /// The noise scale is unknown because the gradient cannot be told from its noise. In every window of measured
+    /// steps, the mean estimate of the gradient's squared norm is not above 0, or about as many of the estimates are
+    /// below 0 as above.
     #[error(
         "the gradient cannot be told from its noise in the {measured} steps that measured it; log a longer run, one with a smaller \
          --noise-every, or one with a larger --micro-batches"
@@ -145,8 +147,8 @@ impl NoiseScales {
 }
 
 impl OfStep {
-    /// Returns the number of steps, not rounded, with batches of the loss weight `batch` (in most models, tokens) that
-    /// lower the loss as much as one step of the logged run did.
+    /// Returns the number of steps, not rounded, that together lower the loss as much as one step of the logged run
+    /// did. Each of these steps has a batch with the loss weight `batch` (in most models, tokens).
     fn worth(self, batch: f64) -> f64 {
         if self.scale.is_infinite() {
             return self.batch / batch;
@@ -165,8 +167,9 @@ impl SignalAndNoise {
     }
 }
 
-/// Returns the gradient's noise scale at each of several measured steps, in their order. Each is computed from a window
-/// of up to 9 measured steps around it; `None` where the mean of their squared norms is not above 0.
+/// Returns the gradient's noise scale at each of several measured steps, in the order of the steps. Each noise scale is
+/// computed from a window of up to 9 measured steps around its step. It is `None` if the mean estimate of the
+/// gradient's squared norm in the window is not above 0.
 fn windowed_scales(estimates: &[SignalAndNoise]) -> Vec<Option<f64>> {
     (0..estimates.len()).map(|at| SignalAndNoise::scale_of(window(estimates, at))).collect()
 }
@@ -177,8 +180,8 @@ fn window(estimates: &[SignalAndNoise], at: usize) -> &[SignalAndNoise] {
     &estimates[at.saturating_sub(WINDOW / 2)..(at + WINDOW / 2 + 1).min(estimates.len())]
 }
 
-/// Whether more of the estimates of the gradient's squared norm are positive than chance explains: random signs would
-/// give as many positive ones, or more, with a probability of at most 10%.
+/// Whether more of the estimates of the gradient's squared norm are positive than chance explains. This is so if random
+/// signs would give at least as many positive estimates with a probability of at most 10%.
 fn exceeds_chance(estimates: &[SignalAndNoise]) -> bool {
     let count = estimates.len();
     let positive = estimates.iter().filter(|estimate| estimate.squared_norm > 0.0).count();
@@ -196,9 +199,9 @@ fn exceeds_chance(estimates: &[SignalAndNoise]) -> bool {
 mod tests {
     use super::*;
 
-    /// Tests how many of n estimates in a window must be positive to exceed chance. The test compares with a fair coin:
-    /// of the 2^n possible sequences of n signs, the binomial coefficient "n choose k" is the number with k positive
-    /// signs.
+    /// Tests how many of n estimates of the gradient's squared norm must be positive so that chance does not explain
+    /// their number. The expected probabilities are those of n throws of a fair coin: "n choose k" of the 2^n sequences
+    /// of n signs have k positive signs.
     #[test]
     fn signs_are_compared_with_a_fair_coin() {
         let exceeds = |positive: usize, count: usize| {

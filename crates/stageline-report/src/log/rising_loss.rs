@@ -41,7 +41,7 @@ impl RunLog {
     }
 }
 
-/// Returns the mean of two numbers or more, and the square of its standard error.
+/// Returns the mean of two or more numbers, and the square of the mean's standard error.
 fn mean_and_squared_error(numbers: &[f64]) -> [f64; 2] {
     let count = numbers.len() as f64;
     let mean = numbers.iter().sum::<f64>() / count;

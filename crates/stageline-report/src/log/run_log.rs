@@ -72,10 +72,10 @@ impl RunLog {
         self.warm().filter(move |step| step.synchronised == synchronised)
     }
 
-    /// Whether at least one step after the first two (or any step, if there are at most two) is synchronised: its
-    /// workers waited for their devices after every action. The run's medians are then computed from synchronised steps
-    /// only, because only their times are those of the devices and not of the host. Steps that updated no parameters
-    /// are ignored.
+    /// Whether the run has synchronised steps, in which workers waited for their devices after every action. Only the
+    /// times of such steps are those of the devices and not of the host, so the run's medians are then computed from
+    /// such steps alone. The first two steps are ignored if there are more than two, as are all steps that updated no
+    /// parameters.
     pub fn synchronised(&self) -> bool {
         self.warm().any(|step| step.synchronised)
     }
@@ -86,9 +86,9 @@ impl RunLog {
         clock(self.synchronised())
     }
 
-    /// Whether the logged times are only those of sending requests to other hosts, and not those of the work on these
-    /// hosts' devices. This is so if the run had stages on several hosts but no synchronised steps, in which workers
-    /// wait for their devices after every action.
+    /// Whether the logged times only measure how long the host took to send requests to other hosts, and not the work
+    /// of the devices there. This is so if the run had stages on several hosts and no synchronised step, which is a
+    /// step in which workers wait for their devices after every action.
     pub fn only_asks(&self) -> bool {
         self.run.links.iter().any(Option::is_some) && !self.synchronised()
     }
@@ -116,8 +116,9 @@ impl RunLog {
         matches!(self.run.configuration.get("optimizer").and_then(Value::as_str), Some("adamw" | "adafactor"))
     }
 
-    /// Returns the median weight of the targets of a step (in most models, its number of tokens) over the
-    /// [warm steps](Self::warm_steps), which leave out the first two steps; `None` if no step updated parameters.
+    /// Returns the median weight of a step's batch: the sum of the weights of its targets (in most models, the number
+    /// of tokens). The median is over the [warm steps](Self::warm_steps), which leave out the first two steps; `None`
+    /// if no step updated parameters.
     pub fn weight(&self) -> Option<f64> {
         median(self.warm_steps().map(|step| step.weight))
     }
@@ -133,8 +134,8 @@ impl RunLog {
     }
 
     /// Returns the largest cause of the workers' idle time, and its share of the total stage time (workers x step
-    /// time); `None` if no step updated parameters. Filling and draining the pipeline count as one cause. The time for
-    /// which workers wait for their devices only for the measurement is left out.
+    /// time); `None` if no step updated parameters. Filling and draining the pipeline count as one cause. The stage
+    /// time does not include the time that the measurement itself costs, in which workers wait for their devices.
     pub fn main_cause(&self) -> Option<(Cause, f64)> {
         let accounts = || self.warm_steps().flat_map(|step| &step.workers);
         let total: f64 = self.warm_steps().map(|step| step.seconds_without_asking() * step.workers.len() as f64).sum();

@@ -56,7 +56,8 @@ pub(super) fn has_avx2() -> bool {
     versions_left_out() < 2 && is_x86_feature_detected!("avx2")
 }
 
-/// Returns the number of versions, the widest first, that calls on this thread do not run; only tests leave out any.
+/// Returns the number of instruction sets, the widest first, that functions of the macro `wide!` do not use on this
+/// thread: 1 leaves out AVX-512, and 2 also AVX2. The number is 0 except in tests.
 #[cfg(all(target_arch = "x86_64", not(test)))]
 fn versions_left_out() -> usize {
     0
@@ -67,8 +68,8 @@ fn versions_left_out() -> usize {
     versions::LEFT_OUT.get()
 }
 
-/// The number of partial sums that the sum of a row of numbers keeps in parallel, one in each lane of a vector
-/// register.
+/// The number of partial sums that are computed in parallel when a row of numbers is added up: one in each lane of a
+/// vector register.
 const LANES: usize = 16;
 
 /// Returns the sum of `term(index, number)` over all numbers of a row, where `number` is the number at position
@@ -153,12 +154,14 @@ pub(super) mod versions {
     use std::cell::Cell;
 
     thread_local! {
-        /// The number of versions, the widest first, that calls on this thread do not run.
+        /// The number of instruction sets, the widest first, that functions of the macro `wide!` do not use on this
+        /// thread: 1 leaves out AVX-512, and 2 also AVX2.
         pub(super) static LEFT_OUT: Cell<usize> = const { Cell::new(0) };
     }
 
-    /// Asserts that a function returns the same bits with each version that the processor has. The function must call
-    /// the functions of `wide!` on its own thread.
+    /// Asserts that `function` returns the same bits with AVX-512, with AVX2 and with the default instruction set, as
+    /// far as the processor has them. The instruction set is selected for the functions of the macro `wide!` on the
+    /// current thread, so `function` must call them on this thread.
     pub fn assert_same_bits(function: impl Fn() -> Vec<f32>) {
         let bits = |left_out: usize| {
             LEFT_OUT.set(left_out);

@@ -17,8 +17,8 @@ pub const UNSEEN: f32 = -1e30;
 /// The sizes of an attention, such as its numbers of heads, for which its GPU kernels are compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Sizes {
-    /// The number of rows (queries or keys) that one thread block computes, which is also the number of rows in a tile:
-    /// the rows that are in shared memory at a time to be combined with the block.
+    /// The number of rows (queries or keys) that one thread block computes. It is also the number of rows in a tile:
+    /// the part of a head that the block loads into shared memory at a time.
     pub rows: usize,
     /// The number of elements of a query, key or value of one attention head.
     pub width: usize,
@@ -33,15 +33,14 @@ impl Sizes {
         self.rows * (self.width + 1)
     }
 
-    /// Returns the number of elements that a matrix with one number for each pair of a query and a key takes in shared
-    /// memory. Its rows are the positions of a block, its columns those of a tile, and each row ends with an unused
-    /// element.
+    /// Returns the number of elements in shared memory of a square matrix with one number for each pair of a query and
+    /// a key. Each row of the matrix ends with an unused element.
     pub fn pairs(self) -> usize {
         self.rows * (self.rows + 1)
     }
 
-    /// Returns the number of columns that one GPU thread computes in each row of a matrix of attention scores, whose
-    /// rows are the positions of a block and whose columns are those of a tile.
+    /// Returns the number of columns that one GPU thread computes in its row of a matrix of attention scores. The
+    /// threads of a row share the columns of the row equally.
     pub fn own_columns(self) -> usize {
         self.rows / LANES
     }
@@ -124,8 +123,8 @@ pub fn product(
 }
 
 /// Multiplies one row of `factors` (such as attention weights) by the matrix `tile`, and adds the products to those
-/// elements of the output that this GPU thread computes. `factors` is `[rows, columns]` and the tile `[columns, size]`,
-/// with as many columns as rows.
+/// elements of the output that this GPU thread computes. `factors` is square, `[rows, rows]`, and `tile` is
+/// `[rows, size]`.
 #[cube]
 pub fn add_weighted(
     sums: &mut Array<f32>,
@@ -162,8 +161,8 @@ pub fn blocks_between(from: usize, until: usize, #[comptime] rows: usize) -> usi
     (until - from + rows - 1) / rows
 }
 
-/// Returns the position at which the first block of keys begins that the query at the position `first` must read, where
-/// blocks have `rows` keys each. It is the block in which the query's sliding window begins.
+/// Returns the position of the first key in the block of keys in which a query's sliding window begins. `first` is the
+/// position of the query, `window` the number of keys in a window and `rows` the number of keys in a block.
 #[cube]
 pub fn first_seen_block(first: usize, window: usize, #[comptime] rows: usize) -> usize {
     select(first + 1 > window, first + 1 - window, 0usize) / rows * rows

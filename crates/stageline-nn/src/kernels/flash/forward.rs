@@ -127,9 +127,8 @@ fn largest_of(of_lanes: &Shared<[f32]>, row: usize, before: f32) -> f32 {
     largest
 }
 
-/// Replaces, by their weights exp(score - `largest`), the scores of one query that this GPU thread computed, and
-/// returns the sum of this thread's weights. `lane` is the thread's index (from 0) among the threads of the query's
-/// row.
+/// Replaces each score of one query that this GPU thread computed with its attention weight, exp(score - `largest`).
+/// Returns the sum of these weights. `lane` is the thread's index (from 0) among the threads of the query's row.
 #[cube]
 fn weigh(scores: &mut Shared<[f32]>, row: usize, lane: usize, largest: f32, #[comptime] rows: usize) -> f32 {
     let mut sum = f32::new(0.0);

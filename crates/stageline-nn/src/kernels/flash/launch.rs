@@ -14,8 +14,8 @@ use super::block::{LANES, Sizes};
 use super::{FlashAttention, along, forward, logarithms_shape, output_shape, to_key_value, to_query};
 use crate::kernels::attention_blocks::{AttentionHeads, scale};
 
-/// The possible numbers of rows (queries or keys) in one thread block of attention on a GPU, the best number first. A
-/// block with more rows loads keys and values, or queries, from memory less often.
+/// The possible numbers of rows (queries or keys) in one thread block of attention on a GPU, the best number first. The
+/// more rows a block has, the less often it loads keys and values, or queries, from memory.
 const ROWS: [usize; 3] = [32, 16, 8];
 
 /// The largest size of an attention head, in elements, that the GPU kernels support. The sums of one row of a larger
@@ -83,8 +83,8 @@ impl Launch {
     }
 }
 
-/// Returns the positions at which documents begin in a type for which the GPU kernels are compiled: positions fit into
-/// i32.
+/// Returns the positions at which documents begin as i32 or i64, the integer types for which the GPU kernels are
+/// compiled. Positions of another type are converted to i32, which is large enough for them.
 fn positions(starts: CubeTensor) -> CubeTensor {
     let known = matches!(starts.dtype, DType::I32 | DType::I64);
     into_contiguous(if known { starts } else { cast(starts, DType::I32) })

@@ -95,9 +95,9 @@ pub fn to_key_value<E: Float, I: Int>(
     }
 }
 
-/// Writes the numbers that a GPU thread has computed to shared memory, into one row of a square matrix `[rows, rows]`
-/// with one number for each pair of a key (row) and a query (column). `lane` is the column of the thread's first
-/// number, and its further numbers are [`LANES`] columns apart.
+/// Writes numbers of a GPU thread to one row of a square matrix in shared memory. The matrix, `[rows, rows]`, has one
+/// number for each pair of a key (row) and a query (column). The thread's first number goes to the column `lane`, and
+/// each further number [`LANES`] columns after the one before it.
 #[cube]
 fn write_own(numbers: &Array<f32>, to: &mut Shared<[f32]>, row: usize, lane: usize, #[comptime] rows: usize) {
     #[unroll]

@@ -71,8 +71,8 @@ fn each(parts: &Tensor<3>, heads: AttentionHeads) -> [Tensor<3>; 3] {
 /// before the division by their sum add up to as much as the sequence length, and gradients divided by that sum are as
 /// small as one over the length, so stored intermediates are scaled.
 struct Scales {
-    /// The factor by which queries are multiplied before their product with the keys, because that product is stored in
-    /// the input's type, which may be f16.
+    /// The factor by which queries are multiplied before their product with the keys. In f16 the product is stored in
+    /// f16, so this factor keeps it in the range of f16; in other types the factor is 1.
     query: f64,
     /// The factor that turns the product of the scaled queries and the keys into attention scores: 1 / sqrt(head size),
     /// divided by the factor with which the queries were scaled.
@@ -83,9 +83,9 @@ struct Scales {
 }
 
 impl Scales {
-    /// The longest sequence, in positions, whose attention weights are not scaled in f16. Weights before the division
-    /// by their sum are at most 1, so the sum of 128 products of a weight and an f16 value below 512 is at most 65504,
-    /// the largest number in f16.
+    /// The number of positions up to which the attention weights of a sequence are not scaled in f16. Before the
+    /// division by their sum, weights are at most 1. The sum of 128 products of such a weight and an f16 value below
+    /// 512 is therefore at most 65504, the largest number in f16.
     const UNSCALED: usize = 128;
 
     /// Returns the scaling factors of attention for tensors of the type `dtype`, sequences of `length` positions and

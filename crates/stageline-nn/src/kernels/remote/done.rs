@@ -13,8 +13,8 @@ use crate::kernels::variants::{GeluForm, Norm, Normalisation};
 /// backward stay in the server's memory, as tensors to which the client has handles. The methods convert these values
 /// to such tensors and back.
 pub trait Served: Kernels + BackendIr {
-    /// Returns the kind of the kernels (for CPUs or for GPUs) that the server runs on a device, as it tells its
-    /// clients.
+    /// Returns the kind of the kernels (for CPUs or for GPUs) that the server uses on a device. The server reports this
+    /// kind to its clients.
     fn kernels(device: &Device<Self>) -> ServedKernels;
 
     /// Converts the moments of a normalisation's input rows to one tensor `[rows, 2]` in f32: each row's mean, which is
@@ -25,8 +25,8 @@ pub trait Served: Kernels + BackendIr {
     /// normalisation of the kind `norm`.
     fn received_moments(moments: FloatTensor<Self>, norm: Norm) -> Self::Moments;
 
-    /// Returns the outputs of causal attention for a client, given what [`Kernels::causal_attention`] returned: first
-    /// the attention itself, and then the tensors that the backward needs, except attention's input.
+    /// Returns the output tensors of a client's request for causal attention, given what [`Kernels::causal_attention`]
+    /// returned: first the output of attention, and then the tensors that the backward needs, except attention's input.
     fn sent_attention(output: FloatTensor<Self>, attended: Self::Attended) -> Vec<FloatTensor<Self>>;
 
     /// Returns the gradient of causal attention's input. `kept` has the tensors to which the client kept handles for
@@ -101,8 +101,8 @@ impl<B: BackendIr> Call<'_, B> {
     }
 }
 
-/// The type of a function by which a server computes one operation for a client: it takes the inputs from the call, and
-/// returns the outputs.
+/// The type of a function by which a server computes one operation for a client. The function takes its inputs from the
+/// client's request, and returns the operation's outputs.
 type Operation<B> = fn(&mut Call<B>) -> Vec<FloatTensor<B>>;
 
 /// Adds all kernels of this crate to the operations that a server of the backend `B` executes for its clients, and

@@ -33,10 +33,10 @@ impl Served for Cube {
         Moments { mean: (norm == Norm::Layer).then(|| column(0)), over_deviation: column(1) }
     }
 
-    /// Returns the output of attention and the tensors that the backward needs. If the FlashAttention kernels computed
-    /// attention, this is the logarithm of each query's sum of exponentiated scores. For larger heads these are three
-    /// tensors: all queries, keys and values; the attention weights before they are divided by their sum; and the
-    /// reciprocal of each query's sum of weights.
+    /// Returns the output of attention, followed by the tensors that the backward needs. After the FlashAttention
+    /// kernels, this is one tensor: the logarithm of each query's sum of exponentiated scores. If the heads are too
+    /// large for these kernels, three tensors are needed: all queries, keys and values; the attention weights before
+    /// they are divided by their sum; and the reciprocal of each query's sum of weights.
     fn sent_attention(output: Float, kept: Kept) -> Vec<Float> {
         match kept {
             Kept::Logarithms { logarithms, .. } => vec![output, logarithms],

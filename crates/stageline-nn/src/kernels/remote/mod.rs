@@ -45,8 +45,8 @@ pub mod name {
     pub const HELLO: &str = "stageline/hello";
     /// The name of the operation that asks a server on another host for the random numbers that identify its process.
     pub const PROCESS: &str = "stageline/process";
-    /// The name of the operation that tells a server the ids of the other servers of a training, so that it accepts
-    /// their tensors; the reply is the number of valid ids.
+    /// The name of the operation that tells a server the ids of the other servers of a training, whose tensors the
+    /// server then accepts. The reply is the number of valid ids.
     pub const PEERS: &str = "stageline/peers";
     pub(crate) const GELU: &str = "stageline/gelu";
     pub(crate) const GELU_TO_INPUT: &str = "stageline/gelu_to_input";
@@ -68,7 +68,7 @@ pub mod name {
     pub(crate) const TO_TABLE: &str = "stageline/to_table";
 }
 
-/// The number of 64-bit words in which the id of a server, which has 32 bytes, is sent to other hosts.
+/// The number of 64-bit words in which the 32-byte id of a server is sent to other hosts.
 pub const ID_WORDS: usize = 4;
 
 type Float = FloatTensor<Remote>;
@@ -99,8 +99,8 @@ fn like(tensor: &Float) -> (Shape, DType) {
     (tensor.shape(), tensor.dtype())
 }
 
-/// Returns the shape and type of an output with two numbers for each row of `tensor`, such as the row's mean and 1 /
-/// standard deviation, to request it from a server: `[rows, 2]` in f32.
+/// Returns the shape `[rows, 2]` and the type f32. With these, a tensor with two numbers for each row of `tensor`, such
+/// as the row's mean and 1 / standard deviation, is requested from a server.
 fn pairs(tensor: &Float) -> (Shape, DType) {
     let shape = tensor.shape();
     (Shape::new([rows(&shape), 2]), DType::F32)
@@ -188,7 +188,7 @@ impl Products for Remote {
     }
 }
 
-/// The tensors on a server that the backward of causal attention needs; they depend on the server's kernels.
+/// The tensors that a server keeps for the backward of causal attention. CPU and GPU kernels keep different tensors.
 #[derive(Clone, Debug)]
 pub struct Attended {
     /// The float tensors that the backward of causal attention needs. On a CPU these are its input and the attention

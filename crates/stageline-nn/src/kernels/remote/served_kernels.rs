@@ -10,7 +10,7 @@ use parking_lot::RwLock;
 pub enum ServedKernels {
     /// The kernels for CPUs, which take tensors in f32.
     Cpu,
-    /// The kernels for GPUs, which take tensors in those of the types f32, bf16 and f16 in which the GPU computes.
+    /// The kernels for GPUs. They take tensors in f32, and in bf16 and f16 if the GPU computes in these types.
     Gpu {
         /// The largest size of a head, in elements, that the FlashAttention kernels, which store no attention scores,
         /// support on the GPU.
@@ -42,8 +42,9 @@ impl ServedKernels {
         }
     }
 
-    /// Returns a text for the start of a training with the kind of the kernels (for CPUs or for GPUs) and the element
-    /// types that they take. `computes_in` returns whether a GPU computes in a type; WebGPU, for example, has no bf16.
+    /// Returns a text that tells the user at the start of a training what these kernels are: for CPUs or for GPUs, the
+    /// element types that they take and, on GPUs, whether attention stores its scores. `computes_in` returns whether a
+    /// GPU computes in a type; WebGPU, for example, has no bf16.
     pub fn describe(self, computes_in: impl Fn(DType) -> bool) -> String {
         let Self::Gpu { largest_head } = self else { return "Stageline's kernels for CPUs, in f32".to_owned() };
         let half = [("bf16", DType::BF16), ("f16", DType::F16)].into_iter().filter(|(_, dtype)| computes_in(*dtype));

@@ -120,7 +120,7 @@ pub struct Layer {
     /// The index, from 0, of the stage to which a layer of the model belongs.
     pub stage: usize,
     /// The relative cost of a layer's forward and backward, such as its FLOPs, in any unit. The measured time of a
-    /// stage is divided among its layers in proportion to their weights.
+    /// stage is divided among its layers in proportion to these costs.
     pub weight: f64,
     /// The number of elements in all parameters of a layer.
     pub parameters: u64,

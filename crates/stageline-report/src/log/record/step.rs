@@ -31,8 +31,9 @@ pub struct Step {
     pub model_flop_utilisation: Option<f64>,
     /// The duration of the step, from the split of the batch to the last optimizer step, in seconds.
     pub step_seconds: f64,
-    /// The seconds for which the training waited for the batch of the step, which are no part of `step_seconds`; 0 in
-    /// older logs. With overlapping steps, the step before may have run meanwhile.
+    /// The time in seconds for which the training waited for the data of the step's batch; 0 in older logs.
+    /// `step_seconds` does not include this time. With overlapping steps, the previous step may have run during this
+    /// time.
     #[serde(default)]
     pub batch_wait_seconds: f64,
     /// Whether the step was synchronised: workers waited for their device after every action, so that the recorded
@@ -75,7 +76,8 @@ pub struct Step {
     /// (`--health-every`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub health: Vec<Health>,
-    /// The size of the gradient and its noise; `None` in steps that do not measure them (`--noise-every`).
+    /// The estimates of the gradient's squared norm and of its noise in the step; `None` in steps that do not measure
+    /// them (`--noise-every`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noise: Option<Noise>,
     /// The timed events of each worker in the step, in order; empty in steps whose events are not logged.
@@ -133,7 +135,8 @@ pub struct StageCosts {
     /// The seconds for which a send of one micro-batch's gradient to the previous stage keeps workers busy: the time of
     /// the sender plus that of the receiver.
     pub send_gradient: f64,
-    /// The seconds of the stage's part of the flush, which is the end of a step: gradient norms and the optimizer step.
+    /// The time in seconds that a stage takes for its part of the flush: gradient norms and the optimizer step at the
+    /// end of a training step.
     pub flush: f64,
     /// The bytes of activations that the stage's forward of one micro-batch keeps in device memory for the backward;
     /// `None` if memory was not counted.
@@ -177,16 +180,16 @@ pub struct Noise {
     pub stages: Vec<StageNoise>,
 }
 
-/// One step's estimates of the gradient's squared norm and of its noise over the parameters of one stage, with the noise
-/// scales. Their unit is that of the loss weight of a batch (in most models, tokens).
+/// The noise scales of the gradient of one stage's parameters at one step, and this step's estimates of the gradient's
+/// squared norm and noise. The unit of a noise scale is that of the loss weight of a batch (in most models, tokens).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StageNoise {
     /// The noise scale of the gradient in a stage, roughly estimated from this step alone. It is `None` if the estimated
     /// squared norm of the gradient is not above 0, and in older logs.
     pub scale: Option<f64>,
-    /// The noise scale of the gradient in a stage from running averages of the squared norm and the variance, as
-    /// [`Noise::smoothed_scale`] is for the whole model. `None` if the averaged squared norm is not above 0, and in
-    /// older logs.
+    /// The noise scale of the gradient in a stage, computed from running averages of the squared norm and the variance.
+    /// [`Noise::smoothed_scale`] is the same for the whole model. `None` if the averaged squared norm is not above 0,
+    /// and in older logs.
     pub smoothed_scale: Option<f64>,
     /// The estimates of the gradient's squared norm and noise over the parameters of a stage.
     #[serde(flatten)]
@@ -199,7 +202,8 @@ pub struct StageNoise {
 pub struct SignalAndNoise {
     /// The estimate of the squared norm of the gradient that a batch of infinite size would have; it can be negative.
     pub squared_norm: f64,
-    /// The estimate of the variance of the gradient of a batch of weight 1, added up over all elements of the gradient.
+    /// The estimated variance of the gradient of a batch with the loss weight 1, added up over all elements of the
+    /// gradient.
     pub variance: f64,
 }
 
