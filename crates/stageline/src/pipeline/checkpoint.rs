@@ -18,10 +18,11 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// with the numbers of micro-batches and of gradient groups and the last learning rate. If these values differ in
     /// the resumed training, a warning says so.
     ///
-    /// The names of the parameters in the checkpoint are those that the user set by
+    /// In the checkpoint, parameters have the names that the user set by
     /// [`PipelineBuilder::names`](crate::PipelineBuilder::names). A pipeline that was built from a [`Row`](crate::Row)
-    /// (first layer, blocks, last layer) has such names without that call. With neither, a name is made of the stage
-    /// and the path in its module, and the checkpoint can be resumed only with the same partition.
+    /// (first layer, blocks, last layer) has such names without that call. Any other pipeline without that call names
+    /// each parameter by its stage and its path in the stage's module. The checkpoint can then be resumed only with the
+    /// same partition into stages.
     ///
     /// A checkpoint can also be taken after an error, because a failed step is rolled back on every stage. The
     /// exception is a failed step in which some stage had already stepped its optimizer, if
@@ -46,7 +47,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     ///     S: Stage<Input = Float, Output = Float>,
     ///     L: LossStage<Input = Float, Output = Float, Target = Float>,
     /// {
-    ///     // The names of the whole model, which are the same on every cut.
+    ///     // The names of the whole model, which are the same for every split into stages.
     ///     let names = Names::new().part("encoder", &encoder).part("decoder", &decoder);
     ///     let builder = Pipeline::builder().stage(encoder, config.clone()).loss(decoder, config).names(names);
     ///     let folder = Path::new("kept");

@@ -48,14 +48,15 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// The estimate is for steps that follow one another. [`MemoryEstimate::of_overlapping_steps`] converts the
     /// estimate to overlapping steps, and [`MemoryEstimate::with_checkpoints`] adds the copy of the state while a
     /// checkpoint is written. The result is `None` if the memory in use is unknown: on CPUs the program must install
-    /// the [`CountingAllocator`](crate::CountingAllocator), and devices of other hosts do not report it.
+    /// the [`CountingAllocator`](crate::CountingAllocator), and devices of other hosts do not report their memory.
     ///
     /// On a GPU the estimate counts the bytes that tensors occupy in the GPU's memory pools between two actions,
-    /// without the peaks within an action. The pools reserve more memory than that, and no upper bound on it is known
-    /// beforehand: a pool allocates memory in large chunks whose size follows the largest tensor so far, chunks of
-    /// earlier sizes stay until they are empty, and every thread has separate pools. So a training whose estimate is
-    /// near the size of the GPU's memory may not fit. A training program logs the reserved memory beside the estimate
-    /// after the first step; [`DeviceMemory::of`](crate::DeviceMemory::of) returns it at any time.
+    /// without the peaks within an action. The pools reserve more memory than the tensors occupy, and no upper bound on
+    /// the reserved memory is known beforehand: a pool allocates memory in large chunks whose size follows the largest
+    /// tensor so far, chunks of earlier sizes stay until they are empty, and every thread has separate pools. So a
+    /// training whose estimate is near the size of the GPU's memory may not fit. Programs of the crate
+    /// `stageline-train` log the reserved memory beside the estimate after the first step;
+    /// [`DeviceMemory::of`](crate::DeviceMemory::of) returns the reserved memory at any time.
     ///
     /// # Errors
     /// Returns the same errors as [`step`](Self::step).
@@ -99,9 +100,10 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         found.map(|(_, estimate)| estimate)
     }
 
-    /// Rehearses steps (runs them, measures their memory and rolls them back) with different amounts of recomputation
-    /// ([`Recompute`]). Returns, for each stage, the least recomputation with which the memory estimate fits, as `fits`
-    /// says, together with that estimate. If not even full recomputation fits, every stage recomputes everything. The
+    /// Returns, for each stage, the least recomputation ([`Recompute`]) with which training steps fit into memory, and
+    /// the memory estimate with this recomputation. The function `fits` returns whether steps with a given estimate
+    /// fit. The estimates come from rehearsals: steps that are run with different amounts of recomputation to measure
+    /// their memory, and rolled back. If not even full recomputation fits, every stage recomputes everything. The
     /// estimate is `None`, and no stage recomputes anything, if the memory in use is unknown.
     fn least_to_fit(
         &mut self,

@@ -56,8 +56,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
 
     /// Returns copies of the modules of all stages, as the last step left them, while the pipeline stays alive.
     ///
-    /// The copies are without autodiff, in the precision in which the parameters are trained. A copy shares the memory
-    /// of its parameters until the next step replaces them, so keeping it costs that memory from then on.
+    /// The copies are without autodiff, in the precision in which the parameters are trained. At first a copy shares
+    /// the memory of the pipeline's parameters. The next step gives the pipeline new parameters, and from then on the
+    /// copy occupies memory of its own.
     ///
     /// # Errors
     /// Returns the same errors as [`step`](Self::step).

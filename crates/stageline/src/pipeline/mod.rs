@@ -120,15 +120,15 @@ struct Done {
     last_checkpoint: Option<usize>,
 }
 
-/// The pipeline's state for overlapping steps, of which one begins before the previous one has ended: whether such a
-/// step is running, the error of a failed rollback, and when and how the last step ended.
+/// The pipeline's state for overlapping steps, where a step may begin before the previous step has ended: whether a
+/// step is still running, the error of a failed rollback, and when and how the last step ended.
 struct Overlap {
-    /// Whether the workers already run a training step that overlaps the previous one and whose report the caller has
-    /// not fetched. If the caller then calls another method of the pipeline, this step is stopped and rolled back.
+    /// Whether the workers run a training step whose report the caller has not fetched yet. If the caller calls another
+    /// method of the pipeline meanwhile, the pipeline stops, and this step is rolled back.
     is_in_flight: bool,
-    /// The error that stopped the pipeline when the caller dropped [`Steps`] (the iterator over overlapping steps), and
-    /// the rollback of the step in flight failed; `None` if there was no such error. The next call of a method of the
-    /// pipeline returns the error.
+    /// The error of a failed rollback; `None` if no rollback failed. If the caller drops [`Steps`] (the iterator over
+    /// overlapping steps), the step in flight is rolled back. If the rollback fails, the pipeline stops with this
+    /// error, and the next call of a method of the pipeline returns the error.
     error: Option<StepError>,
     /// The time at which the last training step ended. If the next step began before that time, because steps overlap,
     /// the duration of the next step counts from that time.
@@ -311,8 +311,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     }
 
     /// Returns an error if the pipeline has stopped and its worker threads have ended. If the workers still run a
-    /// training step that began early and whose report the caller has not fetched, the workers are first stopped and
-    /// this step is rolled back.
+    /// training step whose report the caller has not fetched, stops the pipeline, rolls back this step, and returns an
+    /// error.
     fn running(&mut self) -> Result<(), StepError> {
         if self.overlap.is_in_flight {
             self.abandon();

@@ -7,8 +7,8 @@ use crate::runner::ErasedModule;
 /// running ([`Pipeline::snapshot`](crate::Pipeline::snapshot)), they are copies.
 pub struct Modules(Vec<Slot>);
 
-/// The state of one stage's module in [`Modules`], the trained modules of a pipeline: present, taken by the caller, or
-/// lost.
+/// The state of one stage's module in the list of trained modules ([`Modules`]). The module is present, taken by the
+/// caller, or lost.
 enum Slot {
     Here(ErasedModule),
     Taken,
@@ -65,9 +65,10 @@ pub enum ModuleError {
     /// The caller requested the module of a stage that does not exist, because the pipeline has fewer stages.
     #[error("there is no stage {stage}; the pipeline has {stages}, counted from 0")]
     NoSuchStage {
-        /// The number of the requested stage, which does not exist, counted from 0.
+        /// The number, counted from 0, of the requested stage, which does not exist.
         stage: usize,
-        /// The number of stages that the pipeline has, which is not above the number of the requested stage.
+        /// The number of stages that the pipeline has. Stages are counted from 0, so the highest valid stage number is
+        /// one less.
         stages: usize,
     },
     /// The type of the requested stage's module differs from the type that the caller requested.

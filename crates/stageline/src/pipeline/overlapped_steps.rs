@@ -79,8 +79,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     }
 }
 
-/// The iterator that [`Pipeline::steps`] returns, over training steps of which one may begin before the previous one
-/// has ended. Each item is the report of one step.
+/// An iterator over training steps that may overlap: a step may begin before the previous step has ended.
+/// [`Pipeline::steps`] returns this iterator. Each item is the report of one step, or an error.
 #[must_use = "the iterator is lazy: a step runs only when it is asked for by `next`"]
 pub struct Steps<'a, In: Payload, Out: Payload, Target: Payload, I> {
     pipeline: &'a mut Pipeline<In, Out, Target>,
@@ -92,8 +92,8 @@ pub struct Steps<'a, In: Payload, Out: Payload, Target: Payload, I> {
     next: Option<Result<MicroBatches<In, Target>, BatchError>>,
     /// The training step that the workers run now and whose report is returned next; `None` if they run no step.
     now: Option<Begun<In, Target>>,
-    /// The training step after the one whose report is returned next. The workers begin it before the verdict on that
-    /// previous step (step the optimizers, or skip) is known. `None` if no such step has begun.
+    /// The training step after the one that the workers run now. The workers begin it early: before the verdict on the
+    /// running step (step the optimizers, or skip) is known. `None` if no such step has begun.
     behind: Option<Begun<In, Target>>,
 }
 
@@ -211,8 +211,8 @@ impl<In: Payload, Out: Payload, Target: Payload, I: Iterator<Item = Batch<In, Ta
 }
 
 impl<In: Payload, Out: Payload, Target: Payload, I> Drop for Steps<'_, In, Out, Target, I> {
-    /// Rolls back the training step that the workers are running when the iterator over the steps is dropped. If the
-    /// caller's thread panics, stops the workers instead of waiting for the step.
+    /// Handles the drop of the iterator over training steps: if the workers still run a step, waits for the step and
+    /// rolls it back. If the caller's thread panics, stops the workers instead of waiting for the step.
     fn drop(&mut self) {
         if self.now.is_none() {
             return;

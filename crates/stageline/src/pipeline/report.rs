@@ -45,17 +45,17 @@ pub struct StepReport {
     pub recording: Recording,
     /// The effect of the training step on the parameters: updated, or skipped for a given reason.
     pub update: Update,
-    /// The Euclidean norm of the gradient of every parameter that has one, before clipping and without the loss scale,
-    /// in layer order. Each comes with the parameter's name, as in checkpoints, such as `blocks.3.linear.weight`. Empty
-    /// if the batch has no unmasked target.
+    /// The Euclidean norms of the gradients, one for each parameter that has a gradient, before clipping and without
+    /// the loss scale, in layer order. Each norm comes with the parameter's name in checkpoints, such as
+    /// `blocks.3.linear.weight`. The list is empty if the batch has no unmasked target.
     pub gradient_norms: Vec<(Arc<str>, f64)>,
     /// The health report of every parameter that has a gradient, in layer order; empty unless
     /// [`health_every`](crate::PipelineBuilder::health_every) selects this step.
     pub health: Vec<ParameterHealth>,
-    /// The gradient's squared norm and noise, estimated from the micro-batches of all replicas in the step, before
-    /// clipping and without the loss scale. If the loss has several terms, the weight of a micro-batch is its weight in
-    /// the first term. `None` unless [`noise_every`](crate::PipelineBuilder::noise_every) selects this step, at least
-    /// two micro-batches of it have a loss weight, and all gradients are finite.
+    /// The squared norm and the noise of the gradient, estimated from the micro-batches of all replicas in the step,
+    /// before clipping and without the loss scale. Micro-batches count by their loss weights (if the loss has several
+    /// terms, by their weights in the first term). `None` unless [`noise_every`](crate::PipelineBuilder::noise_every)
+    /// selects this step, at least two of its micro-batches have a loss weight, and all gradients are finite.
     pub noise: Option<NoiseReport>,
 }
 
@@ -120,13 +120,13 @@ pub enum Update {
     Overflow {
         /// The loss scale (factor on the loss before the backward) at which the gradients of the step overflowed.
         loss_scale: f64,
-        /// The first computation of the step whose result overflowed, found by a second run of the step; `None` if the
+        /// The step's first computation whose result overflowed, found by a second run of the step; `None` if the
         /// second run did not overflow.
         culprit: Option<Culprit>,
     },
     /// The step's loss or a gradient was NaN or infinite, so no parameter changed; the loss scale stays as it is.
     NonFinite {
-        /// The first computation of the step with a non-finite result, found by a second run of the step; `None` if all
+        /// The step's first computation with a non-finite result, found by a second run of the step; `None` if all
         /// results of the second run were finite.
         culprit: Option<Culprit>,
     },

@@ -25,8 +25,8 @@ use crate::update::health::ParameterHealth;
 use crate::update::noise::NoiseReport;
 use crate::worker::messages::{Asked, Stepped};
 
-/// A training step that all workers were asked to run, and on which the verdict (step the optimizers, or skip the step)
-/// is not yet decided.
+/// A training step that all workers were asked to run, and whose verdict (step the optimizers, or skip the step) is not
+/// yet decided.
 pub(crate) struct Begun<In, Target> {
     batch: MicroBatches<In, Target>,
     /// The context of the step for each replica: step number, loss weights, loss scale, and other values that all

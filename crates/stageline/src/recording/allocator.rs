@@ -120,9 +120,9 @@ impl Meter {
 /// stores this value directly before the allocation's data.
 type Owner = Option<&'static Meter>;
 
-/// Returns the layout of a memory block that can store data of the layout `layout` and, in front of the data, the
-/// block's owner: the meter of the worker that allocates it. The second value is the number of bytes before the data.
-/// Returns `None` if the block would be too large.
+/// Returns the layout of a memory block for data of the layout `layout`, with space in front of the data for the
+/// block's owner (the memory meter of the worker that allocates the block). The second value is the size of this space
+/// in bytes. Returns `None` if the block would be too large.
 fn with_owner(layout: Layout) -> Option<(Layout, usize)> {
     let layout = layout.align_to(align_of::<Owner>()).ok()?;
     // A room of 16 bytes keeps the alignment that malloc gives to large blocks.
@@ -154,8 +154,8 @@ unsafe fn sign(block: *mut u8, room: usize, size: usize) -> *mut u8 {
     }
 }
 
-/// Returns the memory meter of the worker that owns an allocation (whose thread made it), given the address of the
-/// allocation's data.
+/// Returns the memory meter of the worker whose thread made an allocation; `None` if it was made on no worker's thread.
+/// `data` is the address of the allocation's data.
 ///
 /// # Safety
 /// `data` must have been returned by [`sign`].

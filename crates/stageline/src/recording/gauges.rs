@@ -48,9 +48,9 @@ impl Gauges {
         Reading { held: self.held(device), asked }
     }
 
-    /// Measures the memory in use as [`read`](Self::read) does if the device is a GPU of this host; takes no
-    /// measurements for other devices. Stages that share a GPU change its memory while a worker waits, so workers read
-    /// it again after a wait.
+    /// Measures the memory in use as [`read`](Self::read) does if `device` is a GPU of this host; takes no measurements
+    /// for other devices. A worker measures its GPU again after a wait, because meanwhile other stages on the same GPU
+    /// may have changed the GPU's memory in use.
     pub(crate) fn read_gpu(&self, device: &Device) -> Reading {
         if is_gpu(device) { self.read(device) } else { Reading::default() }
     }

@@ -137,8 +137,8 @@ impl Recording {
     ///
     /// The latency of a send is the time for which it occupied the sending worker plus the time for which it occupied
     /// the receiving worker. If backwards were not split into input gradient and weight gradient, each of these halves
-    /// is assumed to take half the time. For another replica, call this on the result of
-    /// [`of_replica`](Self::of_replica).
+    /// is assumed to take half the time of the backward. For another replica, call this method on the recording that
+    /// [`of_replica`](Self::of_replica) returns.
     pub fn costs(&self) -> Costs {
         let rows = self.by_replica().next().unwrap_or_default();
         let Tally { mut costs, received, finish, optimizer } = self.tally(rows, Event::worked);
@@ -268,19 +268,20 @@ impl Recording {
 /// variants before it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Counted {
-    /// Only forwards, backwards and the flush (gradient norms and optimizer step) take time in the simulation.
+    /// The simulation counts only the time of forwards, backwards and the flush (gradient norms and optimizer step).
+    /// All other activities take no time in it.
     Computes,
-    /// In addition to forwards, backwards and the flush (gradient norms and optimizer step), sends and receives take
-    /// time in the simulation.
+    /// The simulation counts the time of sends and receives, in addition to forwards, backwards and the flush (gradient
+    /// norms and optimizer step).
     Transfers,
-    /// In addition to computation and transfers, asking devices whether they have finished takes time in the
-    /// simulation.
+    /// The simulation counts the time of computations, of transfers, and of asking devices whether they have finished
+    /// their work.
     Asking,
 }
 
 /// Returns the time for which a receive kept the receiving worker busy: the duration of the recorded event `receive`
 /// without the wait for the sender. The time that the worker spent asking its device whether it has finished is
-/// included, because a receiver must wait for its tensors in every step, not only in measured ones.
+/// included, because a receiver must wait for its tensors even in steps whose actions are not measured.
 fn arriving(receive: &Event) -> Duration {
     receive.worked() + receive.asked
 }

@@ -24,9 +24,10 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         if self.ties.follows() { self.trained.change(|module| self.ties.follow(module, waits)) } else { Ok(()) }
     }
 
-    /// Acts on the verdict on a step (step the optimizers, or skip) in a replica without optimizers (any except replica
-    /// 0). If replica 0 steps, receives the new parameter values from replica 0, and sends them to the stages of its
-    /// own replica that hold copies of tied parameters. Returns an empty report.
+    /// Acts on the verdict on a step (step the optimizers, or skip) on a stage of any replica except replica 0. Only
+    /// replica 0 has optimizers. If they step, this stage receives the new parameter values from replica 0, and sends
+    /// the values of tied parameters to the stages of its own replica that hold copies of them. Returns an empty
+    /// report.
     pub(super) fn conclude_as_leaf(&mut self, verdict: Verdict, waits: &Waits) -> Result<Conclusion, Stopped> {
         if verdict.counts() {
             self.follow_root(waits)?;

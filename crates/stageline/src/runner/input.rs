@@ -37,8 +37,8 @@ pub(crate) trait Source<T>: Send {
     fn neighbour(&mut self) -> Option<&mut dyn Neighbour>;
 }
 
-/// The input side of a stage with its type erased, because one function assembles the first stage, whose inputs come
-/// from the batch, and all other stages, whose inputs come from the previous stage.
+/// The input side of any stage. Its type is erased, so that one function can assemble the first stage, whose inputs
+/// come from the batch, and all other stages, whose inputs come from the previous stage.
 pub(crate) type AnySource<T> = Box<dyn Source<T>>;
 
 /// The input side of the first stage, where inputs come from the caller's batch: in each pass, one message with the
@@ -107,8 +107,8 @@ impl<T: Payload> Source<T> for FromPrevious<T> {
         Ok(())
     }
 
-    /// Removes and returns the arrived input of one micro-batch, which arrived on the stage's device and in its
-    /// precision already.
+    /// Removes and returns the input of one micro-batch. The input has arrived from the previous stage, already on this
+    /// stage's device and in this stage's precision.
     fn take(&mut self, micro_batch: usize, _device: &Device, _precision: Precision) -> Weighted<T> {
         self.arrived.take(micro_batch)
     }

@@ -126,9 +126,10 @@ pub(crate) trait Runner: Send {
     /// Receives the new values of tied (shared) parameters from the stages that own them, and discards the values, so
     /// that the channels are empty.
     fn ignore(&mut self, waits: &Waits) -> Result<(), Stopped>;
-    /// Acts on the verdict on a step (step the optimizer, skip the step, ...), and returns the stage's report. In
-    /// replica 0 the optimizer steps; in the other replicas the stage receives the new parameter values from replica 0.
-    /// If the verdict is to skip the step, or only to return its gradients, nothing changes.
+    /// Acts on the verdict on a step (step the optimizer, skip the step, ...), and returns the stage's report. If the
+    /// verdict is to step, a stage of replica 0 steps its optimizer, and a stage of another replica receives the new
+    /// parameter values from replica 0. If the verdict is to skip the step, or only to return its gradients, nothing
+    /// changes.
     fn conclude(&mut self, verdict: Verdict, waits: &Waits) -> Result<Conclusion, Stopped>;
     /// Completes a training step on the stage after the verdict (step the optimizer, or skip the step): receives the
     /// new values of tied (shared) parameters from the stages that own them, or rolls back a rehearsal (a step that

@@ -33,8 +33,8 @@ pub(crate) trait Sink<M>: Send {
     /// Prepares the output side of a stage for a pass over a batch (a step, an evaluation, ...); the last stage
     /// receives the targets of the batch from the caller.
     fn begin(&mut self, pass: &Pass, waits: &Waits) -> Result<(), Stopped>;
-    /// Runs the training forward of one micro-batch. Returns the float tensors of the stage's output, or the loss on
-    /// the last stage, which end the autodiff graph and from which the backward starts.
+    /// Runs the training forward of one micro-batch. Returns the tensors at the end of the autodiff graph, from which
+    /// the backward starts: the float tensors of the stage's output, or on the last stage the loss.
     fn forward(
         &mut self,
         module: &M,
@@ -69,10 +69,11 @@ pub(crate) trait Sink<M>: Send {
 /// last stage has any.
 #[derive(Default)]
 pub(crate) struct Results {
-    /// The sum of each term of the loss over a micro-batch's targets, as a tensor of shape `[terms]`, by micro-batch.
+    /// The sums of the loss terms over the targets of each micro-batch: one tensor of shape `[terms]` for each
+    /// micro-batch.
     pub(crate) losses: BTreeMap<usize, Tensor<1>>,
-    /// The sum of each metric over a micro-batch's targets, as a tensor of shape `[metrics]`, by micro-batch; empty if
-    /// the last stage has no metrics.
+    /// The sums of the metrics over the targets of each micro-batch: one tensor of shape `[metrics]` for each
+    /// micro-batch. There are no tensors if the last stage has no metrics.
     pub(crate) metrics: BTreeMap<usize, Tensor<1>>,
 }
 
@@ -316,7 +317,7 @@ impl<L: LossStage> Sink<L> for ToCaller<L::Output, L::Target> {
 }
 
 /// Divides the sum of each loss term by the term's weight, and returns the sum of the quotients, as a tensor of shape
-/// `[1]`. If there are several terms, a term of weight 0 adds 0; the weight of a single term must not be 0.
+/// `[1]`. If there are several terms, a term of weight 0 adds 0. If there is only one term, its weight must not be 0.
 fn mean(sums: Tensor<1>, weight: &Weight) -> Tensor<1> {
     match *weight.terms() {
         [weight] => sums.div_scalar(weight),

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 /// A map from the index of a micro-batch to a value, such as an input or a gradient, that waits for the instruction
-/// that uses the value; each micro-batch has at most one value. A checked plan (an order of forwards and backwards)
-/// puts every value into the map before it takes the value out.
+/// that uses the value. Each micro-batch has at most one value. The validation of the plan (the order of forwards and
+/// backwards) ensures that every value is put into the map before it is taken out.
 pub(crate) struct Slots<T>(BTreeMap<usize, T>);
 
 impl<T> Slots<T> {

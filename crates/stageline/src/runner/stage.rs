@@ -43,7 +43,8 @@ pub(super) enum Mode<M> {
         /// training pass.
         inspection: Option<Vec<Culprit>>,
     },
-    /// An evaluation or an inference, with the copy of the stage's module that has no autodiff.
+    /// The stage runs an evaluation or an inference. The value is a copy of the stage's module without autodiff, which
+    /// this pass uses.
     Evaluating(M),
 }
 
@@ -59,12 +60,13 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
     /// The output side of the stage: the connection to the next stage, or the loss on the last stage.
     pub(super) sink: K,
     pub(super) mode: Mode<M>,
-    /// The autodiff graph of each live micro-batch, whose forward on this stage has run and whose backward has not.
+    /// The autodiff graph of each live micro-batch: a micro-batch whose forward on this stage has run, and whose
+    /// backward on this stage has not run yet.
     pub(super) tape: Slots<Taped<K::Residual>>,
-    /// For each micro-batch between the two halves of its split backward: the gradients that the first half has
-    /// computed, the weight gradients that the second half is still to compute (as functions that compute them), and a
-    /// flag. In an inspection (a second run of a non-finite step), the flag is true if the received gradient of the
-    /// stage's output was finite; in other passes it is false.
+    /// The state of each micro-batch between the first and the second half of its split backward: the gradients that
+    /// the first half has computed, the functions with which the second half will compute the deferred weight
+    /// gradients, and a flag. In an inspection (a second run of a non-finite step), the flag is true if the received
+    /// gradient of the stage's output was finite; in other passes the flag is false.
     pub(super) halves: Slots<(Half, bool)>,
     /// The sum of the gradients of the stage's parameters over the micro-batches of the step.
     pub(super) gradients: GradientSum,
@@ -116,7 +118,8 @@ pub(crate) struct StageSlot {
     /// are added up.
     pub(crate) per_group: usize,
     /// The operations of the stage that Stageline's own kernels do not compute on its device, for example because of
-    /// their float type. The list has those that were known, and named in a warning, before the first forward.
+    /// their float type. The list has only the operations that were known before the first forward; a warning has named
+    /// them.
     pub(crate) fallbacks: Vec<Fallback>,
 }
 

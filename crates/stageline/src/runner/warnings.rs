@@ -42,10 +42,10 @@ pub(crate) fn warn_of_fallbacks(found: &[Fallback], stage: usize, replica: usize
     }
 }
 
-/// Returns those operations in `found` that an earlier warning has not named already; `named` has the operations of
-/// that warning. `found` has the operations that Stageline's own kernels did not compute in a forward. For an operation
-/// outside the sequence of layers, such as the loss, a forward knows no layer, so only the operation and the reason are
-/// compared.
+/// Returns the operations in `found` that are not in `named`. The list `found` has the operations of a forward that
+/// Stageline's own kernels did not compute. The list `named` has such operations that an earlier warning has already
+/// named. If an operation in `found` has no layer, because it is outside the sequence of layers (as the loss is),
+/// layers are not compared for it.
 pub(super) fn unnamed(mut found: Vec<Fallback>, named: &[Fallback]) -> Vec<Fallback> {
     found.retain(|fallback| {
         let layer = &fallback.layer;

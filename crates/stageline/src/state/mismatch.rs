@@ -32,17 +32,17 @@ pub enum Difference {
     Kind {
         /// The name of the tensor whose type or shape in the checkpoint differs from the model's.
         name: String,
-        /// The type and shape that the differing tensor has in the model.
+        /// The type and shape that the tensor has in the model. At least one of the two differs from the checkpoint.
         model: Kind,
-        /// The type and shape that the differing tensor has in the checkpoint.
+        /// The type and shape that the tensor has in the checkpoint. At least one of the two differs from the model.
         checkpoint: Kind,
     },
     /// A field of an optimizer's state is missing in the checkpoint, or the stage's optimizer does not keep this field
     /// or keeps it with another type or shape.
     OtherOptimizer {
-        /// The name of the field of optimizer state that is missing in the checkpoint, or that the stage's optimizer
-        /// does not keep in this form. As in checkpoints, it consists of the parameter's name, `/` and the field's
-        /// name.
+        /// The name of the field of optimizer state that does not fit: the checkpoint lacks the field, or the stage's
+        /// optimizer does not keep it or keeps it with another type or shape. As in checkpoints, the name consists of
+        /// the parameter's name, `/` and the field's name.
         name: String,
     },
     /// A field of an optimizer's state in the checkpoint has a value that the optimizer cannot produce.
@@ -53,8 +53,8 @@ pub enum Difference {
         /// The wrong value, as text, that the checkpoint has for a field of an optimizer's state; for a tensor, its
         /// first wrong element.
         found: String,
-        /// A description, for the error message, of the values that the optimizer can produce for the field of its
-        /// state that has a wrong value in the checkpoint.
+        /// A text for the error message: a description of the values that the optimizer can produce, in contrast to the
+        /// wrong value in the checkpoint.
         expected: String,
     },
 }
@@ -101,9 +101,9 @@ impl fmt::Display for Mismatch {
 }
 
 impl Difference {
-    /// Whether this difference is about a tensor that only the model or only the checkpoint has, and that is named by
-    /// its stage, such as `stage0.linear.weight`. A pipeline gives such names unless the user sets
-    /// [`Names`](crate::Names), which stay the same when the model is split into other stages.
+    /// Whether this difference is about a tensor that only the model or only the checkpoint has, and whose name begins
+    /// with its stage, as in `stage0.linear.weight`. A pipeline uses such names unless the user sets
+    /// [`Names`](crate::Names). Names set by the user stay the same when the model is split into stages in another way.
     fn is_named_by_stage(&self) -> bool {
         let (Self::NotInCheckpoint { name } | Self::NotInModel { name }) = self else { return false };
         let after = name.strip_prefix("stage").and_then(|rest| rest.split_once('.'));

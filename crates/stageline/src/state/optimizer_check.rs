@@ -10,8 +10,8 @@ use burn_pack::Scalar;
 
 use crate::state::optimizer_state::{Field, STATELESS, Value, read};
 
-/// The kind of value that a field of an optimizer's state has in every step: a tensor of a certain type and shape, a
-/// number of a certain type, or the parameter's rank.
+/// The kind of value in a field of an optimizer's state: a tensor of a certain type and shape, a number of a certain
+/// type, or the parameter's rank. A field has the same kind of value after every step.
 #[derive(PartialEq)]
 enum Kind {
     Tensor(DType, Vec<usize>),
@@ -110,9 +110,9 @@ pub(crate) fn unfit(after_a_step: &ModuleOptimizer, given: &Given) -> Vec<Unfit>
     missing.chain(wrong).chain(unbound).chain(contradicted).collect()
 }
 
-/// A lower bound that one tensor of a parameter's optimizer state sets for another: each element of the tensor `field`
-/// must be at least the element of the tensor `of` at the same position, raised to `power`. A checkpoint that violates
-/// the bound is damaged.
+/// A lower bound on one tensor of a parameter's optimizer state, given by another tensor of the same state. Each
+/// element of the tensor `field` must be at least the element of the tensor `of` at the same position, raised to
+/// `power`. A checkpoint that violates the bound is damaged.
 struct Bound {
     field: &'static str,
     of: &'static str,
@@ -161,12 +161,13 @@ impl Bound {
     }
 }
 
-/// The names of the state fields in which burn's optimizers count the steps of a parameter. In this order: the field of
-/// Adam, AdamW and Adan; of Lamb and Adafactor; of AdaGrad.
+/// The names of the fields of optimizer state in which burn's optimizers count the steps of a parameter. The first name
+/// is used by Adam, AdamW and Adan, the second by Lamb and Adafactor, and the third by AdaGrad.
 const COUNTS: [&str; 3] = ["momentum.time", "time", "lr_decay.time"];
 
-/// The names of the state fields in which burn's optimizers keep sums or means of squared gradients. In this order: one
-/// field each of Adam and AdamW; AMSGrad; Lamb; Adan; RMSProp; AdaGrad; and two fields of Adafactor.
+/// The names of the fields of optimizer state in which burn's optimizers keep sums or means of squared gradients. In
+/// the order of the list, the fields belong to Adam and AdamW (the same field), AMSGrad, Lamb, Adan, RMSProp, AdaGrad,
+/// and Adafactor (the last two fields).
 const SQUARES: [&str; 8] = [
     "momentum.moment_2",
     "momentum.max_moment_2",

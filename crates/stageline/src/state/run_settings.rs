@@ -15,8 +15,8 @@ const SAME_RATE: f64 = 1e-9;
 
 /// The settings of a pipeline that decide the bits of its parameters, and that a checkpoint of the pipeline records.
 ///
-/// A training may be resumed with other settings, on purpose or by mistake; the pipeline then continues, and reports
-/// the settings that differ.
+/// A training may be resumed with settings that differ from those in the checkpoint, on purpose or by mistake. The
+/// pipeline then continues, and reports each setting that differs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct RunSettings {
     /// R x M, the number of micro-batches of a training step: M for each of R data-parallel replicas.
@@ -24,7 +24,7 @@ pub(crate) struct RunSettings {
     /// The number of groups of micro-batches whose gradients are summed separately, before the sums of the groups are
     /// added up.
     pub(crate) gradient_groups: usize,
-    /// The learning rate of the first stage in the last optimizer step; `None` before the first one.
+    /// The learning rate of the first stage in the last optimizer step; `None` before the first optimizer step.
     pub(crate) learning_rate: Option<f64>,
 }
 

@@ -36,7 +36,8 @@ impl<In: Clone, Out, Target: Clone> Workers<In, Out, Target> {
         self.feed(&batch.inputs, Some(&batch.targets), asked)
     }
 
-    /// Runs an inference on `inputs`, one for each micro-batch, and returns the last stage's outputs in the same order.
+    /// Runs an inference on `inputs` (one input for each micro-batch), and returns the last stage's outputs in the
+    /// order of the inputs.
     pub(crate) fn infer(&self, inputs: &[In], asked: Vec<Asked>) -> Result<Vec<Out>, Ended> {
         let replicas = asked.len();
         self.feed(inputs, None, asked)?;
@@ -77,10 +78,11 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         self.concluded_stages(verdict)
     }
 
-    /// Sends the verdict on a rehearsal (a step that only measures memory) to one worker at a time: a worker gets it
-    /// only after all stages of the previous worker have acted on it. So the memory that a stage's optimizer step takes
-    /// is measured alone, also if stages share a GPU. Returns the stages' reports as [`conclude`](Self::conclude) does.
-    /// `stages` has the number of stages of each worker of a replica.
+    /// Sends the verdict on a rehearsal (a step that only measures memory) to one worker after another: a worker gets
+    /// the verdict only after all stages of the previous worker have acted on it. So the memory that a stage's
+    /// optimizer step takes is measured alone, even if stages share a GPU. Returns the stages' reports as
+    /// [`conclude`](Self::conclude) does. `stages` has, for each worker of a replica, the number of the worker's
+    /// stages.
     pub(crate) fn conclude_in_turn(&self, verdict: Verdict, stages: &[usize]) -> Result<Vec<Stepped>, Ended> {
         let mut stepped = Vec::new();
         for (worker, stages) in self.handles.iter().zip(stages.iter().cycle()) {
@@ -98,9 +100,9 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         Ok(())
     }
 
-    /// Commands all workers to receive the verdict on the last step (step the optimizers, or skip). Their stages may
-    /// have ended the step on an assumed verdict, before the actual one was known. The command is needed only if no
-    /// step follows, because workers otherwise receive the verdict during the next step.
+    /// Commands all workers to receive the verdict on the last step (step the optimizers, or skip). Stages may have
+    /// ended the step on an assumed verdict, before the actual verdict was known. The command is needed only if no step
+    /// follows, because workers otherwise receive the verdict during the next step.
     pub(crate) fn settle(&self) -> Result<(), Ended> {
         for worker in &self.handles {
             self.send(&worker.commands, Command::Settle { during: self.during() })?;
@@ -171,7 +173,7 @@ impl<In, Out, Target> Workers<In, Out, Target> {
     }
 }
 
-/// Sorts the stages' reports on the end of a step by replica and by stage, and returns them.
+/// Sorts the reports that the stages sent at the end of a step, by replica and then by stage, and returns them.
 fn in_order(mut stepped: Vec<Stepped>) -> Vec<Stepped> {
     stepped.sort_by_key(|stage| (stage.replica.index, stage.stage));
     stepped

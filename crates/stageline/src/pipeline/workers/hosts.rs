@@ -50,8 +50,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         }
     }
 
-    /// Records which stages of the first replica are on the lost `hosts`, because their parameters and optimizer states
-    /// can no longer be read.
+    /// Records the stages of the first replica that are on the lost `hosts`. The parameters and optimizer states of
+    /// these stages can no longer be read.
     pub(super) fn give_up(&mut self, hosts: &[LostHost]) {
         let stages = hosts.iter().flat_map(|host| &host.stages);
         self.out_of_reach = stages.filter(|(replica, _)| replica.is_first()).map(|(_, stage)| *stage).collect();

@@ -83,8 +83,8 @@ struct WorkerHandle {
     verdicts: Sender<Verdict>,
     thread: JoinHandle<Vec<Box<dyn Runner>>>,
     progress: ProgressBoard,
-    /// The number of events (timed activities) for which the worker's event list has room: as many as a step, or a
-    /// rehearsal (a step that only measures memory), records, whichever is more.
+    /// The number of events (timed activities) for which the worker's event list has room. It is the number of events
+    /// in a step or in a rehearsal (a step that only measures memory), whichever is larger.
     events: usize,
     /// The size, in bytes of host memory, of one thread's buffer for operands of matrix products on the CPU; 0 if not
     /// measured. Each of the worker's threads that compute on the CPU has such a buffer.

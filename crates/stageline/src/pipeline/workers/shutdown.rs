@@ -12,10 +12,10 @@ use crate::state::layout::StageState;
 use crate::threads::ends_within;
 use crate::threads::failure::Failure;
 
-/// The shortest time limit for the worker threads to end after an error. The limit is exactly these 5 seconds if a host
-/// or a network link between hosts is lost. After other errors it grows with the longest action of the training, and
-/// without a watchdog there is no limit. A thread that exceeds the limit is abandoned, because an action that never
-/// returns cannot be ended from outside.
+/// The shortest time limit for the worker threads to end after an error: 5 seconds. The limit is exactly this time if a
+/// host or a network link between hosts is lost. After other errors the limit grows with the longest action of the
+/// training, and without a watchdog there is no limit. A thread that exceeds the limit is abandoned, because an action
+/// that never returns cannot be ended from outside.
 const AFTER_AN_ERROR: Duration = Duration::from_secs(5);
 
 impl<In, Out, Target> Workers<In, Out, Target> {

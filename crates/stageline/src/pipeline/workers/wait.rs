@@ -27,8 +27,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         self.watch.began
     }
 
-    /// Records the duration of an action, such as a forward, if no action was longer so far. The watchdog reports a
-    /// stall only after several times the duration of the longest action without progress.
+    /// Records the duration of an action, such as a forward, if the action is the longest so far. The watchdog reports
+    /// a stall only if there is no progress for several times the longest duration.
     pub(crate) fn note_action(&mut self, took: Duration) {
         self.watch.longest = self.watch.longest.max(took);
     }
