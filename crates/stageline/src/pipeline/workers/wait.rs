@@ -71,7 +71,7 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         // A liveness check is cheap, so unlike the warning it does not wait for a multiple of the longest action. The
         // intervals between checks double while all hosts answer.
         let floors = stall.still.div_duration_f64(watchdog.floor) as u32;
-        if floors > asked.replace(floors) && floors.is_power_of_two() {
+        if floors.checked_ilog2() > asked.replace(floors).checked_ilog2() {
             let error = self.name_lost_hosts(StepError::Stalled(Box::new(stall)));
             if matches!(error, StepError::HostsLost { .. }) {
                 return Err(Ended::ByCaller(error));
