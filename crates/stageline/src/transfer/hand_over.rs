@@ -34,8 +34,8 @@ pub(crate) fn hand_over<P: Payload>(payload: P, device: &Device) -> P {
 /// the tensor unchanged.
 ///
 /// The copy is made by reversing the tensor twice (`flip`), because a flip always runs as a kernel of its own that
-/// writes to new memory. New memory is needed because of a rule of cubecl 0.11: the other thread's stream waits for the
-/// stream that writes the tensor only once after the memory was *allocated*. Fusion may write a result into the older
+/// writes to new memory. New memory is needed because of a rule of cubecl 0.11: after memory was *allocated*, the other
+/// thread's stream waits only once for the stream that writes the tensor. Fusion may write a result into the older
 /// memory of an operand, for which the other stream may have waited before.
 pub(crate) fn for_another_thread<const D: usize, K: Basic>(tensor: Tensor<D, K>, to: &Device) -> Tensor<D, K> {
     if one_gpu(&tensor.device(), to) { tensor.flip([0]).flip([0]) } else { tensor }

@@ -18,8 +18,9 @@ use crate::transfer::in_flight::Sent;
 use crate::update::finite::tensor_is_finite;
 use stageline_nn::autograd::root;
 
-/// The gradient of one float tensor of a stage's input or output. Its number of dimensions is not part of the Rust
-/// type, so the functions that move, send and check a tensor of that many dimensions are stored with it.
+/// The gradient of one float tensor of a stage's input or output. The gradient's number of dimensions is not part of
+/// the Rust type, so the functions that move, send and check a tensor with this number of dimensions are stored with
+/// the gradient.
 struct LeafGradient {
     tensor: BridgeTensor,
     bytes: u64,

@@ -34,8 +34,8 @@ pub(crate) struct Downstream<T> {
     activations: Sender<Message<Weighted<T>>>,
     gradients: Receiver<Message<LeafGradients>>,
     here: Device,
-    /// The destination of activations: the device of the next stage. If one of the two stages is on another host, it is
-    /// a list of sessions (network connections), which successive micro-batches use in turn.
+    /// The destination of activations: the device of the next stage. If the next stage or this stage is on another
+    /// host, the destination is a list of sessions (network connections), which successive micro-batches use in turn.
     to: Lanes,
     sent: Sent,
 }
@@ -46,8 +46,9 @@ pub(crate) struct Upstream<T> {
     activations: Receiver<Message<Weighted<T>>>,
     gradients: Sender<Message<LeafGradients>>,
     here: Device,
-    /// The destination of gradients: the device of the previous stage. If one of the two stages is on another host, it
-    /// is a list of sessions (network connections), which successive micro-batches use in turn.
+    /// The destination of gradients: the device of the previous stage. If the previous stage or this stage is on
+    /// another host, the destination is a list of sessions (network connections), which successive micro-batches use in
+    /// turn.
     to: Lanes,
     sent: Sent,
 }

@@ -32,8 +32,8 @@ impl Default for Collective {
 }
 
 impl Collective {
-    /// Returns the role of one stage in the reduction of gradients for each data-parallel replica, given the parameters
-    /// `ids` that the stage trains and the stage's device in each replica.
+    /// Returns, for each data-parallel replica, the role of one stage in the reduction of gradients over the replicas.
+    /// `ids` has the parameters that the stage trains, and `devices` has the stage's device in each replica.
     pub(crate) fn of_stage(ids: &[ParamId], devices: &[&Device]) -> Vec<Self> {
         let [root, leaves @ ..] = devices else { return Vec::new() };
         // A leaf sends its gradients once a step, so room for one message is enough.

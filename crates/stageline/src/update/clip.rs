@@ -43,7 +43,7 @@ const EPSILON: f64 = 1e-6;
 pub(crate) enum Scaling {
     /// Clipping leaves the gradients of the step as they are, because they are within the bound or clipping is off.
     Keep,
-    /// Clipping multiplies every element of the gradients by a factor, which is the value.
+    /// Clipping multiplies every element of the gradients by the given factor.
     By(f64),
     /// Clipping clamps every element of the gradients to the range from minus the given value to the given value.
     Within(f64),

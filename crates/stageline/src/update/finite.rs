@@ -36,7 +36,8 @@ pub struct Culprit {
     /// The micro-batch whose computation gave the first NaN or infinity of the step, counted from 0 within the replica.
     /// With M micro-batches per replica, micro-batch 0 of replica r is micro-batch r x M of the batch.
     pub micro_batch: usize,
-    /// The kind of the computation that gave the first NaN or infinity of the step: an input, a forward or a backward.
+    /// The kind of place where the step's first NaN or infinity appeared: an input, the result of a forward, or the
+    /// result of a backward.
     pub origin: Origin,
 }
 

@@ -62,9 +62,10 @@ pub(crate) enum Flush {
     /// Before it steps its optimizer, every stage waits for the verdict on the step (step, or skip it), which depends
     /// on the gradient sums of all stages.
     Together,
-    /// Each stage steps its optimizer as soon as its own gradient sums are complete and finite, with this assumed
-    /// verdict (to step, and how gradients are clipped). If the true verdict of all stages differs, the step is rolled
-    /// back and made again as the verdict says (the post-validation of Qi et al., 2023).
+    /// Each stage steps its optimizer as soon as its own gradient sums are complete and finite. The value is the
+    /// verdict that the stage assumes: to step, and how gradients are clipped. If the true verdict of all stages
+    /// differs, the step is rolled back and ended again as the true verdict says (the post-validation of Qi et al.,
+    /// 2023).
     Ahead(Verdict),
 }
 

@@ -23,7 +23,7 @@ use stageline_nn::{Deferred, Sum};
 pub(crate) struct GradientSum {
     /// The sum of the gradients of all complete groups of micro-batches in the current step.
     total: GradientsParams,
-    /// The sum of the gradients of the current group of micro-batches, which is not complete yet.
+    /// The sum of the gradients in the current, still incomplete group of micro-batches.
     group: Sum,
     /// The number of micro-batches in a group. The gradients of a group are summed before they are added to the total
     /// of the step.

@@ -7,8 +7,8 @@ use burn::optim::GradientsParams;
 
 use stageline_nn::params::{Named, named_gradients, values_by_id};
 
-/// The health of one parameter in one step: the size of the update, and norm, zeros and histogram of the gradient.
-/// Norms are Euclidean, over all elements of the parameter.
+/// The health of one parameter in one step: the size of its update, and the norm, the share of zeros and a histogram of
+/// its gradient. Norms are Euclidean, over all elements of the parameter.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ParameterHealth {
@@ -83,9 +83,9 @@ impl Examination {
         Self { gradients: named_gradients(module, gradients), values: values_by_id(module) }
     }
 
-    /// Compares the values of a stage's parameters before and after its optimizer step, and returns the health (such as
-    /// gradient norm and update size) of every parameter that has a gradient, without its name, which a stage does not
-    /// know.
+    /// Compares the values of a stage's parameters before and after its optimizer step. Returns the health (such as
+    /// gradient norm and update size) of every parameter that has a gradient. The parameters' names are left empty,
+    /// because a stage does not know them.
     pub(crate) fn after<M: Module>(
         self,
         stage: usize,

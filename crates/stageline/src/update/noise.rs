@@ -53,7 +53,7 @@ impl GradientNoise {
 
     /// Returns the noise scale: the loss weight (usually the number of unmasked targets) of the batch whose gradient
     /// has as much noise as signal. Much smaller batches waste no sample, and much larger ones hardly save steps.
-    /// Returns `None` if the estimated squared norm is not above 0.
+    /// Returns `None` if the estimate of the gradient's squared norm is not above 0.
     pub fn scale(self) -> Option<f64> {
         (self.squared_norm > 0.0).then(|| self.variance.max(0.0) / self.squared_norm)
     }
@@ -69,8 +69,8 @@ pub struct NoiseAverage {
     /// The weighted sum of all estimates so far of the gradient's squared norm and noise, in which later steps count
     /// more.
     sum: GradientNoise,
-    /// The sum of the weights of all estimates in the weighted sum of squared norms and noise, by which that sum is
-    /// divided to give the average; close to 1 after many steps.
+    /// The sum of the weights of all estimates so far of the gradient's squared norm and noise. The average is the
+    /// weighted sum of the estimates divided by this sum, which is close to 1 after many steps.
     weight: f64,
 }
 

@@ -60,12 +60,13 @@ pub(crate) enum Rollback {
     Off,
 }
 
-/// The result of an optimizer step that a stage has made: the learning rate, and the bytes of optimizer states that
-/// moved to the host.
+/// The result of an optimizer step that a stage has made: the learning rate, and the number of bytes of optimizer
+/// states that moved to the host.
 pub(crate) struct Made {
-    /// The base learning rate of the step, which holds for all parameters that have no learning rate of their own.
+    /// The base learning rate of the optimizer step: the rate for all parameters that have no learning rate of their
+    /// own.
     pub(crate) learning_rate: f64,
-    /// The bytes of optimizer states that the step moved from the stage's device to the host.
+    /// The number of bytes of optimizer states that the step moved from the stage's device to the host.
     pub(crate) states_on_host: u64,
 }
 

@@ -129,7 +129,8 @@ pub enum WarmupCosineError {
     WarmUp {
         /// The number of warm-up steps that the caller gave, which exceeds the number of steps of the whole schedule.
         warm_up: usize,
-        /// The number of optimizer steps of the whole learning rate schedule, fewer than those of its warm-up.
+        /// The number of optimizer steps of the whole learning rate schedule, as the caller gave it. The schedule is
+        /// invalid, because its warm-up alone has more steps.
         steps: usize,
     },
 }
@@ -141,8 +142,8 @@ mod tests {
 
     use super::*;
 
-    /// Tests the learning rate schedule at steps whose rates can be computed by hand: those at which the cosine is that
-    /// of 0, pi/3, pi/2 or 2 pi/3.
+    /// Tests the learning rate schedule at steps whose rates can be computed by hand, such as those at which the
+    /// argument of the cosine is 0, pi/3, pi/2 or 2 pi/3.
     #[test]
     fn rates_are_those_of_the_closed_form() {
         let schedule = WarmupCosine::new(1.0, 3, 15).unwrap().down_to(0.25).unwrap();

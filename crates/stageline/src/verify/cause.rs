@@ -31,8 +31,8 @@ pub enum Cause {
         look for what is detached or left out there"
     )]
     MissingMicroBatch {
-        /// The index of the last stage (the nearest to the loss) whose gradients leave out the micro-batch. Earlier
-        /// stages may miss the micro-batch too, because they receive no gradients for it.
+        /// The index of the last stage (the nearest to the loss) whose gradients leave out a micro-batch by mistake.
+        /// Earlier stages may leave out the same micro-batch too, because they receive no gradients for it.
         stage: usize,
         /// The index of the micro-batch that the verified training leaves out of the stage's gradients.
         micro_batch: usize,
@@ -100,11 +100,12 @@ pub enum Cause {
         tensors, counters and random numbers in its forward"
     )]
     Recomputation {
-        /// The index of the last stage (the nearest to the loss) in which recomputation changes a parameter's gradient;
-        /// if it changes no gradient, a parameter's value after the step.
+        /// The index of the last stage (the nearest to the loss) with a parameter whose gradient is changed by
+        /// recomputation. If no gradient changes, the index of the last stage with a parameter whose value after the
+        /// step changes.
         stage: usize,
-        /// The name, in checkpoints, of a parameter: the nearest to the loss of those whose gradient recomputation
-        /// changes, or whose value after the step it changes if it changes no gradient.
+        /// The name, in checkpoints, of the last parameter (the nearest to the loss) whose gradient is changed by
+        /// recomputation. If no gradient changes, the name of the last parameter whose value after the step changes.
         name: String,
     },
     /// A possible cause of a difference from the reference training: a layer computes another weight gradient when the
@@ -119,8 +120,8 @@ pub enum Cause {
         /// The index of the last stage (the nearest to the loss) with a parameter whose gradient in a split backward
         /// differs from that in a whole backward by more than the tolerance.
         stage: usize,
-        /// The name, in checkpoints, of a parameter: the nearest to the loss of those whose gradient in a split
-        /// backward differs from that in a whole backward by more than the tolerance.
+        /// The name, in checkpoints, of the last parameter (the nearest to the loss) whose gradient in a split backward
+        /// differs from that in a whole backward by more than the tolerance.
         name: String,
     },
     /// A possible cause of a difference from the reference training: the workers of the pipeline. One step of the
@@ -133,11 +134,13 @@ pub enum Cause {
         static variable"
     )]
     OtherBits {
-        /// The index of the last stage (the nearest to the loss) with a parameter whose gradient differs from that in
-        /// the plain loop; if no gradient differs, whose value after the step differs.
+        /// The index of the last stage (the nearest to the loss) with a parameter whose gradient in the pipeline
+        /// differs from that in the plain loop. If no gradient differs, the index of the last stage with a parameter
+        /// whose value after the step differs.
         stage: usize,
-        /// The name, in checkpoints, of a parameter: the nearest to the loss of those whose gradient differs from that
-        /// in the plain loop, or whose value after the step differs if no gradient does.
+        /// The name, in checkpoints, of the last parameter (the nearest to the loss) whose gradient in the pipeline
+        /// differs from that in the plain loop. If no gradient differs, the name of the last parameter whose value
+        /// after the step differs.
         name: String,
     },
     /// A possible cause of a difference from the reference training: only rounding, because the stages compute in BF16

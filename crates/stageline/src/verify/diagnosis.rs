@@ -42,8 +42,8 @@ pub(super) struct Diagnosis<'a, In: Payload, Out: Payload, Target: Payload> {
     pub(super) one_step: Option<&'a OneStep>,
     /// The number of micro-batches into which the reference (the training on one device) cuts the batch.
     pub(super) reference_micro_batches: usize,
-    /// The tolerance: two gradients of a parameter count as equal if the norm of their difference, relative to the norm
-    /// of the expected gradient, is at most this.
+    /// The tolerance for gradients: two gradients of a parameter count as equal if the norm of their difference,
+    /// divided by the norm of the expected gradient, is at most this value.
     pub(super) bar: f64,
 }
 

@@ -47,8 +47,8 @@ pub(super) fn differences(
     Ok(pairs.map(difference).collect())
 }
 
-/// Returns the relative difference of the parameter whose gradients in the two trainings differ most; `None` if there
-/// are no parameters.
+/// Returns the relative difference of the parameter whose gradients differ most between the two compared trainings;
+/// `None` if there are no parameters.
 pub(super) fn worst(differences: &[Difference]) -> Option<&Difference> {
     differences.iter().max_by(|a, b| a.relative.total_cmp(&b.relative))
 }

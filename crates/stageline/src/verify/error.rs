@@ -14,13 +14,13 @@ pub enum VerifyError {
     /// value is the error.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// The reference (the same training on one device) failed, or a computation that searches for the cause of a
-    /// difference did. If the memory was too small, split the reference's batch with
-    /// [`Verify::reference_micro_batches`](crate::Verify::reference_micro_batches).
+    /// The reference (the same training on one device) failed, or an extra step failed that the verification makes to
+    /// compare parameters or to find the cause of a difference. If the memory was too small, split the reference's
+    /// batch with [`Verify::reference_micro_batches`](crate::Verify::reference_micro_batches).
     #[error("the reference failed: {0}")]
     Reference(#[from] StepError),
-    /// The caller has split the batches into micro-batches, which cannot be joined to a full batch for the reference
-    /// (the training on one device).
+    /// The verification fails because the caller has split the batches into micro-batches. These cannot be joined to a
+    /// full batch for the reference (the training on one device).
     #[error(
         "batches are cut by hand into {given} micro-batches, which cannot be joined; let the reference use as many, by \
          `.reference_micro_batches({given})`, or give uncut batches"
@@ -32,18 +32,18 @@ pub enum VerifyError {
     /// The verified training (the one that is compared with its reference) failed; the value is its error.
     #[error("the training that is verified failed: {0}")]
     Trial(BoxError),
-    /// The closure that builds the model returned models with other parameters each time, so their values cannot be
-    /// compared.
+    /// The verification fails because the closure that builds the model returned models with different parameters on
+    /// different calls, so that their values cannot be compared.
     #[error(
         "one model of the verification has {found}, where another has {expected}; the closure that builds the model must \
          build the same one each time"
     )]
     OtherModel {
-        /// The name, shape and type of a parameter of one of the models that the closure built; "no such parameter" if
-        /// that model lacks a parameter of the other.
+        /// The name, shape and type of a parameter in the pipeline's model, which should be the same in the plain
+        /// loop's model; "no such parameter" if only the plain loop's model has the parameter.
         found: String,
-        /// The name, shape and type of the same parameter in another model that the closure built; "no such parameter"
-        /// if that model lacks it.
+        /// The name, shape and type of a parameter in the plain loop's model, which should be the same in the
+        /// pipeline's model; "no such parameter" if only the pipeline's model has the parameter.
         expected: String,
     },
     /// The verified training returned gradients that do not match the model's parameters in number or size.

@@ -69,11 +69,15 @@ use one_step::OneStep;
 /// batch as one micro-batch, in full precision and without recomputation. The result says whether gradients and losses
 /// agree, and if not, why.
 ///
-/// A pipeline also makes one optimizer step as configured, and one without recomputation if it recomputes. Its
-/// parameters after each are compared by name with those of a plain loop over the same micro-batches on one thread. On
-/// the CPU of this host they must be equal bit for bit; on other devices only their gradients must agree. The loop
-/// splits the backwards that the pipeline splits, unless their gradients differ from those of whole backwards by more
-/// than the tolerance.
+/// A pipeline also makes one optimizer step as configured, and one without recomputation if it recomputes. After each
+/// of these steps, the pipeline's parameters are compared by name with those of a plain loop over the same
+/// micro-batches on one thread. On the CPU of this host the parameters must be equal bit for bit; on other devices only
+/// their gradients must agree.
+///
+/// If the pipeline splits backwards into input gradient and weight gradient, and its step differs from that of a loop
+/// with whole backwards, it is compared with a loop that splits the same backwards. The comparison stays with whole
+/// backwards if the loop's results differ from run to run, or if the gradients of split and of whole backwards differ
+/// by more than the tolerance.
 ///
 /// ```no_run
 /// # use burn::tensor::Tensor;
@@ -98,7 +102,7 @@ pub struct Verify {
 }
 
 /// The tolerances of a verification: the largest differences between a training and its reference (the full batch on
-/// one device) with which it passes.
+/// one device) for which the verification passes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bars {
     /// The largest allowed difference between a parameter's gradients in the verified training and in its reference

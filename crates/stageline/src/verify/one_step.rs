@@ -28,22 +28,24 @@ use crate::update::parameter_gradient::ParameterGradient;
 /// step whose parameters are compared.
 const MOST_OVERFLOWS: usize = 64;
 
-/// The parameters of a pipeline after one optimizer step, compared by name with those of a plain loop over the same
-/// micro-batches on one thread.
+/// The comparison, by name, of the parameters of a pipeline after one optimizer step with those of a plain loop over
+/// the same micro-batches on one thread.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct AfterOneStep {
     /// The recomputation (activation checkpointing) of each stage of the compared pipeline: the part of its forward
     /// that the stage recomputes in its backwards. The list is in the order of the stages.
     pub recompute: Vec<Recompute>,
-    /// The number of compared parameters, frozen ones and running statistics included.
+    /// The number of parameters that are compared after one step of the pipeline and of the plain loop, including
+    /// frozen parameters and running statistics.
     pub parameters: usize,
-    /// The parameters whose bits differ from those of the plain loop, the nearest to the loss first; empty if all are
-    /// equal.
+    /// The parameters whose bits after the pipeline's step differ from those after the plain loop's step, in the order
+    /// from the loss to the input of the model; empty if all are equal.
     pub differences: Vec<ParameterDifference>,
 }
 
-/// The largest number of parameters that the printed comparison with the plain loop lists.
+/// The largest number of parameters that the printed report lists as different after one step of the pipeline and of
+/// the plain loop.
 const SHOWN: usize = 5;
 
 impl fmt::Display for AfterOneStep {
@@ -81,25 +83,30 @@ pub(super) struct OneStep {
     /// The largest relative difference with which two gradients of a parameter count as equal; `None` if their bits
     /// must be equal, because all stages are on the CPU of this host.
     bar: Option<f64>,
-    /// The step of the plain loop with which the pipeline's step is compared. Its backwards run whole (not split into
-    /// input gradient and weight gradient) if the pipeline's step agrees with that. Otherwise they are split as in the
-    /// pipeline, unless split backwards give wrong gradients or whole backwards differ between two runs.
+    /// The step of the plain loop with which the pipeline's step is compared. The loop runs every backward whole, unless
+    /// all of the following holds. Then it splits backwards into input gradient and weight gradient as the pipeline
+    /// does:
+    ///
+    /// - the pipeline's step differs from the step with whole backwards,
+    /// - whole backwards give the same result in two runs,
+    /// - the gradients of split backwards differ from those of whole backwards at most by the tolerance.
     plain: Run,
     configured: Run,
     /// The step of the pipeline without recomputation; `None` if the configured pipeline recomputes nothing.
     kept: Option<Run>,
-    /// The stage and the name of a parameter: the nearest to the loss of those whose gradient in a split backward
-    /// differs from that in a whole one by more than the tolerance. `None` if there is none, or if the plain loop ran
-    /// no split backwards.
+    /// The stage and the name of the last parameter (the nearest to the loss) whose gradient in a split backward
+    /// differs from that in a whole backward by more than the tolerance. `None` if there is no such parameter, or if
+    /// the plain loop ran no split backwards.
     wrong_split: Option<(usize, String)>,
-    /// The largest difference between gradients of split and of whole backwards in the plain loop, if it is within the
-    /// tolerance. `None` if the gradients are equal, or if the plain loop ran no split backwards.
+    /// The largest difference between the plain loop's gradients with split backwards (input gradient, then weight
+    /// gradient) and those with whole backwards, if the difference is within the tolerance. `None` if the gradients are
+    /// equal, or if the plain loop ran no split backwards.
     split_rounding: Option<Difference>,
     /// Whether the plain loop gives the same result each time: true if a second run agreed with the first, or if no
     /// second run was needed, because the pipeline's step already agreed with the first.
     is_repeatable: bool,
-    /// The comparisons of parameters with the plain loop: as configured, and without recomputation if the configured
-    /// pipeline recomputes.
+    /// The comparisons of the pipeline's parameters after one step with those of the plain loop: first for the pipeline
+    /// as configured, then without recomputation if the configured pipeline recomputes.
     comparisons: Vec<AfterOneStep>,
 }
 
@@ -127,7 +134,7 @@ impl Run {
         Ok(Self { gradients, parameters: pipeline.named_tensors()? })
     }
 
-    /// Returns the stage and the name of a parameter: the nearest to the loss of those whose gradient differs from that
+    /// Returns the stage and the name of the last parameter (the nearest to the loss) whose gradient differs from that
     /// of the step `expected` by more than `bar`. If `bar` is `None`, the bits of gradients are compared, and if these
     /// are all equal, the bits of the parameters after the step. Returns `None` if no parameter differs.
     fn first_apart(&self, expected: &Self, bar: Option<f64>) -> Option<(usize, String)> {
@@ -206,9 +213,9 @@ impl OneStep {
         Ok(Self { bar: bar_of_bits, plain, configured, kept, wrong_split, split_rounding, is_repeatable, comparisons })
     }
 
-    /// Returns the largest difference between gradients of split and of whole backwards in the plain loop, if it is
-    /// within the tolerance and so only rounding. `None` if the gradients are equal, or if the plain loop ran no split
-    /// backwards.
+    /// Returns the largest difference between the plain loop's gradients with split backwards (input gradient, then
+    /// weight gradient) and those with whole backwards, if the difference is within the tolerance and so only rounding.
+    /// Returns `None` if the gradients are equal, or if the plain loop ran no split backwards.
     pub(super) fn split_rounding(&self) -> Option<Difference> {
         self.split_rounding.clone()
     }

@@ -20,12 +20,15 @@ pub struct ParameterDifference {
     pub name: String,
     /// The number of elements of the compared parameter.
     pub elements: usize,
-    /// The number of elements of the compared parameter whose bits differ.
+    /// The number of elements of the parameter whose bits after a step of the pipeline differ from those after a step
+    /// of the plain loop.
     pub differing: usize,
-    /// The largest absolute difference between two elements of the compared parameter; infinite if one of them is NaN.
+    /// The largest absolute difference between an element of the parameter after a step of the pipeline and the same
+    /// element after a step of the plain loop; infinite if one of these two values is NaN.
     pub largest: f64,
-    /// The largest difference between two elements of the compared parameter in units in the last place: the number of
-    /// steps from one float to the next. 0 if the parameter has no floats.
+    /// The largest difference between an element of the parameter after a step of the pipeline and the same element
+    /// after a step of the plain loop, in units in the last place (the number of steps from one float to the next). 0
+    /// if the parameter has no floats.
     pub ulps: u64,
 }
 
@@ -36,9 +39,9 @@ impl fmt::Display for ParameterDifference {
     }
 }
 
-/// Compares the tensors of a model after one step of a pipeline with those after one step of a plain loop, by name.
-/// Returns a record of the difference for each tensor whose bits differ, the nearest to the loss first, or an error if
-/// the two models do not have the same tensors.
+/// Compares the tensors of a model, by name, after one step of a pipeline and after the same step of a plain loop on
+/// one thread. Returns a record of the difference for each tensor whose bits differ, in the order from the loss to the
+/// input of the model. Returns an error if the two models do not have the same tensors.
 pub(super) fn differences(
     found: &[NamedTensor],
     expected: &[NamedTensor],

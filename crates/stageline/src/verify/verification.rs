@@ -19,9 +19,10 @@ pub struct Verification {
     /// micro-batches on one thread: first as configured, then without recomputation if the configuration recomputes.
     /// Empty for a training loop of the user's own, whose parameters are not known by name.
     pub parameters: Vec<AfterOneStep>,
-    /// The largest difference between gradients of split and of whole backwards in the first step, if it is only
-    /// rounding: a weight that a stage uses three times or more is then summed in another order. `None` if the
-    /// gradients are equal or were not compared, or if the difference is larger than rounding
+    /// The largest difference between the plain loop's gradients with split backwards (input gradient, then weight
+    /// gradient) and those with whole backwards in the first step, if the difference is only rounding. Rounding differs
+    /// if a stage uses a weight three times or more, because split backwards then sum the weight's gradients in another
+    /// order. `None` if the gradients are equal or were not compared, or if the difference is larger than rounding
     /// ([`Cause::SplitBackward`]).
     pub split_rounding: Option<Difference>,
     /// The relative difference of each parameter's gradient at the first step between the verified training and its

@@ -101,9 +101,11 @@ impl Worker {
     }
 
     /// Ends a step on each of the worker's stages as `verdict` says (step the optimizer, skip the step, ...), and sends
-    /// each stage's report to the caller. Side effects that the step's forwards deferred, such as updates of running
-    /// statistics, must already be set aside, apart from those of the next step. They are dropped unless the verdict
-    /// makes the stages step their optimizers and keep that step.
+    /// each stage's report to the caller.
+    ///
+    /// Before the call, the side effects that the step's forwards deferred, such as updates of running statistics, must
+    /// be set aside, so that they are not mixed with those of the next step. The call drops these side effects unless
+    /// the verdict makes the stages step their optimizers and keep that step.
     pub(super) fn conclude_stages(&mut self, step: usize, verdict: Verdict) -> Result<(), Stopped> {
         self.uncommitted = matches!(verdict, Verdict::Step { .. } | Verdict::Rehearse { .. }).then_some(step);
         let mut concluded = Vec::with_capacity(self.runners.len());

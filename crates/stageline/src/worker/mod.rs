@@ -59,8 +59,8 @@ pub(crate) struct Started {
     /// The handle of the worker's thread. When the thread ends, it returns the runners of the worker's stages, with
     /// their modules.
     pub(crate) thread: JoinHandle<Vec<Box<dyn Runner>>>,
-    /// The size, in bytes of host memory, of the buffer for matrix products that each of the worker's threads for CPU
-    /// computations keeps; 0 if not measured.
+    /// The size in bytes of the buffer for matrix products, which a thread keeps in host memory. Each of the worker's
+    /// threads that compute on the CPU has a buffer of this size. 0 if the size is not measured.
     pub(crate) packing_buffer: u64,
 }
 
