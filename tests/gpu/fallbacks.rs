@@ -1,13 +1,13 @@
-//! Tests that an operation which a GPU's kernels do not compute is named with its layer and the reason, and that a type in
-//! which a GPU does not compute is refused.
+//! Tests that an operation which a GPU's kernels do not compute is named with its layer and the reason, or refused, and
+//! that a type in which a GPU does not compute is refused.
 
-use burn::module::Module;
+use burn::module::{Module, Param};
 use burn::nn::LinearConfig;
 use burn::optim::AdamWConfig;
-use burn::tensor::{Device, FloatDType, Tensor};
-use stageline::nn::{Linear, Operation, causal_attention};
+use burn::tensor::{DType, Device, FloatDType, Tensor};
+use stageline::nn::{Linear, Operation, Reason, causal_attention, gelu};
 use stageline::schedule::OneFOneB;
-use stageline::{Batch, Pipeline, PipelineBuilder, Precision, Recompute, Stage, StageConfig};
+use stageline::{Batch, BuildError, Fallbacks, Pipeline, PipelineBuilder, Precision, Recompute, Stage, StageConfig};
 use stageline_workspace::mlp::{Mlp, Target};
 
 use crate::counters::{keep_warnings, warnings};
@@ -90,6 +90,74 @@ fn attention_with_large_heads_is_named_with_its_layer() {
         let expected = stepped(attending(&Device::flex(), size, lists).build().unwrap());
         assert!((found - expected).abs() < 1e-4, "{found}, on the CPU {expected}");
     }
+}
+
+/// Tests that attention which stores its scores is refused if all fallbacks are, and that smaller heads then are not.
+#[test]
+fn attention_with_large_heads_is_refused_on_request() {
+    let device = open("gpu").remove(0);
+    let built = |size: usize| attending(&device, size, true).fallbacks(Fallbacks::Refuse).build();
+    let said = built(264).err().unwrap().to_string();
+    let expected =
+        format!("causal attention in layer `1` of stage 0, on {}, is refused: it stores its scores, ", gpu_name());
+    assert!(said.starts_with(&expected), "{said}");
+    assert!(
+        said.ends_with(", or run it all the same, by `.fallbacks(Fallbacks::Warn)` (`--fallbacks warn`)"),
+        "{said}"
+    );
+    assert!(built(64).is_ok());
+}
+
+/// A layer for tests that computes GELU in f64, in which no kernel for GPUs computes.
+#[derive(Module, Debug)]
+struct InF64 {
+    weight: Param<Tensor<2>>,
+}
+
+impl InF64 {
+    fn new() -> Self {
+        let device = Device::flex().autodiff();
+        Self { weight: Param::from_tensor(Tensor::ones([WIDTH, WIDTH], (&device, DType::F64))) }
+    }
+}
+
+impl Stage for InF64 {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        gelu(input.cast(FloatDType::F64).matmul(self.weight.val())).cast(FloatDType::F32)
+    }
+
+    fn operations(&self) -> Vec<Operation> {
+        vec![Operation::gelu()]
+    }
+}
+
+/// Tests that `build` refuses GELU in f64 on a GPU, with the stage, the layer and the number of further operations, and
+/// that it only warns if fallbacks are permitted. A device without f64 is refused for its types.
+#[test]
+fn an_operation_without_a_kernel_is_refused_unless_fallbacks_are_permitted() {
+    keep_warnings();
+    let device = open("gpu").remove(0);
+    let config = || StageConfig::new(device.clone(), AdamWConfig::new().init(), 0.01);
+    let builder = || {
+        let chain = Pipeline::builder().stage(vec![InF64::new(), InF64::new()], config());
+        chain.loss(Mlp::new(0, WIDTH, 3).error, config())
+    };
+    let refused = builder().build().err().unwrap();
+    if !device.supports_dtype(FloatDType::F64) {
+        assert!(matches!(refused, BuildError::ElementType { stage: 0, .. }), "{refused}");
+        return;
+    }
+    let BuildError::Fallback { stage, device: name, fallback, more } = &refused else { panic!("{refused}") };
+    assert_eq!((*stage, name.clone(), *more), (0, gpu_name(), 1));
+    assert_eq!((fallback.operation, fallback.layer.as_str()), ("GELU", "0"));
+    assert_eq!(fallback.reason, Reason::Type(DType::F64));
+    let warning = "GELU in layer `0` and 1 more of stage 0 is computed by burn's own operations";
+    assert!(!warnings().contains(warning), "{}", warnings());
+    assert!(builder().fallbacks(Fallbacks::Warn).build().is_ok());
+    assert!(warnings().contains(warning), "{}", warnings());
 }
 
 /// Tests that `build` refuses bf16 on a device that cannot compute in bf16, such as every device of WebGPU. The error

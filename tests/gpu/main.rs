@@ -12,7 +12,8 @@
 //! - `attention`: attention by the FlashAttention kernels, which store no scores, is compared with f64.
 //! - `attention_scales`: the scales of attention's rows, by which the errors of attention are bounded.
 //! - `language_models`: models of the families GPT-2 and Llama train on the device as on the CPU.
-//! - `fallbacks`: operations that the device's kernels do not compute are named, and types that it lacks are refused.
+//! - `fallbacks`: operations that the device's kernels do not compute are named or refused, and types that it lacks are
+//!   refused.
 //! - `served`: a device that a server lends trains as the same device here.
 //! - `devices`: `stageline devices`, missing and broken drivers, and what the start of a run says about devices.
 

@@ -73,6 +73,7 @@ pub use build::builder::PipelineBuilder;
 pub use build::chain::{Chain, StageConfig};
 pub use build::cost::{Costs, LayerCost};
 pub use build::cut::{Cut, CutError};
+pub use build::fallbacks::Fallbacks;
 pub use build::layered::{BlockLayer, FirstLayer, LastLayer, LayeredModel, ModelRow};
 pub use build::row::Row;
 pub use device::error::{DeviceError, DeviceErrors};
@@ -124,12 +125,12 @@ pub use verify::Verify;
 
 pub mod nn {
     //! Layers whose backward splits into an input gradient and weight gradients, functions that mark blocks for
-    //! recomputation, and functions that a layer calls in its forward, for example to report its FLOPs. They come from
-    //! the crate `stageline-nn`.
+    //! recomputation, and functions that a layer calls in its forward, for example to report its FLOPs; and the
+    //! operations for which a device has no kernel. They come from the crate `stageline-nn`.
 
     pub use stageline_nn::{
-        AttentionHeads, Deferred, Embedding, LayerNorm, Linear, MASKED, Operation, RmsNorm, RotaryAngles, Sum,
-        after_step, block, causal_attention, causal_attention_within, counting_flops, cross_entropy, feed_forward,
-        gelu, gelu_tanh, is_recomputation, put_off, report_flops, rotated, selective, sequence, swiglu,
+        AttentionHeads, Deferred, Embedding, Fallback, LayerNorm, Linear, MASKED, Operation, Reason, RmsNorm,
+        RotaryAngles, Sum, after_step, block, causal_attention, causal_attention_within, counting_flops, cross_entropy,
+        feed_forward, gelu, gelu_tanh, is_recomputation, put_off, report_flops, rotated, selective, sequence, swiglu,
     };
 }

@@ -22,7 +22,7 @@ use crate::transfer::replicas::Collective;
 use crate::transfer::ties::{Ties, tie};
 use crate::update::optimizer_step::Rollback;
 use crate::update::precision::Precision;
-use stageline_nn::Recompute;
+use stageline_nn::{Operation, Recompute};
 
 /// The type of a function that assembles all stages of one data-parallel replica: it copies the modules to their
 /// devices and connects the stages. Its arguments are the assembly that collects the stages, the source of the first
@@ -38,6 +38,9 @@ pub(crate) struct Joined<In, Out, Target> {
     /// The recomputation setting of each stage, in the order of the stages: the part of its forward that the stage
     /// recomputes in its backward (activation checkpointing).
     pub(crate) recompute: Vec<Recompute>,
+    /// The operations that each stage lists (`Stage::operations`), in the order of the stages. Those that have no kernel
+    /// on the device of their stage can be refused before any module is copied.
+    pub(crate) operations: Vec<Vec<Operation>>,
     pub(crate) owners: Owners,
     /// The function that assembles all stages of one data-parallel replica: it copies the modules to their devices and
     /// connects the stages.

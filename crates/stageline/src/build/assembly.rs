@@ -5,6 +5,7 @@ use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
 
+use crate::build::fallbacks::fallbacks_of;
 use crate::device::remote::Route;
 use crate::model::replica::Replica;
 use crate::model::stage::Stage;
@@ -17,7 +18,6 @@ use crate::transfer::replicas::Collective;
 use crate::transfer::ties::Ties;
 use crate::update::optimizer_step::{Rollback, Trained};
 use crate::update::precision::Precision;
-use stageline_nn::Fallback;
 use stageline_nn::params::{describe, fork, materialize, unify, unseeded};
 
 /// A stage's module, optimizer and learning rate before they are copied to a device. Every data-parallel replica gets a
@@ -43,12 +43,13 @@ impl<S: Stage> Unplaced<S> {
     }
 
     /// Copies the stage's module to the stage's device in the replica that is being assembled, with the parameter
-    /// values of a checkpoint if training resumes from one. Logs a warning for each operation that Stageline has no
-    /// kernel for on that device, so that burn's own operations compute it. Returns the stage's slot (its device and
-    /// its exchanges with other stages) and the copied module with its optimizer.
+    /// values of a checkpoint if training resumes from one. Logs a warning for each operation that Stageline's kernels do
+    /// not compute on that device; those that are refused were found before (`validate_devices`). Returns the stage's
+    /// slot (its device and its exchanges with other stages) and the copied module with its optimizer.
     pub(crate) fn place(&self, assembly: &mut Assembly) -> (StageSlot, Trained<S>) {
         let mut slot = assembly.slot(self.stage);
-        slot.fallbacks = self.fallbacks(&slot.device, assembly.precision);
+        let (operations, described) = (self.module.operations(), describe(&self.module));
+        slot.fallbacks = fallbacks_of(&operations, &described, assembly.precision, &slot.device);
         warn_of_fallbacks(&slot.fallbacks, self.stage, slot.replica.index);
         let module = unify(fork(self.module.clone(), &slot.device));
         let mut trained = Trained::new(
@@ -68,21 +69,6 @@ impl<S: Stage> Unplaced<S> {
             None => {}
         }
         (slot, trained)
-    }
-
-    /// Returns the operations of the stage that Stageline has no kernel for on `device`, so that burn's own operations
-    /// compute them; each is listed once. The list is empty if the stage computes in several element types, because
-    /// only a forward shows which operation has which type.
-    fn fallbacks(&self, device: &Device, precision: Precision) -> Vec<Fallback> {
-        let Some(dtype) = precision.computes_in(&describe(&self.module)) else { return Vec::new() };
-        let mut found = Vec::new();
-        for fallback in self.module.operations().iter().filter_map(|operation| operation.fallback(device, dtype)) {
-            // A layer may have an operation several times.
-            if !found.contains(&fallback) {
-                found.push(fallback);
-            }
-        }
-        found
     }
 }
 

@@ -8,6 +8,7 @@ use stageline_checkpoint::Checkpoint;
 use stageline_schedule::{OneFOneB, Schedule};
 
 use crate::build::assemble::Joined;
+use crate::build::fallbacks::Fallbacks;
 use crate::failure::watchdog::Watchdog;
 use crate::model::payload::Payload;
 use crate::state::names::Names;
@@ -31,6 +32,7 @@ pub struct PipelineBuilder<In: Payload, Out: Payload, Target: Payload> {
     pub(super) channel_capacity: Option<usize>,
     pub(super) cores_per_stage: Option<usize>,
     pub(super) precision: Precision,
+    pub(super) fallbacks: Option<Fallbacks>,
     pub(super) loss_scale: Option<LossScale>,
     pub(super) tuned_for: Option<usize>,
     pub(super) synchronise_every: Option<usize>,
@@ -53,6 +55,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
             channel_capacity: None,
             cores_per_stage: None,
             precision: Precision::Full,
+            fallbacks: None,
             loss_scale: None,
             tuned_for: None,
             synchronise_every: None,
@@ -139,6 +142,14 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// often f32 ([`Precision::Full`]).
     pub fn precision(mut self, precision: Precision) -> Self {
         self.precision = precision;
+        self
+    }
+
+    /// Sets the reaction of [`build`](Self::build) to an operation of a layer that Stageline's kernels do not compute on
+    /// the device of its stage. If unset, such an operation is an error on a GPU, also on one of another host, and a
+    /// warning on a CPU. Attention that stores its scores is then a warning on every device.
+    pub fn fallbacks(mut self, fallbacks: Fallbacks) -> Self {
+        self.fallbacks = Some(fallbacks);
         self
     }
 

@@ -20,8 +20,8 @@ use crate::runner::input::{AnySource, FromPrevious};
 use crate::runner::output::{CallerChannels, ToCaller, ToNext};
 use crate::runner::stage::StageRunner;
 use crate::transfer::link::link;
-use stageline_nn::Recompute;
 use stageline_nn::params::hollow;
+use stageline_nn::{Operation, Recompute};
 
 /// The configuration of a stage: its device, its optimizer, its learning rate, and the choice of activations that it
 /// recomputes.
@@ -139,6 +139,7 @@ type Wire<In, Out> = Box<dyn Fn(&mut Assembly, AnySource<In>) -> AnySource<Out>>
 pub struct Chain<In: Payload, Out: Payload> {
     devices: Vec<Device>,
     recompute: Vec<Recompute>,
+    operations: Vec<Vec<Operation>>,
     owners: Owners,
     wire: Wire<In, Out>,
 }
@@ -159,13 +160,15 @@ impl Pipeline<(), (), ()> {
     /// stage, and [`loss`](Chain::loss) appends the last one.
     pub fn builder<In: Payload>() -> Chain<In, In> {
         let wire: Wire<In, In> = Box::new(|_, source| source);
-        Chain { devices: Vec::new(), recompute: Vec::new(), owners: Owners::default(), wire }
+        let (devices, recompute, operations) = (Vec::new(), Vec::new(), Vec::new());
+        Chain { devices, recompute, operations, owners: Owners::default(), wire }
     }
 }
 
 impl<In: Payload, Out: Payload> Chain<In, Out> {
     /// Registers the next stage of a chain (the stages of a model in order): records its device, its recomputation
-    /// setting and its parameters. Returns the stage's module with its optimizer, not yet copied to a device.
+    /// setting, its operations and its parameters. Returns the stage's module with its optimizer, not yet copied to a
+    /// device.
     fn add<S: Stage>(&mut self, module: S, config: StageConfig) -> Unplaced<S> {
         let StageConfig { device, optimizer, learning_rate, recompute, .. } = config;
         let stage = self.devices.len();
@@ -173,6 +176,7 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
         self.recompute.push(recompute);
         let unplaced = Unplaced::new(stage, module, optimizer, learning_rate);
         self.owners.add(stage, &unplaced.module, &unplaced.optimizer);
+        self.operations.push(unplaced.module.operations());
         unplaced
     }
 
@@ -191,8 +195,8 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
             assembly.runners.push(Box::new(StageRunner::new(slot, trained, source, ToNext::new(downstream))));
             Box::new(FromPrevious::new(upstream))
         };
-        let Self { devices, recompute, owners, .. } = self;
-        Chain { devices, recompute, owners, wire: Box::new(wire) }
+        let Self { devices, recompute, operations, owners, .. } = self;
+        Chain { devices, recompute, operations, owners, wire: Box::new(wire) }
     }
 
     /// Ends the chain (the stages of a model in order) with the last stage, which computes the loss, and returns the
@@ -217,6 +221,7 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
         PipelineBuilder::new(Joined {
             devices: self.devices,
             recompute: self.recompute,
+            operations: self.operations,
             owners: self.owners,
             wire: Box::new(wire),
             scoring: Scoring { weight: Box::new(move |target| constants.weight(target)), metrics: L::METRICS },

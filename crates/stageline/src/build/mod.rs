@@ -26,7 +26,10 @@
 //! - `variants`: variants of a configured pipeline for a verification, such as the reference on one device and the
 //!   plain loop on one thread; and the configured settings that a verification reads.
 //! - `validate`: the checks of stages, settings, a checkpoint's progress, and plan.
-//! - `supported`: the check that devices compute in the element types of their stages.
+//! - `supported`: the checks that devices compute in the element types of their stages, and have kernels for their
+//!   operations.
+//! - `fallbacks`: the setting whether `build` refuses an operation without a kernel (`Fallbacks`), and the search for
+//!   such operations.
 //! - `start`: `PipelineBuilder::build`: validates, names the tensors (`Layout`), restores a checkpoint, assembles the
 //!   stages and starts the workers. It logs by which paths tensors go between devices, and warns of settings that
 //!   differ from the checkpoint's.
@@ -42,6 +45,7 @@ pub(crate) mod builder;
 pub(crate) mod chain;
 pub(crate) mod cost;
 pub(crate) mod cut;
+pub(crate) mod fallbacks;
 pub(crate) mod layered;
 pub(crate) mod ownership;
 pub(crate) mod row;

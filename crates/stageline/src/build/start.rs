@@ -32,9 +32,10 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     ///
     /// # Errors
     /// Returns [`BuildError`] if a setting is invalid, the schedule generates no plan or a plan that cannot run, a device
-    /// does not compute in the types of its stage, the checkpoint does not fit the model, a session (a connection to a
-    /// device of another host) cannot be opened, or a thread cannot be started. The message names the invalid values and
-    /// how to correct them.
+    /// does not compute in the types of its stage or has no kernel for one of its operations
+    /// ([`fallbacks`](Self::fallbacks)), the checkpoint does not fit the model, a session (a connection to a device of
+    /// another host) cannot be opened, or a thread cannot be started. The message names the invalid values and how to
+    /// correct them.
     pub fn build(mut self) -> Result<Pipeline<In, Out, Target>, BuildError> {
         let loss_scale = self.loss_scale.unwrap_or_else(|| LossScale::of(self.precision));
         self.validate(loss_scale)?;

@@ -1,13 +1,14 @@
-//! Checks that the device of every stage computes in the element types of the stage's tensors, such as bf16, and that
-//! this program knows which kernels the device has.
+//! Checks that the device of every stage computes in the element types of the stage's tensors, such as bf16, that this
+//! program knows which kernels the device has, and that no operation lacks a kernel where this is refused.
 
 use burn::tensor::{DType, Device};
 use stageline_nn::params::Description;
 
 use crate::build::builder::PipelineBuilder;
+use crate::build::fallbacks::{fallbacks_of, validate_fallbacks};
 use crate::device::opened::shown;
 use crate::device::remote::RemoteError;
-use crate::device::supported::{computes_in, has_unknown_kernels};
+use crate::device::supported::{computes_in, has_unknown_kernels, is_gpu};
 use crate::failure::build_error::BuildError;
 use crate::model::payload::Payload;
 use crate::update::precision::Precision;
@@ -18,14 +19,22 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// # Errors
     /// Returns an error for the first device of another host whose kernels are not known, because it was opened without
     /// its name. Otherwise returns an error for the first device that does not compute in an element type of its
-    /// stage's tensors, or if a device of another host does not answer.
+    /// stage's tensors, or if a device of another host does not answer. Otherwise returns an error for the first
+    /// operation without a kernel on the device of its stage, if such an operation is refused
+    /// ([`Fallbacks`](crate::Fallbacks)).
     pub(super) fn validate_devices(&self, devices: &[Vec<Device>]) -> Result<(), BuildError> {
         for (stage, device) in devices.iter().flat_map(|devices| devices.iter().enumerate()) {
             if has_unknown_kernels(device) {
                 return Err(BuildError::UnknownServer { stage, device: shown(device) });
             }
         }
-        validate_types(&self.stages.owners.tensors, self.precision, devices, computes_in)
+        let tensors = &self.stages.owners.tensors;
+        validate_types(tensors, self.precision, devices, computes_in)?;
+        let found = devices.iter().flat_map(|devices| devices.iter().enumerate()).flat_map(|(stage, device)| {
+            let found = fallbacks_of(&self.stages.operations[stage], &tensors[stage], self.precision, device);
+            found.into_iter().map(move |fallback| (stage, device, fallback))
+        });
+        validate_fallbacks(self.fallbacks, found, is_gpu)
     }
 }
 

@@ -9,6 +9,7 @@ use stageline_nn::Recompute;
 use stageline_schedule::{Action, Compute, OneFOneB, Plan, Schedule};
 
 use crate::build::builder::PipelineBuilder;
+use crate::build::fallbacks::Fallbacks;
 use crate::device::location::is_host;
 use crate::model::payload::Payload;
 use crate::threads::cores::Cores;
@@ -42,7 +43,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// Returns the builder of the reference, which is the plain training with which a verification compares a pipeline:
     /// one replica with the same stages, optimizers and clipping, all on the first stage's device, in full precision
     /// and without recomputation. `micro_batches` is the number of micro-batches into which the reference splits a
-    /// batch.
+    /// batch. Operations without a kernel only give a warning, because the device or the type of a stage can be another
+    /// one than in the pipeline.
     pub(crate) fn reference(mut self, micro_batches: usize) -> Self {
         self.stages.recompute.fill(Recompute::Nothing);
         let first = self.stages.devices[0].clone();
@@ -57,6 +59,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
             // All stages are on one device, where one stage computes at a time, so each may use all cores.
             cores_per_stage: available_parallelism().map_or(None, |cores| Some(cores.get())),
             precision: Precision::Full,
+            fallbacks: Some(Fallbacks::Warn),
             loss_scale: None,
             tuned_for: None,
             ..self
@@ -66,7 +69,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// Returns the builder of the plain loop: a training in which one thread runs all stages on the first stage's
     /// device, one micro-batch after the other, without recomputation. A verification compares its parameters with
     /// those of the pipeline, bit for bit. The micro-batches, the groups of micro-batches whose gradients are summed
-    /// separately, the precision, the clipping and the cores of a worker are those of the pipeline.
+    /// separately, the precision, the clipping and the cores of a worker are those of the pipeline. Operations without
+    /// a kernel only give a warning, because the device of a stage can be another one than in the pipeline.
     ///
     /// If `splits` is true, each backward that the pipeline's schedule splits into input gradient and weight gradient
     /// is also split in the plain loop. Otherwise no backward is split.
@@ -86,6 +90,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
             schedule: Box::new(on_one_thread(stages, micro_batches, is_split)),
             channel_capacity: None,
             cores_per_stage: Some(cores),
+            fallbacks: Some(Fallbacks::Warn),
             tuned_for: None,
             ordered_transfers: false,
             ..self.without_recomputation()

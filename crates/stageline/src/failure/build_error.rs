@@ -1,5 +1,6 @@
 //! [`BuildError`]: the reasons why a pipeline cannot be built; each message names the invalid values and a remedy.
 
+use stageline_nn::Fallback;
 use stageline_schedule::{CheckError, ScheduleError};
 
 use crate::device::remote::RemoteError;
@@ -128,6 +129,19 @@ pub enum BuildError {
         /// The float types that the stage's device supports, separated by commas.
         supported: String,
     },
+    /// Stageline's kernels do not compute an operation of a layer on the device of its stage, and such a fallback is
+    /// refused ([`Fallbacks`](crate::Fallbacks)).
+    #[error("{}", refused(*stage, device, fallback, *more))]
+    Fallback {
+        /// The index of the first stage with an operation that is refused.
+        stage: usize,
+        /// The name of the device on which Stageline's kernels do not compute the operation.
+        device: String,
+        /// The first operation that is refused, with its layer, and the reason why no kernel computes it.
+        fallback: Box<Fallback>,
+        /// The number of further operations of all stages that are refused. An operation counts once for all replicas.
+        more: usize,
+    },
     /// A stage is on a device of another host that was opened as a burn device instead of by its name in Stageline, so
     /// the host was not asked which kernels it has. All operations would then be computed by burn's own kernels.
     #[error(
@@ -253,6 +267,22 @@ pub enum BuildError {
 /// empty if the path is empty.
 fn first_in(parameter: &str) -> String {
     if parameter.is_empty() { String::new() } else { format!(" (first in `{parameter}`)") }
+}
+
+/// Returns the error message of an operation that is refused because Stageline's kernels do not compute it: the layer,
+/// the ways out, and the number of further operations that are refused.
+fn refused(stage: usize, device: &str, fallback: &Fallback, more: usize) -> String {
+    let Fallback { operation, layer, reason } = fallback;
+    let layer = if layer.is_empty() { String::new() } else { format!("layer `{layer}` of ") };
+    let further = match more {
+        0 => String::new(),
+        1 => "; 1 more operation is refused".to_owned(),
+        more => format!("; {more} more operations are refused"),
+    };
+    format!(
+        "{operation} in {layer}stage {stage}, on {device}, is refused: it {reason}, or run it all the same, by \
+         `.fallbacks(Fallbacks::Warn)` (`--fallbacks warn`){further}"
+    )
 }
 
 impl From<NameError> for BuildError {

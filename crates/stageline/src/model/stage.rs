@@ -111,9 +111,10 @@ pub trait Stage: Module + 'static {
     /// Returns the operations of the stage's forward and loss for which [`nn`](crate::nn) has kernels; the list is empty
     /// by default.
     ///
-    /// `build` warns of the listed operations that the kernels of the stage's device do not compute. Two cases are
-    /// found only in the first forward: an operation that is not listed, and an operation that has a kernel, but not
-    /// for the tensors of the forward. A tuple or a `Vec` of stages lists the operations of its stages.
+    /// `build` refuses the listed operations that the kernels of the stage's device do not compute, or warns of them
+    /// ([`Fallbacks`](crate::Fallbacks)). Two cases are found only in the first forward, which warns of them: an
+    /// operation that is not listed, and an operation that has a kernel, but not for the tensors of the forward. A tuple
+    /// or a `Vec` of stages lists the operations of its stages.
     fn operations(&self) -> Vec<Operation> {
         Vec::new()
     }

@@ -11,6 +11,7 @@ use super::error::VerifyError;
 use super::evidence::{Parts, Predictions};
 use super::models::Build;
 use super::one_step::OneStep;
+use crate::build::fallbacks::Fallbacks;
 use crate::model::batch::Batch;
 use crate::model::micro_batches::MicroBatches;
 use crate::model::payload::Payload;
@@ -279,7 +280,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         if configuration.configured_precision() == Precision::Full {
             return Ok(false);
         }
-        let full = configuration.precision(Precision::Full).build()?.gradients(self.batch.clone())?;
+        // A device may have kernels for the lower precision and not for the full one, such as f64.
+        let full = configuration.precision(Precision::Full).fallbacks(Fallbacks::Warn);
+        let full = full.build()?.gradients(self.batch.clone())?;
         Ok(self.close(&flat(&full), &flat(self.reference)) && !self.close(found, &flat(&full)))
     }
 

@@ -1,0 +1,149 @@
+//! What `build` does about operations that Stageline's kernels do not compute on the devices of their stages
+//! ([`Fallbacks`]), and the search for such operations.
+
+use burn::tensor::Device;
+use stageline_nn::params::Description;
+use stageline_nn::{Fallback, Operation, Reason};
+
+use crate::device::opened::shown;
+use crate::failure::build_error::BuildError;
+use crate::update::precision::Precision;
+
+/// The reaction of [`build`](crate::PipelineBuilder::build) to a fallback: an operation of a layer that Stageline's
+/// kernels do not compute on the device of its stage. [`PipelineBuilder::fallbacks`](crate::PipelineBuilder::fallbacks)
+/// sets it for all stages, and says what holds if it is unset.
+///
+/// `build` knows only the operations that a stage lists ([`Stage::operations`](crate::Stage::operations)), and only if
+/// the stage computes in one element type. Any other fallback is found in the first forward, which logs a warning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fallbacks {
+    /// Every fallback is an error that names the stage and the layer
+    /// ([`BuildError::Fallback`](crate::BuildError::Fallback)), and nothing is started. This includes attention that
+    /// stores its scores.
+    Refuse,
+    /// Every fallback is a warning that names the stage and the layer, and the training runs: by burn's own operations,
+    /// which are slower, or by attention that stores its scores.
+    Warn,
+}
+
+/// Returns the operations of a stage that Stageline's kernels do not compute on `device`, each listed once.
+/// `operations` has the operations that the stage lists, `described` the descriptions of its tensors. The result is
+/// empty if the stage computes in several element types, because only a forward shows which operation has which type.
+pub(super) fn fallbacks_of(
+    operations: &[Operation],
+    described: &[Description],
+    precision: Precision,
+    device: &Device,
+) -> Vec<Fallback> {
+    let Some(dtype) = precision.computes_in(described) else { return Vec::new() };
+    let mut found = Vec::new();
+    for fallback in operations.iter().filter_map(|operation| operation.fallback(device, dtype)) {
+        // A layer may have an operation several times.
+        if !found.contains(&fallback) {
+            found.push(fallback);
+        }
+    }
+    found
+}
+
+/// Returns an error for the first fallback that is refused under the configured setting; `None` stands for an unset
+/// one. `found` has the fallbacks of all stages of all replicas, each with its stage and device. `is_gpu` says whether
+/// a device is a GPU.
+pub(super) fn validate_fallbacks<'a>(
+    setting: Option<Fallbacks>,
+    found: impl IntoIterator<Item = (usize, &'a Device, Fallback)>,
+    is_gpu: impl Fn(&Device) -> bool,
+) -> Result<(), BuildError> {
+    let mut refused: Vec<(usize, &Device, Fallback)> = Vec::new();
+    for (stage, device, fallback) in found {
+        // All replicas have the same layers, so a fallback of a stage counts once.
+        let is_known = refused.iter().any(|(other, _, known)| *other == stage && *known == fallback);
+        if !is_known && is_refused(setting, || is_gpu(device), &fallback.reason) {
+            refused.push((stage, device, fallback));
+        }
+    }
+    let mut refused = refused.into_iter();
+    let Some((stage, device, first)) = refused.next() else { return Ok(()) };
+    Err(BuildError::Fallback { stage, device: shown(device), fallback: Box::new(first), more: refused.len() })
+}
+
+/// Whether a fallback is refused. If the setting is unset, this depends on the device and the reason: a GPU has kernels
+/// for all operations, so a missing one is most likely a mistake. CPUs have them in f32 only, but must be usable in
+/// other types as well, and attention that stores its scores is the version for heads that no kernel takes.
+fn is_refused(setting: Option<Fallbacks>, is_on_gpu: impl FnOnce() -> bool, reason: &Reason) -> bool {
+    match setting {
+        Some(Fallbacks::Refuse) => true,
+        Some(Fallbacks::Warn) => false,
+        None => !matches!(reason, Reason::LargeHead { .. }) && is_on_gpu(),
+    }
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use burn::tensor::DType;
+
+    use super::*;
+
+    /// Returns a fallback of GELU in a layer whose type has no kernel.
+    fn gelu(layer: &str) -> Fallback {
+        Fallback { operation: "GELU", layer: layer.to_owned(), reason: Reason::Type(DType::F64) }
+    }
+
+    /// Returns a fallback of attention whose heads are too large for the kernels that store no scores.
+    fn attention(layer: &str) -> Fallback {
+        let reason = Reason::LargeHead { size: 264, largest: 256 };
+        Fallback { operation: "causal attention", layer: layer.to_owned(), reason }
+    }
+
+    /// Checks fallbacks, each with its stage, on devices that all are GPUs, or all CPUs. Returns the message of the
+    /// error; `None` if no fallback is refused.
+    fn refused(setting: Option<Fallbacks>, on_gpu: bool, found: &[(usize, Fallback)]) -> Option<String> {
+        let device = Device::flex();
+        let found = found.iter().map(|(stage, fallback)| (*stage, &device, fallback.clone()));
+        validate_fallbacks(setting, found, |_| on_gpu).err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_missing_kernel_is_refused_on_gpus_only_unless_fallbacks_are_set() {
+        let found = [(1, gelu("0.2"))];
+        assert!(refused(None, true, &found).is_some() && refused(None, false, &found).is_none());
+        for on_gpu in [true, false] {
+            assert!(refused(Some(Fallbacks::Refuse), on_gpu, &found).is_some());
+            assert!(refused(Some(Fallbacks::Warn), on_gpu, &found).is_none());
+        }
+        assert!(refused(Some(Fallbacks::Refuse), true, &[]).is_none());
+    }
+
+    #[test]
+    fn attention_that_stores_its_scores_is_refused_only_on_request() {
+        let found = [(0, attention("1"))];
+        for setting in [None, Some(Fallbacks::Warn)] {
+            assert!(refused(setting, true, &found).is_none());
+        }
+        let said = refused(Some(Fallbacks::Refuse), true, &found).unwrap();
+        let start = "causal attention in layer `1` of stage 0, on cpu, is refused: it stores its scores, whose memory ";
+        assert!(said.starts_with(start), "{said}");
+        let ways_out =
+            "use smaller heads to save this memory, or run it all the same, by `.fallbacks(Fallbacks::Warn)`";
+        assert!(said.contains(ways_out), "{said}");
+        // The first fallback that is refused is named, and not the first of all.
+        let said = refused(None, true, &[(0, attention("1")), (1, gelu("0.2"))]).unwrap();
+        assert!(said.starts_with("GELU in layer `0.2` of stage 1"), "{said}");
+    }
+
+    #[test]
+    fn the_error_names_the_layer_the_ways_out_and_the_number_of_further_fallbacks() {
+        let said = |found: &[(usize, Fallback)]| refused(None, true, found).unwrap();
+        let one = "GELU in layer `0.2` of stage 1, on cpu, is refused: it is computed by burn's own operations, which are \
+                   slower: the kernels of this device take no elements of the type F64; use f32, or run it all the same, \
+                   by `.fallbacks(Fallbacks::Warn)` (`--fallbacks warn`)";
+        assert_eq!(said(&[(1, gelu("0.2"))]), one);
+        let several = [(1, gelu("0.2")), (1, gelu("0.3")), (2, gelu("0.2"))];
+        assert_eq!(said(&several[..2]), format!("{one}; 1 more operation is refused"));
+        let of_two_replicas: Vec<_> = several.iter().chain(&several).cloned().collect();
+        assert_eq!(said(&of_two_replicas), format!("{one}; 2 more operations are refused"));
+        let said = said(&[(0, gelu(""))]);
+        assert!(said.starts_with("GELU in stage 0, on cpu, is refused: "), "{said}");
+    }
+}
