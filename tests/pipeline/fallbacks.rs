@@ -1,5 +1,12 @@
-//! Tests of what a training says about operations that the kernels for its devices do not compute.
+//! Tests of what a training says about operations that the kernels for its devices do not compute, and of a training
+//! that refuses them.
 
+use burn::optim::AdamWConfig;
+use burn::tensor::{DType, Device};
+use stageline::nn::Reason;
+use stageline::{Batch, BuildError, Cut, Fallbacks, PipelineBuilder, Precision, StageConfig, Verify};
+
+use crate::model::{Bytes, Logits, Shape, gpt};
 use crate::runs::Place;
 
 /// Tests the warnings about slower operations in a bf16 training on CPUs, whose kernels take f32 only. Each operation
@@ -15,15 +22,67 @@ fn operations_without_a_kernel_are_named_with_their_layers() {
         said
     };
     let fell_back = "is computed by burn's own operations";
-    assert!(!said("").contains(fell_back));
-    let said = said("--precision bf16");
-    let reason = "the kernels of this device take no elements of the type BF16; use f32";
-    for expected in [
-        format!("causal attention in layer `1.0` and 1 more of stage 0 {fell_back}, which are slower: {reason}"),
-        format!("GELU in layer `1.0` and 1 more of stage 0 {fell_back}, which are slower: {reason}"),
-        format!("layer normalisation in layer `1.0` and 2 more of stage 0 {fell_back}, which are slower: {reason}"),
-    ] {
-        assert_eq!(said.matches(&expected).count(), 1, "{expected} in {said}");
+    for flags in ["", "--fallbacks refuse"] {
+        assert!(!said(flags).contains(fell_back));
     }
-    assert_eq!(said.matches(fell_back).count(), 3, "{said}");
+    for flags in ["", "--fallbacks warn"] {
+        let said = said(&format!("--precision bf16 {flags}"));
+        let reason = "the kernels of this device take no elements of the type BF16; use f32";
+        for expected in [
+            format!("causal attention in layer `1.0` and 1 more of stage 0 {fell_back}, which are slower: {reason}"),
+            format!("GELU in layer `1.0` and 1 more of stage 0 {fell_back}, which are slower: {reason}"),
+            format!("layer normalisation in layer `1.0` and 2 more of stage 0 {fell_back}, which are slower: {reason}"),
+        ] {
+            assert_eq!(said.matches(&expected).count(), 1, "{expected} in {said}");
+        }
+        assert_eq!(said.matches(fell_back).count(), 3, "{said}");
+    }
+}
+
+/// Tests that a training with `--fallbacks refuse` ends before its first step with an error that names the layer, the
+/// number of further operations, and the flag that permits them.
+#[test]
+fn a_training_can_refuse_operations_without_a_kernel() {
+    let said = Place::new().refused("--stages 1 --steps 2 --precision bf16 --fallbacks refuse");
+    let expected = "Error: layer normalisation in layer `1.0` of stage 0, on cpu, is refused: it is computed by burn's \
+                    own operations, which are slower: the kernels of this device take no elements of the type BF16; \
+                    use f32, or run it all the same, by `.fallbacks(Fallbacks::Warn)` (`--fallbacks warn`); 6 more \
+                    operations are refused\n";
+    assert!(said.contains(expected), "{said}");
+    // The warnings of the same operations are not logged as well.
+    assert_eq!(said.matches("is computed by burn's own operations").count(), 1, "{said}");
+}
+
+/// Returns the builder of a GPT pipeline in bf16 on the CPU. Stage 0 has the embeddings as layer `0` and a block as
+/// `1.0`, stage 1 a block as `0.0` and the head as `1`.
+fn in_bf16() -> PipelineBuilder<Bytes, Logits, Bytes> {
+    let config = || StageConfig::new(Device::flex(), AdamWConfig::new().init(), 1e-3);
+    let cut: Cut = "0,2".parse().unwrap();
+    let row = gpt(Shape { layers: 2, width: 16, context: 16 }, 7);
+    row.pipeline(&cut, [config(), config()]).unwrap().precision(Precision::Bf16)
+}
+
+/// Tests that the error of a refused operation has the stage, the device, the layer and the reason. It counts an
+/// operation once for all replicas.
+#[test]
+fn a_refused_operation_is_an_error_with_its_stage_and_layer() {
+    let refusing = || in_bf16().fallbacks(Fallbacks::Refuse);
+    let two_replicas = || refusing().replica([Device::flex(), Device::flex()]);
+    for refused in [refusing().build(), two_replicas().build()] {
+        let refused = refused.err().unwrap();
+        let BuildError::Fallback { stage, device, fallback, more } = &refused else { panic!("{refused}") };
+        assert_eq!((*stage, device.as_str(), *more), (0, "cpu", 6), "{refused}");
+        assert_eq!((fallback.operation, fallback.layer.as_str()), ("layer normalisation", "1.0"));
+        assert_eq!(fallback.reason, Reason::Type(DType::BF16));
+    }
+    assert!(refusing().precision(Precision::Full).build().is_ok());
+    assert!(in_bf16().build().is_ok() && in_bf16().fallbacks(Fallbacks::Warn).build().is_ok());
+}
+
+#[test]
+fn a_verification_refuses_what_build_refuses() {
+    let batch = |_: usize| -> Batch<Bytes, Bytes> { unreachable!("no pipeline is built") };
+    let verified = Verify::new().steps(1).pipeline(|| in_bf16().fallbacks(Fallbacks::Refuse), batch, &[]);
+    let said = verified.err().unwrap().to_string();
+    assert!(said.starts_with("layer normalisation in layer `1.0` of stage 0, on cpu, is refused: "), "{said}");
 }

@@ -10,7 +10,8 @@ use clap::Args;
 use stageline::{OptimizerState, Precision};
 
 use super::values::{
-    CutBy, FlushName, LossScaleBy, NonFiniteName, OptimizerName, RecomputeBy, ScheduleBy, SpeedsBy, WarmUp,
+    CutBy, FallbacksName, FlushName, LossScaleBy, NonFiniteName, OptimizerName, RecomputeBy, ScheduleBy, SpeedsBy,
+    WarmUp,
 };
 
 /// The default number of training steps. Unless `--schedule-steps` is given, the learning rate schedule is at least
@@ -167,6 +168,12 @@ pub struct TrainingFlags {
     /// `stageline serve` prints there, such as `iroh:<id>/0` or `ws://gpu-2:4433/0`
     #[arg(help_heading = "Devices", long, default_value = "cpu")]
     pub device: String,
+    /// Reaction to an operation of a layer, such as attention, for which the device of its stage has no kernel: `refuse`
+    /// ends the run before its first step with an error that names the layer; `warn` names the layer in a warning, and
+    /// trains by slower operations. If unset, GPUs refuse and CPUs, whose kernels take f32 only, warn. Attention whose
+    /// heads are so large that it stores its scores is refused only by `refuse`
+    #[arg(help_heading = "Devices", long)]
+    pub fallbacks: Option<FallbacksName>,
     /// File whose first line is the secret (token) of the hosts that serve devices to this run
     #[arg(help_heading = "Devices", long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,

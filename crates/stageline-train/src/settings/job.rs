@@ -8,12 +8,15 @@ use anyhow::{Context, Result, bail, ensure};
 use burn::tensor::{Device, FloatDType};
 use stageline::remote::Token;
 use stageline::{
-    Clip, DeviceName, LossScale, OnNonFinite, OptimizerState, Precision, WarmupCosine, Watchdog, device_speeds,
+    Clip, DeviceName, Fallbacks, LossScale, OnNonFinite, OptimizerState, Precision, WarmupCosine, Watchdog,
+    device_speeds,
 };
 
 use super::flags::TrainingFlags;
 use super::merge::Settings;
-use super::values::{CutBy, FlushName, NonFiniteName, OptimizerName, RecomputeBy, ScheduleBy, SpeedsBy, WarmUp};
+use super::values::{
+    CutBy, FallbacksName, FlushName, NonFiniteName, OptimizerName, RecomputeBy, ScheduleBy, SpeedsBy, WarmUp,
+};
 use crate::outputs::log::Outputs;
 
 /// The largest value that a training accepts for flags that count something, such as stages and micro-batches.
@@ -91,6 +94,8 @@ pub struct Running {
     /// `None` if all are equally fast.
     pub speeds: Option<Vec<f64>>,
     pub precision: Precision,
+    /// The reaction to an operation for which the device of its stage has no kernel; `None` if `--fallbacks` is unset.
+    pub fallbacks: Option<Fallbacks>,
     pub synchronise_every: Option<usize>,
     /// The peak throughput of all devices of a training together, in FLOP/s; `None` if `--peak-tflops` is unset.
     pub peak_flops: Option<f64>,
@@ -129,9 +134,8 @@ impl Job {
     /// be opened.
     pub fn of(flags: TrainingFlags, settings: Settings) -> Result<Self> {
         check(&flags)?;
-        let devices = devices(&flags)?;
+        let (devices, batch_size) = (devices(&flags)?, flags.batch_size());
         let used = devices.len().min(flags.replicas * flags.stages);
-        let batch_size = flags.batch_size();
         Ok(Self {
             training: Training {
                 steps: flags.steps,
@@ -159,6 +163,7 @@ impl Job {
                 speeds: flags.speeds.as_ref().map(|list| speeds(list, &devices, flags.precision)).transpose()?,
                 devices,
                 precision: flags.precision,
+                fallbacks: flags.fallbacks.map(fallbacks),
                 synchronise_every: flags.synchronise_every,
                 peak_flops: flags.peak_tflops.map(|tflops| tflops * 1e12 * used as f64),
                 channel_capacity: flags.channel_capacity,
@@ -195,6 +200,13 @@ fn on_non_finite(name: NonFiniteName) -> OnNonFinite {
     match name {
         NonFiniteName::Stop => OnNonFinite::Stop,
         NonFiniteName::Skip => OnNonFinite::Skip,
+    }
+}
+
+fn fallbacks(name: FallbacksName) -> Fallbacks {
+    match name {
+        FallbacksName::Refuse => Fallbacks::Refuse,
+        FallbacksName::Warn => Fallbacks::Warn,
     }
 }
 

@@ -26,6 +26,14 @@ pub enum NonFiniteName {
     Skip,
 }
 
+/// The values of the flag `--fallbacks`: an operation for which the device of its stage has no kernel is an error
+/// (`Refuse`) or a warning (`Warn`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FallbacksName {
+    Refuse,
+    Warn,
+}
+
 /// The value of the flag `--cut`, which decides between which layers the model is cut into stages.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CutBy {
@@ -205,7 +213,7 @@ impl RecomputeBy {
 mod tests {
     use std::num::NonZero;
 
-    use stageline::{OnNonFinite, WarmupCosine};
+    use stageline::{Fallbacks, OnNonFinite, WarmupCosine};
 
     use super::*;
     use crate::settings::job::Job;
@@ -240,6 +248,15 @@ mod tests {
         assert_eq!(reaction("--on-non-finite skip"), OnNonFinite::Skip);
         assert_eq!(reaction(""), OnNonFinite::Stop);
         assert!(Job::of_line("--on-non-finite ignore").is_err());
+    }
+
+    #[test]
+    fn reactions_to_missing_kernels_are_those_of_the_library() {
+        let reaction = |flags: &str| Job::of_line(flags).unwrap().running.fallbacks;
+        assert_eq!(reaction("--fallbacks refuse"), Some(Fallbacks::Refuse));
+        assert_eq!(reaction("--fallbacks warn"), Some(Fallbacks::Warn));
+        assert_eq!(reaction(""), None);
+        assert!(Job::of_line("--fallbacks ignore").is_err());
     }
 
     #[test]

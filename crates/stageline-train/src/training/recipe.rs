@@ -125,6 +125,9 @@ impl<'a, M: Model> Recipe<'a, M> {
         if let Some(scale) = training.loss_scale {
             builder = builder.loss_scale(scale);
         }
+        if let Some(fallbacks) = running.fallbacks {
+            builder = builder.fallbacks(fallbacks);
+        }
         if let Some(groups) = training.gradient_groups {
             builder = builder.gradient_groups(groups);
         }
