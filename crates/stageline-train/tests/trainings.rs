@@ -23,13 +23,13 @@ use stageline_train::{Data, HandCut, NoFlags, Program, Run};
 
 use support::{Layer, row};
 
-/// The allocator that counts the memory in use. Without it a training has no memory estimate, and never refuses to
-/// start.
+/// The allocator of the test program, which counts the memory in use. Without such an allocator a training has no
+/// memory estimate, and never refuses to start for lack of memory.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
-/// The name of the environment variable that tells the process that a test starts into which folder to write its
-/// outputs.
+/// The name of an environment variable. A test starts a second process and sets the variable to the folder into which
+/// that process writes its outputs.
 const FOLDER: &str = "STAGELINE_TEST_FOLDER";
 
 /// The index, from 0, of the training step whose batch the hanging data source of a test never returns.
@@ -59,13 +59,13 @@ impl Data for Ones {
     }
 }
 
-/// Returns a run with the given settings, whose steps have two micro-batches of three samples.
+/// Returns a run with the given settings. Each of its steps trains on two micro-batches of three samples each.
 fn run(settings: &[(&str, &str)]) -> Run<NoFlags> {
     let common = [("micro_batches", "2"), ("micro_batch_size", "3"), ("steps", "10")];
     Program::<NoFlags>::new().configured(common.into_iter().chain(settings.iter().copied())).unwrap()
 }
 
-/// Returns the log of the training that `train` makes with the given settings.
+/// Calls `train` with a run that has the given settings and writes a log, and returns that log.
 fn log(settings: &[(&str, &str)], train: impl FnOnce(Run<NoFlags>)) -> RunLog {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.jsonl");
@@ -100,8 +100,8 @@ fn chain() -> HandCut<impl Fn(Vec<StageConfig>) -> PipelineBuilder<Tensor<2>, Te
     })
 }
 
-/// Tests the log of a model that is cut by hand: it has one layer for each stage, so that speeds can be predicted from
-/// the log.
+/// Tests the log of a training whose model is cut by hand. The log has one layer for each stage, so that training
+/// speeds can be predicted from the log.
 #[test]
 fn the_log_of_a_chain_has_a_layer_for_each_stage() {
     let train = |run: Run<NoFlags>| drop(run.train(&chain(), Ones::default()).unwrap());
@@ -135,8 +135,8 @@ fn a_training_whose_parameters_are_all_frozen_is_refused() {
     assert_eq!(error, "all parameters of the model are frozen, so no step changes any; freeze fewer");
 }
 
-/// Tests the error of a training that does not fit into the memory. It proposes another number of stages for a row of
-/// layers, which flags partition, but not for stages that the program has cut by hand.
+/// Tests the error of a training that does not fit into the memory. The error proposes another number of stages if the
+/// flags partition the model into stages, but not if the program has cut the model by hand.
 #[test]
 fn no_other_number_of_stages_is_proposed_for_a_chain() {
     let refused = |flags: &[(&str, &str)], by_hand: bool| {
@@ -158,7 +158,8 @@ fn no_other_number_of_stages_is_proposed_for_a_chain() {
     assert!(of_list.contains(" --stages 1 --cut 0"), "{of_list}");
 }
 
-/// Tests a batch that cannot be made: the training ends with an error and a checkpoint of the steps before it.
+/// Tests a training in which one batch cannot be made. The training ends with an error, and a checkpoint contains the
+/// steps before that batch.
 #[test]
 fn a_data_source_that_panics_or_fails_loses_no_step() {
     for (data, message) in [
@@ -192,8 +193,8 @@ fn child_whose_data_hang() {
     assert!(ended.is_none(), "the training is done, although a batch is missing");
 }
 
-/// Tests a signal during a training whose data source hangs: the training returns without the thread that hangs, with a
-/// checkpoint and the log of all its steps, and the process ends.
+/// Tests that a signal ends a training whose data source hangs. The training returns without waiting for the thread
+/// that hangs, the process ends, and there are a checkpoint and a log of all completed steps.
 #[test]
 fn a_signal_ends_a_training_whose_data_hang_with_a_checkpoint() {
     let folder = tempfile::tempdir().unwrap();

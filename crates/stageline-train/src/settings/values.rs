@@ -7,8 +7,8 @@ use clap::ValueEnum;
 use stageline::schedule::{Schedule, UnknownSchedule, schedule_named};
 use stageline::{BlockSet, Cut, CutError, DynamicLossScale, LossScale, Recompute};
 
-/// The values of the flag `--optimizer`: AdamW of this crate, Adafactor, Lion and SGD of burn, and burn's Muon beside
-/// AdamW.
+/// The values of the flag `--optimizer`. AdamW is implemented by this crate; Adafactor, Lion and SGD are burn's. Muon
+/// stands for burn's Muon for the matrices of blocks, with AdamW for all other parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OptimizerName {
     Adamw,

@@ -41,7 +41,7 @@ impl Identity {
     }
 
     /// Checks that this run may resume a checkpoint. The run and the checkpoint must have the same data, seed and batch
-    /// size. The run ends after `steps` steps, so the checkpoint must not have completed more.
+    /// size. The run ends after `steps` steps, so the checkpoint must not have been written after more steps than that.
     ///
     /// # Errors
     /// Returns an error if the data, the seed or the batch size differ from those in the checkpoint, or the checkpoint
@@ -133,8 +133,8 @@ pub struct Keeper {
     every: usize,
     stop_after: Option<usize>,
     signalled: Arc<AtomicBool>,
-    /// The latest checkpoint: the number of training steps that it has completed, and its path if an earlier run wrote
-    /// it. `None` before the first checkpoint.
+    /// The latest checkpoint: the number of training steps after which it was written, and its path if an earlier run
+    /// wrote it. `None` before the first checkpoint.
     kept: Option<(u64, Option<PathBuf>)>,
 }
 
@@ -211,7 +211,7 @@ impl Keeper {
     }
 
     /// Waits until the last checkpoint of the run is on disk, and prints the `--resume` flag that resumes from it;
-    /// prints nothing if there is no checkpoint. No further checkpoints can be saved.
+    /// prints nothing if there is no checkpoint. After this call, no further checkpoint can be saved.
     pub fn finish(&mut self) -> Result<()> {
         let written = self.writer.take().map(Writer::finish).transpose()?.flatten();
         let Some((steps, before)) = self.kept.take() else { return Ok(()) };

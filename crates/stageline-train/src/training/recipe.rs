@@ -63,8 +63,8 @@ impl<'a, M: Model> Recipe<'a, M> {
     }
 
     /// Returns the description of this training from which its memory is estimated. `most_stages` is the largest number
-    /// of stages into which the model can be partitioned, `step` the index of the first step from 0, `resumed` whether
-    /// the run resumes a checkpoint, and `batches` the sizes of the batches in bytes.
+    /// of stages into which the model can be partitioned. `step` is the index of the run's first step, counted from 0.
+    /// `resumed` says whether the run resumes a checkpoint. `batches` has the sizes of the batches in bytes.
     pub fn demand(&self, most_stages: usize, step: usize, resumed: bool, batches: BatchMemory) -> Demand<'a> {
         let Self { job, planned, owns_optimizer, .. } = *self;
         Demand { job, planned, most_stages, step, resumed, owns_optimizer, batches }
@@ -205,8 +205,8 @@ impl<'a, M: Model> Recipe<'a, M> {
     }
 }
 
-/// Returns the facts about the machine for the description of the run in the log: its system, its number of cores, and
-/// the size of each GPU's memory in bytes, if that is known.
+/// Returns the facts about the machine for the description of the run in the log: its operating system and processor
+/// architecture, its number of cores, and the size of each GPU's memory in bytes, if that is known.
 fn machine(devices: &[Device]) -> BTreeMap<String, Value> {
     let facts = [
         fact("system", format!("{} {}", std::env::consts::OS, std::env::consts::ARCH)),
@@ -242,8 +242,9 @@ pub fn links(devices: &[Device]) -> Result<Vec<Option<Link>>> {
     Ok(if links.iter().all(Option::is_none) { Vec::new() } else { links })
 }
 
-/// Returns the share of the devices' peak FLOP/s that training one sample a second uses. Multiplied by the samples a
-/// second, it is the model FLOP utilisation. Returns `None` if the peak or the model's FLOPs are not known.
+/// Returns the share of the devices' peak FLOP/s that a training at one sample per second uses. Multiplied by the
+/// number of samples per second, it is the model FLOP utilisation. Returns `None` if the peak or the model's FLOPs are
+/// not known.
 pub fn utilisation(job: &Job, costs: Option<&Costs>) -> Option<f64> {
     // A backward takes twice the FLOPs of a forward. Recomputed work does not count (Chowdhery et al., 2022,
     // arXiv:2204.02311, appendix B).

@@ -27,7 +27,8 @@ use crate::training::evaluation::{evaluate, warn_of_mean};
 use crate::training::recipe::{PipelineOf, Recipe, links, utilisation};
 use crate::training::steps::{Loop, OnStep, Stopped};
 
-/// A run of a training program: the settings of its training, and the flags of its model and data.
+/// One run of a training program. It has the settings of the training, and the values of the flags that the program
+/// adds for its model and its data.
 pub struct Run<F> {
     /// The values of the flags that the program adds to those of every training, for its model and its data.
     pub flags: F,

@@ -33,8 +33,8 @@ pub struct Loop<'a> {
     pub start: usize,
     pub keeper: Keeper,
     pub progress: Progress,
-    /// The share of the devices' peak FLOP/s that training one sample a second uses. Multiplied by the samples a
-    /// second, it is the model FLOP utilisation; `None` if the peak or the model's FLOPs are not known.
+    /// The share of the devices' peak FLOP/s that a training at one sample per second uses. Multiplied by the number of
+    /// samples per second, it is the model FLOP utilisation. `None` if the peak or the model's FLOPs are not known.
     pub utilisation: Option<f64>,
     pub on_step: OnStep,
     /// The estimated memory of the training on each device, in bytes. After the first step of the run it is compared

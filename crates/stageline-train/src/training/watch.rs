@@ -8,7 +8,8 @@ use stageline_report::record::{Health, layer_of};
 /// The number of past steps whose gradient norms are kept, so that the norm of a step can be compared with their
 /// median.
 const REMEMBERED: usize = 32;
-/// The smallest number of past steps with whose gradient norms a new norm is compared; with fewer, no jump is reported.
+/// The smallest number of past steps whose gradient norms suffice to judge the norm of a new step. With fewer past
+/// steps, no jump of the norm is reported.
 const FEWEST: usize = 8;
 /// The factor by which a step's gradient norm must exceed the median of the norms of past steps to count as a jump.
 const JUMP: f64 = 10.0;
@@ -118,8 +119,8 @@ impl Watch {
     }
 }
 
-/// Returns the name of the layer with the largest gradient, and the part, from 0 to 1, that this layer has in the
-/// squared norm of the whole gradient. `of_each` has the name and the gradient norm of each parameter.
+/// Returns the name of the layer with the largest gradient, and the share, from 0 to 1, of this layer in the squared
+/// norm of the whole gradient. `of_each` has the name and the gradient norm of each parameter.
 fn largest(of_each: &[(Arc<str>, f64)]) -> Option<(&str, f64)> {
     let mut layers: Vec<(&str, f64)> = Vec::new();
     for (name, norm) in of_each {

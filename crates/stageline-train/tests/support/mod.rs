@@ -9,8 +9,8 @@ use burn::tensor::{Device, Tensor};
 use stageline::nn::Linear;
 use stageline::{LossStage, Row, Stage, Weight};
 
-/// A linear layer from two columns to two, which counts its forwards. Its target is a mask of ones and zeros: the loss
-/// is the masked sum of the squared outputs, and the loss weight is the sum of the mask.
+/// A linear layer with two inputs and two outputs, which counts how often its forward runs. Its target is a mask of
+/// ones and zeros: the loss is the masked sum of the squared outputs, and the loss weight is the sum of the mask.
 #[derive(Module, Debug)]
 pub struct Layer {
     linear: Linear,
@@ -46,12 +46,12 @@ impl LossStage for Layer {
     }
 }
 
-/// Returns a model of four linear layers, whose forwards are counted but not read.
+/// Returns a model of four linear layers for tests that do not count the layers' forwards.
 pub fn row() -> Row<Layer, Layer, Layer> {
     counted_row(&Arc::default())
 }
 
-/// Returns a model of four linear layers, which add their forwards to the shared counter `forwards`.
+/// Returns a model of four linear layers. Each forward of a layer adds 1 to the shared counter `forwards`.
 pub fn counted_row(forwards: &Arc<AtomicUsize>) -> Row<Layer, Layer, Layer> {
     let forwards = Arc::clone(forwards);
     let layer = move |device: &Device| Layer { forwards: Arc::clone(&forwards), ..Layer::new(device) };

@@ -184,12 +184,12 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self
     }
 
-    /// Sets the interval, in training steps, at which a step measures the gradient noise: the squared norms of the
-    /// micro-batches' gradients, from which [`StepReport::noise`](crate::StepReport::noise) is estimated. It begins
-    /// with the first step. If unset or 0, no step measures it.
+    /// Sets the interval, in training steps, at which a step measures the gradient noise, beginning with the first
+    /// step. If unset or 0, no step measures it.
     ///
-    /// A measurement reads the gradients of every micro-batch once more. Trained values have the same bits with and
-    /// without it.
+    /// A measurement reads the gradients of every micro-batch once more, to compute their squared norms. From these,
+    /// [`StepReport::noise`](crate::StepReport::noise) is estimated. Trained values have the same bits with and without
+    /// measurements.
     pub fn noise_every(mut self, steps: usize) -> Self {
         self.flush.noise_every = steps;
         self

@@ -124,7 +124,7 @@ impl Costing {
         &self.device
     }
 
-    /// Returns the costs of all layers of a model that were run so far.
+    /// Returns the costs of the layers that were run so far, in the order in which they were run.
     pub(super) fn into_costs(self) -> Costs {
         Costs(self.costs)
     }

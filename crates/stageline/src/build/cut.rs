@@ -79,7 +79,7 @@ pub enum CutError {
         /// The text that was given as a cut and is not a list of layer numbers such as `0,3,6`.
         text: String,
     },
-    /// The given numbers of the stages' first layers do not start at 0, or do not ascend.
+    /// The list of the stages' first layers is invalid: the layer numbers do not start at 0, or do not ascend.
     #[error(
         "a cut at layers {starts:?}: the first stage begins with layer 0, and each other stage behind the one before"
     )]
@@ -96,7 +96,8 @@ pub enum CutError {
         /// The number (counted from 0) of the layer with which the last stage of the cut should begin, and which the
         /// model does not have.
         start: usize,
-        /// The number of layers of the model, which is too small for the numbers of layers at which the stages begin.
+        /// The number of layers of the model. It is too small for the cut, in which a stage begins after the last
+        /// layer.
         layers: usize,
     },
     /// A partition of layers into zero stages, or into more stages than there are layers, was requested.
@@ -112,8 +113,8 @@ pub enum CutError {
     Configs {
         /// The number of stage configurations that the caller gave, which differs from the number of stages.
         configs: usize,
-        /// The number of stages in the cut of the model (the assignment of layers to stages), each of which needs one
-        /// configuration.
+        /// The number of stages in the cut of the model (the assignment of layers to stages). The caller must give one
+        /// configuration for each stage.
         stages: usize,
     },
 }

@@ -14,16 +14,17 @@ use stageline_nn::params::{Description, FloatParameter, describe, visit_floats};
 /// and optimizers that clip gradients by themselves, because a pipeline cannot train with some of them.
 #[derive(Default)]
 pub(crate) struct Owners {
-    /// The trained parameters by id: the index of the owner (the first stage that trains the parameter, whose optimizer
-    /// steps it), and the parameter's shape in that stage.
+    /// Maps the id of each trained parameter to the index of its owner (the first stage that trains the parameter,
+    /// whose optimizer steps it), and to the parameter's shape in that stage.
     trained: HashMap<ParamId, (usize, Vec<usize>)>,
-    /// The frozen parameters by id: the index of the first stage that computes with the parameter without training it.
+    /// Maps the id of each frozen parameter to the index of the first stage that computes with the parameter without
+    /// training it.
     frozen: HashMap<ParamId, usize>,
     /// The two stages of the first tied parameter whose shape differs between them: its owner (the first stage that
     /// trains it), and the other stage. `None` if there is no such parameter.
     pub(crate) misshapen: Option<(usize, usize)>,
-    /// The ids of the tied parameters that two stages share, by the pair of stages: the owner, whose optimizer steps
-    /// the parameters, and the later stage that holds copies of them.
+    /// The ids of the tied parameters that two stages share, for each pair of such stages. A pair has the index of the
+    /// owner, whose optimizer steps the parameters, and the index of a later stage that has copies of them.
     pub(crate) shared: BTreeMap<(usize, usize), Vec<ParamId>>,
     /// The descriptions (id, path, shape, type) of the tensors of each stage's module, in the module's order.
     pub(crate) tensors: Vec<Vec<Description>>,

@@ -262,8 +262,8 @@ where
         Ok((first, blocks, last))
     }
 
-    /// Creates and returns the layers of one stage, whose numbers in the model are in `range`. Each layer is moved to
-    /// the stage's device before the next one is created.
+    /// Creates and returns the layers of one stage; `range` has the numbers of these layers in the model. Each layer is
+    /// moved to the stage's device before the next one is created.
     fn part(&self, range: Range<usize>, device: &Device) -> Part<F, B, L> {
         let (begins, ends) = (range.start == 0, range.end == self.layers());
         let first = || self.layer(0, device, |home| (self.first)(home));

@@ -100,8 +100,8 @@ mod tests {
         Description { id: ParamId::new(), path: path.to_owned(), dtype, shape: vec![2], trained: true }
     }
 
-    /// Checks the element types of two stages, of which the second has an f64 parameter, on devices that compute in the
-    /// element types `of`. Returns the result of the check for a test to examine.
+    /// Checks the element types of two stages, of which the second has an f64 parameter, for devices that compute only
+    /// in the element types `of`. Returns the result of the check for a test to examine.
     fn validated(precision: Precision, of: &[DType]) -> Result<(), BuildError> {
         let stages =
             [vec![described("0.weight", DType::F32)], vec![described("a", DType::F32), described("b", DType::F64)]];

@@ -13,8 +13,8 @@ use crate::update::loss_scale::LossScale;
 use crate::update::precision::Precision;
 
 /// The largest number of optimizer steps that a checkpoint may contain for training to resume from it; more is an
-/// error. Resuming steps each stage's learning rate scheduler that many times, which takes less than a second per stage
-/// up to this limit.
+/// error. To resume, each stage's learning rate scheduler is stepped that many times, which takes less than a second
+/// per stage up to this limit.
 const MOST_STEPS: u64 = 10_000_000;
 
 /// Returns an error if the progress recorded in a checkpoint is impossible (more optimizer steps than training steps)

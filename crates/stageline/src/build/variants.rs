@@ -104,7 +104,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self.cores_per_stage.map_or_else(machine, Cores::Each).of_one(workers)
     }
 
-    /// Returns the stage and the micro-batch of each backward that the configured schedule splits into two halves, whose
+    /// Returns the stage and the micro-batch of each backward that the configured schedule splits into two halves. The
     /// second half computes the deferred weight gradients. Micro-batches are counted within a replica.
     pub(crate) fn split_backwards(&self) -> HashSet<(usize, usize)> {
         let plan = self.schedule.plan(self.stages.devices.len(), self.micro_batches);

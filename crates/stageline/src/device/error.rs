@@ -110,8 +110,8 @@ impl DeviceError {
     }
 }
 
-/// Returns the part of an error message about a missing GPU that says which GPUs the interface `api` finds, whose
-/// number is `found`, and what the user can do.
+/// Returns the part of an error message about a missing GPU that says which GPUs exist and what the user can do.
+/// `found` is the number of GPUs that the interface `api` finds.
 fn present(api: GpuApi, found: usize) -> String {
     match found {
         0 => format!("{api} finds no devices; {}", api.needs()),

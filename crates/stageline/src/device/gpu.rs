@@ -9,13 +9,13 @@ use crate::device::gpu_api::GpuApi;
 use crate::device::gpu_search::GpuSearchError;
 use crate::device::memory::DeviceMemory;
 
-/// A GPU of this host: its model and its memory.
+/// The description of a GPU of this host: its model and its memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Gpu {
-    /// The name of a GPU's model, or the reason why the GPU, which was found, cannot be opened.
+    /// The name of the GPU's model; an error with the reason if the GPU was found but cannot be opened.
     pub model: Result<String, String>,
-    /// Whether a GPU is a program that runs on the CPU, such as Mesa's llvmpipe, and no hardware of its own.
+    /// Whether the GPU is software that runs on the CPU, such as Mesa's llvmpipe, instead of hardware.
     pub is_software: bool,
     /// The size of a GPU's memory and the bytes that this program has reserved and uses there; `None` if the GPU cannot
     /// be opened.
@@ -125,7 +125,7 @@ fn webgpu_on_vulkan() -> Vec<Device> {
     devices
 }
 
-/// Whether a GPU is a program that runs on the CPU, such as Mesa's llvmpipe, and no hardware of its own.
+/// Whether a GPU is software that runs on the CPU, such as Mesa's llvmpipe, instead of hardware.
 #[cfg(feature = "wgpu")]
 pub(super) fn is_software(device: &Device) -> bool {
     use burn::backend::{CubeDevice, DispatchDevice, WgpuDeviceKind};
@@ -139,8 +139,9 @@ pub(super) fn is_software(_: &Device) -> bool {
     false
 }
 
-/// Returns the indices of the GPUs for which `all` stands in a name such as `wgpu:all`: those of all GPUs that are
-/// hardware, or of all GPUs if none is hardware. `software` tells of each GPU whether it is software.
+/// Returns the indices of the GPUs for which `all` stands in a name such as `wgpu:all`: the GPUs that are hardware, or
+/// all GPUs if none is hardware. `software` has one entry for each GPU, which is true if the GPU is software that runs
+/// on the CPU.
 pub(super) fn indices_of_all(software: &[bool]) -> Vec<usize> {
     let hardware: Vec<_> = (0..software.len()).filter(|index| !software[*index]).collect();
     if hardware.is_empty() { (0..software.len()).collect() } else { hardware }

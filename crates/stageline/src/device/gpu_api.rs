@@ -11,9 +11,9 @@ pub enum GpuApi {
     /// ROCm (HIP), AMD's interface to its GPUs.
     Rocm,
     /// WebGPU, an interface to GPUs of any maker. WebGPU runs on the host's graphics interface: Vulkan on Linux, Metal
-    /// on macOS, and on Windows Vulkan or DirectX 12, or OpenGL if neither has a GPU. Its shaders are in WGSL, but a
-    /// program that is also built with [`Vulkan`](GpuApi::Vulkan) or [`Metal`](GpuApi::Metal) uses their shaders on their
-    /// GPUs here, too.
+    /// on macOS, and on Windows Vulkan or DirectX 12, or OpenGL if neither has a GPU. Its shaders are in WGSL. If the
+    /// program is also built with [`Vulkan`](GpuApi::Vulkan) or [`Metal`](GpuApi::Metal), WebGPU uses their shaders
+    /// instead, on the GPUs that it reaches through them.
     Wgpu,
     /// Vulkan, an interface to GPUs of any maker, with shaders in SPIR-V.
     Vulkan,
@@ -44,8 +44,8 @@ impl GpuApi {
         Self::ALL.into_iter().find(|api| api.name() == name)
     }
 
-    /// Returns the packages that contain the library and the driver of an interface to GPUs, such as CUDA, as words of
-    /// an error message.
+    /// Returns the packages that contain the library and the driver of an interface to GPUs, such as CUDA, as a part of
+    /// the text of an error message.
     pub(super) const fn packages(self) -> &'static str {
         match self {
             Self::Cuda => {

@@ -63,17 +63,17 @@ pub enum GpuSearchError {
     },
 }
 
-/// A library without which an interface to GPUs finds no GPU.
+/// A library that an interface to GPUs, such as CUDA, needs to find any GPU.
 #[cfg(any(feature = "gpu", test))]
 struct Library {
-    /// The file name of a GPU interface's library in messages.
+    /// The file name by which error messages refer to a GPU interface's library.
     name: &'static str,
     /// The files that burn tries for a GPU interface's library, as names or paths; one of them must load.
     files: Vec<String>,
 }
 
-/// Returns the libraries without which an interface, such as CUDA, finds no GPU. There are none if the interface is a
-/// part of the operating system.
+/// Returns the libraries that an interface to GPUs, such as CUDA, needs to find any GPU. The list is empty for
+/// Metal, and on any system other than Linux.
 #[cfg(any(feature = "gpu", test))]
 fn libraries(api: GpuApi) -> Vec<Library> {
     let one = |name: &'static str| vec![Library { name, files: vec![name.to_owned()] }];
@@ -86,8 +86,9 @@ fn libraries(api: GpuApi) -> Vec<Library> {
     }
 }
 
-/// Returns a library of ROCm with the file name `name`, and the files that burn tries for it: in the folders of
-/// ROCM_PATH and HIP_PATH, and then where the dynamic linker looks, with and without a version.
+/// Returns a library of ROCm with the file name `name`, and the files that burn tries for it: first in the folders of
+/// ROCM_PATH and HIP_PATH, then where the dynamic linker looks. Each place is tried without and with a version number
+/// at the end of the file name.
 #[cfg(any(feature = "gpu", test))]
 fn of_rocm(name: &'static str) -> Library {
     let roots = ["ROCM_PATH", "HIP_PATH"].into_iter().filter_map(|variable| std::env::var(variable).ok());
@@ -99,7 +100,8 @@ fn of_rocm(name: &'static str) -> Library {
 /// Loads the first of the given files that the function `load` can load.
 ///
 /// # Errors
-/// If no file can be loaded, returns the error of a broken file, or that all files are missing.
+/// If no file can be loaded, returns the error of the first broken file. If there is no broken file, returns the error
+/// that the library is missing.
 #[cfg(any(feature = "gpu", test))]
 fn load_one(files: &[String], load: impl Fn(&str) -> Result<(), Unloadable>) -> Result<(), Unloadable> {
     let mut reason = Unloadable::Missing;
@@ -184,8 +186,8 @@ mod tests {
         }
     }
 
-    /// Tests a library of ROCm, which has several file names: a broken file is reported unless the library loads under
-    /// another name.
+    /// Tests the search for a library of ROCm that burn looks for under several file names. If one of these files is
+    /// broken, an error is reported only if the library loads under no other name.
     #[test]
     #[cfg(target_os = "linux")]
     fn a_library_with_several_names_is_broken_if_it_loads_under_none() {
@@ -209,8 +211,8 @@ mod tests {
         assert_eq!(found_without("libhiprtc"), Err(missing));
     }
 
-    /// Tests that a panic in a search for GPUs is reported with its message, and that a broken library is reported as
-    /// the cause.
+    /// Tests that a panic in a search for GPUs is reported with its message. If the GPU interface's library is broken,
+    /// the broken library is reported instead of the panic.
     #[test]
     fn a_panic_in_the_search_is_an_error() {
         let panics = || -> Vec<()> { std::panic::resume_unwind(Box::new("the driver is out of order")) };

@@ -56,8 +56,9 @@ mod tests {
         assert!(message.contains("too short"), "{message}");
     }
 
-    /// Tests the recognition of missing and broken libraries in the messages of glibc and musl: about a missing
-    /// library, and about a library that lacks another one, which counts as broken.
+    /// Tests how the error messages of the C libraries glibc and musl are classified. A message about the requested
+    /// library itself means that the library is missing. A message about another library, which the requested one
+    /// needs, means that the requested one is broken.
     #[test]
     fn a_library_that_needs_a_missing_one_is_broken() {
         let missing = "cannot open shared object file: No such file or directory";

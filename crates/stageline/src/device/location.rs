@@ -60,8 +60,8 @@ pub(crate) fn between_other_gpus(from: &Device, to: &Device) -> bool {
     is_gpu(from) && is_gpu(to) && from.clone().inner() != to.clone().inner() && !between_cuda(from, to)
 }
 
-/// Whether two devices are the same GPU of this host. A tensor that one thread hands to another on the same GPU then
-/// needs care, because each thread issues its kernels on a stream of its own.
+/// Whether two devices are the same GPU of this host. If one thread hands a tensor to another thread on the same GPU,
+/// the tensor must be copied first, because each thread issues its kernels on a stream of its own.
 pub(crate) fn one_gpu(from: &Device, to: &Device) -> bool {
     is_gpu(from) && from.clone().inner() == to.clone().inner()
 }

@@ -19,8 +19,8 @@ use crate::device::test_kernels::try_kernels;
 pub enum DeviceName {
     /// The name `cpu`, which stands for the CPU of this host.
     Cpu,
-    /// The name of a GPU of this host, such as `cuda:0`: the interface through which the GPU is used, and its index
-    /// there.
+    /// The name of a GPU of this host, such as `cuda:0`. It consists of the interface through which the GPU is used,
+    /// and of the GPU's index among the GPUs that this interface finds.
     ///
     /// Opening the first GPU sets [`BurnConfig`](burn::BurnConfig), unless it was set or used before, so that burn
     /// fuses operations in the order in which they are issued. A `burn.toml` whose `fusion.beam_search.max_blocks`
@@ -31,14 +31,14 @@ pub enum DeviceName {
         /// The index of a GPU among the GPUs that its interface (such as CUDA) finds on this host, counted from 0.
         index: usize,
     },
-    /// The name of a device of another host, on which `stageline serve` or [`Server`](crate::remote) runs.
+    /// The name of a device of another host. On that host, `stageline serve` or [`Server`](crate::remote) runs.
     Remote(RemoteName),
 }
 
 impl DeviceName {
     /// Parses a list of device names separated by commas, such as `cuda:0,cuda:1`. The entry `cuda:all` stands for all
-    /// GPUs of this host that CUDA finds, and `vulkan:all` or the like for those that another interface finds. Devices
-    /// in software, such as Mesa's llvmpipe, are left out if the interface also finds hardware.
+    /// GPUs of this host that CUDA finds. `vulkan:all`, for example, stands for all GPUs that Vulkan finds. GPUs that
+    /// are software, such as Mesa's llvmpipe, are left out if the interface also finds hardware.
     ///
     /// # Errors
     /// Returns [`DeviceError`] if the list is empty, if an entry is not the name of a device, or if the search for the
@@ -133,15 +133,16 @@ impl DeviceName {
         opened::shown(device)
     }
 
-    /// Whether a device is a GPU, which compiles and tunes its kernels when they first run: a GPU of this host, or one
-    /// that the server of another host lends.
+    /// Whether a device is a GPU, either of this host or lent by the server of another host. The kernels of a GPU are
+    /// compiled and tuned when they first run.
     pub fn is_gpu(device: &Device) -> bool {
         supported::is_gpu(device)
     }
 
-    /// Whether this program makes GPUs of this host fast: burn fuses operations into one kernel, tries several kernels
-    /// and takes the fastest, and keeps compiled kernels for the next run. This is true if the program was built with
-    /// the feature `cuda`, `rocm`, `vulkan` or `metal`, and false if it was built with `wgpu` alone.
+    /// Whether this program was built with the optimisations for GPUs of this host: burn fuses operations into one
+    /// kernel, tries several kernels and takes the fastest, and keeps compiled kernels for the next run. This is true
+    /// if the program was built with the feature `cuda`, `rocm`, `vulkan` or `metal`, and false if it was built with
+    /// `wgpu` alone.
     pub const fn tunes_kernels() -> bool {
         cfg!(feature = "fused")
     }

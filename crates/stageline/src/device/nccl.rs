@@ -39,9 +39,10 @@ pub(crate) fn load() -> &'static BetweenGpus {
     FOUND.get_or_init(|| search(library::load, load_under_name))
 }
 
-/// Searches for the library of NCCL. The function `load` loads the library with a file name, and `load_under_name`
-/// makes the library with the first name loadable under the second name. A library that is missing under one name may
-/// be found under another one, so a broken library is reported only if NCCL is found under no name.
+/// Searches for the library of NCCL. `load(name)` loads the library with the file name `name`.
+/// `load_under_name(library, name)` makes the library `library` loadable under the name `name`, too. A library that is
+/// broken or missing under one name may be intact under another one, so a broken library is reported only if NCCL can
+/// be loaded under none of its names.
 fn search(
     load: impl Fn(&str) -> Result<(), Unloadable>,
     load_under_name: impl Fn(&str, &str) -> io::Result<()>,
@@ -100,11 +101,11 @@ fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::File::create_new(path)?.write_all(bytes)
 }
 
-/// Returns the bytes of an empty shared library in ELF format that is called `name` and depends on `library`.
+/// Returns the bytes of an empty shared library in ELF format that is called `name` and depends on `library`. Returns
+/// `None` on any platform other than Linux with glibc on x86-64 or little-endian AArch64.
 ///
 /// The file has the parts that the System V ABI (chapter 5, dynamic linking) requires: one writable segment with
-/// everything, the dynamic section, and a symbol table with a hash table, both without symbols. The result is `None`
-/// except for Linux with glibc on x86-64 and little-endian AArch64.
+/// everything, the dynamic section, and a symbol table with a hash table, both without symbols.
 fn alias(library: &str, name: &str) -> Option<Vec<u8>> {
     const HEADER: usize = 64;
     const SEGMENT: usize = 56;

@@ -20,14 +20,14 @@ use super::pending::Pending;
 /// lost.
 pub(super) const LIVENESS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A liveness check in progress: a thread of its own asks the server on another host whether it is alive.
+/// A liveness check in progress: a separate thread asks the server on another host whether that server is alive.
 pub(super) struct LivenessCheck {
     host: HostName,
     answer: Pending<Result<(), String>>,
 }
 
-/// Starts a thread that asks the server of a connected device's host whether it is alive, and returns this liveness
-/// check in progress.
+/// Starts a thread that asks the server on the host of a connected device whether that server is alive. Returns the
+/// liveness check, which is then in progress.
 pub(super) fn check_liveness(connected: Arc<Connected>) -> LivenessCheck {
     LivenessCheck { host: connected.name.host.clone(), answer: Pending::start(move || check_host(&connected)) }
 }

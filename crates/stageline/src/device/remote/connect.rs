@@ -151,9 +151,8 @@ pub(super) fn open_new_session(connected: &Connected, question: &str) -> Result<
     open(&connected.name, connected.token.as_ref(), &format!("{question} {number}"))
 }
 
-/// Asks the server of a device of another host whether the device computes with elements of the type `dtype`, and
-/// returns the answer. Returns `None`, without asking, for a device of this host and for a device that was not opened
-/// by its name.
+/// Asks the server of another host whether the server's device `device` computes with elements of the type `dtype`, and
+/// returns the answer. Returns `None`, without asking, if `device` belongs to this host or was not opened by its name.
 pub(crate) fn computes_in(device: &Device, dtype: DType) -> Option<Result<bool, RemoteError>> {
     let connected = connected::find(device)?;
     let device = device.clone();

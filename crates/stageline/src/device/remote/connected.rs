@@ -29,7 +29,7 @@ pub(super) struct Connected {
     /// it is alive; `None` before the first liveness check.
     pub(super) liveness: Mutex<Option<Device>>,
     /// The sessions (connections to the device) that carry tensors to and from the device, by the kind of the tensors
-    /// ([`Lane`]). They are opened when a tensor of that kind is first transferred.
+    /// ([`Lane`]). The sessions for one kind are opened when a tensor of that kind is first transferred.
     pub(super) transfers: [OnceLock<Vec<Device>>; 3],
 }
 
