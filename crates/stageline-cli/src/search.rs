@@ -25,9 +25,9 @@ pub(crate) struct Flags {
     #[arg(long)]
     stages: usize,
     /// File with the log of a run, which a training program writes with `--log`. The costs of stages are computed from
-    /// the log, with the most even partition of the model's layers, which is printed as --cut. A model that is cut by
-    /// hand keeps its stages. Transfers take the time of the links in the log, unless --transfer, or --bytes with
-    /// --bandwidth, gives their times
+    /// the log. The model's layers are divided into stages as evenly as possible, and this partition is printed as
+    /// --cut. A model that the user has cut into stages by hand keeps its stages. Transfers take the time of the links
+    /// in the log, unless --transfer, or --bytes with --bandwidth, gives their times
     #[arg(long, value_name = "FILE", conflicts_with_all = ["forward", "input_grad", "weight_grad", "backward", "optimizer"])]
     from: Option<PathBuf>,
     /// Number of micro-batches M in a step

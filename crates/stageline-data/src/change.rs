@@ -10,7 +10,8 @@ use std::time::SystemTime;
 pub enum Change {
     /// A corpus file's length changed while the corpus was open; the field is the new length in bytes.
     Length(u64),
-    /// A corpus file was written to but kept its length: its modification time changed, or a read ended too early.
+    /// A change of a corpus file: the file was written to while the corpus was open, without a change of its length.
+    /// Either its modification time differs, or a read reached the end of the file too early.
     Written,
     /// A corpus file was replaced by something other than a regular file, such as a folder.
     NoFile,

@@ -9,11 +9,11 @@ use crate::file_range::FileRange;
 /// bytes.
 const CHUNK: u64 = 1 << 18;
 
-/// A stream of bytes from one or more files, joined without separators.
+/// A text of a corpus: the bytes of one or more files, joined without separators.
 ///
-/// Offsets and lengths are in bytes. A text keeps no bytes in memory and no file open: each read opens the files that
-/// it touches, and compares their lengths and modification times with those at the opening of the corpus. Threads may
-/// read at the same time; reading takes no lock.
+/// Offsets and lengths are in bytes. A text keeps no bytes in memory and no file open. Each read opens the files that
+/// it touches, and checks that their lengths and modification times have not changed since the corpus was opened.
+/// Threads may read at the same time; reading takes no lock.
 pub struct Text {
     ranges: Vec<FileRange>,
     /// The offset in bytes of the first byte of each file range in the joined text of a corpus.
@@ -129,7 +129,7 @@ mod tests {
     use crate::change::Stamp;
 
     /// Creates a temporary folder with one file for each element of `pieces`, none of which may be empty. Returns the
-    /// folder and the text that joins the files, which the tests read.
+    /// folder, and the text to test: the contents of these files, joined.
     fn text(pieces: &[&[u8]]) -> (tempfile::TempDir, Text) {
         let root = tempfile::tempdir().unwrap();
         let range = |(i, bytes): (usize, &&[u8])| {

@@ -42,16 +42,16 @@ pub fn check_export(layout: &Layout, from: impl AsRef<Path>, to: impl AsRef<Path
     NewFile::write(to, CONFIG, |_| Ok(())).map(drop)
 }
 
-/// Checks, before a long computation, that its result can be written to a new file at `path`, or over the regular file
-/// that is there. `model` is the open folder from which the computation reads its model, if any; none of the model's
-/// files may be overwritten.
+/// Checks, before a long computation, that its result can be written to the file at `path`, which is a new file or an
+/// existing regular file to overwrite. `model` is the open folder from which the computation reads its model, if any;
+/// none of the model's files may be overwritten.
 ///
-/// A new file is created and removed again. A file that is there keeps its contents.
+/// A new file is created and removed again. The contents of an existing file do not change.
 ///
 /// # Errors
 /// - [`FolderError::Refused`] if the folder of the file does not exist, if something other than a regular file is at
-///   the path, or if it is a file of the model.
-/// - [`FolderError::DanglingLink`] if a link is at the path that leads to nothing.
+///   the path, or if the file is one of the model's files.
+/// - [`FolderError::DanglingLink`] if the path is a symbolic link to something that does not exist.
 /// - [`FolderError::Write`] if the operating system refuses to write the file.
 pub fn check_file(path: impl AsRef<Path>, model: Option<&ModelFolder>) -> Result<(), FolderError> {
     let path = path.as_ref();

@@ -37,7 +37,7 @@ pub fn copy_companions(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<V
     Ok(present)
 }
 
-/// Whether two paths, at both of which something must exist, lead to the same file or folder.
+/// Whether two paths lead to the same file or folder. It is an error if nothing exists at one of the paths.
 pub(crate) fn is_same(a: &Path, b: &Path) -> Result<bool, FolderError> {
     let real = |path: &Path| fs::canonicalize(path).map_err(FolderError::read(path));
     Ok(real(a)? == real(b)?)

@@ -35,13 +35,15 @@ pub(crate) fn open(path: &Path, reason: &'static str) -> Result<File, FolderErro
     if file.metadata().map_err(FolderError::read(path))?.is_file() { Ok(file) } else { Err(not_a_file()) }
 }
 
-/// Reads a regular file of at most `most` bytes, or a link to one, such as a file beside a model folder.
+/// Reads the regular file at `path`, or the file to which a link at `path` leads. The file may have at most `most`
+/// bytes.
 ///
-/// A pipe, whose reading would wait for its other end, and a device, whose reading might never end, are errors.
+/// A pipe is an error, because reading it would wait for its other end. A device is an error, because reading it might
+/// never end.
 ///
 /// # Errors
-/// - [`FolderError::FileNotFound`] if nothing is at the path, and [`FolderError::DanglingLink`] if a link is there that
-///   leads to nothing.
+/// - [`FolderError::FileNotFound`] if nothing is at the path.
+/// - [`FolderError::DanglingLink`] if the path is a symbolic link to something that does not exist.
 /// - [`FolderError::NotAFile`] if a folder, a device, a pipe or a socket is there.
 /// - [`FolderError::TooLong`] if the file has more than `most` bytes.
 /// - [`FolderError::Read`] if the operating system refuses to read the file.
@@ -57,8 +59,8 @@ pub fn read_file(path: impl AsRef<Path>, most: u64) -> Result<Vec<u8>, FolderErr
     read_at_most(file, path, most)
 }
 
-/// Reads the rest of an open file. At most `most` bytes, and one more to detect a longer file, are read; a longer file
-/// is an error. `path` names the file in errors.
+/// Reads the rest of an open file, which is an error if it has more than `most` bytes. Only `most` bytes and one more,
+/// to detect a longer file, are read. `path` names the file in errors.
 fn read_at_most(file: File, path: &Path, most: u64) -> Result<Vec<u8>, FolderError> {
     let mut bytes = Vec::new();
     (&file).take(most.saturating_add(1)).read_to_end(&mut bytes).map_err(FolderError::read(path))?;

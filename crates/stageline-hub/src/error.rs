@@ -21,7 +21,7 @@ const MOST_REASON: usize = 400;
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum FolderError {
-    /// The path of the model folder does not exist.
+    /// Nothing exists at the path of the model folder.
     #[error("{} does not exist; give the path of a model folder, which has a config.json", shown(path))]
     PathNotFound {
         /// The path that the caller gave for the model folder, at which nothing exists.
@@ -67,7 +67,7 @@ pub enum FolderError {
         /// The path of the folder, device, pipe or socket that is in the place of a file.
         path: PathBuf,
     },
-    /// The path of a file that the caller named does not exist.
+    /// The caller named a file that does not exist.
     #[error("{} does not exist; give the path of a file", shown(path))]
     FileNotFound {
         /// The path of the file that the caller named and that does not exist.
@@ -116,7 +116,8 @@ pub enum FolderError {
         Printable::new(tensor)
     )]
     FileName {
-        /// The path of the model folder's index, `model.safetensors.index.json`, which has the invalid file name.
+        /// The path of the model folder's index, `model.safetensors.index.json`, in which the invalid name of a weights
+        /// file occurs.
         path: PathBuf,
         /// The name of the tensor that is, according to the model folder's index, in the file with the invalid name.
         tensor: String,
@@ -135,7 +136,7 @@ pub enum FolderError {
         /// The name of the tensor that the weights file lacks.
         tensor: String,
     },
-    /// Two weights files have a tensor of the same name.
+    /// A tensor name occurs in two weights files of the model folder.
     #[error(
         "{} has the tensor `{}` twice, in `{}` and in `{}`; download the model again",
         shown(path),
@@ -144,13 +145,13 @@ pub enum FolderError {
         Printable::new(second)
     )]
     Twice {
-        /// The path of the model folder in which two weights files have a tensor of the same name.
+        /// The path of the model folder in which one tensor name occurs in two weights files.
         path: PathBuf,
-        /// The name of the tensor that two weights files of the folder have.
+        /// The name of the tensor that occurs in two weights files of the folder.
         tensor: String,
-        /// The name of one of the two weights files that have a tensor of the same name.
+        /// The name of the first of the two weights files, both of which have the tensor.
         first: String,
-        /// The name of the second of the two weights files that have a tensor of the same name.
+        /// The name of the second of the two weights files, both of which have the tensor.
         second: String,
     },
     /// No weights file of the folder has the tensor that the caller asked for. The message names the file that lists

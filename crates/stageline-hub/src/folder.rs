@@ -16,7 +16,7 @@ use crate::similar::similar;
 use crate::tensor::{TensorInfo, TensorView};
 use crate::weights::WeightsFile;
 
-/// The number of elements of two tensors that are compared at a time.
+/// The number of elements that are read at once from each of two tensors, to compare the tensors.
 const PART: usize = 1 << 20;
 
 /// A model folder that is open for reading. Its weights files are mapped into memory, and their headers have been
@@ -87,8 +87,9 @@ impl ModelFolder {
         Ok(folder)
     }
 
-    /// Opens the weights file `name` of the folder and adds its tensors to those of the model; an error if another file
-    /// has a tensor of the same name. `reason` says, for the error message, why the folder must have the file.
+    /// Opens the weights file `name` of the folder and adds its tensors to those of the model. It is an error if a
+    /// tensor's name already occurs in another weights file. `reason` says, for the error message, why the folder must
+    /// have the file.
     fn add(&mut self, name: &str, reason: &'static str) -> Result<(), FolderError> {
         let (file, tensors) = WeightsFile::open(&self.path, name, reason)?;
         for (tensor, info) in tensors {

@@ -96,8 +96,9 @@ impl Layout {
 }
 
 impl ModelFolder {
-    /// Returns the layout (files, and names, types and shapes of tensors) of an open model, to write a copy with other
-    /// values: the same files, and in them the same tensors in the same order, with the same metadata.
+    /// Returns the layout of an open model: its files, and the names, types and shapes of their tensors. With this
+    /// layout, [`Layout::write`] writes a copy of the model that has the same files, tensors and metadata, but other
+    /// values.
     ///
     /// # Errors
     /// Returns [`FolderError::Read`] if the folder has been removed since it was opened.

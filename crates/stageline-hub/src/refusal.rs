@@ -7,18 +7,19 @@ use stageline_checkpoint::Printable;
 
 use crate::shown::shape;
 
-/// The reason why this crate refuses to write a file or folder of a model that the operating system would let it write.
+/// The reason why this crate refuses to write a file or folder of a model, although the operating system would permit
+/// the write.
 ///
-/// `Display` and `Debug` give the same text, with control characters escaped, as that of
+/// `Display` and `Debug` give the same text. Control characters are escaped in it, as in the text of
 /// [`FolderError`](crate::FolderError).
 #[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The folder to write a model into is the one from which the model is read, whose files may still be mapped into
-    /// memory.
+    /// A model was to be written into the folder from which it is read. This is refused, because the files of the
+    /// folder may still be mapped into memory.
     #[error("the model is read from this folder; give another folder")]
     Source,
-    /// The file to write is one of those from which the model is read.
+    /// The file to write is one of the files from which the model is read.
     #[error("the model is read from this file; give another file")]
     SourceFile,
     /// The folder to write a model into has a weights file or an index that some programs would load instead of the new
@@ -32,7 +33,8 @@ pub enum Refusal {
         /// weights.
         file: String,
     },
-    /// The path of the folder to write a model into, or of a folder above it, leads to something other than a folder.
+    /// Something other than a folder is at the path of the folder to write a model into, or at the path of a folder
+    /// above it.
     #[error("it is not a folder; remove it, or give the path of a folder")]
     NotAFolder,
     /// The folder to write a model into has a subfolder with the name that a file is to get, and a file cannot replace
@@ -54,13 +56,13 @@ pub enum Refusal {
     /// The layout of a model to write (the names, types and shapes of its tensors) has two tensors of the same name.
     #[error("two tensors have the name `{}`; rename one of them", Printable::new(tensor))]
     Twice {
-        /// The name that two tensors of a model to write have.
+        /// The name that two tensors of the model to write share.
         tensor: String,
     },
     /// A tensor of the model to write has a name that the safetensors format reserves.
     #[error("no tensor can be named `{}`: the format reserves this name; rename the tensor", Printable::new(tensor))]
     Reserved {
-        /// The name of the tensor to write, which the safetensors format reserves.
+        /// The name of the tensor to write, which no tensor may have because the safetensors format reserves the name.
         tensor: String,
     },
     /// The size of a tensor to write, or of all tensors of a weights file, overflows or is not a whole number of bytes.
@@ -103,7 +105,7 @@ pub enum Refusal {
         /// tensor, "bytes" if it returned bytes.
         unit: &'static str,
         /// The number of values, or of bytes, that the caller's function should have returned for the tensor, according
-        /// to the tensor's shape and type; `usize::MAX` if that number overflows or is not whole.
+        /// to the tensor's shape and type; `usize::MAX` if that number overflows or is not a whole number.
         expected: usize,
         /// The number of values, or of bytes, that the caller's function returned for the tensor, which differs from
         /// the expected number.
@@ -133,7 +135,7 @@ pub enum Refusal {
     Overflow {
         /// The name of the tensor to write that has a value too large for its type in the file.
         tensor: String,
-        /// The type of the tensor's elements in the file, in which the value would become infinite.
+        /// The type of the tensor's elements in the file to write. The value would become infinite in this type.
         dtype: Dtype,
         /// The index of the value that is too large for the type of its tensor: its position among the values of the
         /// tensor in row-major order, counted from 0.

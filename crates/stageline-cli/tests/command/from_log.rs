@@ -88,9 +88,9 @@ fn the_search_takes_the_costs_and_the_layers_of_a_log() {
     assert!(by_flags.get("cut").is_none() && by_flags.get("stages").is_none());
 }
 
-/// Tests a search for a plan on four workers with one micro-batch. The step takes the forwards and the input gradients
-/// of all stages, the weight gradient of the first stage (4 + 4 + 1 s), and the transfers in both directions of the
-/// network links.
+/// Tests the step time of the plan that a search finds for four workers and one micro-batch. The step time is the sum
+/// of two parts: 9 s of computation (the forwards and input gradients of four stages, and the weight gradient of the
+/// first stage), and the transfers over the network links in both directions.
 #[test]
 fn the_search_takes_the_links_of_a_log_unless_flags_replace_them() {
     let folder = tempfile::tempdir().unwrap();
@@ -137,8 +137,9 @@ fn the_search_takes_the_links_of_a_log_unless_flags_replace_them() {
     );
 }
 
-/// Tests predictions from the log of a training whose plan was searched or read from a file: they have the plan's own
-/// numbers of workers and micro-batches.
+/// Tests predictions from the log of a run whose plan was searched or read from a file. Such a plan cannot be generated
+/// for other numbers of workers and micro-batches, so only a prediction for the numbers of the run is possible, unless
+/// the flags name a schedule.
 #[test]
 fn a_logged_plan_without_a_generator_predicts_its_own_numbers() {
     let folder = tempfile::tempdir().unwrap();
@@ -174,8 +175,9 @@ fn a_logged_plan_without_a_generator_predicts_its_own_numbers() {
     assert!(refused.contains("stageline search --from"), "{refused}");
 }
 
-/// Tests predictions for a model that is cut by hand. A prediction that joins the model's stages is called a what-if,
-/// and one that would have to divide a stage is refused.
+/// Tests predictions for a model that the user has cut into four stages by hand. A prediction for fewer stages, which
+/// joins stages of the model, is printed as a what-if. A prediction for five stages, which would divide a stage, is
+/// refused.
 #[test]
 fn joined_stages_of_a_model_that_is_cut_by_hand_are_a_what_if() {
     let folder = tempfile::tempdir().unwrap();

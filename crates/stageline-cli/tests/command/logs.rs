@@ -16,9 +16,9 @@ pub fn log_of_four(links: &str) -> String {
     log_of_equal(4, links)
 }
 
-/// Makes the log of a made-up run with `workers` equal stages, one for each worker, two micro-batches, and the network
-/// links in `links`. A forward takes a second. At the boundaries between the stages, each micro-batch sends 4 and 1 GB
-/// in turn.
+/// Makes the log of a made-up run with `workers` equal stages, one for each worker, and two micro-batches. `links` has
+/// the network links of the workers, as JSON. The forward of a micro-batch takes a second in each stage. Between
+/// stages, a micro-batch sends 4 GB after the first stage, 1 GB after the second, 4 GB after the third, and so on.
 pub fn log_of_equal(workers: usize, links: &str) -> String {
     let plan = text(&format!("plan --stages {workers} --micro-batches 2 --csv")).replace('\n', "\\n");
     let each = |entry: &dyn Fn(usize) -> String| (0..workers).map(entry).collect::<Vec<_>>().join(",");
@@ -55,13 +55,13 @@ pub fn noisy(scale: u32) -> String {
     [lines[0], "\n"].into_iter().map(str::to_owned).chain(steps).collect()
 }
 
-/// Makes the log of a run whose plan was searched or read from a file: the log says `plan` in place of a schedule's
-/// name.
+/// Returns a copy of `log`, the log of a made-up run, as if the plan of this run had been searched or read from a file:
+/// `plan` takes the place of the schedule's name.
 pub fn searched(log: &str) -> String {
     log.replace(r#""schedule":"1f1b""#, r#""schedule":"plan""#)
 }
 
-/// Makes the log of a run whose model is cut into its stages by hand.
+/// Returns a copy of `log`, the log of a made-up run, as if the user had cut the model of this run into stages by hand.
 pub fn by_hand(log: &str) -> String {
     log.replace(r#""tokens_per_micro_batch""#, r#""cut_by_hand":true,"tokens_per_micro_batch""#)
 }

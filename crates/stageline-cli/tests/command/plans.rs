@@ -164,7 +164,8 @@ fn a_plan_is_read_from_the_standard_input() {
     );
 }
 
-/// Tests that the simulations in the book are what the command prints.
+/// Tests that the simulations shown in the book (the documentation in `docs/book`) are what `stageline simulate`
+/// prints.
 #[test]
 fn the_book_has_the_output_of_its_simulations() {
     let figure = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/book/src/figures/simulated.md");

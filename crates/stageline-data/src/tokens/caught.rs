@@ -13,7 +13,8 @@ thread_local! {
 
 /// Calls the tokenizer library. Returns the result of the call, or the message of its panic, which is not printed.
 ///
-/// The first call puts a hook before the program's panic hook. Panics outside of such calls are passed on to that.
+/// The first call replaces the program's panic hook. The new hook passes panics outside of such calls on to the old
+/// hook.
 pub(crate) fn caught<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
     // The hook cannot be changed on a thread that panics.

@@ -3,12 +3,13 @@
 use crate::tokens::encode::Encode;
 use crate::tokens::error::TokenError;
 
-/// The number of tokens after which held-back text is returned, although its last character is still incomplete. A
-/// character has at most four bytes, but some encodings also show bytes before it as U+FFFD until it is complete.
+/// The number of tokens after which text is returned even if its last character is still incomplete. A character has at
+/// most four bytes. The limit is larger, because some encodings also show the bytes before a character as U+FFFD until
+/// the character is complete.
 const MOST_WAITING: usize = 16;
 
-/// The number of tokens at the end of a prompt that are decoded again, together with the first generated tokens,
-/// because the text of a token may depend on the tokens before it.
+/// The number of tokens at the end of a prompt that are decoded together with the first generated tokens, because the
+/// text of a token may depend on the tokens before it.
 const CONTEXT: usize = 8;
 
 /// Decodes tokens that arrive one at a time, such as those that a model generates. A character may consist of several
@@ -23,8 +24,8 @@ pub struct Continued<'a> {
     /// The number of tokens at the beginning of `window` (the last tokens of the text) whose text has been returned
     /// completely.
     returned: usize,
-    /// The part of the text of `window` (the last tokens) that has been returned to the caller already; it is the
-    /// beginning of that text.
+    /// The part of the decoded text of `window` (the last tokens) that has been returned to the caller already. The
+    /// text of `window` begins with this part.
     shown: String,
 }
 
@@ -39,8 +40,8 @@ impl<'a> Continued<'a> {
         Ok(Self { encoding, returned: window.len(), shown: encoding.decode(&window)?, window })
     }
 
-    /// Adds a generated token, and returns the text that is complete with it; an empty text if the last character is
-    /// still incomplete. A token outside the vocabulary gives U+FFFD.
+    /// Adds a generated token, and returns the new text that can be shown after this token; an empty text if the last
+    /// character is still incomplete. A token outside the vocabulary gives U+FFFD.
     ///
     /// # Errors
     /// Returns [`TokenError`] if the encoding cannot decode the tokens.

@@ -44,9 +44,9 @@ pub(crate) fn encode_documents(
     Ok(())
 }
 
-/// Encodes one document piece by piece, and writes its tokens with `writer`, between the special tokens for its start and
-/// end. A document without tokens gets no special ones. An error names the document by its place: its file, and its line
-/// in a JSON-lines file.
+/// Encodes one document piece by piece, and writes its tokens with `writer`. The special tokens for the start and end
+/// of a document are written around them, unless the document has no tokens. An error names the file of the document
+/// and, in a JSON-lines file, the line.
 fn encode_document(
     document: impl Read,
     (path, line): (&Path, Option<u64>),

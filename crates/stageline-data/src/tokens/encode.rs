@@ -7,9 +7,9 @@ use crate::tokens::error::TokenError;
 /// The special tokens that an encoding adds to a whole text, such as `<s>` before it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SpecialTokens {
-    /// The tokens before the first token of a text, in their order.
+    /// The special tokens that an encoding adds before a text, in their order.
     pub before: Vec<u32>,
-    /// The tokens after the last token of a text, in their order.
+    /// The special tokens that an encoding adds after a text, in their order.
     pub after: Vec<u32>,
 }
 
@@ -65,7 +65,8 @@ pub trait Encode: Send + Sync {
     fn fingerprint(&self) -> String;
 }
 
-/// Checks that every token is below the size of the vocabulary; otherwise the error names the first token that is not.
+/// Checks that every token is below the size of the vocabulary. Otherwise returns an error with the first token that is
+/// too large.
 pub(crate) fn check_known(tokens: &[u32], vocabulary: usize) -> Result<(), TokenError> {
     let unknown = tokens.iter().find(|&&token| u64::from(token) >= vocabulary as u64);
     unknown.map_or(Ok(()), |&token| Err(TokenError::UnknownToken { token, vocabulary }))

@@ -13,14 +13,14 @@ use crate::walk::Unreadable;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenError {
-    /// The path of a source (text files to tokenise), of a token file or of a tokenizer does not exist.
+    /// Nothing exists at the path of a source (text files to tokenise), of a token file or of a tokenizer.
     #[error("{} does not exist; give the path of a file or folder that does", shown(path))]
     PathNotFound {
         /// The path of the source, token file or tokenizer that does not exist.
         path: PathBuf,
     },
-    /// The path of a source (text files to tokenise), of a token file or of a tokenizer is a symbolic link whose target
-    /// does not exist.
+    /// The path of a source (text files to tokenise), of a token file or of a tokenizer is a symbolic link to something
+    /// that does not exist.
     #[error("{} is a link to a file that does not exist; restore that file, or remove the link", shown(path))]
     DanglingLink {
         /// The path of a symbolic link whose target does not exist, although text, tokens or a tokenizer were to be
@@ -91,8 +91,8 @@ pub enum TokenError {
     Document {
         /// The path of the file with the document that cannot be encoded.
         path: PathBuf,
-        /// The number of the line of the document that cannot be encoded, in a JSON-lines file and counted from 1;
-        /// `None` if the whole file is one document.
+        /// The line in the JSON-lines file of the document that cannot be encoded, counted from 1; `None` if the whole
+        /// file is one document.
         line: Option<u64>,
         /// The error that says why a document cannot be encoded as tokens.
         source: Box<TokenError>,
@@ -128,7 +128,8 @@ pub enum TokenError {
     UnknownToken {
         /// The token that is not in the vocabulary, because it is too large.
         token: u32,
-        /// The size of the encoding's vocabulary. Valid tokens are numbers below it, and the unknown token is not.
+        /// The size of the encoding's vocabulary. Valid tokens are numbers below this size; the token that caused the
+        /// error is not.
         vocabulary: usize,
     },
     /// A file is no token file, is damaged, or was written by another release.
@@ -153,7 +154,7 @@ pub enum TokenError {
         name: &'static str,
         /// The number that is out of range, as text.
         value: String,
-        /// The range, in words, in which the number must be.
+        /// The range of valid values, in words, for the number that is out of range.
         allowed: String,
     },
     /// There is no default folder for token files, because neither `XDG_CACHE_HOME` nor a home folder is set.

@@ -11,7 +11,7 @@ use crate::tokens::format::{HEADER, Header, Layout, hex};
 use crate::tokens::regular::open_file;
 use crate::tokens::write::checksum;
 
-/// The number of tokens that are read at once when all tokens are searched.
+/// The number of tokens that are read at once when the largest token of a file is searched for.
 const SCANNED: usize = 1 << 16;
 
 /// The tokens of all documents of a source (the tokenised text files), in a memory-mapped file that
@@ -154,8 +154,8 @@ impl fmt::Debug for TokenFile {
     }
 }
 
-/// Checks the bytes of a token file, except the tokens themselves. Returns the file's header and the offsets of its
-/// parts, or the first fault in words.
+/// Checks the bytes of a token file, except the tokens themselves. Returns the file's header, and the offsets of the
+/// end positions of the documents and of the checksum. The error is the first fault, in words.
 fn validate(file: &[u8]) -> Result<(Header, Layout), String> {
     let header = Header::parse(file)?;
     let length = file.len() as u64;

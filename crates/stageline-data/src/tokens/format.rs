@@ -74,7 +74,7 @@ impl Header {
         bytes.try_into().expect("the fields have the length of a header")
     }
 
-    /// Parses the header of a token file. If that fails, the result is a text that describes the first fault.
+    /// Parses the header of a token file. If the header is invalid, the error is its first fault, in words.
     pub(crate) fn parse(file: &[u8]) -> Result<Self, String> {
         let Some(bytes) = file.get(..HEADER) else {
             return Err(format!("it has {} bytes, and a header has {HEADER}", file.len()));
@@ -100,8 +100,8 @@ impl Header {
         Ok(Self { vocabulary, tokens, documents, key: array(bytes, 40), contents: array(bytes, 72) })
     }
 
-    /// Returns the offsets in bytes of the parts of a token file, computed from its header; `None` if an offset does
-    /// not fit into 64 bits.
+    /// Returns the offsets in bytes of the end positions and of the checksum in a token file, and the file's length,
+    /// all computed from its header; `None` if one of them does not fit into 64 bits.
     pub(crate) fn layout(&self) -> Option<Layout> {
         let tokens = self.tokens.checked_mul(Self::width(self.vocabulary) as u64)?;
         let ends = tokens.checked_add(HEADER as u64)?;

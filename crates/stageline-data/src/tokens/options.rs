@@ -14,9 +14,9 @@ pub struct TokenOptions {
     /// The folder in which token files are kept. The default, `None`, is `stageline/tokens` in `$XDG_CACHE_HOME`, or in
     /// `.cache` of the home folder.
     pub folder: Option<PathBuf>,
-    /// A token that is appended to every document, unless the encoding's special tokens end it with this token; `None`,
-    /// the default, appends nothing. It is a token of the encoding, or a new one, whose number is the size of the
-    /// encoding's vocabulary (256 if bytes are the tokens).
+    /// The token that is appended to every document; `None`, the default, appends nothing. Nothing is appended either
+    /// if the encoding already ends every document with this token. The token may be one of the encoding's tokens, or a
+    /// new one. The number of a new token is the size of the encoding's vocabulary (256 if bytes are the tokens).
     pub end_of_document: Option<u32>,
     /// The field of each JSON object in a JSON-lines file that contains the document's text. The default is `text`.
     pub text_field: String,
@@ -38,8 +38,9 @@ impl TokenOptions {
         }
     }
 
-    /// Returns the vocabulary size of the token file: that of the encoding, plus one if the end-of-document token is a
-    /// new one. An end-of-document token above the encoding's size is an error.
+    /// Returns the size of the vocabulary of the token file: that of the encoding's vocabulary, plus one if the
+    /// end-of-document token is new. It is an error if the end-of-document token is larger than the size of the
+    /// encoding's vocabulary.
     pub(crate) fn vocabulary(&self, encoding: &dyn Encode) -> Result<usize, TokenError> {
         let vocabulary = encoding.vocabulary();
         let end = self.end_of_document.map_or(0, |end| end as usize);

@@ -46,9 +46,9 @@ impl<R: Read> Pieces<R> {
     }
 }
 
-/// Returns the length in bytes of the next piece of a document, which is cut off the beginning of `bytes`: after a line
-/// feed if possible, or else after a whole character. `bytes` has the part of the document that has been read and not
-/// yet cut.
+/// Returns the length in bytes of the next piece of a document. `bytes` has the part of the document that has been read
+/// but not yet divided into pieces, and the piece is the beginning of `bytes`. It ends after a line feed if possible,
+/// or else after a whole character.
 fn cut(bytes: &[u8]) -> usize {
     let between_visible = |&[before, line_feed, after]: &[u8; 3]| {
         line_feed == b'\n' && !before.is_ascii_whitespace() && !after.is_ascii_whitespace()

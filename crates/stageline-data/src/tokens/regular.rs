@@ -8,11 +8,12 @@ use stageline_checkpoint::open_at_once;
 
 use crate::tokens::error::TokenError;
 
-/// Opens a regular file of at most `most` bytes, or a link to one, such as a tokenizer or rows of tokens.
+/// Opens the regular file at `path`, or the file to which a link at `path` leads. The file is, for example, a tokenizer
+/// or a text with rows of token numbers. It may have at most `most` bytes.
 ///
 /// # Errors
-/// - [`TokenError::PathNotFound`] if nothing is at the path, and [`TokenError::DanglingLink`] if a link is there that
-///   leads to nothing.
+/// - [`TokenError::PathNotFound`] if nothing is at the path.
+/// - [`TokenError::DanglingLink`] if the path is a symbolic link to something that does not exist.
 /// - [`TokenError::NotAFile`] if a folder, a device, a pipe or a socket is there.
 /// - [`TokenError::TooLong`] if the file has more than `most` bytes.
 /// - [`TokenError::Io`] if the operating system refuses to open the file.

@@ -5,8 +5,8 @@ use std::ops::Range;
 use crate::tokens::error::TokenError;
 use crate::tokens::file::TokenFile;
 
-/// The smallest number of documents in a token file for which only whole documents are held out for validation. In a
-/// file with fewer, one document may be divided between training and validation.
+/// The smallest number of documents of a token file whose validation part consists of whole documents. In a file with
+/// fewer documents, one document may be divided between training and validation.
 const DOCUMENTS: usize = 20;
 
 impl TokenFile {

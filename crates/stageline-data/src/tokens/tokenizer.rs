@@ -18,12 +18,12 @@ const MOST: u64 = 512 << 20;
 
 /// The encoding of a `tokenizer.json`, as Hugging Face publishes it with a model.
 ///
-/// - The special tokens that the file's post-processor adds, such as `<s>`, are around whole texts: documents and
-///   [`Encode::encode_whole`], as by the Transformers library. [`Encode::encode`] adds none.
+/// - The file's post-processor may add special tokens, such as `<s>`. As in the Transformers library, they are added to
+///   whole texts: to documents, and by [`Encode::encode_whole`]. [`Encode::encode`] adds none.
 /// - The truncation and padding that the file asks for are ignored, because truncation would cut off the ends of long
 ///   documents. The dropout of a BPE is ignored too, because a text must always have the same tokens.
-/// - A text that contains the name of a special token, such as `<|endoftext|>`, is encoded with that token, as by
-///   the Python library.
+/// - If a text contains the name of a special token, such as `<|endoftext|>`, the name is encoded as that token, as in
+///   Hugging Face's Python library.
 pub struct Tokenizer {
     /// The path of the `tokenizer.json`, for error messages.
     path: PathBuf,
@@ -37,10 +37,10 @@ impl Tokenizer {
     /// Reads a tokenizer from a `tokenizer.json`, as Hugging Face publishes it with a model.
     ///
     /// # Errors
-    /// - An error of [`open_file`](crate::open_file) if the file cannot be opened or is too long, or
-    ///   [`TokenError::Io`] if it cannot be read.
-    /// - [`TokenError::Tokenizer`] if the file is no tokenizer, also if the tokenizer library panics on it. A panic
-    ///   that only a text causes is this error when the text is encoded or decoded.
+    /// - An error of [`open_file`](crate::open_file) if the file cannot be opened or is too long, or [`TokenError::Io`]
+    ///   if it cannot be read.
+    /// - [`TokenError::Tokenizer`] if the file is no valid tokenizer, or if the tokenizer library panics on the file.
+    ///   Some invalid files cause a panic only later; the call that encodes or decodes a text then returns this error.
     pub fn open(path: &Path) -> Result<Self, TokenError> {
         let mut json = Vec::new();
         open_file(path, MOST)?.take(MOST).read_to_end(&mut json).map_err(TokenError::io(path))?;
@@ -57,8 +57,8 @@ impl Tokenizer {
         self.inner.token_to_id(name)
     }
 
-    /// Calls the tokenizer library with this tokenizer. A panic of the library, which an invalid file causes, is an
-    /// error of the file.
+    /// Calls the tokenizer library with this tokenizer. If the library panics, the returned error says that the
+    /// `tokenizer.json` is invalid, because only an invalid file causes a panic.
     fn call<T>(
         &self,
         call: impl FnOnce(&tokenizers::Tokenizer) -> Result<T, tokenizers::Error>,
@@ -120,8 +120,8 @@ fn read(json: &[u8]) -> Result<(tokenizers::Tokenizer, usize, SpecialTokens), to
     Ok((inner, vocabulary, special_tokens))
 }
 
-/// Returns the special tokens that a tokenizer's post-processor adds to a text, which are those that it adds to a text
-/// of one token.
+/// Returns the special tokens that a tokenizer's post-processor adds before and after a text. They are found by a call
+/// of the post-processor for a text of one token.
 fn special_tokens(inner: &tokenizers::Tokenizer) -> Result<SpecialTokens, tokenizers::Error> {
     let text = Encoding::from_tokens(vec![Token::new(0, "a".into(), (0, 1))], 0);
     let whole = inner.post_process(text, None, true)?;

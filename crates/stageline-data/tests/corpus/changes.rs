@@ -31,7 +31,8 @@ impl Opened {
         Ok(byte[0])
     }
 
-    /// Reads the first byte of the training text, which must fail, and returns the change that the error names.
+    /// Reads the first byte of the training text. The read must fail, because a test has changed the file. Returns the
+    /// change of the file that the error names.
     fn refused(&self) -> Change {
         match self.read().unwrap_err() {
             CorpusError::Changed { path, had: 10, now } if path == self.file => now,
@@ -98,8 +99,8 @@ fn a_folder_in_its_place_is_no_file() {
     assert_eq!(opened.refused(), Change::NoFile);
 }
 
-/// Tests a named pipe in the place of a corpus file: a read reports that no file is there. Opening the pipe would block
-/// until another process writes to it.
+/// Tests a named pipe in the place of a corpus file: a read returns the error that the path now leads to something
+/// other than a file. The read must not open the pipe, which would block until another process writes to the pipe.
 #[cfg(unix)]
 #[test]
 fn a_pipe_in_its_place_is_no_file_and_does_not_block() {

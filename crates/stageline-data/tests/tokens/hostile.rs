@@ -32,8 +32,8 @@ impl Forge {
         TokenFile::open(&self.path)
     }
 
-    /// Writes a copy of a token file that the closure `damage` changes, with a correct checksum, and opens it. Returns
-    /// the fault that the error names.
+    /// Writes a damaged copy of the token file and opens it, which must fail. The closure `damage` changes the bytes of
+    /// the copy, and then the checksum of the copy is corrected. Returns the fault that the error of the opening names.
     fn fault(&self, damage: impl Fn(&mut Vec<u8>)) -> String {
         let mut bytes = self.bytes.clone();
         damage(&mut bytes);
@@ -46,8 +46,8 @@ impl Forge {
         }
     }
 
-    /// Opens a copy of a token file that has `number` in place of the 8 bytes at the offset `at`, and returns the fault
-    /// that the error names.
+    /// Writes a damaged copy of the token file, in which `number` replaces the 8 bytes at the offset `at`, and opens
+    /// it, which must fail. Returns the fault that the error of the opening names.
     fn with_number(&self, at: usize, number: u64) -> String {
         self.fault(|bytes| bytes[at..at + 8].copy_from_slice(&number.to_le_bytes()))
     }

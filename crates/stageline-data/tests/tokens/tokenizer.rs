@@ -41,8 +41,9 @@ fn words_have_the_tokens_of_the_vocabulary() {
     assert_eq!((tokens(&file), file.vocabulary()), (vec![0, 1, 2, 3, 0, 7, 2, 3, 9], 10));
 }
 
-/// Returns a tokenizer with the words of [`WORDS`] whose post-processor adds special tokens by the template `single`, in
-/// which `end` is the number of the token `<end>`.
+/// Returns the tokenizer of [`WORDS`] (a `tokenizer.json` for tests) with a post-processor that adds special tokens to
+/// a text. `single` is the template of the post-processor, and `end` is the number that the template gives to the
+/// special token `<end>`.
 fn with_template(root: &Path, single: &str, end: u32) -> Result<Tokenizer, TokenError> {
     let special = |name: &str, id: u32| format!(r#""{name}": {{"id": "{name}", "ids": [{id}], "tokens": ["{name}"]}}"#);
     let template = format!(
@@ -57,10 +58,11 @@ fn with_template(root: &Path, single: &str, end: u32) -> Result<Tokenizer, Token
     Tokenizer::open(&path)
 }
 
-/// The part of a post-processor's template that stands for the text.
+/// The placeholder for the text to encode in the template of a tokenizer's post-processor, which adds special tokens
+/// around the text.
 const TEXT: &str = r#"{"Sequence": {"id": "A", "type_id": 0}}"#;
 
-/// A post-processor's template for a text between the tokens `?` and `<end>`.
+/// Returns the template of a post-processor that adds the special token `?` before a text and `<end>` after it.
 fn start_and_end() -> String {
     let special = |name: &str| format!(r#"{{"SpecialToken": {{"id": "{name}", "type_id": 0}}}}"#);
     format!("{}, {TEXT}, {}", special("?"), special("<end>"))
@@ -165,8 +167,8 @@ fn a_file_that_is_no_tokenizer_is_refused_with_its_path() {
     assert!(matches!(Tokenizer::open(root.path()), Err(TokenError::NotAFile { .. })));
 }
 
-/// Tests files on which the tokenizer library panics: some when they are opened, and others when a text is encoded. They
-/// are seeds of the fuzzer.
+/// Tests tokenizer files on which the tokenizer library panics, some when the file is opened and others when a text is
+/// encoded. The files are seeds (stored inputs) of the fuzzer.
 #[test]
 fn files_on_which_the_tokenizer_library_panics_are_errors_with_their_path() {
     let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/tokenizer");
