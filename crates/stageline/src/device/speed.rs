@@ -7,22 +7,23 @@ use burn::tensor::{Device, FloatDType, Tensor};
 
 use crate::device::supported::computes_in;
 
-/// The time that matrix products must take together for a device's speed to be computed from them. In a shorter time,
+/// The shortest measured time from which a device's speed is computed. If the timed matrix products take less time,
 /// starting the kernels and reading the result are too large a part of the measured time.
 const LONG_ENOUGH: Duration = Duration::from_millis(20);
 /// The smallest and the largest number of rows and columns of the square matrices that are multiplied to measure a
 /// device's speed.
 const ROWS: [usize; 2] = [256, 4096];
-/// The largest number of products that are timed together. At 4096 rows they take 140 ms with 1 PFLOP/s.
+/// The largest number of matrix products that are timed together. With matrices of 4096 rows, this many products take
+/// 140 ms on a device that computes 1 PFLOP/s.
 const MOST_PRODUCTS: usize = 1024;
 /// The number of times that the matrix products are timed to measure a device's speed; the shortest time counts.
 const REPEATS: usize = 3;
 
 /// Measures the speed of each device with a matrix product in the type `dtype`, and returns the speeds relative to the
 /// slowest device, whose speed is 1. A device that is listed several times is measured once, and has the same speed
-/// everywhere. `dtype` should be the type in which a training multiplies, because the ratio of two devices differs from
-/// type to type: f32 in full precision, or else that of its [`Precision`](crate::Precision). A device that does not
-/// compute in this type is measured in f32.
+/// everywhere. `dtype` should be the type in which a training multiplies, because the ratio of two devices' speeds
+/// differs from type to type. This type is f32 in full precision, and otherwise that of the training's
+/// [`Precision`](crate::Precision). A device that does not compute in `dtype` is measured in f32.
 ///
 /// The matrices are enlarged until their product takes 20 ms or they have 4096 rows; a faster device then computes
 /// several products one after the other. Each size runs once untimed, so that its kernel is compiled and tuned. The
@@ -51,9 +52,10 @@ fn relative(speeds: &[f64]) -> Vec<f64> {
     speeds.iter().map(|speed| speed / slowest).collect()
 }
 
-/// Returns the FLOP/s of a device's matrix products, given a function `time` that returns the time of products of
-/// square matrices with a given number of rows, and of a given number of such products. The number of rows is doubled
-/// until the product takes 20 ms or the matrices have the largest size, and then the number of products.
+/// Returns the FLOP/s of a device's matrix products. `time` returns the time of several products of square matrices;
+/// its arguments are the number of rows of the matrices and the number of products. First the number of rows is doubled
+/// until one product takes 20 ms or the matrices have the largest size. Then the number of products is doubled until
+/// they take 20 ms together, or there are as many as allowed.
 fn flops_per_second(time: impl Fn(usize, usize) -> Duration) -> f64 {
     let ([mut rows, most_rows], mut products) = (ROWS, 1);
     loop {

@@ -6,7 +6,8 @@ use burn::tensor::{DType, Device};
 use crate::device::location::is_gpu as is_gpu_of_this_host;
 use crate::device::remote::RemoteError;
 
-/// Whether a device supports the element type `dtype`: stores such elements, converts them, and computes with them.
+/// Whether a device supports the element type `dtype`: it can store elements of this type, convert them, and compute
+/// with them.
 ///
 /// # Errors
 /// Returns [`RemoteError`] if a device of another host does not answer.
@@ -28,7 +29,7 @@ pub(crate) fn has_unknown_kernels(device: &Device) -> bool {
     false
 }
 
-/// Whether a device is a GPU of this host, or one that the server of another host lends.
+/// Whether a device is a GPU: a GPU of this host, or a GPU that the server of another host lends.
 pub(crate) fn is_gpu(device: &Device) -> bool {
     #[cfg(feature = "remote")]
     if crate::device::remote::connect::is_lent_gpu(device) {

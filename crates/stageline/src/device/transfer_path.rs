@@ -29,16 +29,17 @@ pub(crate) enum TransferPath {
     NetworkByThisHost,
 }
 
-/// The kind of tensors that move between two devices, which a log message names.
+/// A kind of tensors that move between devices, such as the gradients of tied parameters. The log messages about the
+/// paths of tensors name the kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moved {
     /// The activations and gradients of micro-batches, which neighbouring stages send to each other.
     MicroBatches,
-    /// The gradient sums that a replica sends to the first replica at the end of a step, and the new parameters that it
-    /// receives.
+    /// The gradient sums, which a replica sends to the first replica at the end of a step, and the new parameters,
+    /// which the first replica sends back.
     SumsOfReplicas,
-    /// The gradients of tied parameters that a stage sends to the owner of the parameters, and the new parameters that
-    /// it receives.
+    /// The gradients of tied parameters, which a stage sends to the stage that owns the parameters, and the new
+    /// parameters, which the owner sends back.
     TiedParameters,
 }
 
@@ -52,8 +53,9 @@ impl Moved {
         }
     }
 
-    /// Returns the path that this kind of tensors takes between two devices, given the path that tensors of
-    /// micro-batches take between them. Between CUDA devices, gradients to be added up go through the host's memory.
+    /// Returns the path that tensors of this kind take between two devices; `path` is the path that tensors of
+    /// micro-batches take between the same devices. Between CUDA devices, gradients to be added up go through the
+    /// host's memory.
     fn by(self, path: TransferPath) -> TransferPath {
         match (self, path) {
             (Self::SumsOfReplicas | Self::TiedParameters, TransferPath::Nccl | TransferPath::WithoutNccl) => {
@@ -90,8 +92,8 @@ impl Site {
 }
 
 /// Returns the path of a tensor between two devices that do not share a memory, given the locations of the devices.
-/// `has_nccl` says whether NCCL was found, and `meets_here` whether tensors between other hosts must come through this
-/// host.
+/// `has_nccl` says whether NCCL could be loaded, and `meets_here` whether a tensor to or from another host must come
+/// through this host.
 fn way(from: Site, to: Site, has_nccl: bool, meets_here: bool) -> TransferPath {
     match (from, to) {
         (Site::Remote, _) | (_, Site::Remote) if meets_here => TransferPath::NetworkByThisHost,
@@ -108,9 +110,9 @@ fn way(from: Site, to: Site, has_nccl: bool, meets_here: bool) -> TransferPath {
 pub(crate) struct TransferPaths(Vec<((Moved, TransferPath), Vec<String>)>);
 
 impl TransferPaths {
-    /// Returns the paths of tensors between the devices of neighbouring stages, of replicas and of tied parameters, given
-    /// the device of each stage in every replica. `tied` has the pairs of stages that share parameters. Devices that
-    /// share a memory have no path, because nothing is moved between them.
+    /// Returns the paths of tensors between the devices of neighbouring stages, of replicas and of tied parameters,
+    /// given the device of each stage in every replica. `tied` has the pairs of stages that share parameters. Devices
+    /// that share a memory have no path, because nothing is moved between them.
     pub(crate) fn of(replicas: &[Vec<Device>], tied: &[(usize, usize)]) -> Self {
         let neighbours = replicas.iter().flat_map(|devices| devices.windows(2));
         let neighbours = neighbours.map(|pair| (Moved::MicroBatches, &pair[0], &pair[1]));
@@ -152,8 +154,8 @@ impl TransferPaths {
 }
 
 /// Returns the log message that says how tensors go from device to device: which tensors, by which path, and between
-/// which pairs of devices (`pairs` lists them). `nccl` is the file name of NCCL's library, or the reason why it is
-/// broken, if it was found.
+/// which pairs of devices (`pairs` lists them). `nccl` is the file name of NCCL's library, or an error: the reason why
+/// NCCL is broken, or `None` if NCCL was not found.
 fn message(moved: Moved, path: TransferPath, pairs: &str, nccl: Result<&str, Option<&str>>) -> String {
     let subject = moved.subject();
     match path {
@@ -180,8 +182,8 @@ fn message(moved: Moved, path: TransferPath, pairs: &str, nccl: Result<&str, Opt
     }
 }
 
-/// Returns the file name of NCCL's library. If NCCL cannot be loaded, the error is the reason why it is broken, or
-/// `None` if it was not found; a build without CUDA does not look for it.
+/// Returns the file name of NCCL's library. If NCCL cannot be loaded, the error is the reason why NCCL is broken, or
+/// `None` if NCCL was not found. A build without CUDA does not look for NCCL.
 #[cfg(feature = "cuda")]
 fn nccl() -> Result<&'static str, Option<&'static str>> {
     use crate::device::nccl::{BetweenGpus, load};
@@ -255,8 +257,8 @@ mod tests {
         assert!(TransferPaths::of(&[stages.clone(), stages], &[(0, 2)]).0.is_empty());
     }
 
-    /// Tests that a pair of devices is listed once, although tensors move between the two devices at several stage
-    /// boundaries, with either device first.
+    /// Tests that a pair of devices is listed once, even if tensors move between the two devices at several stage
+    /// boundaries and in both orders of the devices.
     #[test]
     #[cfg(all(feature = "flex", feature = "wgpu"))]
     fn a_pair_of_devices_is_listed_once() {

@@ -40,7 +40,7 @@ fn logs_of(hosts: &[HostName]) -> String {
 
 impl StageFailure {
     /// Returns the index of the micro-batch that the failed stage was computing or transferring, counted from 0 within
-    /// the replica; `None` if the stage failed in another activity.
+    /// the replica; `None` if the stage failed in an activity without a micro-batch.
     pub fn micro_batch(&self) -> Option<usize> {
         match self.activity {
             Activity::Instruction(instruction) => Some(instruction.micro_batch()),
@@ -49,9 +49,9 @@ impl StageFailure {
     }
 }
 
-/// The kind of the work that all workers do together, with the number of training steps before it: a training step, an
-/// evaluation, an inference, a snapshot, a checkpoint or a rehearsal (a step that only measures memory and is rolled
-/// back).
+/// A kind of work that all workers do together: a training step, an evaluation, an inference, a snapshot, a checkpoint
+/// or a rehearsal (a step that only measures memory and is rolled back). Each kind has the number of training steps
+/// before the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum During {
     /// A training step; the value is the number of the step, counted from 0.
@@ -66,12 +66,12 @@ pub enum During {
         /// The number of training steps that the pipeline made before the inference.
         steps: usize,
     },
-    /// A snapshot: a copy of the modules of all stages, which the caller gets.
+    /// The work that makes a snapshot, which is a copy of the modules of all stages for the caller.
     Snapshot {
         /// The number of training steps that the pipeline made before the snapshot (a copy of all modules).
         steps: usize,
     },
-    /// A checkpoint: a copy of the parameters and optimizer states of all stages.
+    /// The work that makes a checkpoint, which is a copy of the parameters and optimizer states of all stages.
     Checkpoint {
         /// The number of training steps that the pipeline made before the checkpoint.
         steps: usize,

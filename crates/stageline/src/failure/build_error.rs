@@ -53,7 +53,7 @@ pub enum BuildError {
          lower `lowest` of the dynamic loss scale"
     )]
     RestoredLossScale {
-        /// The loss scale in the checkpoint to restore, which the training's settings do not permit.
+        /// The loss scale in the checkpoint to restore, which is below the lowest or above the highest permitted value.
         scale: f64,
         /// The lowest value that the training's settings permit for the dynamic loss scale.
         lowest: f64,
@@ -149,10 +149,11 @@ pub enum BuildError {
          `DeviceName::open_all`, which asks its server"
     )]
     UnknownServer {
-        /// The index of the first stage on a device of another host that was opened without its name, so that its
-        /// kernels are not known.
+        /// The index of the first stage on a device of another host that was opened as a burn device instead of by its
+        /// name in Stageline. The kernels of that device are not known.
         stage: usize,
-        /// The device of another host that was opened without its name, in the form in which burn displays devices.
+        /// The device of another host that was opened as a burn device instead of by its name in Stageline, in the form
+        /// in which burn displays devices.
         device: String,
     },
     /// A data-parallel replica was given more or fewer devices than the pipeline has stages.
@@ -176,7 +177,7 @@ pub enum BuildError {
     )]
     GradientGroups {
         /// The configured number of groups of micro-batches in which gradients are summed, which is not possible with
-        /// these numbers of replicas and micro-batches.
+        /// the configured numbers of replicas and micro-batches.
         groups: usize,
         /// R, the number of data-parallel replicas of the pipeline.
         replicas: usize,

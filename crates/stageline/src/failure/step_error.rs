@@ -74,7 +74,7 @@ pub enum StepError {
     HostsLost {
         /// The unreachable hosts, each with the stages that run on the host's devices.
         hosts: Vec<LostHost>,
-        /// The step, evaluation or other pass in which the hosts were lost.
+        /// The step, evaluation or other pass in which the hosts became unreachable.
         during: During,
         /// The error that a worker raised first, before hosts of the pipeline were found to be unreachable.
         cause: Box<StepError>,

@@ -222,8 +222,8 @@ impl Waits {
         self.stop.check()
     }
 
-    /// Waits for a message on a channel, and adds the time of the wait to the worker's total. Fails if the pipeline
-    /// stops or the channel's sender is gone.
+    /// Waits for a message on a channel, and adds the time of the wait to the worker's total waiting time. Fails if the
+    /// pipeline stops or the channel's sender is gone.
     pub(crate) fn receive<T>(&self, channel: &Receiver<T>) -> Result<T, Stopped> {
         match self.stop.try_receive(channel)? {
             Some(message) => Ok(message),
@@ -237,8 +237,8 @@ impl Waits {
         self.stop.try_receive(channel)
     }
 
-    /// Waits for room in a channel and sends a message, and adds the time of the wait to the worker's total. Fails if
-    /// the pipeline stops or the channel's receiver is gone.
+    /// Waits for room in a channel, sends a message, and adds the time of the wait to the worker's total waiting time.
+    /// Fails if the pipeline stops or the channel's receiver is gone.
     pub(crate) fn send<T>(&self, channel: &Sender<T>, message: T) -> Result<(), Stopped> {
         match self.stop.try_send(channel, message)? {
             None => Ok(()),

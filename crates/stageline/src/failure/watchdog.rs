@@ -51,8 +51,8 @@ impl Watchdog {
         (self.floor / 8).clamp(Duration::from_millis(10), Duration::from_secs(5))
     }
 
-    /// Returns the time without a new activity of any worker after which a stall warning comes: `factor` times
-    /// `longest`, the duration of the longest action so far, but at least `floor`.
+    /// Returns how long all workers may go without a new activity before a stall warning: `factor` times `longest`, the
+    /// duration of the longest action so far, but at least `floor`.
     pub(crate) fn limit(&self, longest: Duration) -> Duration {
         self.floor.max(self.many(longest))
     }

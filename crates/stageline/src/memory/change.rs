@@ -32,8 +32,9 @@ pub(crate) struct Change {
 
 impl Change {
     /// Returns all candidate changes of settings that may save memory, if a micro-batch has `rows` rows (samples), in
-    /// the order of preference. The first changes nothing, and those that change the optimizer are last. An optimizer
-    /// with less state is not combined with moving optimizer states to the host, because it has little to move.
+    /// the order of preference. The first candidate changes nothing, and the candidates that change the optimizer come
+    /// last. No candidate combines an optimizer with less state and optimizer states on the host, because such an
+    /// optimizer has little state to move.
     pub(crate) fn all(rows: usize) -> Vec<Self> {
         let sizes: Vec<_> = (1..=rows.max(1)).filter(|times| rows.is_multiple_of(*times)).collect();
         let mut all = Vec::with_capacity(36 * sizes.len());

@@ -43,7 +43,7 @@ pub struct StageEstimate {
     /// The bytes of the activations that a stage keeps for one micro-batch from its forward until its backward.
     pub activations: StageMemory,
     /// The working memory of one forward of the stage, in bytes: the peak during the forward, minus the memory in use
-    /// after the forward, which includes the kept activations.
+    /// after the forward. The kept activations are a part of the memory in use after the forward.
     pub forward: u64,
     /// The working memory of one backward of the stage, in bytes: the peak during the backward, minus the memory in use
     /// before it. The gradients of one micro-batch are included. For a split backward, this is the larger value of its
@@ -145,8 +145,8 @@ pub struct MemoryEstimate {
     pub(crate) copies: Copies,
     /// The predicted memory of each stage of replica 0, in bytes by kind (parameters, gradients, activations, ...).
     pub(crate) stages: Vec<StageEstimate>,
-    /// The devices and the predicted bytes of parameters of the stages of all replicas except replica 0, replica by
-    /// replica.
+    /// The device and the predicted parameter bytes of each stage, in one list for each data-parallel replica except
+    /// replica 0.
     pub(crate) leaves: Vec<Vec<Leaf>>,
     /// The number of groups into which the micro-batches of a step are divided. Training sums the gradients of each
     /// group separately, and then adds the groups' sums.
@@ -285,8 +285,8 @@ pub(crate) mod tests {
         assert_eq!(groups.workers()[0].compute_peak, twice.workers()[0].compute_peak + 1000);
     }
 
-    /// Tests that memory of the program besides its workers counts for the host, and that no change of settings makes it
-    /// less.
+    /// Tests that the memory needed on the host includes the memory that the program needs outside its workers, both
+    /// before and after a change of settings.
     #[test]
     fn memory_besides_the_workers_counts_for_the_host() {
         let estimate = of_activations(&[100.0, 100.0], 8);

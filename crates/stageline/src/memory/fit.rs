@@ -25,8 +25,8 @@ pub struct DoesNotFit {
     pub needs: u64,
     /// The memory that the device with too little memory has, in bytes.
     pub has: u64,
-    /// The memory estimates of the workers on the device that has too little memory. For the host's CPU these are also
-    /// workers of other devices that keep their optimizer states on the host.
+    /// The memory estimates of the workers on the device that has too little memory. If this device is the host's CPU,
+    /// the list also has workers on other devices, if they keep their optimizer states in the host's memory.
     pub workers: Vec<WorkerEstimate>,
     /// The part of the needed memory, in bytes, that the program uses outside its workers, such as for batches that it
     /// reads ahead; 0 if the device with too little memory is not the host's CPU.
@@ -44,8 +44,8 @@ pub struct WayOut {
     pub levers: Vec<Lever>,
     /// The predicted bytes of memory that the device with too little memory needs after the settings are changed.
     pub needs: u64,
-    /// The first other device that may have too little memory after the settings are changed, such as the host for
-    /// optimizer states that move to it; `None` if all other devices have enough.
+    /// A device, besides the one with too little memory now, that may have too little after the settings are changed:
+    /// for example the host, if optimizer states move to it. `None` if there is no such device.
     pub elsewhere: Option<Shortage>,
 }
 
@@ -92,8 +92,8 @@ impl MemoryEstimate {
         self.too_small(has).is_none()
     }
 
-    /// Returns the first device with too little memory for its workers; `None` if all devices have enough. `has` returns
-    /// a device's memory in bytes, if it is known.
+    /// Returns the first device with too little memory for its workers; `None` if all devices have enough. `has`
+    /// returns a device's memory in bytes, or `None` if it is unknown and counts as enough.
     fn too_small(&self, has: impl Fn(&Device) -> Option<u64>) -> Option<Shortage> {
         self.devices().into_iter().find_map(|(device, needs)| {
             let has = has(&device).filter(|has| needs > *has)?;
@@ -102,8 +102,8 @@ impl MemoryEstimate {
     }
 }
 
-/// The devices of a training that needs more memory than one of them has. For each device, this has the bytes of its
-/// memory, and the bytes that the training needs there before a change of settings.
+/// The memory of each device of a training for which one device is too small: the bytes that the device has, and the
+/// bytes that the training needs there before a change of settings.
 pub(crate) struct Room<'a> {
     short: &'a Shortage,
     /// The devices besides the one with too little memory, each with the bytes that the training needs there and the
@@ -113,8 +113,8 @@ pub(crate) struct Room<'a> {
 }
 
 impl<'a> Room<'a> {
-    /// Creates the record of the needed and the existing memory on the devices of a training: `short` is the device
-    /// with too little memory, and `has` returns a device's memory in bytes, if it is known.
+    /// Creates the record of the memory that a training needs, and the memory that exists, on each device. `short` is
+    /// the device with too little memory, and `has` returns a device's memory in bytes, or `None` if it is unknown.
     fn new(estimate: &MemoryEstimate, short: &'a Shortage, has: impl Fn(&Device) -> Option<u64>) -> Self {
         let mut needs = estimate.devices();
         let unused = host().filter(|host| !needs.iter().any(|(device, _)| share_memory(device, host)));
@@ -127,9 +127,10 @@ impl<'a> Room<'a> {
         Self { short, others: known.collect() }
     }
 
-    /// Returns a device, besides the one with too little memory, that may be too small for the needs after a change of
-    /// settings: the first that is too small for certain, or else the first of those that may be. A need that the change
-    /// raises must leave a tenth of the memory free, because the changed training was not measured.
+    /// Returns a device that may be too small after a change of settings, besides the one that is too small before it;
+    /// `None` if there is no such device. `needs` has the bytes needed on each device after the change. A device that
+    /// needs more memory than it has is returned first. Otherwise it is a device where the change raises the need above
+    /// nine tenths of the memory: a tenth must stay free, because the changed training was not measured.
     fn elsewhere(&self, needs: &[(Device, u64)]) -> Option<Shortage> {
         let may_be_too_small = self.others.iter().filter_map(|Shortage { device, needs: before, has }| {
             let after = of_device(needs, device);
@@ -160,18 +161,20 @@ impl WayOut {
         leaves_a_tenth(self.needs, has) && self.elsewhere.is_none()
     }
 
-    /// Whether, after this change of settings, the training's predicted needs are at most the memory of the device that
-    /// had too little (`has` bytes), and of every other device. A tenth of the memory need not stay free.
+    /// Whether every device has at least the memory that the training is predicted to need there after this change of
+    /// settings. `has` is the memory, in bytes, of the device that has too little before the change. No part of the
+    /// memory has to stay free.
     fn may_be_enough(&self, has: u64) -> bool {
         self.needs <= has && self.elsewhere.as_ref().is_none_or(|other| other.needs <= other.has)
     }
 
     /// Returns the proposed changes of settings that reduce the memory needed on the device that has too little; `rows`
-    /// is the number of rows (samples) of a micro-batch. Changes of a single setting come first; of smaller
-    /// micro-batches, only the largest that are enough, or else the smallest, is proposed. If no single setting is
-    /// enough, one combination follows: the first in the order of preference that is enough. If none is, it is the one
-    /// with which that device needs the least memory, among those for which all other devices are large enough, if
-    /// there are any.
+    /// is the number of rows (samples) of a micro-batch.
+    ///
+    /// Changes of a single setting come first. Only one smaller size of micro-batches is proposed: the largest that is
+    /// enough, or else the smallest. If no single setting is enough, one combination of changes follows: the first in
+    /// the order of preference that is enough. If no combination is enough either, it is the one with which the device
+    /// needs the least memory; combinations with which all other devices have enough memory take precedence.
     pub(crate) fn all(
         estimate: &MemoryEstimate,
         schedule: &dyn Schedule,

@@ -50,10 +50,10 @@ impl Parameters {
         replicas.map(|(replica, devices)| Self::of(stages, devices, root(replica), precision)).collect()
     }
 
-    /// Returns the sizes of the parameters of each stage of one replica, whose stages run on `devices`. `root` has the
-    /// devices of replica 0, and is `None` for replica 0 itself. A trained parameter takes no memory in a stage that
-    /// shares a memory with the parameter's owner (another stage, or the same stage of replica 0), except for its copy
-    /// in a lower precision.
+    /// Returns the sizes of the parameters of each stage of one replica; `devices` has the devices of its stages. For
+    /// replica 0, `root` is `None`; for any other replica, it has the devices of replica 0. A trained parameter takes
+    /// no memory in a stage that shares a memory with the parameter's owner (another stage, or the same stage of
+    /// replica 0), except for its copy in a lower precision.
     fn of(stages: &[Vec<Description>], devices: &[Device], root: Option<&[Device]>, precision: Precision) -> Vec<Self> {
         let mut owners = HashMap::new();
         let mut sizes = |(stage, descriptions): (usize, &Vec<Description>)| {
@@ -87,7 +87,7 @@ impl Parameters {
 pub(crate) struct Rehearsal<'a> {
     pub(crate) plan: Plan,
     pub(crate) stages: &'a [(Device, Parameters)],
-    /// The devices and parameter sizes of the stages of all replicas except replica 0, replica by replica.
+    /// The device and the parameter sizes of each stage, in one list for each data-parallel replica except replica 0.
     pub(crate) elsewhere: &'a [Vec<(Device, Parameters)>],
     /// The number of groups into which the micro-batches of a step are divided. Training sums the gradients of each
     /// group separately, and then adds the groups' sums.

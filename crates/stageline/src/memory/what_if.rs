@@ -10,8 +10,8 @@ use crate::memory::estimate::{Copies, Leaf, MemoryEstimate, StageEstimate, Steps
 use crate::memory::whatever_rows::WhateverRows;
 
 impl Leaf {
-    /// Returns the device and the parameter bytes of a single stage with all layers of a replica, whose present stages
-    /// are `leaves`. Returns `None` if the present stages do not share one memory.
+    /// Joins all stages of a replica, `leaves`, into a single stage, and returns the device and the parameter bytes of
+    /// that stage. Returns `None` if the stages of `leaves` do not share one memory.
     fn joined(leaves: &[Self]) -> Option<Self> {
         let device = leaves.first()?.device.clone();
         let parameters = leaves.iter().map(|leaf| leaf.parameters).sum();
@@ -75,8 +75,8 @@ impl MemoryEstimate {
         Self { copies: Copies::ForACheckpoint, recomputed, ..self.clone() }
     }
 
-    /// Returns the memory estimate of a program that needs `bytes` of host memory besides its workers, such as batches
-    /// that it reads ahead of the steps.
+    /// Returns this memory estimate for a program that also needs `bytes` bytes of host memory outside its workers,
+    /// such as for batches that it reads ahead of the steps.
     #[must_use]
     pub fn with_host_memory(&self, bytes: u64) -> Self {
         let recomputed = self.recomputed.as_ref().map(|recomputed| Box::new(recomputed.with_host_memory(bytes)));
@@ -111,9 +111,9 @@ impl MemoryEstimate {
     }
 
     /// Separates the memory that grows with the number of rows (samples) of a micro-batch from the constant memory.
-    /// `fewer` is an estimate of the same training that was measured with `share` times the rows, 0 < `share` < 1. The
-    /// separation makes [`with_rows_times`](Self::with_rows_times) and the suggestions of [`check`](Self::check) more
-    /// exact.
+    /// `fewer` is the estimate that was measured for the same training with `share` times the rows in each micro-batch,
+    /// 0 < `share` < 1. The separation makes [`with_rows_times`](Self::with_rows_times) and the suggestions of
+    /// [`check`](Self::check) more exact.
     #[must_use]
     pub fn beside(self, fewer: &Self, share: f64) -> Self {
         let known = |(all, fewer): (&StageEstimate, &StageEstimate)| StageEstimate {

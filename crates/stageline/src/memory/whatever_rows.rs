@@ -19,9 +19,10 @@ pub(crate) struct WhateverRows {
 }
 
 impl WhateverRows {
-    /// Returns the memory that does not depend on the number of rows (samples) of a micro-batch, for a stage that was
-    /// measured with only one number of rows: the `bytes` bytes that the parameter gradients of one micro-batch take in
-    /// the backward's working memory. All other memory is assumed to grow with the rows.
+    /// Returns the memory that is assumed not to depend on the number of rows (samples) of a micro-batch, for a stage
+    /// that was measured with only one number of rows. This memory consists of the `bytes` bytes of the parameter
+    /// gradients of one micro-batch, which are a part of the backward's working memory. All other memory is assumed to
+    /// grow with the rows.
     pub(crate) fn gradients(bytes: u64) -> Self {
         Self { activations: StageMemory::whole(0.0), forward: 0, backward: bytes }
     }

@@ -11,18 +11,18 @@ pub struct WorkerEstimate {
     pub replica: Replica,
     /// The indices of the stages that the worker runs, counted from 0 within its replica.
     pub stages: Vec<usize>,
-    /// The bytes that the worker has in use between steps besides the parameters and optimizer states of its stages,
-    /// with the copies for a checkpoint if the estimate counts them. On CPUs these are mostly the buffers in which each
-    /// thread that computes tensor operations on the CPU packs the operands of matrix products. Each buffer is as large
-    /// as the processor's L2 cache, whatever the model and the batch.
+    /// The bytes that the worker has in use between steps besides the parameters and optimizer states of its stages.
+    /// The copies of these for a checkpoint are included, if the estimate counts them. On CPUs the rest is mostly the
+    /// buffers in which each thread that computes tensor operations on the CPU packs the operands of matrix products.
+    /// Each buffer is as large as the processor's L2 cache, whatever the model and the batch.
     pub other: u64,
     /// The bytes of the parameters of the worker's stages, with their copies in a lower precision, if there are any.
     pub parameters: u64,
     /// The bytes of the optimizer states that the worker's stages keep on its device.
     pub optimizer: u64,
     /// The peak, in bytes, of the optimizer states that the worker's stages keep in this host's memory because of
-    /// [`OptimizerState::Host`](crate::OptimizerState), with their copies for a rollback and for a checkpoint. It is no
-    /// part of the worker's other peaks, and 0 for a worker on the CPU.
+    /// [`OptimizerState::Host`](crate::OptimizerState), with their copies for a rollback and for a checkpoint. The
+    /// worker's other peaks do not include this one. It is 0 for a worker on the CPU.
     pub optimizer_on_host: u64,
     /// The bytes of the gradient sums of the worker's stages; doubled when the gradients of a batch are summed in
     /// several groups of micro-batches.

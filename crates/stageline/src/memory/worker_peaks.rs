@@ -53,9 +53,9 @@ impl MemoryEstimate {
         rows.filter_map(worker).collect()
     }
 
-    /// Returns for each device the sum of the peak memory of its workers, in bytes; all CPUs count as one device, which
-    /// also has the optimizer states that workers of other devices keep on the host, and the memory that the program
-    /// needs besides its workers.
+    /// Returns for each device the sum of the peak memory of its workers, in bytes. All CPUs count as one device. The
+    /// sum of the CPUs also has the optimizer states that workers of other devices keep on the host, and the memory
+    /// that the program needs besides its workers.
     pub fn devices(&self) -> Vec<(Device, u64)> {
         self.devices_by(|_, bytes, more| bytes + more)
     }
@@ -81,9 +81,9 @@ impl MemoryEstimate {
         devices
     }
 
-    /// Returns the bytes of memory that each worker needs on a device: the peak of a worker of the device, and on the
-    /// host's CPU also the optimizer states that a worker of another device keeps there. Workers that need nothing on
-    /// the device are left out.
+    /// Returns the bytes of memory that each worker needs on a device. A worker of this device needs its peak memory. A
+    /// worker of another device needs memory only on the host's CPU, for the optimizer states that it keeps on the
+    /// host. Workers that need nothing on the device are left out.
     pub(crate) fn needs_on(&self, device: &Device) -> Vec<(u64, WorkerEstimate)> {
         let needs = |(own, worker): (Device, WorkerEstimate)| {
             let bytes = match share_memory(&own, device) {
@@ -250,8 +250,8 @@ impl Row<'_> {
         }
     }
 
-    /// Returns two peaks of the worker's memory before the flush, in bytes: that of its activations, and that of all
-    /// its memory. `resident` bytes are in use all the time.
+    /// Returns two peaks of the worker's memory before the flush, in bytes: the peak of its activations, and the peak
+    /// of all its memory. `resident` bytes are in use all the time.
     fn compute(&self, resident: u64) -> [u64; 2] {
         let (mut activations, mut sums, mut summed) = (0.0, 0, vec![0_u64; self.estimate.stages.len()]);
         let per_group = self.estimate.plan.micro_batches() / self.estimate.groups;

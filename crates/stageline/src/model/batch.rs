@@ -89,8 +89,9 @@ impl<I: Payload, T: Payload> Batch<I, T> {
         MicroBatches::weigh(self.into_micro_batches(micro_batches)?, weight)
     }
 
-    /// Splits the batch into at most `micro_batches` micro-batches for an evaluation or inference. A whole batch with
-    /// fewer rows gives one micro-batch per row, and a batch that the caller has split keeps its micro-batches.
+    /// Splits the batch into at most `micro_batches` micro-batches for an evaluation or inference. A batch of whole
+    /// tensors with fewer rows than `micro_batches` gives one micro-batch per row. A batch that the caller has split
+    /// keeps its micro-batches.
     pub(crate) fn cut_up_to(
         self,
         micro_batches: usize,

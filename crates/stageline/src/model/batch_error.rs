@@ -87,10 +87,10 @@ pub enum BatchError {
         /// The index of the first micro-batch whose loss weight has no terms, or not as many terms as the loss weight
         /// of micro-batch 0.
         micro_batch: usize,
-        /// The number of loss terms for which the loss weight of the rejected micro-batch has a number.
+        /// The number of terms that the loss weight of the rejected micro-batch has.
         found: usize,
-        /// The number of loss terms for which the loss weight of micro-batch 0 has a number; all other micro-batches
-        /// must have as many.
+        /// The number of terms that the loss weight of micro-batch 0 has, one for each term of the loss. The loss
+        /// weights of all other micro-batches must have as many terms.
         terms: usize,
     },
     /// The user's function [`LossStage::weight`](crate::LossStage::weight), which returns the loss weight of targets,
@@ -143,9 +143,9 @@ pub(super) fn fewer(rows: usize, replicas: usize) -> String {
     }
 }
 
-/// Returns the advice for the error message of a batch that the caller has split into `given` micro-batches, which is
-/// not the pipeline's number: to build the pipeline with that many. The advice is empty if the replicas cannot share
-/// these micro-batches evenly.
+/// Returns the advice for the error message of a batch that the caller has split into a wrong number of micro-batches,
+/// `given`: to build the pipeline for this number. The advice is empty if the replicas cannot share `given`
+/// micro-batches evenly.
 pub(super) fn or_built_for(given: usize, replicas: usize) -> String {
     match given / replicas {
         each if each > 0 && given.is_multiple_of(replicas) => format!(", or build the pipeline with {each}"),

@@ -55,8 +55,8 @@ impl PayloadMapper for Tensors {
     }
 }
 
-/// The mapper that concatenates the outputs of several micro-batches: it appends to each tensor of the first output,
-/// along dimension 0, the tensors at the same position in all further outputs.
+/// A mapper (a function on each tensor of a value) that concatenates the outputs of several micro-batches. It appends
+/// to each tensor of the first output, along dimension 0, the tensors at the same position in all further outputs.
 struct Join(Vec<VecDeque<Box<dyn Any>>>);
 
 impl Join {

@@ -86,7 +86,7 @@ impl EffectiveBatch {
 pub struct BatchChange {
     /// The number of samples per step for which the learning rate and the step counts were chosen.
     pub reference: usize,
-    /// The number of samples per step that the training has with its present settings.
+    /// The number of samples in one training step with the training's present settings.
     pub samples: usize,
 }
 

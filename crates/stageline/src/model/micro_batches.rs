@@ -36,9 +36,9 @@ pub(crate) struct Weights {
 }
 
 impl Weights {
-    /// Creates the loss weights of a batch from the loss weight of every micro-batch (`each`) and the number of samples
-    /// in every micro-batch (`samples`): adds up the weights, and computes the index of each first sample. `first` is
-    /// the index of the first sample of all.
+    /// Creates the loss weights of a batch: adds up the loss weights of all micro-batches (`each`), and computes the
+    /// index of the first sample of every micro-batch from the number of samples in each (`samples`). `first` is the
+    /// index of the first sample of micro-batch 0.
     pub(super) fn new(each: Vec<Weight>, first: usize, samples: impl IntoIterator<Item = usize>) -> Self {
         let total = total(&each);
         let mut end = first;

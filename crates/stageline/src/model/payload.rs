@@ -21,8 +21,9 @@ pub trait Payload: Clone + Send + 'static {
     fn map<M: PayloadMapper>(self, mapper: &mut M) -> Self;
 }
 
-/// Maps the tensors of a [`Payload`] (a value made of tensors) to other tensors: one method for each kind of tensor,
-/// and one for a shared input. By default int and bool tensors stay as they are.
+/// Functions that replace the tensors of a [`Payload`] (a value made of tensors) by other tensors: one method for each
+/// kind of tensor, and one for a shared input (a part of a batch that several stages read). By default int and bool
+/// tensors stay as they are.
 pub trait PayloadMapper {
     /// Returns the float tensor that replaces `tensor`, a float tensor of the payload (a value made of tensors). Both
     /// have `D` dimensions; their sizes may differ.
@@ -39,7 +40,7 @@ pub trait PayloadMapper {
     }
     /// Returns `shared`, a part of a batch that several stages read (such as an attention mask), with its tensors
     /// replaced by those that this mapper returns for them. By default only the current stage's copies of these tensors
-    /// are replaced, and the tensors that the caller gave stay.
+    /// are replaced, and the caller's tensors stay as they are.
     fn shared<T: Payload>(&mut self, shared: SharedInput<T>) -> SharedInput<T>
     where
         Self: Sized,

@@ -20,7 +20,7 @@ impl Default for Replica {
 }
 
 impl Replica {
-    /// Returns all `of` data-parallel replicas of a pipeline, in the order of their numbers.
+    /// Returns the data-parallel replicas of a pipeline in the order of their numbers; `of` is the number of replicas.
     pub(crate) fn all(of: usize) -> impl Iterator<Item = Self> {
         (0..of).map(move |index| Self { index, of })
     }

@@ -44,8 +44,8 @@ pub(super) fn parts<P: Payload>(blocks: usize, input: &P) -> Option<SequencePart
     })
 }
 
-/// A mapper that, applied to the input of a segment (a group of consecutive blocks), runs the segment such that the
-/// backward recomputes it. The input has exactly one float tensor.
+/// A mapper (a function on each tensor of a value) that runs a segment (a group of consecutive blocks) when it is
+/// applied to the segment's input. The backward then recomputes the segment. The input has exactly one float tensor.
 struct Run<B, P> {
     segment: Vec<B>,
     forward: fn(&B, P) -> P,
@@ -81,8 +81,8 @@ impl<B: Module + 'static, P: Payload> PayloadMapper for Run<B, P> {
     }
 }
 
-/// A mapper that takes the only float tensor out of a payload (a value made of tensors), and leaves a tensor of one
-/// element as a placeholder.
+/// A mapper (a function on each tensor of a value) that takes the only float tensor out of a payload (a value made of
+/// tensors). A float tensor of one element stays in the payload as a placeholder.
 struct Take(Option<AnyTensor>);
 
 impl PayloadMapper for Take {
@@ -97,7 +97,8 @@ impl PayloadMapper for Take {
     }
 }
 
-/// A mapper that puts a float tensor into a payload (a value made of tensors), in place of a placeholder tensor.
+/// A mapper (a function on each tensor of a value) that puts a float tensor into a payload (a value made of tensors),
+/// in place of the payload's placeholder tensor.
 struct Put(Option<AnyTensor>);
 
 impl PayloadMapper for Put {
@@ -110,7 +111,8 @@ impl PayloadMapper for Put {
     }
 }
 
-/// A mapper that counts the float tensors of a payload (a value made of tensors) and changes none of them.
+/// A mapper (a function on each tensor of a value) that counts the float tensors of a payload (a value made of tensors)
+/// and changes no tensor.
 struct Floats(usize);
 
 impl PayloadMapper for Floats {

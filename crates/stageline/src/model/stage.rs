@@ -108,8 +108,8 @@ pub trait Stage: Module + 'static {
         Ok(self.forward(input))
     }
 
-    /// Returns the operations of the stage's forward and loss for which [`nn`](crate::nn) has kernels; the list is empty
-    /// by default.
+    /// Returns the operations of the stage's forward and loss for which [`nn`](crate::nn) has kernels; the list is
+    /// empty by default.
     ///
     /// `build` refuses the listed operations that the kernels of the stage's device do not compute, or warns of them
     /// ([`Fallbacks`](crate::Fallbacks)). Two cases are found only in the first forward, which warns of them: an
@@ -212,7 +212,7 @@ where
 }
 
 /// Joins the operations that the layers of a sequence declare, given as one list per layer, into a single list. Each
-/// operation gets the index of its layer in front of its layer path.
+/// operation names its layer by a path; the index of the layer in the sequence is put in front of this path.
 fn in_order(layers: impl IntoIterator<Item = Vec<Operation>>) -> Vec<Operation> {
     let of_layer = |(index, operations): (usize, Vec<Operation>)| {
         operations.into_iter().map(move |operation| operation.in_layer(index))
@@ -226,9 +226,9 @@ fn one<S: Stage>(stage: &S, input: S::Input) -> S::Output {
     in_layer(|| stage.forward(input))
 }
 
-/// Implements [`Stage`] for a tuple of stages. The macro's arguments are the type parameters of the stages in order,
-/// each except the first with the one before it (`B after A`). After a semicolon, the last type parameter follows
-/// again.
+/// Implements [`Stage`] for a tuple of stages. The macro's arguments are the type parameters of the stages in order.
+/// Each of them except the first names the one before it: `B after A`. The last type parameter is given once more,
+/// after a semicolon.
 macro_rules! tuple_stage {
     ($first:ident $(, $next:ident after $before:ident)*; $last:ident) => {
         impl<$first: Stage $(, $next: Stage<Input = $before::Output>)*> Stage for ($first, $($next),*) {

@@ -26,8 +26,8 @@ impl Token {
         Ok(Self(line.to_owned()))
     }
 
-    /// Reads a token from the first line of a file. If there is no such file, creates one with 256 random bits in
-    /// hexadecimal, which on Unix only its owner can read.
+    /// Reads a token from the first line of a file. If there is no such file, creates the file with 256 random bits in
+    /// hexadecimal; on Unix, only its owner can read it.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read or written, or if its first line is empty.

@@ -264,9 +264,10 @@ fn hosting(devices: Vec<Device>, peers: &Arc<Peers>) -> RemoteServer {
     RemoteServer::new(devices)
 }
 
-/// Returns the operations of a server with devices of the backend `B`: Stageline's own kernels, and the answers to three
-/// requests of clients. These are the request for its version and for the kernels of a device, the request for the
-/// random numbers that identify its process, and the request to accept tensors from the other servers of a training.
+/// Returns the operations of a server with devices of the backend `B`: Stageline's own kernels, and the answers to
+/// three requests of clients. These are the request for the server's version and for the kernels of a device, the
+/// request for the random numbers that identify the server's process, and the request to accept tensors from the other
+/// servers of a training.
 fn all_operations<B: Served>(peers: &Arc<Peers>) -> CustomOpRegistry<B> {
     let mut operations = operations(CustomOpRegistry::new());
     operations.register(name::HELLO, |tensors, asked, device| {
@@ -299,10 +300,10 @@ fn introduced(scalars: &[ScalarIr]) -> Vec<EndpointId> {
     ids.iter().filter_map(id).collect()
 }
 
-/// Returns the server with a check of every client that opens a session (an exchange of requests with a device): the
-/// client must present the token, if `admission` requires one. An iroh client that passes is added to `peers`, so that
-/// the limits for unknown clients no longer hold for it. The first line of a client's credential is the token; the
-/// second line, which is ignored here, says what the session is for.
+/// Adds to the server a check of every client that opens a session (an exchange of requests with a device), and returns
+/// the server. The client must present the token, if `admission` requires one. An iroh client that passes the check is
+/// added to `peers`, so that the limits for unknown clients no longer hold for it. The first line of a client's
+/// credential is the token; the second line, which is ignored here, says what the session is for.
 fn admitting(server: RemoteServer, admission: Admission, peers: Arc<Peers>) -> RemoteServer {
     use burn::server::PeerAuthorizer;
 

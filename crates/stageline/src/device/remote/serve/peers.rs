@@ -28,8 +28,8 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// The QUIC error code with which the server closes a connection that it refuses.
 const REFUSED: u32 = 1;
 
-/// The peers of an iroh server (clients and other servers): the set of admitted peers, whose connections have no low
-/// limits, and the open connections of all peers.
+/// The peers of an iroh server (clients and other servers): the set of admitted peers, and the open connections of all
+/// peers. The connections of peers that are not admitted have low limits.
 #[derive(Debug, Default)]
 pub(super) struct Peers(Mutex<Known>);
 
@@ -41,8 +41,8 @@ struct Known {
 }
 
 impl Peers {
-    /// Admits a peer (a client or another server): on its open and its later connections, the peer may open many
-    /// streams, send any number of bytes, and stay connected.
+    /// Admits a peer (a client or another server). On all its connections, also those that are open already, the peer
+    /// may then open many streams, send any number of bytes, and stay connected.
     pub(super) fn admit(&self, peer: EndpointId) {
         let mut known = self.0.lock();
         if known.admitted.insert(peer) {
@@ -166,11 +166,11 @@ mod tests {
     use super::*;
 
     const ALPN: &[u8] = b"stageline/test";
-    /// The time that tests of a server wait for the server's reaction, such as the opening of a stream or the close of
-    /// a connection.
+    /// The longest time that tests of a server wait for the server's reaction, such as the opening of a stream or the
+    /// close of a connection.
     const SOON: Duration = Duration::from_secs(2);
 
-    /// A protocol for tests that reads all streams of a connection until the connection is closed.
+    /// A protocol handler for tests of a server: it reads all streams of a connection until the connection is closed.
     #[derive(Debug)]
     struct ReadAll;
 
