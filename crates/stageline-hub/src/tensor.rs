@@ -14,7 +14,7 @@ pub struct TensorInfo {
     pub dtype: Dtype,
     /// The length of each dimension of a tensor in a model folder.
     pub shape: Vec<usize>,
-    /// The name of the weights file that has the tensor of a model folder.
+    /// The name of the weights file in which the model folder stores the tensor.
     pub file: String,
 }
 

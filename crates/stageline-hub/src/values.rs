@@ -75,9 +75,9 @@ impl Target<'_> {
         }
     }
 
-    /// Checks that the caller gave as many values or bytes as the tensor takes, `expected`. The error has both numbers
-    /// and their `unit`, "values" or "bytes". `expected` is `None` if the number overflows or is not whole, and then no
-    /// values fit.
+    /// Returns an error unless the number `found` of the values (or bytes) that the caller gave for a tensor is
+    /// `expected`, the number that the tensor takes. The error has both numbers and their `unit`, "values" or "bytes".
+    /// `expected` is `None` if the number overflows or is not whole; the result is then always an error.
     pub(crate) fn check(&self, unit: &'static str, expected: Option<usize>, found: usize) -> Result<(), FolderError> {
         let expected = expected.unwrap_or(usize::MAX);
         if expected == found {

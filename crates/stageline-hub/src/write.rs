@@ -17,7 +17,7 @@ use crate::values::{Target, Values};
 /// The number of bytes that are collected in memory before they are written to a file.
 const BUFFER: usize = 1 << 20;
 
-/// The error that the caller's function may return instead of the values of a tensor to write; it may have any type.
+/// An error of any type, which the caller's function may return instead of the values of a tensor to write.
 type AnyError = Box<dyn Error + Send + Sync>;
 
 impl Layout {

@@ -48,7 +48,8 @@ struct Kept {
 }
 
 impl KeyValueCache {
-    /// Begins a new text and returns true. Does nothing and returns false if the model already generates another text.
+    /// Begins the generation of a new text with the model, and returns true. If the model already generates another
+    /// text, does nothing and returns false.
     pub(crate) fn begin(&self) -> bool {
         let mut generated = self.0.lock();
         if generated.position.is_some() {
@@ -66,20 +67,21 @@ impl KeyValueCache {
         generated.position = generated.position.map(|position| position + count);
     }
 
-    /// Ends the generated text. A block frees its kept keys and values in its next forward.
+    /// Ends the generation of the text. Each block frees its kept keys and values in its next forward.
     pub(crate) fn end(&self) {
         self.0.lock().position = None;
     }
 
-    /// Returns the second part of an input of `length` tokens that continues the generated text. The mark is the shape
-    /// `[1, length + 1]`, so blocks need not read it from their device. Starts of documents have one column for each
-    /// token.
+    /// Returns the tensor that marks an input of `length` tokens as a continuation of the generated text. The tensor
+    /// goes with the token ids of the input, in place of the starts of documents. The mark is the tensor's shape `[1,
+    /// length + 1]`, so blocks need not read its values from a device: starts of documents have only `length` columns.
     pub(crate) fn continued_by(length: usize) -> SharedInput<Tensor<2, Int>> {
         SharedInput::new(Tensor::zeros([1, length + 1], &Device::flex()))
     }
 
-    /// Returns the position in its sample of the first token of an input of `length` tokens, counted from 0. It is 0
-    /// unless the input continues the generated text. `starts` is the second part of the input.
+    /// Returns the position of the first token of an input of `length` tokens. If the input continues the generated
+    /// text, this is the number of tokens of the text that were processed before; otherwise it is 0. `starts` is the
+    /// tensor that goes with the token ids of the input: the starts of documents, or the mark of such a continuation.
     pub(crate) fn position(&self, length: usize, starts: Option<&Tensor<2, Int>>) -> usize {
         if is_continued(length, starts) { self.0.lock().position.unwrap_or(0) } else { 0 }
     }
@@ -91,19 +93,24 @@ impl KeyValueCache {
 }
 
 impl BlockCache {
-    /// Returns the position in its sample of the first token of an input, as [`KeyValueCache::position`] does.
+    /// Returns the position of the first token of an input of `length` tokens: the number of tokens of the generated
+    /// text that were processed before if the input continues this text, and otherwise 0 (see
+    /// [`KeyValueCache::position`]).
     pub(crate) fn position(&self, length: usize, starts: Option<&Tensor<2, Int>>) -> usize {
         self.model.position(length, starts)
     }
 
     /// Computes the causal self-attention of a transformer block. The input `[batch, length, columns]` has the queries,
-    /// keys and values of all heads side by side; the output is `[batch, length, query heads x head size]`. `starts` is
-    /// the second part of the model's input. If it has the position at which each token's document begins, queries
-    /// attend within their documents only. If it marks an input that continues the generated text, queries also attend
-    /// to the kept keys and values of earlier inputs, and the new keys and values are kept.
+    /// keys and values of all heads side by side; the output is `[batch, length, query heads x head size]`.
+    ///
+    /// `starts` is the tensor that goes with the token ids of the model's input. If it has the position at which each
+    /// token's document begins, queries attend within their documents only. If it marks an input that continues the
+    /// generated text, queries also attend to the kept keys and values of earlier inputs, and the new keys and values
+    /// are kept.
     ///
     /// # Panics
-    /// Panics if the block has not kept exactly the earlier positions of the generated text, or no text is generated.
+    /// Panics on an input that continues the generated text if no text is generated, or if the block's kept keys and
+    /// values are not those of all earlier positions of the text.
     pub(crate) fn attend(
         &self,
         query_key_value: Tensor<3>,
@@ -150,7 +157,8 @@ impl BlockCache {
     }
 }
 
-/// Whether an input of `length` tokens continues the generated text. `starts` is the second part of the input.
+/// Whether an input of `length` tokens continues the generated text. `starts`, the tensor that goes with the token ids
+/// of the input, then has `length + 1` columns.
 pub(crate) fn is_continued(length: usize, starts: Option<&Tensor<2, Int>>) -> bool {
     starts.is_some_and(|starts| starts.dims()[1] == length + 1)
 }

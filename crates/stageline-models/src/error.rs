@@ -7,11 +7,11 @@ use stageline::checkpoint::Printable;
 use stageline::{ModuleError, StepError};
 use stageline_hub::FolderError;
 
-/// The largest number of bytes that an error message about a model shows of a path.
+/// The largest length, in bytes, of a path in an error message about a model. A longer path is cut.
 const MOST_PATH: usize = 500;
 
-/// The largest number of bytes that an error message about a model shows of the reason why the configuration cannot be
-/// used. The reason may quote the configuration.
+/// The largest length, in bytes, of the reason why a model's configuration cannot be used, in an error message. A
+/// longer reason is cut; it may quote the configuration.
 const MOST_REASON: usize = 400;
 
 /// The reason why a model cannot be opened or exported.
@@ -58,12 +58,13 @@ pub enum ModelError {
         Printable::new(name)
     )]
     UnexpectedTensor {
-        /// The path of the weights file that has the unexpected tensor: the first that the model's configuration does not
+        /// The path of the weights file that contains the first tensor that the model's configuration does not
         /// describe.
         path: PathBuf,
-        /// The name of the first tensor that the configuration does not describe.
+        /// The name of the first tensor in the model folder that the model's configuration does not describe.
         name: String,
-        /// The number of further tensors, beside the first, that the configuration does not describe.
+        /// The number of tensors in the model folder that the model's configuration does not describe, not counting the
+        /// tensor that the error names.
         more: usize,
     },
     /// The tensor of a parameter has an element type other than F32, F16 and BF16.
@@ -89,8 +90,8 @@ pub enum ModelError {
         /// the model therefore cannot be exported.
         path: PathBuf,
     },
-    /// The modules of a pipeline are not the layers of the model to export, because one is missing or has another type;
-    /// the value is the underlying error.
+    /// The modules of a pipeline are not the layers of the model to export, because a module is missing or has a wrong
+    /// type; the value is the underlying error.
     #[error(transparent)]
     Modules(#[from] ModuleError),
     /// A pipeline failed, for example in a step or a snapshot; the value is the underlying error.
@@ -123,8 +124,8 @@ fn shown(path: &Path) -> Printable<'_> {
 mod tests {
     use super::*;
 
-    /// Returns one error of every kind whose message shows text from files. In each of them, that text is `text`. The
-    /// tests check that the messages are safe to print.
+    /// Returns one error of each kind whose message shows text from files, with `text` as this text. Tests check with
+    /// these errors that the messages are safe to print.
     fn with(text: &str) -> Vec<ModelError> {
         let (path, text) = (PathBuf::from(text), text.to_owned());
         vec![

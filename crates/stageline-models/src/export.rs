@@ -48,8 +48,8 @@ impl LanguageModel {
     }
 
     /// Computes the logits for rows of tokens, `[rows, length]`, with a pipeline of this model, and writes them to the
-    /// safetensors file `path` as the tensor `logits`, `[rows, length, vocabulary]` in f32. At once, only the logits of
-    /// as many rows as a step has micro-batches are in memory.
+    /// safetensors file `path` as the tensor `logits`, `[rows, length, vocabulary]` in f32. The rows are processed in
+    /// groups of as many rows as a step has micro-batches. Only the logits of one group are in memory at a time.
     ///
     /// # Errors
     /// Returns [`ModelError::Step`] if the pipeline fails, or [`ModelError::Folder`] if the file cannot be written.
@@ -113,8 +113,8 @@ impl LanguageModel {
     }
 
     /// Returns the layout of the export of a model that was opened from the folder `source`: the layout of this folder.
-    /// A second copy of a tied table gets the type of the table. Otherwise the two would be rounded differently, and
-    /// the exported model would not be tied.
+    /// If the head is tied and the folder has a second copy of the table of token embeddings, the copy gets the type of
+    /// the table. Otherwise the two would be rounded differently, and the exported model would not be tied.
     fn layout(&self, source: &ModelFolder) -> Result<Layout, ModelError> {
         let (layout, table) = (source.layout()?, self.naming().table().name);
         let dtype = source.tensors().find(|(name, _)| *name == table).map(|(_, info)| info.dtype);

@@ -68,7 +68,7 @@ pub enum GenerationError {
         setting: &'static str,
         /// The invalid value of the sampling setting that is out of its range.
         value: f64,
-        /// The range of allowed values for the sampling setting, in words.
+        /// The allowed values of the sampling setting that is out of its range, in words, such as `0 or more`.
         range: &'static str,
     },
     /// Another generation of a text with this model is still running.
@@ -279,8 +279,8 @@ mod tests {
         }
     }
 
-    /// Compares penalised logits with those that `RepetitionPenaltyLogitsProcessor(1.1)` of the Transformers library
-    /// computes for a text of the tokens 0, 3, 3, 1 and 4.
+    /// Tests the repetition penalty against the logits that `RepetitionPenaltyLogitsProcessor(1.1)` of the Transformers
+    /// library computes for a text of the tokens 0, 3, 3, 1 and 4.
     #[test]
     fn the_repetition_penalty_has_the_values_of_transformers() {
         let mut logits = [1.5, -0.5, 0.25, -2.0, 0.0, 0.7];

@@ -6,8 +6,9 @@ use stageline_hub::ModelFolder;
 
 use crate::model::LanguageModel;
 
-/// The fields of `generation_config.json` that change the text that the Transformers library generates and that this
-/// crate does not implement. Each has the number with which it changes nothing; so do `null`, `false` and empty lists.
+/// The fields of `generation_config.json` that this crate does not implement, although they change the text that the
+/// Transformers library generates. Each entry also has the number with which the field changes nothing. The values
+/// `null`, `false` and an empty list change nothing either.
 ///
 /// `temperature`, `top_k`, `top_p` and `do_sample` are not in the list, because [`Sampling`](crate::Sampling) has them.
 const NOT_IMPLEMENTED: [(&str, f64); 22] = [
@@ -43,8 +44,8 @@ impl LanguageModel {
         fields.and_then(|fields| fields["repetition_penalty"].as_f64()).unwrap_or(1.0)
     }
 
-    /// Returns the fields of the folder's `generation_config.json` that change the text that the Transformers library
-    /// generates, and that this crate does not implement. A caller may warn of them.
+    /// Returns the fields of the folder's `generation_config.json` that this crate does not implement, although they
+    /// change the text that the Transformers library generates. A caller may warn of them.
     pub fn ignored_in_generation(&self) -> Vec<&'static str> {
         match self.folder().and_then(ModelFolder::generation_config) {
             Some(fields) => ignored(fields),

@@ -36,8 +36,8 @@ pub fn positive(name: &str, value: f64) -> Result<(), String> {
     if value > 0.0 && value.is_finite() { Ok(()) } else { Err(format!("{name} {value}: give a number above 0")) }
 }
 
-/// Returns an error if `value`, the field `name` of a model's configuration, cannot be a standard deviation: a finite
-/// number of 0 or more.
+/// Returns an error if `value`, the field `name` of a model's configuration, is not a finite number of 0 or more, as a
+/// standard deviation must be.
 pub fn deviation(name: &str, value: f64) -> Result<(), String> {
     if value >= 0.0 && value.is_finite() {
         Ok(())

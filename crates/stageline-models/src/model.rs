@@ -25,9 +25,9 @@ pub type Tokens = Tensor<2, Int>;
 /// The output of a language model: the logits of the next token at every position, `[batch, length, vocabulary]`.
 pub type Logits = Tensor<3>;
 
-/// A language model of a known family. Its parameters are read from a folder in the format of the Hugging Face hub or,
-/// for a new model, drawn at random. Opening or creating the model does not read or draw them yet; the layers of its
-/// [`row`](Self::row) do so later.
+/// A language model of a known family, such as GPT-2. Its parameters are read from a folder in the format of the
+/// Hugging Face hub or, for a new model, drawn at random. This does not happen when the model is opened or created, but
+/// later, in the layers that [`row`](Self::row) returns.
 #[derive(Clone)]
 pub struct LanguageModel(Arc<Inner>);
 
@@ -225,8 +225,9 @@ fn has_own_head(folder: &ModelFolder, naming: &Naming) -> bool {
 }
 
 impl Inner {
-    /// Returns the name and shape of the tensor of every parameter, from the first layer to the last, without reading
-    /// or drawing a parameter. The embeddings' table of a model with a tied head is in the list twice.
+    /// Returns the name and shape of the tensor of every parameter, from the first layer to the last. No parameter is
+    /// read from the model folder or drawn at random. The table of token embeddings of a model with a tied head is in
+    /// the list twice.
     fn parameters(&self) -> Vec<HubParameter> {
         // No tensor is made, and on the host none is made on a GPU either.
         let device = Device::flex();

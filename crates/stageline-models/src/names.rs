@@ -57,7 +57,7 @@ pub struct Names {
     /// The path of the table of token embeddings in the first layer, such as `tokens.weight`.
     pub table: &'static str,
     /// The ends of the names of tensors that a model folder may have although no parameter needs them, such as causal
-    /// masks. Before such an end, a name has a dot or nothing.
+    /// masks. The rest of the name, before such an end, is empty or ends in a dot.
     pub buffers: &'static [&'static str],
 }
 
@@ -76,7 +76,8 @@ pub struct Naming {
     names: &'static Names,
     root: &'static str,
     tied: bool,
-    /// The name of the tensor with the table of token embeddings if it is not the family's name; otherwise `None`.
+    /// The name that the table of token embeddings has in the model folder, if it is not the usual name in the model
+    /// family; otherwise `None`.
     table: Option<&'static str>,
 }
 
@@ -149,8 +150,8 @@ impl Naming {
         Some(HubTensor { name: format!("{}{layer}{}", self.root, found.hub), transposed: found.transposed })
     }
 
-    /// Whether a model folder may have a tensor with the name `name` although no parameter needs it: a buffer, or a
-    /// copy of a tied table.
+    /// Whether a model folder may have a tensor with the name `name` although no parameter needs it: a buffer, such as
+    /// a causal mask, or a second copy of the table of token embeddings that a tied head shares.
     pub fn is_spare(&self, name: &str) -> bool {
         let mut buffers = self.names.buffers.iter().filter_map(|end| name.strip_suffix(end));
         self.is_copy_of_table(name) || buffers.any(|start| start.is_empty() || start.ends_with('.'))

@@ -78,8 +78,8 @@ pub struct HubParameter {
 
 impl HubParameter {
     /// Copies the values of the parameter from its device to the host's memory, and returns them in the order in which
-    /// its tensor is stored on the Hugging Face hub. A parameter that has no values yet, because it was never used, is
-    /// read or drawn first.
+    /// its tensor is stored on the Hugging Face hub. A parameter that was never used has no values yet. Such a
+    /// parameter is first read from the model folder or, in a new model, drawn at random.
     pub fn read(&self) -> Vec<f32> {
         (self.read)()
     }
@@ -100,8 +100,8 @@ impl HubParameter {
     }
 }
 
-/// Returns the parameters of a layer as the Hugging Face hub has them, without reading or drawing a parameter. `place`
-/// is the place of the layer in the model.
+/// Returns the parameters of a layer as the Hugging Face hub has them. No parameter is read from a folder or drawn at
+/// random. `place` says which layer of the model this is: the embeddings, a block or the head.
 pub fn hub_parameters<M: Module>(layer: &M, place: Place, naming: &Naming) -> Vec<HubParameter> {
     let mut visit = HubParameters { position: Position::new(place, naming), found: Vec::new() };
     layer.visit(&mut visit);
@@ -153,8 +153,9 @@ pub struct Preparation<'a> {
 }
 
 impl Preparation<'_> {
-    /// Returns the layer of the model at `place`, changed so that its parameters are read from the model folder when
-    /// they are first used, and so that frozen ones are not trained. No parameter is read or drawn yet.
+    /// Returns a layer of the model, changed so that frozen parameters are not trained. If the model was opened from a
+    /// folder, the layer's parameters are also changed so that they are read from the folder when they are first used.
+    /// `place` says which layer of the model this is. No parameter is read or drawn at random yet.
     pub fn of_layer<M: Module>(&self, layer: M, place: Place, naming: &Naming) -> M {
         layer.map(&mut Prepare { position: Position::new(place, naming), preparation: self })
     }
@@ -229,9 +230,9 @@ pub fn transposed(matrix: &[f32], rows: usize, columns: usize) -> Vec<f32> {
     turned
 }
 
-/// Returns the tensors of a model folder for which the model has no use: all tensors except those in `needed` (the
-/// names of the tensors of parameters) and known buffers and copies. Each entry has the tensor's name, and its element
-/// type, shape and file.
+/// Returns the tensors of a model folder for which the model has no use. These are all tensors except those in `needed`
+/// (the names of the tensors of parameters), buffers such as causal masks, and a second copy of the table of token
+/// embeddings for a tied head. Each entry has the tensor's name, and its element type, shape and file.
 pub fn unexpected<'a>(
     folder: &'a ModelFolder,
     needed: &std::collections::HashSet<String>,

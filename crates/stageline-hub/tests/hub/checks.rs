@@ -17,9 +17,9 @@ fn new() -> Layout {
     Layout::single([TensorLayout { name: "w".into(), dtype: Dtype::F32, shape: vec![1] }]).unwrap()
 }
 
-/// Asserts that the check refuses an export of `layout`, and of the companions (files beside the weights) of the folder
-/// `from`, to the folder `to`. The error message must contain the given parts, and the target must stay unchanged.
-/// Returns the error.
+/// Asserts that the check before an export refuses the target folder `to`. The export would write weights with the
+/// given layout, and the companions (files beside the weights) of the folder `from`. The error message must contain the
+/// given `parts`, and the check must not add or remove files in `to`. Returns the error.
 #[track_caller]
 fn assert_refused(layout: &Layout, from: &Path, to: &Path, parts: &[&str]) -> FolderError {
     let before = names(to);
@@ -38,7 +38,7 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Exports the toy model of the folder `from` to `to`.
+/// Exports the toy model of the folder `from` to the folder `to`.
 fn export(from: &Path, to: &Path) -> Result<(), FolderError> {
     let folder = ModelFolder::open(from)?;
     folder.layout()?.write(to, |name| folder.tensor(name))?;

@@ -40,11 +40,12 @@ enum Mutation {
     Truncate(Index),
     Set(Index, u8),
     Flip(Index, u8),
-    /// A random change of a test that replaces bytes of a file by one of [`WORDS`]. The fields are the place, the
-    /// largest number of bytes to replace, and the index of the word.
+    /// A random change of a test that replaces bytes of a file by one of [`WORDS`]. The fields are the place of the
+    /// first replaced byte, the largest number of bytes to replace, and the index of the word.
     Replace(Index, usize, usize),
-    /// A random change of a test that replaces the end of a file by a copy of the file's bytes from another place to
-    /// the end. The fields are where the copied bytes begin, and where the replaced end begins.
+    /// A random change of a test that replaces the end of a file. The new end is a copy of the file's bytes from a
+    /// random place to the end of the file. The first field says where the copied bytes begin, and the second field
+    /// where the replaced end begins.
     Splice(Index, Index),
     /// A random change of a test that replaces the first eight bytes of a file, which in a weights file are the length
     /// of its header.
@@ -97,8 +98,8 @@ fn mutation() -> impl Strategy<Value = Mutation> {
     ]
 }
 
-/// Opens a model folder in a test, reads every tensor and writes a copy of the folder. Returns the errors that occur,
-/// which the test allows.
+/// Opens a model folder that may be malformed, reads every tensor and writes a copy of the folder. Returns the errors
+/// of these attempts, so that a test can check their messages.
 fn errors(path: &Path) -> Vec<FolderError> {
     let folder = match ModelFolder::open(path) {
         Ok(folder) => folder,

@@ -14,8 +14,8 @@ fn tensor(name: &str, dtype: Dtype, shape: &[usize]) -> TensorLayout {
     TensorLayout { name: name.to_owned(), dtype, shape: shape.to_vec() }
 }
 
-/// Asserts that writing a model with the given layout and values is refused, that the folder gets no file, and that the
-/// error message contains these parts.
+/// Asserts that a model with the given layout and values is not written to a folder, that the folder stays empty, and
+/// that the error message contains the given `parts`.
 #[track_caller]
 fn assert_refused(layout: &Layout, values: impl FnMut(&str) -> Result<Values<'static>, String>, parts: &[&str]) {
     let dir = toy::folder(&[]);

@@ -17,8 +17,8 @@ fn files(path: &Path) -> BTreeMap<String, Vec<u8>> {
     entries.map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), fs::read(&path).unwrap())).collect()
 }
 
-/// Returns the values of a tensor of `folder`, to write them unchanged: as f32 if they can be converted, and otherwise
-/// as bytes.
+/// Returns the values of a tensor of `folder`, for a test that writes them unchanged: as f32 if the tensor's type can
+/// be converted to f32, and otherwise as bytes.
 fn unchanged<'a>(folder: &'a ModelFolder, name: &str) -> Result<Values<'a>, FolderError> {
     let tensor = folder.tensor(name)?;
     Ok(tensor.to_f32().map_or_else(|_| tensor.into(), Values::F32))

@@ -50,7 +50,7 @@ struct Fields {
     layer_norm_epsilon: f64,
     initializer_range: f64,
     /// Whether the configuration ties the head's projection to the table of token embeddings; `None` if the field is
-    /// missing or `null`, which stand for the default.
+    /// missing or `null`, and the default applies.
     tie_word_embeddings: Option<bool>,
     scale_attn_weights: bool,
     scale_attn_by_inverse_layer_idx: bool,
@@ -134,8 +134,8 @@ impl Config {
     }
 }
 
-/// Names of other families' fields that the Transformers library also takes for GPT-2 (its `attribute_map`), each
-/// with GPT-2's name.
+/// The field names of other model families' configurations that the Transformers library also accepts for GPT-2 (its
+/// `attribute_map`), each with GPT-2's own name of the field.
 const ALIASES: [(&str, &str); 4] = [
     ("hidden_size", "n_embd"),
     ("num_hidden_layers", "n_layer"),
@@ -143,8 +143,8 @@ const ALIASES: [(&str, &str); 4] = [
     ("max_position_embeddings", "n_positions"),
 ];
 
-/// Returns the contents of a GPT-2's `config.json` with GPT-2's names for all fields. A field that has different values
-/// under its two names is an error.
+/// Returns the contents of a GPT-2 model's `config.json`, with the field names of other model families replaced by
+/// GPT-2's own names. Returns an error if a field is in the file under both names, with different values.
 fn renamed(config: &Value) -> Result<Value, String> {
     let mut config = config.clone();
     let Some(fields) = config.as_object_mut() else { return Ok(config) };

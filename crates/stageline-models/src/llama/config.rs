@@ -28,7 +28,8 @@ pub struct Config {
     /// Whether the linear layer after attention has a bias in each block of the model.
     pub output_bias: bool,
     pub mlp_bias: bool,
-    /// Whether the queries and keys of each attention head are normalised before they are rotated (Qwen3).
+    /// Whether the queries and keys of each attention head are normalised before the rotary embedding rotates them
+    /// (Qwen3).
     pub head_norms: bool,
     /// The sliding window of each block: the number of keys that a query attends to, up to and including its own
     /// position; `None` if a query attends to all earlier positions.

@@ -42,7 +42,8 @@ struct Attention {
     key: Linear,
     value: Linear,
     output: Linear,
-    /// The normalisation of each attention head's queries before they are rotated; `None` except in Qwen3.
+    /// The normalisation of each attention head's queries, before the rotary embedding rotates them; `None` except in
+    /// Qwen3.
     query_norm: Option<RmsNorm>,
     key_norm: Option<RmsNorm>,
     #[module(skip)]
@@ -132,8 +133,9 @@ impl Attention {
     /// Applies the self-attention of a block to activations `[batch x length, width]` and returns activations of the
     /// same shape. The second argument is the array of the sizes batch, length and width.
     ///
-    /// Positions count from the start of the sample, also within documents: a rotary embedding turns queries and keys so
-    /// that a score depends on their distance alone, and all keys that a query sees are in its document.
+    /// Positions count from the start of the sample, also if the sample has several documents. This does not change the
+    /// scores: a rotary embedding turns queries and keys so that a score depends on their distance alone, and a query
+    /// sees only keys of its own document.
     fn forward(&self, input: Tensor<2>, [batch, length, _]: [usize; 3], starts: Option<Tensor<2, Int>>) -> Tensor<2> {
         let size = 2 * self.angles.frequencies().len();
         let normalised = |part: Tensor<2>, norm: &Option<RmsNorm>| match norm {

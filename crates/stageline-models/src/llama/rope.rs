@@ -30,9 +30,9 @@ pub struct Rope {
 
 impl Rope {
     /// Reads the description of the rotary embedding from `config`, the contents of a `config.json` with the default
-    /// values of missing fields. As in the Transformers library (`convert_rope_params_to_dict` and
-    /// `standardize_rope_params`), one object is read and the other ignored, an empty object counts as missing, and a
-    /// field that is `null` is not missing.
+    /// values of missing fields. The description is one object: `rope_scaling` if it has fields, or else
+    /// `rope_parameters`. The other object is ignored. A field of the description that is `null` is not missing. These
+    /// rules are those of the Transformers library (`convert_rope_params_to_dict` and `standardize_rope_params`).
     ///
     /// # Errors
     /// Returns the reason as text if a field has a value that this crate does not support.
@@ -169,9 +169,9 @@ mod tests {
     }
 
     /// Returns the exact frequency of a pair of a head's elements before any scaling, and a bound on the relative error
-    /// of this frequency if it is computed in f32. The exponent is at most 1 and has a rounding error of at most half
-    /// an ulp (unit in the last place). It changes the power relatively by this error times the logarithm of `theta`.
-    /// The roundings of the power and of the reciprocal add at most half an ulp each.
+    /// of this frequency if it is computed in f32. The bound is the sum of three rounding errors of at most half an ulp
+    /// (unit in the last place) each: those of the power, of the reciprocal, and of the exponent, which is at most 1.
+    /// The error of the exponent is multiplied by the logarithm of `theta`.
     fn exact(theta: f64, pair: usize, size: usize) -> (f64, f64) {
         let unit = f64::from(f32::EPSILON);
         (theta.powf(-2.0 * pair as f64 / size as f64), unit * (theta.ln() / 2.0 + 1.0))
@@ -226,8 +226,9 @@ mod tests {
         assert_eq!(scaled[14..19], [0x3b52_7720, 0x3aa9_279b, 0x39e1_3620, 0x38cb_98f7, 0x37a3_418d]);
     }
 
-    /// Tests which object describes the rotary embedding. The expected frequencies are those that LlamaConfig and
-    /// LlamaRotaryEmbedding of the Transformers library 5.24 give, with heads of 4 elements: 1 and 1 / sqrt(theta).
+    /// Tests whether `rope_scaling` or `rope_parameters` is read as the description of the rotary embedding. The
+    /// expected frequencies are those that LlamaConfig and LlamaRotaryEmbedding of the Transformers library 5.24 give,
+    /// with heads of 4 elements: 1 and 1 / sqrt(theta).
     #[test]
     fn one_object_describes_the_rotary_embedding_and_an_empty_one_counts_as_missing() {
         for (with, second) in [
@@ -275,8 +276,10 @@ mod tests {
         }
     }
 
-    /// Tests the context length before the scaling of llama3. The expected frequencies are those that LlamaConfig and
-    /// LlamaRotaryEmbedding of the Transformers library 5.24 give.
+    /// Tests which field gives the context length before the scaling of the type `llama3`: a field
+    /// `original_max_position_embeddings` at the top level of `config.json` has precedence over one in the description
+    /// of the rotary embedding. The expected frequencies are those that LlamaConfig and LlamaRotaryEmbedding of the
+    /// Transformers library 5.24 give.
     #[test]
     fn the_original_length_at_the_top_level_has_precedence() {
         let rope = |original: Value| {

@@ -9,8 +9,9 @@ use stageline_models::LanguageModel;
 
 use crate::toy::{VOCABULARY, batch, configurations, logits, new, plain, tokens};
 
-/// Writes the model folder `to` with the tensors of the folder `from` after `change`, and with its configuration, into
-/// which the fields of `config` are merged. A tensor that is new or has another size is full of zeros.
+/// Writes a model folder `to` from the folder `from`: the tensors after the closure `change` has changed their names,
+/// types and shapes, and the configuration merged with the fields of `config`. A tensor that is new (other than a copy
+/// of the table of token embeddings), or has another size than in `from`, is full of zeros.
 fn rewritten(from: &Path, to: &Path, config: Value, change: impl Fn(&mut Vec<TensorLayout>)) {
     let source = ModelFolder::open(from).unwrap();
     let mut tensors: Vec<_> = source.layout().unwrap().tensors().cloned().collect();
@@ -141,7 +142,8 @@ fn a_head_with_values_of_its_own_is_not_tied() {
     assert_eq!(logits(&mut plain(&opened)), logits(&mut plain(&model)));
 }
 
-/// Tests a rule of the Transformers library: the table of a tied model may be in the folder only as the head.
+/// Tests a rule of the Transformers library: if the head is tied to the table of token embeddings, a model folder may
+/// have the table under the head's name `lm_head.weight` instead of the table's own name.
 #[test]
 fn a_tied_table_may_have_the_name_of_the_head() {
     let folder = tempfile::tempdir().unwrap();
@@ -176,8 +178,9 @@ fn a_tied_table_may_have_the_name_of_the_head() {
     }
 }
 
-/// Tests that a copy of the table with another type, but the same values, keeps the head tied. The export has both in
-/// one type, because two roundings of a trained table would not be equal.
+/// Tests that a head stays tied if the model folder has a second copy of the table of token embeddings with the same
+/// values in another type. The export must write both in one type, because a trained table rounded to two types would
+/// give two different tables.
 #[test]
 fn a_copy_of_the_table_in_another_type_is_tied() {
     let folder = tempfile::tempdir().unwrap();
@@ -215,8 +218,8 @@ fn a_copy_of_the_table_in_another_type_is_tied() {
     assert!(table.bytes == copy.bytes);
 }
 
-/// Tests GPT-2's scales of attention scores against a model without these scales whose queries are multiplied by them
-/// instead.
+/// Tests the settings by which GPT-2 scales attention scores. A model with changed settings must give the same logits,
+/// up to rounding, as a model with the default settings whose queries are multiplied by the change of the scale.
 #[test]
 fn scales_of_attention_scores_are_scales_of_queries() {
     const WIDTH: usize = 24;
@@ -260,8 +263,8 @@ fn export_llama(home: &Path, place: &Path) {
     model.export(plain(&model).snapshot().unwrap(), place).unwrap();
 }
 
-/// Copies a model folder to the folder `bad` with changes in its configuration, and returns the error of opening the
-/// copy.
+/// Copies a model folder to the folder `bad` with changes that make the copy's configuration invalid, and returns the
+/// error of opening the copy.
 fn refusal(place: &Path, bad: &Path, config: Value) -> String {
     let _ = std::fs::remove_dir_all(bad);
     rewritten(place, bad, config, |_| {});

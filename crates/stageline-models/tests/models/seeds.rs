@@ -36,8 +36,8 @@ const WORDS: [&str; 20] = [
     "\u{202e}",
 ];
 
-/// The fuzz seeds of models that are refused, by the names of their files, each with a part of its error message. All
-/// other seeds are valid models.
+/// The fuzz seeds whose models must be refused: the name of each seed's file, with a part of the expected error
+/// message. All other seeds are valid models.
 const REFUSED: [(&str, &str); 78] = [
     ("activation_long", r#"hidden_act "xxx"#),
     ("activation_other", r#"hidden_act "relu": these models have silu"#),

@@ -63,7 +63,7 @@ pub fn plain(model: &LanguageModel) -> Pipeline<Samples, Logits, Tokens> {
     pipeline(model, "0,3", "1f1b", Recompute::Nothing)
 }
 
-/// Returns token ids `[rows, length]` as the input of a training step, which differ from step to step.
+/// Returns token ids `[rows, length]` as the input of the training step `step`. The ids differ from step to step.
 pub fn tokens(step: usize, rows: usize, length: usize) -> Tokens {
     let tokens = (0..rows * length).map(|at| ((at * at + 7 * at + 13 * step) % VOCABULARY) as i32);
     Tokens::from_data(TensorData::new(tokens.collect::<Vec<_>>(), [rows, length]), &Device::flex())

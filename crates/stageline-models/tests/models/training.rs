@@ -20,7 +20,8 @@ fn trained(model: &LanguageModel, cut: &str, schedule: &str, recompute: Recomput
     (losses, logits(&mut pipeline))
 }
 
-/// Trains a model for 2 steps in one stage without recomputation, and returns what [`trained`] returns.
+/// Trains a model for 2 steps in one stage without recomputation, as the reference for other trainings. Returns the
+/// bits of the loss of each step and of the logits after the 2 steps.
 fn trained_whole(model: &LanguageModel) -> (Vec<u64>, Vec<u32>) {
     let (losses, logits) = trained(model, "0", "1f1b", Recompute::Nothing);
     let shown: Vec<_> = losses.iter().map(|bits| f64::from_bits(*bits)).collect();
@@ -28,8 +29,8 @@ fn trained_whole(model: &LanguageModel) -> (Vec<u64>, Vec<u32>) {
     (losses, logits)
 }
 
-/// Returns a setting of every kind of recomputation, of which the library has no list. The match has no wildcard, so a
-/// new kind does not compile before it has an arm here.
+/// Returns one setting of every kind of recomputation for tests, because the library has no list of the kinds. The
+/// `match` has no wildcard arm, so a new kind does not compile until it has an arm here.
 fn recomputations() -> Vec<Recompute> {
     let two = NonZero::new(2).unwrap();
     let next = |recompute: &Recompute| {
@@ -48,7 +49,8 @@ fn recomputations() -> Vec<Recompute> {
     successors(Some(Recompute::Nothing), next).collect()
 }
 
-/// Returns a cut of a toy model, which has 6 layers, into the given number of stages.
+/// Returns a cut (partition) of a toy model of 6 layers into the given number of stages: the index of the first layer
+/// of each stage, such as `0,3`.
 fn cut(stages: usize) -> &'static str {
     match stages {
         1 => "0",
@@ -61,10 +63,10 @@ fn cut(stages: usize) -> &'static str {
 }
 
 /// Trains a model of the family at `index` in the list of toy models, and asserts that every schedule of the library
-/// gives the same bits with every recomputation, on 1, 2 or 3 workers.
+/// gives the same bits with every kind of recomputation, on 1, 2 or 3 workers.
 ///
-/// The number of workers of a schedule with a recomputation differs for three successive values of `turn`, so three
-/// tests together run each of these on 1, 2 and 3 workers.
+/// Each pair of a schedule and a kind of recomputation runs on one number of workers, which depends on `turn`. Tests
+/// with three successive values of `turn` together run every pair on 1, 2 and 3 workers.
 fn assert_same_bits(index: usize, tied: bool, turn: usize) {
     let folder = tempfile::tempdir().unwrap();
     let mut config = configurations().swap_remove(index);

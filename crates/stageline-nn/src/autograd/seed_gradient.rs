@@ -22,8 +22,8 @@ pub fn root<const D: usize>(output: Tensor<D>, gradient: Tensor<D>) -> Option<Te
         .or_else(|| Some((output * gradient.autodiff()).sum()))
 }
 
-/// An operation at the end of an autodiff graph that stores a gradient given by the caller. Its backward passes this
-/// gradient on to the operation before it and computes nothing.
+/// An operation at the end of an autodiff graph, to which the caller has given a gradient. The operation's backward
+/// computes nothing: it passes this gradient on to the preceding operation.
 #[derive(Debug)]
 struct HandIn;
 

@@ -17,8 +17,8 @@ thread_local! {
     /// The closures that the forwards of the running step on this thread passed to [`after_step`], such as updates of
     /// running statistics.
     static EFFECTS: RefCell<Vec<Effect>> = const { RefCell::new(Vec::new()) };
-    /// The closures of the last step (such as updates of running statistics), which [`keep`] stored for the time until
-    /// the step is committed or rolled back.
+    /// The closures of the last step (such as updates of running statistics), which [`keep`] stores until the step is
+    /// committed or rolled back.
     static KEPT: RefCell<Vec<Effect>> = const { RefCell::new(Vec::new()) };
 }
 

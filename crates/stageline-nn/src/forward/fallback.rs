@@ -117,8 +117,8 @@ pub fn report_fallback(operation: &'static str, reason: impl FnOnce() -> Reason)
     });
 }
 
-/// Calls `forward` on this thread. Returns its result, and the operations in it that were not computed by this crate's
-/// kernels.
+/// Calls `forward` on this thread. Returns the result of `forward`, and the operations of this forward that were not
+/// computed by this crate's kernels.
 pub fn finding_fallbacks<R>(forward: impl FnOnce() -> R) -> (R, Vec<Fallback>) {
     collecting(&FOUND, Vec::new(), forward)
 }
@@ -134,7 +134,8 @@ mod tests {
     #[cfg(feature = "flex")]
     use crate::{LayerNorm, RotaryAngles, causal_attention, cross_entropy, gelu, rotated, swiglu};
 
-    /// Tests that the reason proposes smaller heads only on a device that has kernels for smaller heads.
+    /// Tests the message about attention heads that are too large for the FlashAttention kernels. The message must
+    /// propose smaller heads only on a device that has kernels for smaller heads.
     #[test]
     fn attention_that_stores_its_scores_is_reported_with_a_way_out_that_exists() {
         let text = |largest| Reason::LargeHead { size: 264, largest }.to_string();
@@ -167,9 +168,9 @@ mod tests {
         cross_entropy(attended.reshape([4, 4]), targets).into_data().iter::<f32>().collect()
     }
 
-    /// Tests that burn's own gradient checkpointing is reported as the reason why no kernel of this crate computes an
-    /// operation, for each of a model's operations. Without it, kernels compute all of them, both in a training and in
-    /// an evaluation.
+    /// Tests that burn's own gradient checkpointing is reported for each of a model's operations, as the reason why no
+    /// kernel of this crate computes the operation. Without this checkpointing, kernels compute all operations, both in
+    /// a training and in an evaluation.
     #[test]
     #[cfg(feature = "flex")]
     fn burns_gradient_checkpointing_is_noted_for_every_operation() {

@@ -33,14 +33,14 @@ pub enum Recompute {
     /// value of this variant: only the inputs of segments are kept, and the backward has the activations of one segment
     /// at a time.
     Segments(NonZero<usize>),
-    /// Recomputes the L blocks of a [`sequence`](super::sequence) in segments of about sqrt(L) blocks, which keeps
-    /// about 2 sqrt(L) blocks' worth of memory if a block's input is as large as its activations (Chen et al., 2016,
-    /// [arXiv:1604.06174](https://arxiv.org/abs/1604.06174)). A transformer's block has far larger activations than
-    /// input, so [`Full`](Self::Full) needs less.
+    /// Recomputes the L blocks of a [`sequence`](super::sequence) in segments of about sqrt(L) blocks. If a block's
+    /// input is as large as its activations, this needs about as much memory as the activations of 2 sqrt(L) blocks
+    /// (Chen et al., 2016, [arXiv:1604.06174](https://arxiv.org/abs/1604.06174)). A transformer block's activations are
+    /// far larger than its input, so recomputing all blocks ([`Full`](Self::Full)) needs less memory.
     SquareRoot,
     /// Recomputes all blocks (parts marked by [`block`](super::block), and the blocks of a
-    /// [`sequence`](super::sequence)) and keeps only their inputs. A step then takes about a third more
-    /// computation.
+    /// [`sequence`](super::sequence)) and keeps only their inputs. A step then takes about a third more computation
+    /// than without recomputation.
     Full,
 }
 
@@ -240,9 +240,9 @@ impl SequenceParts {
     }
 
     /// Runs a sequence of blocks part by part (a part is one block or a segment of blocks) and returns the output of
-    /// the last part. `recomputed` computes the parts that the [`Recompute`] setting selects, and `kept` the other
-    /// parts, each from the part's blocks and its input. While `kept` runs, the blocks inside its part (those that call
-    /// [`block`](super::block)) are neither counted nor recomputed.
+    /// the last part. The closure `recomputed` computes the parts that the [`Recompute`] setting selects, and the
+    /// closure `kept` computes the other parts; each closure gets a part's blocks and the part's input. While `kept`
+    /// runs, the blocks inside its part (those that call [`block`](super::block)) are neither counted nor recomputed.
     pub fn run<B, T>(
         self,
         blocks: &[B],

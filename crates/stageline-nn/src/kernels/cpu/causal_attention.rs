@@ -52,8 +52,7 @@ impl Sizes {
         self.heads.columns() * self.size
     }
 
-    /// Returns the number of elements of attention's input for one sample, which is also the number in the input's
-    /// gradient.
+    /// Returns the number of elements that one sample has in attention's input. The input's gradient has as many.
     fn sample(self) -> usize {
         self.length * self.stride()
     }

@@ -16,8 +16,8 @@ use crate::kernels::variants::GeluForm;
 /// The number of elements for which one call of a vectorised function computes GELU or its derivative.
 const CHUNK: usize = 256;
 
-/// The minimum number of chunks ([`CHUNK`] elements each) for which one CPU core computes GELU or its derivative; fewer
-/// do not repay the cost of using another core.
+/// The minimum number of chunks ([`CHUNK`] elements each) that one CPU core processes when it computes GELU or its
+/// derivative. Fewer chunks do not repay the cost of using another core.
 const FOR_ONE_CORE: usize = 64;
 
 /// Returns the activation function GELU of every element of a contiguous CPU tensor: exact, or approximated by a

@@ -138,7 +138,7 @@ mod tests {
     use super::{Norm, Normalisation, normalise, to_input, to_parameters};
     use crate::kernels::cpu::wide::versions::assert_same_bits;
 
-    /// The width of the rows, which is no multiple of the length of a vector.
+    /// The width of the rows that a test normalises. It is no multiple of the number of elements in a SIMD vector.
     const WIDTH: usize = 83;
 
     #[test]

@@ -183,8 +183,8 @@ impl<'a> MatrixMut<'a> {
 /// if the shapes of the three matrices do not fit each other or contain a zero.
 ///
 /// If `right` is stored column by column, and its columns begin at multiples of [`SAME_SETS`] numbers from each other,
-/// the columns would evict each other from a core's cache. They are then first copied to another distance from each
-/// other, if `left` has at least [`FEWEST_ROWS`] rows.
+/// the columns would evict each other from a core's cache. If `left` has at least [`FEWEST_ROWS`] rows, the columns are
+/// therefore first copied, with [`APART`] unused numbers after each column.
 fn multiply(mut output: MatrixMut, left: Matrix, right: Matrix, add: bool, parallelism: Parallelism) {
     let shapes = [[left.rows, left.columns], [right.rows, right.columns], [output.rows, output.columns]];
     let fits = left.columns == right.rows && left.rows == output.rows && right.columns == output.columns;
