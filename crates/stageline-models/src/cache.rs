@@ -9,16 +9,19 @@ use parking_lot::Mutex;
 use stageline::SharedInput;
 use stageline::nn::{AttentionHeads, causal_attention, causal_attention_within};
 
-/// The position of the text that a model generates, which all blocks of all pipelines of the model share.
+use crate::scope::{DocumentStarts, Scope};
+
+/// The position of the text that a model generates, which all pipelines of the model share.
 ///
-/// An input that continues the text is marked: a block attends to the keys and values that it has kept from earlier
-/// marked inputs, and keeps those of the new one. For any other input, blocks attend within each sample, as in
-/// training. So other pipelines of the model may run between two generated tokens. The blocks of a pipeline read the
-/// position from their own threads, so it must not change during an inference on a marked input.
+/// An input that continues the text is marked. The first layer of a pipeline recognises the mark and passes the text
+/// and its position on to the blocks ([`Scope::Generated`]). They attend to the keys and values that they have kept
+/// from earlier marked inputs, and keep those of the new one. For any other input, blocks attend within each sample, as
+/// in training. So other pipelines of the model may run between two generated tokens. The first layer reads the
+/// position on its own thread, so it must not change during an inference on a marked input.
 #[derive(Clone, Debug, Default)]
 pub struct KeyValueCache(Arc<Mutex<Generated>>);
 
-/// The state of a model's key-value cache during the generation of a text, which all blocks of the model share.
+/// The state of a model's key-value cache during the generation of a text, which all pipelines of the model share.
 #[derive(Debug, Default)]
 struct Generated {
     /// The number of tokens of the generated text that the model's blocks have processed so far, prompt included;
@@ -31,11 +34,8 @@ struct Generated {
 
 /// The key-value cache of one transformer block. It keeps the attention keys and values of earlier inputs of the text
 /// that the model generates.
-#[derive(Clone, Debug)]
-pub struct BlockCache {
-    model: KeyValueCache,
-    kept: Arc<Mutex<Option<Kept>>>,
-}
+#[derive(Clone, Debug, Default)]
+pub struct BlockCache(Arc<Mutex<Option<Kept>>>);
 
 /// The attention keys and values that one transformer block has kept of all earlier positions of one text.
 #[derive(Debug)]
@@ -72,95 +72,78 @@ impl KeyValueCache {
         self.0.lock().position = None;
     }
 
-    /// Returns the tensor that marks an input of `length` tokens as a continuation of the generated text. The tensor
-    /// goes with the token ids of the input, in place of the starts of documents. The mark is the tensor's shape `[1,
-    /// length + 1]`, so blocks need not read its values from a device: starts of documents have only `length` columns.
-    pub(crate) fn continued_by(length: usize) -> SharedInput<Tensor<2, Int>> {
+    /// Returns the mark of an input of `length` tokens that continues the generated text. The mark is the second part
+    /// of the input, and [`scope`](Self::scope) recognises it.
+    pub(crate) fn continued_by(length: usize) -> DocumentStarts {
+        // A model has the input type of `stageline-train`'s batches, which has tensors only. So the mark is a shape
+        // that no starts of documents have, and recognising it reads nothing from a device.
         SharedInput::new(Tensor::zeros([1, length + 1], &Device::flex()))
     }
 
-    /// Returns the position of the first token of an input of `length` tokens. If the input continues the generated
-    /// text, this is the number of tokens of the text that were processed before; otherwise it is 0. `starts` is the
-    /// tensor that goes with the token ids of the input: the starts of documents, or the mark of such a continuation.
-    pub(crate) fn position(&self, length: usize, starts: Option<&Tensor<2, Int>>) -> usize {
-        if is_continued(length, starts) { self.0.lock().position.unwrap_or(0) } else { 0 }
+    /// Returns the scope of attention in an input of `length` tokens. `starts` is the second part of the input: the
+    /// starts of documents, or the mark that [`continued_by`](Self::continued_by) returns.
+    ///
+    /// # Panics
+    /// Panics if there is not one start for each token, or if the input is marked and no text is generated.
+    pub(crate) fn scope(&self, length: usize, starts: Option<DocumentStarts>) -> Scope {
+        let Some(starts) = starts else { return Scope::Sample };
+        let [_, columns] = starts.get().dims();
+        let Generated { position, text } = *self.0.lock();
+        match position {
+            Some(position) if columns == length + 1 => Scope::Generated { text, position },
+            _ => {
+                assert!(
+                    columns == length,
+                    "the starts of documents have {columns} columns, and the tokens {length}; give equally many"
+                );
+                Scope::Documents(starts)
+            }
+        }
     }
+}
 
-    /// Returns a new, empty key-value cache for one block.
-    pub(crate) fn block(&self) -> BlockCache {
-        BlockCache { model: self.clone(), kept: Arc::default() }
+impl Kept {
+    /// Whether an input with this scope continues the text whose keys and values are kept.
+    fn is_continued_by(&self, scope: &Scope) -> bool {
+        matches!(scope, Scope::Generated { text, position } if *text == self.text && *position > 0)
     }
 }
 
 impl BlockCache {
-    /// Returns the position of the first token of an input of `length` tokens: the number of tokens of the generated
-    /// text that were processed before if the input continues this text, and otherwise 0 (see
-    /// [`KeyValueCache::position`]).
-    pub(crate) fn position(&self, length: usize, starts: Option<&Tensor<2, Int>>) -> usize {
-        self.model.position(length, starts)
-    }
-
     /// Computes the causal self-attention of a transformer block. The input `[batch, length, columns]` has the queries,
-    /// keys and values of all heads side by side; the output is `[batch, length, query heads x head size]`.
-    ///
-    /// `starts` is the tensor that goes with the token ids of the model's input. If it has the position at which each
-    /// token's document begins, queries attend within their documents only. If it marks an input that continues the
-    /// generated text, queries also attend to the kept keys and values of earlier inputs, and the new keys and values
-    /// are kept.
+    /// keys and values of all heads side by side; the output is `[batch, length, query heads x head size]`. Queries
+    /// attend within their samples or documents, as `scope` says. If the input continues the generated text, queries
+    /// also attend to the kept keys and values of earlier inputs, and the new keys and values are kept.
     ///
     /// # Panics
-    /// Panics on an input that continues the generated text if no text is generated, or if the block's kept keys and
-    /// values are not those of all earlier positions of the text.
-    pub(crate) fn attend(
-        &self,
-        query_key_value: Tensor<3>,
-        heads: AttentionHeads,
-        starts: Option<Tensor<2, Int>>,
-    ) -> Tensor<3> {
-        let length = query_key_value.dims()[1];
-        if !is_continued(length, starts.as_ref()) {
-            self.kept.lock().take();
-            return match starts {
-                Some(starts) => causal_attention_within(query_key_value, heads, starts),
-                None => causal_attention(query_key_value, heads),
-            };
-        }
-        let (position, text) = {
-            let generated = self.model.0.lock();
-            (generated.position, generated.text)
+    /// Panics if the block has not kept exactly the earlier positions of the generated text.
+    pub(crate) fn attend(&self, query_key_value: Tensor<3>, heads: AttentionHeads, scope: Scope) -> Tensor<3> {
+        let before = self.0.lock().take().filter(|kept| kept.is_continued_by(&scope));
+        let (text, position) = match scope {
+            Scope::Sample => return causal_attention(query_key_value, heads),
+            Scope::Documents(starts) => return causal_attention_within(query_key_value, heads, starts.get()),
+            Scope::Generated { text, position } => (text, position),
         };
-        let position = position.unwrap_or_else(|| {
-            panic!("the starts of documents have {} columns, and the tokens {length}; give equally many", length + 1)
-        });
-        let size = query_key_value.dims()[2] / (heads.query + 2 * heads.key_value);
-        let [of_queries, of_keys] = [heads.query, heads.key_value].map(|heads| heads * size);
-        let part = |start: usize, count: usize| query_key_value.clone().slice_dim(2, start..start + count);
-        let (keys, values) = (part(of_queries, of_keys), part(of_queries + of_keys, of_keys));
-        let mut kept = self.kept.lock();
-        let before = kept.take().filter(|kept| kept.text == text && position > 0);
         let known = before.as_ref().map_or(0, |kept| kept.keys.dims()[1]);
         assert!(
             known == position,
             "a block has kept {known} positions of the generated text, which has {position}: its layers ran outside of \
              the generation; generate with a pipeline whose layers nothing else uses"
         );
+        let size = query_key_value.dims()[2] / (heads.query + 2 * heads.key_value);
+        let [of_queries, of_keys] = [heads.query, heads.key_value].map(|heads| heads * size);
+        let part = |start: usize, count: usize| query_key_value.clone().slice_dim(2, start..start + count);
+        let (keys, values) = (part(of_queries, of_keys), part(of_queries + of_keys, of_keys));
         let (keys, values) = match before {
             Some(before) => (Tensor::cat(vec![before.keys, keys], 1), Tensor::cat(vec![before.values, values], 1)),
             None => (keys, values),
         };
-        *kept = Some(Kept { text, keys: keys.clone(), values: values.clone() });
-        drop(kept);
+        *self.0.lock() = Some(Kept { text, keys: keys.clone(), values: values.clone() });
         match position {
             0 => causal_attention(query_key_value, heads),
             _ => continued(part(0, of_queries), keys, values, heads),
         }
     }
-}
-
-/// Whether an input of `length` tokens continues the generated text. `starts`, the tensor that goes with the token ids
-/// of the input, then has `length + 1` columns.
-pub(crate) fn is_continued(length: usize, starts: Option<&Tensor<2, Int>>) -> bool {
-    starts.is_some_and(|starts| starts.dims()[1] == length + 1)
 }
 
 /// Computes causal attention for the newest positions of a text. The queries, and the output, are `[batch, new, query
@@ -186,4 +169,47 @@ fn continued(queries: Tensor<3>, keys: Tensor<3>, values: Tensor<3>, heads: Atte
     let hidden = hidden.unsqueeze::<5>().expand(scores.shape());
     let weights = softmax(scores.mask_fill(hidden, f32::NEG_INFINITY), 4);
     weights.matmul(of_heads(values)).permute([0, 3, 1, 2, 4]).reshape([batch, new, width])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn starts(columns: usize) -> Option<DocumentStarts> {
+        Some(SharedInput::new(Tensor::zeros([1, columns], &Device::flex())))
+    }
+
+    #[test]
+    fn an_input_continues_a_text_only_if_it_is_marked_and_a_text_is_generated() {
+        let cache = KeyValueCache::default();
+        let marked = |length| cache.scope(length, Some(KeyValueCache::continued_by(length)));
+        for text in [1, 2] {
+            assert!(cache.begin());
+            assert!(!cache.begin());
+            for (length, position) in [(3, 0), (1, 3), (1, 4)] {
+                let found = marked(length);
+                assert!(matches!(found, Scope::Generated { text: of, position: at } if (of, at) == (text, position)));
+                assert_eq!(found.position(), position);
+                let other = [cache.scope(length, None), cache.scope(length, starts(length))];
+                assert!(matches!(other, [Scope::Sample, Scope::Documents(_)]), "{other:?}");
+                assert_eq!(other.map(|scope| scope.position()), [0, 0]);
+                cache.advance(length);
+            }
+            cache.end();
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "the starts of documents have 4 columns, and the tokens 3; give equally many")]
+    fn a_marked_input_is_refused_while_no_text_is_generated() {
+        drop(KeyValueCache::default().scope(3, Some(KeyValueCache::continued_by(3))));
+    }
+
+    #[test]
+    #[should_panic(expected = "the starts of documents have 2 columns, and the tokens 3; give equally many")]
+    fn starts_of_a_wrong_length_are_refused_while_a_text_is_generated() {
+        let cache = KeyValueCache::default();
+        assert!(cache.begin());
+        drop(cache.scope(3, starts(2)));
+    }
 }

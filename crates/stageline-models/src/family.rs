@@ -5,11 +5,12 @@ use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor};
 use serde_json::Value;
 use stageline::nn::{Embedding, Operation, RotaryAngles};
-use stageline::{LossStage, SharedInput, Stage, Weight};
+use stageline::{LossStage, Stage, Weight};
 
 use crate::cache::KeyValueCache;
 use crate::names::Names;
 use crate::parameters::rows;
+use crate::scope::{DocumentStarts, Scope};
 use crate::{gpt2, head, llama, unsupported};
 
 /// The model architectures that this crate supports, as the values of `model_type` in `config.json`.
@@ -27,22 +28,13 @@ pub fn architecture(kind: &str) -> &'static str {
     }
 }
 
-/// The starts of documents, for samples that consist of several documents: for each token, `[batch, length]`, the
-/// position in its sample, counted from 0, at which its document begins. Every stage gets them directly from the batch.
-///
-/// With them, a token attends to the tokens of its own document only, and positions count from the start of the
-/// document. Targets that are the first token of another document should be [`MASKED`](stageline::nn::MASKED). This is
-/// the convention of the Transformers library for packed samples (`DataCollatorWithFlattening`: `position_ids` restart
-/// at 0, and the first label of every sequence is -100).
-pub type DocumentStarts = SharedInput<Tensor<2, Int>>;
-
 /// The input of a language model: token ids, `[batch, length]`, and the starts of documents; `None` if every sample is
 /// one document.
 pub type Samples = (Tensor<2, Int>, Option<DocumentStarts>);
 
 /// The value that goes from one layer of a language model to the next: activations, `[batch, length, width]`, and the
-/// starts of documents, as in [`Samples`].
-pub type Activations = (Tensor<3>, Option<DocumentStarts>);
+/// scope of attention.
+pub type Activations = (Tensor<3>, Scope);
 
 /// The family (architecture) of a language model, with the model's configuration.
 #[derive(Clone, Debug)]
@@ -127,15 +119,15 @@ impl Family {
     pub fn embeddings(&self, tokens: Embedding, cache: &KeyValueCache, device: &Device) -> Embeddings {
         match self {
             Self::Gpt2(config) => Embeddings::Gpt2(gpt2::Embeddings::new(config, tokens, cache, device)),
-            Self::Llama(_) => Embeddings::Llama(llama::Embeddings::new(tokens)),
+            Self::Llama(_) => Embeddings::Llama(llama::Embeddings::new(tokens, cache)),
         }
     }
 
     /// Creates a transformer block of a language model; `index` is its number, counted from 0.
-    pub fn block(&self, index: usize, angles: &RotaryAngles, cache: &KeyValueCache, device: &Device) -> Block {
+    pub fn block(&self, index: usize, angles: &RotaryAngles, device: &Device) -> Block {
         match self {
-            Self::Gpt2(config) => Block::Gpt2(gpt2::Block::new(config, index, cache, device)),
-            Self::Llama(config) => Block::Llama(llama::Block::new(config, index, angles, cache, device)),
+            Self::Gpt2(config) => Block::Gpt2(gpt2::Block::new(config, index, device)),
+            Self::Llama(config) => Block::Llama(llama::Block::new(config, index, angles, device)),
         }
     }
 
@@ -196,11 +188,10 @@ impl Stage for Embeddings {
     type Output = Activations;
 
     fn forward(&self, (tokens, starts): Samples) -> Activations {
-        let embedded = match self {
-            Self::Gpt2(embeddings) => embeddings.forward(tokens, starts.as_ref().map(SharedInput::get)),
-            Self::Llama(embeddings) => embeddings.forward(tokens),
-        };
-        (embedded, starts)
+        match self {
+            Self::Gpt2(embeddings) => embeddings.forward(tokens, starts),
+            Self::Llama(embeddings) => embeddings.forward(tokens, starts),
+        }
     }
 }
 
@@ -208,13 +199,12 @@ impl Stage for Block {
     type Input = Activations;
     type Output = Activations;
 
-    fn forward(&self, (input, starts): Activations) -> Activations {
-        let here = starts.as_ref().map(SharedInput::get);
+    fn forward(&self, (input, scope): Activations) -> Activations {
         let output = match self {
-            Self::Gpt2(block) => block.forward(input, here),
-            Self::Llama(block) => block.forward(input, here),
+            Self::Gpt2(block) => block.forward(input, scope.clone()),
+            Self::Llama(block) => block.forward(input, scope.clone()),
         };
-        (output, starts)
+        (output, scope)
     }
 
     fn operations(&self) -> Vec<Operation> {

@@ -30,6 +30,7 @@
 //! - `names`: the correspondence of parameters and the tensors of the hub.
 //! - `parameters`: reads parameters from a folder when they are first used, and draws those of a new model.
 //! - `export`: writes the parameters of a pipeline as a folder of the hub, and logits as a file.
+//! - `scope`: the tokens to which a token attends: those of a sample, a document or a generated text (`Scope`).
 //! - `cache`: keys and values of earlier positions, and the attention of new tokens to them. `generation`: the
 //!   generation of text with them. `generation_config`: the settings of a folder's `generation_config.json`.
 //! - `limits`: limits to the numbers of a configuration. `unsupported`: fields that no family implements.
@@ -49,10 +50,12 @@ mod model;
 mod names;
 mod parameters;
 mod residual;
+mod scope;
 mod unsupported;
 
 pub use cache::KeyValueCache;
 pub use error::ModelError;
-pub use family::{Activations, Block, DocumentStarts, Embeddings, Head, Samples};
+pub use family::{Activations, Block, Embeddings, Head, Samples};
 pub use generation::{Generation, GenerationError, Sampling};
 pub use model::{LanguageModel, Logits, Tokens};
+pub use scope::{DocumentStarts, Scope};

@@ -235,7 +235,7 @@ impl Inner {
         let embeddings = self.family.embeddings(table(), &self.cache, &device);
         let mut found = hub_parameters(&embeddings, Place::Embeddings, &self.naming);
         for index in 0..self.family.blocks() {
-            let block = self.family.block(index, &self.angles, &self.cache, &device);
+            let block = self.family.block(index, &self.angles, &device);
             found.extend(hub_parameters(&block, Place::Block(index), &self.naming));
         }
         found.extend(hub_parameters(&self.family.head(table(), &device), Place::Head, &self.naming));
@@ -248,7 +248,7 @@ impl Inner {
     }
 
     fn block(&self, index: usize, device: &Device) -> Block {
-        self.with_values(self.family.block(index, &self.angles, &self.cache, device), Place::Block(index))
+        self.with_values(self.family.block(index, &self.angles, device), Place::Block(index))
     }
 
     fn head(&self, device: &Device) -> Head {

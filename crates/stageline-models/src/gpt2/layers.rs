@@ -9,9 +9,10 @@ use burn::tensor::{Device, Int, IntDType, Tensor};
 use stageline::nn::{Embedding, LayerNorm, Linear, Operation, block, feed_forward, gelu, gelu_tanh, selective};
 
 use super::config::{Activation, Config};
-use crate::cache::{BlockCache, KeyValueCache, is_continued};
+use crate::cache::{BlockCache, KeyValueCache};
 use crate::parameters::{linear, normal, rows};
 use crate::residual::with_residuals;
+use crate::scope::{DocumentStarts, Scope};
 
 /// The type of GPT-2's final normalisation, before the projection to the vocabulary: a layer norm.
 pub type Norm = LayerNorm;
@@ -64,18 +65,22 @@ impl Embeddings {
         Self { tokens, positions, cache: cache.clone() }
     }
 
-    /// Returns the sum of the token embedding and the position embedding of every token. If `starts` is given, it has
-    /// the position at which each token's document begins, and positions are counted from there.
-    pub(crate) fn forward(&self, tokens: Tensor<2, Int>, starts: Option<Tensor<2, Int>>) -> Tensor<3> {
+    /// Returns the sum of the token embedding and the position embedding of every token, and the scope of attention.
+    /// `starts` is the second part of the model's input. Positions count from the start of the document, of the sample
+    /// or of the generated text, as the scope says.
+    pub(crate) fn forward(&self, tokens: Tensor<2, Int>, starts: Option<DocumentStarts>) -> (Tensor<3>, Scope) {
         let [_, length] = tokens.dims();
-        let first = self.cache.position(length, starts.as_ref());
+        let scope = self.cache.scope(length, starts);
+        let first = scope.position();
         let [most, _] = self.positions.shape().dims();
         assert!(first + length <= most, "{} positions: this model has {most}; give shorter samples", first + length);
-        let positions = match starts.filter(|starts| !is_continued(length, Some(starts))) {
-            Some(starts) => Embedding { weight: self.positions.clone() }.forward(from_starts(starts)),
-            None => self.positions.val().slice_dim(0, first..first + length).unsqueeze::<3>(),
+        let positions = match &scope {
+            Scope::Documents(starts) => Embedding { weight: self.positions.clone() }.forward(from_starts(starts.get())),
+            Scope::Sample | Scope::Generated { .. } => {
+                self.positions.val().slice_dim(0, first..first + length).unsqueeze::<3>()
+            }
         };
-        self.tokens.forward(tokens) + positions
+        (self.tokens.forward(tokens) + positions, scope)
     }
 }
 
@@ -89,7 +94,7 @@ fn from_starts(starts: Tensor<2, Int>) -> Tensor<2, Int> {
 }
 
 impl Block {
-    pub(crate) fn new(config: &Config, index: usize, cache: &KeyValueCache, device: &Device) -> Self {
+    pub(crate) fn new(config: &Config, index: usize, device: &Device) -> Self {
         let norm = || norm(config, device);
         let (width, deviation) = (config.width, config.deviation);
         // The residual projections of GPT-2 begin smaller the deeper the model is.
@@ -101,7 +106,7 @@ impl Block {
                 output: linear([width, width], residual, true, device),
                 heads: config.heads,
                 query_scale: config.query_scale(index),
-                cache: cache.block(),
+                cache: BlockCache::default(),
             },
             mlp_norm: norm(),
             mlp: Mlp {
@@ -112,10 +117,9 @@ impl Block {
         }
     }
 
-    /// Returns the output of the block for activations `[batch, length, width]`. With `starts`, the position at which
-    /// each token's document begins, attention stays within documents.
-    pub(crate) fn forward(&self, input: Tensor<3>, starts: Option<Tensor<2, Int>>) -> Tensor<3> {
-        block(self, input, move |block, input| block.compute(input, starts.clone()))
+    /// Returns the output of the block for activations `[batch, length, width]`, with attention in `scope`.
+    pub(crate) fn forward(&self, input: Tensor<3>, scope: Scope) -> Tensor<3> {
+        block(self, input, move |block, input| block.compute(input, scope.clone()))
     }
 
     pub(crate) fn operations(&self) -> Vec<Operation> {
@@ -123,9 +127,9 @@ impl Block {
         vec![Operation::layer_norm(), Operation::causal_attention(head), Operation::gelu()]
     }
 
-    fn compute(&self, input: Tensor<3>, starts: Option<Tensor<2, Int>>) -> Tensor<3> {
+    fn compute(&self, input: Tensor<3>, scope: Scope) -> Tensor<3> {
         let attend = |input: Tensor<2>, dims: [usize; 3]| {
-            let attend = move |attention: &Attention, input| attention.forward(input, dims, starts.clone());
+            let attend = move |attention: &Attention, input| attention.forward(input, dims, scope.clone());
             selective(&self.attention, self.attention_norm.forward(input), attend)
         };
         with_residuals(input, attend, |input| feed_forward(&self.mlp, self.mlp_norm.forward(input), Mlp::forward))
@@ -134,20 +138,14 @@ impl Block {
 
 impl Attention {
     /// Applies the self-attention of a block to activations `[batch x length, width]` and returns activations of the
-    /// same shape. The second argument is the array of the sizes batch, length and width. With `starts`, the position
-    /// at which each token's document begins, attention stays within documents.
-    fn forward(
-        &self,
-        input: Tensor<2>,
-        [batch, length, width]: [usize; 3],
-        starts: Option<Tensor<2, Int>>,
-    ) -> Tensor<2> {
+    /// same shape. The second argument is the array of the sizes batch, length and width.
+    fn forward(&self, input: Tensor<2>, [batch, length, width]: [usize; 3], scope: Scope) -> Tensor<2> {
         let mut split = self.query_key_value.forward(input).reshape([batch, length, 3 * width]);
         if self.query_scale != 1.0 {
             let queries = split.clone().slice_dim(2, 0..width) * self.query_scale;
             split = Tensor::cat(vec![queries, split.slice_dim(2, width..3 * width)], 2);
         }
-        self.output.forward(rows(self.cache.attend(split, self.heads.into(), starts)))
+        self.output.forward(rows(self.cache.attend(split, self.heads.into(), scope)))
     }
 }
 

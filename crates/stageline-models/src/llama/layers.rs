@@ -13,6 +13,7 @@ use super::config::Config;
 use crate::cache::{BlockCache, KeyValueCache};
 use crate::parameters::{linear, rows};
 use crate::residual::with_residuals;
+use crate::scope::{DocumentStarts, Scope};
 
 /// The type of the Llama family's final normalisation, before the projection to the vocabulary: an RMS norm.
 pub type Norm = RmsNorm;
@@ -22,6 +23,8 @@ pub type Norm = RmsNorm;
 #[derive(Module, Debug)]
 pub struct Embeddings {
     pub(crate) tokens: Embedding,
+    #[module(skip)]
+    cache: KeyValueCache,
 }
 
 /// A transformer block of the Llama family: RMS norm, attention, RMS norm and feed-forward part, with two residual
@@ -63,23 +66,20 @@ struct Mlp {
 }
 
 impl Embeddings {
-    pub(crate) fn new(tokens: Embedding) -> Self {
-        Self { tokens }
+    pub(crate) fn new(tokens: Embedding, cache: &KeyValueCache) -> Self {
+        Self { tokens, cache: cache.clone() }
     }
 
-    pub(crate) fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
-        self.tokens.forward(tokens)
+    /// Returns the embedding of every token, and the scope of attention. `starts` is the second part of the model's
+    /// input.
+    pub(crate) fn forward(&self, tokens: Tensor<2, Int>, starts: Option<DocumentStarts>) -> (Tensor<3>, Scope) {
+        let [_, length] = tokens.dims();
+        (self.tokens.forward(tokens), self.cache.scope(length, starts))
     }
 }
 
 impl Block {
-    pub(crate) fn new(
-        config: &Config,
-        index: usize,
-        angles: &RotaryAngles,
-        cache: &KeyValueCache,
-        device: &Device,
-    ) -> Self {
+    pub(crate) fn new(config: &Config, index: usize, angles: &RotaryAngles, device: &Device) -> Self {
         let Config { width, hidden, head_size, deviation, .. } = *config;
         let linear = |from: usize, to: usize, bias: bool| linear([from, to], deviation, bias, device);
         let [of_queries, of_keys] = [config.heads, config.key_value_heads].map(|heads| heads * head_size);
@@ -97,7 +97,7 @@ impl Block {
                 key_norm: head_norm(),
                 heads,
                 angles: angles.clone(),
-                cache: cache.block(),
+                cache: BlockCache::default(),
             },
             mlp_norm: norm(config, width, device),
             mlp: Mlp {
@@ -108,10 +108,9 @@ impl Block {
         }
     }
 
-    /// Returns the output of the block for activations `[batch, length, width]`. With `starts`, the position at which
-    /// each token's document begins, attention stays within documents.
-    pub(crate) fn forward(&self, input: Tensor<3>, starts: Option<Tensor<2, Int>>) -> Tensor<3> {
-        block(self, input, move |block, input| block.compute(input, starts.clone()))
+    /// Returns the output of the block for activations `[batch, length, width]`, with attention in `scope`.
+    pub(crate) fn forward(&self, input: Tensor<3>, scope: Scope) -> Tensor<3> {
+        block(self, input, move |block, input| block.compute(input, scope.clone()))
     }
 
     pub(crate) fn operations(&self) -> Vec<Operation> {
@@ -120,9 +119,9 @@ impl Block {
         [Operation::rms_norm()].into_iter().chain(attention).chain([Operation::swiglu()]).collect()
     }
 
-    fn compute(&self, input: Tensor<3>, starts: Option<Tensor<2, Int>>) -> Tensor<3> {
+    fn compute(&self, input: Tensor<3>, scope: Scope) -> Tensor<3> {
         let attend = |input: Tensor<2>, dims: [usize; 3]| {
-            let attend = move |attention: &Attention, input| attention.forward(input, dims, starts.clone());
+            let attend = move |attention: &Attention, input| attention.forward(input, dims, scope.clone());
             selective(&self.attention, self.attention_norm.forward(input), attend)
         };
         with_residuals(input, attend, |input| feed_forward(&self.mlp, self.mlp_norm.forward(input), Mlp::forward))
@@ -136,7 +135,7 @@ impl Attention {
     /// Positions count from the start of the sample, also if the sample has several documents. This does not change the
     /// scores: a rotary embedding turns queries and keys so that a score depends on their distance alone, and a query
     /// sees only keys of its own document.
-    fn forward(&self, input: Tensor<2>, [batch, length, _]: [usize; 3], starts: Option<Tensor<2, Int>>) -> Tensor<2> {
+    fn forward(&self, input: Tensor<2>, [batch, length, _]: [usize; 3], scope: Scope) -> Tensor<2> {
         let size = 2 * self.angles.frequencies().len();
         let normalised = |part: Tensor<2>, norm: &Option<RmsNorm>| match norm {
             Some(norm) => {
@@ -145,7 +144,7 @@ impl Attention {
             }
             None => part,
         };
-        let position = self.cache.position(length, starts.as_ref());
+        let position = scope.position();
         let turned = |part: Tensor<2>| {
             let columns = part.dims()[1];
             rotated(part.reshape([batch, length, columns]), &self.angles, position)
@@ -155,7 +154,7 @@ impl Attention {
         let value = self.value.forward(input);
         let columns = value.dims()[1];
         let joined = Tensor::cat(vec![query, key, value.reshape([batch, length, columns])], 2);
-        self.output.forward(rows(self.cache.attend(joined, self.heads, starts)))
+        self.output.forward(rows(self.cache.attend(joined, self.heads, scope)))
     }
 }
 
