@@ -4,7 +4,7 @@
 //! cargo run --release --features models --example finetune -- --model SmolLM-135M --data notes.txt --export tuned
 //! ```
 //!
-//! The program trains if `--data` is given. Then it exports the model, computes logits and continues a prompt.
+//! It trains if `--data` is given and `--steps` is not 0. Then it exports, computes logits and continues a prompt.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -31,8 +31,8 @@ struct Flags {
     /// Configuration file of a new model, in the format of config.json; its parameters are drawn from --seed
     #[arg(long, value_name = "CONFIG.json")]
     init: Option<PathBuf>,
-    /// Text to train on: a text file, a folder of text files, JSON lines with the field `text`, or a .json file with
-    /// rows of tokens, which are taken in their order. If the model has no tokenizer.json, each byte is a token
+    /// Text to train on, unless --steps is 0: a text file, a folder of text files, JSON lines with the field `text`, or
+    /// a .json file with rows of tokens, taken in their order. If the model has no tokenizer.json, each byte is a token
     #[arg(long)]
     data: Option<PathBuf>,
     /// Length of a sample, in tokens [default: 256, or less if the model has fewer positions]
@@ -84,7 +84,8 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     let (flags, seed) = (run.flags.clone(), run.seed());
     check(&flags)?;
     let model = open(&flags, seed)?;
-    let encoding = encoding(model.home())?;
+    let data = flags.data.as_deref().filter(|_| run.steps() > 0); // resumed runs have that of their checkpoint
+    let encoding = if data.is_some() || flags.prompt.is_some() { encoding(model.home())? } else { Box::new(Bytes) };
     // Outputs that could fail after the training are checked before it.
     let rows = flags.logits.as_deref().map(TokenRows::read).transpose().context("--logits")?;
     rows.iter().try_for_each(|rows| rows.check(model.vocabulary(), model.positions())).context("--logits")?;
@@ -98,8 +99,8 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     let ignored = prompt.iter().flat_map(|_| model.ignored_in_generation());
     ignored.for_each(|field| println!("generation_config.json: {field} has no effect, because it is not implemented"));
 
-    let one_token = (Tokens::zeros([1, 1], &burn::tensor::Device::flex()), None); // counts the costs of layers
-    let mut pipeline = match open_data(&flags, &model, &*encoding, seed)?.filter(|_| run.steps() > 0) {
+    let one_token = (Tokens::zeros([1, 1], &burn::tensor::Device::flex()), None); // --cut measured runs layers on it
+    let mut pipeline = match data.map(|path| open_data(path, &flags, &model, &*encoding, seed)).transpose()? {
         Some(data) => match run.smaller("give a shorter --context").train(&model.row(), data)? {
             Some(trained) => trained.pipeline,
             None => return Ok(()),
@@ -157,9 +158,8 @@ fn encoding(home: &Path) -> Result<Box<dyn Encode>> {
     Ok(Box::new(Bytes))
 }
 
-/// Opens the text of `--data`, in the model's tokens, for training; samples must not be longer than the model allows.
-fn open_data(flags: &Flags, model: &LanguageModel, encoding: &dyn Encode, seed: u64) -> Result<Option<TokenData>> {
-    let Some(path) = &flags.data else { return Ok(None) };
+/// Opens the text of `path`, in the model's tokens, for training; samples must not be longer than the model allows.
+fn open_data(path: &Path, flags: &Flags, model: &LanguageModel, encoding: &dyn Encode, seed: u64) -> Result<TokenData> {
     let settings = TokenSettings {
         encoding,
         end_of_document: model.end_of_text().first().copied(),
@@ -174,7 +174,7 @@ fn open_data(flags: &Flags, model: &LanguageModel, encoding: &dyn Encode, seed: 
     for (field, share) in model.dropout() {
         println!("config.json: {field} {share} has no effect, because dropout is not applied");
     }
-    Ok(Some(data))
+    Ok(data)
 }
 
 /// Prints the text with which the model continues the prompt, token by token as it is generated.

@@ -39,6 +39,16 @@ pub fn costs<M: Model>(model: &M, sample: M::Input, job: &Job, are_written: bool
     model.costs(sample, device)
 }
 
+/// Returns the costs of each layer of a model that is not trained, by which it is cut into stages: the parameters, with
+/// FLOPs of 0. The layers are run on the input of one sample only for `--cut measured` and for `--schedule search`.
+/// Returns `None` for a model that is cut by hand.
+pub fn costs_without_training<M: Model>(model: &M, sample: M::Input, job: &Job) -> Option<Costs> {
+    let Running { cut, schedule, .. } = &job.running;
+    let are_run = *cut == CutBy::Measured || matches!(schedule, ScheduleBy::Search);
+    let sizes = if are_run { None } else { model.sizes() };
+    sizes.or_else(|| costs(model, sample, job, false))
+}
+
 /// Chooses the schedule, the number of stages and the cut of a training from its settings. `costs` has the costs of the
 /// model's layers, and is `None` for a model that is cut by hand.
 ///
@@ -260,6 +270,28 @@ mod tests {
         assert_eq!(forwards("--cut 0,2 --peak-tflops 1", false), 4);
         assert_eq!(forwards("--cut 0,2 --schedule search", false), 4);
         assert_eq!(forwards("", false), 4);
+    }
+
+    /// Tests that the layers of a model that is not trained are run only if a flag asks for a measured cut or for a
+    /// search.
+    #[test]
+    fn no_layer_is_run_for_the_cut_of_a_model_that_is_not_trained() {
+        let counter = Arc::new(AtomicUsize::new(0));
+        let row = counted_row(&counter);
+        let forwards = |flags: &str| {
+            counter.store(0, Ordering::Relaxed);
+            let (job, sample) = (Job::of_line(flags).unwrap(), Tensor::zeros([1, 2], &Device::flex()));
+            let costs = costs_without_training(&row, sample, &job).unwrap();
+            let planned = choose(&job.running, &job.training, Some(&costs)).unwrap();
+            assert_eq!((costs.layers().len(), costs.parameters()), (4, 4 * 6), "{flags}");
+            assert_eq!(planned.cut.unwrap().stages(), planned.stages, "{flags}");
+            counter.load(Ordering::Relaxed)
+        };
+        assert_eq!(forwards("--stages 2"), 0);
+        assert_eq!(forwards("--stages 2 --cut 0,3"), 0);
+        assert_eq!(forwards("--stages 2 --peak-tflops 1"), 0);
+        assert_eq!(forwards("--stages 2 --schedule search"), 4);
+        assert!(forwards("--stages 2 --cut measured") > 4);
     }
 }
 

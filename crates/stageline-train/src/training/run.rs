@@ -117,14 +117,14 @@ impl<F> Run<F> {
     }
 
     /// Builds the pipeline that the settings describe, without training it: with the initial parameters of the model,
-    /// or with those of the checkpoint of `--resume`. `sample` is the input of one sample, for which the costs of the
-    /// layers are counted or measured.
+    /// or with those of the checkpoint of `--resume`. The cut balances the parameters of the stages. Layers are run on
+    /// `sample`, the input of one sample, only for `--cut measured` and `--schedule search`.
     ///
     /// # Errors
     /// Returns an error if the settings do not fit the model, or the checkpoint cannot be read.
     pub fn pipeline<M: Model>(self, model: &M, sample: M::Input) -> Result<PipelineOf<M>> {
         let Self { job, saved, .. } = self;
-        let costs = plan::costs(model, sample, &job, false);
+        let costs = plan::costs_without_training(model, sample, &job);
         let planned = plan::choose(&job.running, &job.training, costs.as_ref())?;
         let recipe = Recipe::of(&job, model, &planned, self.optimizer, self.learning_rate);
         recipe.print_cut(costs.as_ref())?;
