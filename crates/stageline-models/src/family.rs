@@ -9,7 +9,7 @@ use stageline::{LossStage, Stage, Weight};
 
 use crate::cache::KeyValueCache;
 use crate::names::Names;
-use crate::parameters::rows;
+use crate::parameters::{rows, table};
 use crate::scope::{DocumentStarts, Scope};
 use crate::{gpt2, head, llama, unsupported};
 
@@ -81,20 +81,11 @@ impl Family {
         }
     }
 
-    /// Returns the shape of a language model's table of token embeddings: the size of the vocabulary, and the width of
-    /// the model.
-    pub fn table(&self) -> [usize; 2] {
+    /// Returns the number of tokens in the model's vocabulary.
+    pub fn vocabulary(&self) -> usize {
         match self {
-            Self::Gpt2(config) => [config.vocabulary, config.width],
-            Self::Llama(config) => [config.vocabulary, config.width],
-        }
-    }
-
-    /// Returns the standard deviation of the initial weights of a new model.
-    pub fn deviation(&self) -> f64 {
-        match self {
-            Self::Gpt2(config) => config.deviation,
-            Self::Llama(config) => config.deviation,
+            Self::Gpt2(config) => config.vocabulary,
+            Self::Llama(config) => config.vocabulary,
         }
     }
 
@@ -113,6 +104,16 @@ impl Family {
             Self::Gpt2(_) => RotaryAngles::new(Vec::new()),
             Self::Llama(config) => RotaryAngles::new(config.frequencies.clone()),
         }
+    }
+
+    /// Creates a table `[vocabulary, width]` with initial values. It is the table of token embeddings, or the weight of
+    /// a head's projection to the vocabulary.
+    pub fn table(&self, device: &Device) -> Embedding {
+        let (width, deviation) = match self {
+            Self::Gpt2(config) => (config.width, config.deviation),
+            Self::Llama(config) => (config.width, config.deviation),
+        };
+        table([self.vocabulary(), width], deviation, device)
     }
 
     /// Creates the first layer of a language model, with `tokens` as its table of token embeddings.

@@ -17,7 +17,7 @@ use crate::error::ModelError;
 use crate::family::{Block, Embeddings, Family, Head, KNOWN};
 use crate::limits::LARGEST_CONFIG;
 use crate::names::{Naming, Place, UNTIED};
-use crate::parameters::{self, HubParameter, Preparation, hub_parameters, unexpected};
+use crate::parameters::{HubParameter, Preparation, hub_parameters, unexpected};
 
 /// The tokens of a language model's input, or its targets: token ids, `[batch, length]`.
 pub type Tokens = Tensor<2, Int>;
@@ -137,7 +137,7 @@ impl LanguageModel {
 
     /// Returns the number of tokens in the model's vocabulary.
     pub fn vocabulary(&self) -> usize {
-        self.0.family.table()[0]
+        self.0.family.vocabulary()
     }
 
     /// Returns the length, in tokens, of the longest sequence that the language model is made for.
@@ -231,7 +231,7 @@ impl Inner {
     fn parameters(&self) -> Vec<HubParameter> {
         // No tensor is made, and on the host none is made on a GPU either.
         let device = Device::flex();
-        let table = || parameters::table(self.family.table(), self.family.deviation(), &device);
+        let table = || self.family.table(&device);
         let embeddings = self.family.embeddings(table(), &self.cache, &device);
         let mut found = hub_parameters(&embeddings, Place::Embeddings, &self.naming);
         for index in 0..self.family.blocks() {
@@ -254,7 +254,7 @@ impl Inner {
     fn head(&self, device: &Device) -> Head {
         let output = match self.naming.tied() {
             true => self.table(device),
-            false => parameters::table(self.family.table(), self.family.deviation(), device),
+            false => self.family.table(device),
         };
         self.with_values(self.family.head(output, device), Place::Head)
     }
@@ -262,7 +262,7 @@ impl Inner {
     /// Creates the table of token embeddings. In a new model with a tied head, its values are drawn from the model's
     /// seed, so that the embeddings and the head get the same ones.
     fn table(&self, device: &Device) -> Embedding {
-        let make = || parameters::table(self.family.table(), self.family.deviation(), device);
+        let make = || self.family.table(device);
         let mut table = match self.folder.is_none() && self.naming.tied() {
             true => seeded(device, self.seed, make),
             false => make(),
