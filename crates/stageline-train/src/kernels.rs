@@ -42,8 +42,9 @@ impl Compiling {
     }
 }
 
-/// Returns the lines about the GPUs that begin to compile kernels. `here` has the names of the GPUs of this host, whose
-/// kernels are also tuned if `tunes` is true, and `lent` those of other hosts, whose builds are not known.
+/// Returns the lines that tell the user which GPUs begin to compile kernels. `here` has the names of the GPUs of this
+/// host, whose kernels are also tuned if `tunes` is true. `lent` has the names of the GPUs of other hosts; whether
+/// those hosts tune kernels is not known.
 fn compiling(here: &[String], lent: &[String], tunes: bool) -> Vec<String> {
     let faster = if cfg!(target_os = "macos") { "metal" } else { "vulkan" };
     let mut lines = Vec::new();

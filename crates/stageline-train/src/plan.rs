@@ -27,8 +27,8 @@ pub struct Planned {
 /// Returns the costs of each layer of the model for the input of one sample: FLOPs and parameters, and with `--cut
 /// measured` also the times measured on the first device. Returns `None` for a model that is cut by hand.
 ///
-/// With a list as `--cut`, no layer is run and the FLOPs are 0, unless something needs them: the log or the page
-/// (`are_written`), the model FLOP utilisation, or a search for a plan.
+/// With a list as `--cut`, no layer is run and all FLOPs are 0, unless something needs the FLOPs: the log or the HTML
+/// page of the run (`are_written`), the model FLOP utilisation, or a search for a plan.
 pub fn costs<M: Model>(model: &M, sample: M::Input, job: &Job, are_written: bool) -> Option<Costs> {
     let running = &job.running;
     let are_needed = are_written || running.peak_flops.is_some() || matches!(running.schedule, ScheduleBy::Search);

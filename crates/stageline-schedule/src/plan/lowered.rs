@@ -41,11 +41,12 @@ impl Plan {
     }
 }
 
-/// One row in the CSV text of a plan: each instruction of a worker, with the column of its cell.
+/// One row in the CSV text of a plan: the instructions of a worker, each with the number of its column, counted from 0.
 pub(crate) type Row = Vec<(usize, Instruction)>;
 
-/// Validates that a lowered plan (a plan with its sends and receives) has exactly the transfers that its actions need:
-/// each once, a receive before its action and a send after it. Transfers between stages of one worker are optional.
+/// Validates that a lowered plan (a plan with its sends and receives) has exactly the transfers that its actions need.
+/// Each transfer occurs once: its send after the action that makes the sent tensor, and its receive before the action
+/// that needs the tensor. Transfers between stages of one worker are optional.
 pub(crate) fn validate_transfers(rows: &[Row]) -> Result<(), ParsePlanError> {
     let mut worker_of = HashMap::new();
     for (worker, row) in rows.iter().enumerate() {

@@ -11,8 +11,8 @@ use crate::plan::Plan;
 ///
 /// In the main part each worker pairs a forward with a backward of the other chunk, so that the transfers of one can
 /// overlap with the computation of the other. Some backwards are split during fill and drain. The order is PyTorch's,
-/// which requires M >= 2P; for a smaller M, the plan is that for 2P micro-batches without the actions on micro-batches
-/// from number M on.
+/// which requires M >= 2P. For a smaller M, the plan is that for 2P micro-batches, from which the actions on the
+/// micro-batches M, M+1, ..., 2P-1 are removed.
 ///
 /// The number of stages must be even.
 ///

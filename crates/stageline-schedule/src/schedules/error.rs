@@ -6,14 +6,15 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ScheduleError {
-    /// The plan that was requested from a schedule would have no stages.
+    /// The error if the plan that is requested from a schedule would have no stages.
     NoStages,
-    /// The plan that was requested from a schedule would have no micro-batches.
+    /// The error if the plan that is requested from a schedule would have no micro-batches.
     NoMicroBatches,
-    /// The plan that was requested from a schedule would have no chunks (stages of the model) on its workers.
+    /// The error if the plan that is requested from a schedule would have no chunks (stages of the model) on its
+    /// workers.
     NoChunks,
-    /// The number of stages that was requested from a schedule is not a multiple of the schedule's number of chunks
-    /// (stages) per worker.
+    /// The error if the number of stages that is requested from a schedule is not a multiple of the schedule's number
+    /// of chunks (stages) per worker.
     Chunks {
         /// The number of stages that was requested from a schedule, and that is not a multiple of the number of stages
         /// per worker.
@@ -21,8 +22,8 @@ pub enum ScheduleError {
         /// The number of chunks (stages) that the schedule places on each worker.
         chunks: usize,
     },
-    /// The number of micro-batches that was requested from a schedule is not a multiple of a number that the schedule
-    /// requires.
+    /// The error if the number of micro-batches that is requested from a schedule is not a multiple of a number that
+    /// the schedule requires.
     MicroBatches {
         /// The number of micro-batches that was requested from a schedule, and for which the schedule has no plan.
         given: usize,
@@ -30,12 +31,13 @@ pub enum ScheduleError {
         /// workers.
         multiple_of: usize,
     },
-    /// The schedule is one fixed plan, such as a plan from a file, for other numbers of stages and micro-batches than
-    /// requested.
+    /// The error if a schedule is one fixed plan, such as a plan from a file, and other numbers of stages or
+    /// micro-batches are requested than this plan has.
     Shape {
-        /// The number of stages and the number of micro-batches for which the fixed plan was written.
+        /// The number of stages and the number of micro-batches of the only plan that a schedule has, such as a plan
+        /// from a file.
         written: (usize, usize),
-        /// The number of stages and the number of micro-batches that were requested. The schedule is one fixed plan for
+        /// The number of stages and the number of micro-batches that were requested from a schedule whose only plan has
         /// other numbers.
         asked: (usize, usize),
     },

@@ -22,13 +22,13 @@ pub(crate) enum Step {
     /// chunk, 0 or 1 for the first or second of the worker's two stages; the input gradient is on this chunk's next
     /// micro-batch.
     I(usize),
-    /// A step of a generator of plans: it appends a weight gradient to a worker's list of actions. It is the oldest one
-    /// that is pending (the list has the input gradient of the same micro-batch, but not yet the weight gradient) for a
-    /// chunk. The value is the chunk, 0 or 1 for the first or second of the worker's two stages.
+    /// A step of a generator of plans: it appends the oldest pending weight gradient of one chunk to a worker's list of
+    /// actions. A weight gradient is pending while the list has the input gradient of the same micro-batch, but not yet
+    /// the weight gradient. The value is the chunk, 0 or 1 for the first or second of the worker's two stages.
     W(usize),
-    /// A step of a generator of plans: it appends a weight gradient to a worker's list of actions. It is the oldest one
-    /// that is pending (the list has the input gradient of the same micro-batch, but not yet the weight gradient) for
-    /// any of the worker's two stages.
+    /// A step of a generator of plans: it appends the oldest pending weight gradient of a worker's two stages to the
+    /// worker's list of actions. A weight gradient is pending while the list has the input gradient of the same stage
+    /// and micro-batch, but not yet the weight gradient.
     Oldest,
 }
 

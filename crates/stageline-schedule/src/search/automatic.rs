@@ -15,11 +15,12 @@ pub(crate) struct Rules {
     /// Whether a worker of an automatic schedule runs a forward before an input gradient if both are possible;
     /// otherwise the input gradient comes first.
     pub(crate) forward_first: bool,
-    /// The longest time for which a worker of an automatic schedule waits for an input gradient instead of running a
-    /// forward, as a share of the forward's time.
+    /// The longest time for which a worker of an automatic schedule waits for an input gradient that becomes possible
+    /// soon, instead of running a forward at once. The unit is the time of the forward.
     pub(crate) forward_patience: f64,
-    /// The longest time for which a worker of an automatic schedule waits for a forward or an input gradient instead of
-    /// running a weight gradient, as a share of the weight gradient's time.
+    /// The longest time for which a worker of an automatic schedule waits for a forward or an input gradient that
+    /// becomes possible soon, instead of running a weight gradient at once. The unit is the time of the weight
+    /// gradient.
     pub(crate) weight_patience: f64,
 }
 
@@ -132,8 +133,8 @@ impl<'a> Run<'a> {
         Self { placement, costs, memory, rules, stages, workers, events }
     }
 
-    /// Returns the action that a free worker runs next by the rules of the automatic schedule (a plan generated for
-    /// given costs and memory), or else tells whether the worker waits until a known time or for another worker.
+    /// Returns what a free worker does next by the rules of the automatic schedule (a plan generated for given costs
+    /// and memory): it runs an action, waits until a known time, or waits for another worker.
     fn next(&self, worker: usize, now: f64) -> Next {
         let soon = |coming: Option<Coming>, action: Action, patience: f64| {
             coming.is_some_and(|coming| coming.at > now && coming.at < now + patience * self.costs.action(action))
@@ -155,8 +156,8 @@ impl<'a> Run<'a> {
         later.min_by(f64::total_cmp).map_or(Next::Nothing, Next::Wait)
     }
 
-    /// Returns the worker's input gradient that can begin first, with the time from which it can begin; `None` if no
-    /// gradient for the worker's stages has arrived or is in flight.
+    /// Returns the input gradient that a worker can begin first while a plan is generated, with the simulated time from
+    /// which it can begin. Returns `None` if no gradient for the worker's stages has arrived or is in flight.
     fn next_backward(&self, worker: usize) -> Option<Coming> {
         let coming = |&stage: &usize| {
             let Stage { returned, gradients, .. } = &self.stages[stage];
@@ -166,9 +167,9 @@ impl<'a> Run<'a> {
         self.workers[worker].stages.iter().rev().filter_map(coming).min_by(|a, b| a.at.total_cmp(&b.at))
     }
 
-    /// Returns the worker's forward that can begin first among those for which the worker has enough memory, with the
-    /// time from which it can begin; `None` if there is no such forward. If several can begin at this time, the result
-    /// is the forward of the latest stage.
+    /// Returns the forward that a worker can begin first while a plan is generated, with the simulated time from which
+    /// it can begin. Only forwards for which the worker has enough memory count; the result is `None` if there is none.
+    /// If several forwards can begin at this time, the result is the forward of the last of their stages.
     fn next_forward(&self, worker: usize, now: f64) -> Option<Coming> {
         let Worker { stages, reserved, .. } = &self.workers[worker];
         let mut reserved = *reserved;

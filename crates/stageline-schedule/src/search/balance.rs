@@ -107,10 +107,10 @@ impl std::error::Error for BalanceError {}
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum SpeedError {
-    /// The layers cannot be partitioned into the requested number of stages, because there are fewer layers than stages
-    /// or no stages.
+    /// The error if layers cannot be partitioned into the requested number of stages, because there are fewer layers
+    /// than stages, or because this number is 0.
     Stages(BalanceError),
-    /// The speed that was given for the device of a stage is not a finite number above 0.
+    /// The error if the speed that was given for the device of a stage is not a finite number above 0.
     Speed {
         /// The number, counted from 0, of the stage whose device has an invalid speed.
         stage: usize,
@@ -181,7 +181,8 @@ mod tests {
         assert!(balance_with_speeds(&[1.0], &[]).is_err());
     }
 
-    /// Tests that the order of the stages stays as it is: a slow device in the middle gets the fewest layers.
+    /// Tests that partitioning layers for devices of different speeds keeps the order of the devices: a slow device
+    /// gets the fewest layers, whether it is the first, in the middle or the last.
     #[test]
     fn a_slow_device_gets_fewer_layers_wherever_it_is() {
         for (speeds, cuts) in [

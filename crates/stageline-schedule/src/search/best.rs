@@ -108,9 +108,9 @@ pub fn best_placed(
     search.best.map(|best| Best { bound: search.bound, ..best }).ok_or(no_plan)
 }
 
-/// Returns copies of `memory` with different memory limits of a worker: the original limit, and several lower ones. The
-/// search tries them all, because an automatic schedule (a plan generated for given costs and memory) can have a
-/// shorter step if it is generated for a lower limit.
+/// Returns copies of `memory`, the description of the stages' memory, with different memory limits of a worker: the
+/// original limit, and several lower ones. The search tries all of these limits, because an automatic schedule (a plan
+/// generated for given costs and memory) can have a shorter step if it is generated for a lower limit.
 fn lower_limits(memory: &Memory) -> impl Iterator<Item = Memory> + '_ {
     let largest = memory.stages.iter().copied().map(StageMemory::peak).fold(0.0, f64::max);
     // Twice the memory of 1F1B is enough for a plan without bubble except fill and drain.
@@ -131,7 +131,7 @@ struct Search<F> {
     bound: f64,
     best: Option<Best>,
     /// Two memory limits of a worker: the given one, and the lowest one that is known to be enough for some plan.
-    /// `None` if the costs of no placement of stages on workers are known.
+    /// `None` if the costs are not known for any placement of stages on workers.
     fitting: Option<(f64, f64)>,
 }
 
@@ -219,19 +219,20 @@ fn with_whole_backwards(plan: &Plan, costs: &Costs) -> Option<Plan> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum SearchError {
-    /// The search was asked for a plan with no workers or no micro-batches.
+    /// The error if the search is asked for a plan for no workers or no micro-batches.
     Nothing {
         /// The number of workers for which a plan was searched.
         workers: usize,
         /// The number of micro-batches for which a plan was searched.
         micro_batches: usize,
     },
-    /// The search has no costs (times of forwards, backwards and transfers) for any placement of stages on workers.
+    /// The error if the search gets no costs (times of forwards, backwards and transfers) for any placement of stages
+    /// on workers.
     Costs {
         /// The number of workers for which a plan was searched.
         workers: usize,
     },
-    /// No plan that the search tried fits into the memory of the workers.
+    /// The error if no plan that the search tried fits into the memory of the workers.
     Memory {
         /// The memory limit of each worker, in the unit of the memory given to the search.
         limit: f64,

@@ -78,8 +78,9 @@ impl Default for Stage {
     }
 }
 
-/// Adds the forward and the two halves of the backward of one micro-batch to the sums of every stage. The micro-batch
-/// is assumed to pass all stages without waits.
+/// Adds one micro-batch to the sums of every stage from which a lower bound on the length of the step is computed: the
+/// times of its forward and of the two halves of its backward, and the product of its memory and its time in memory.
+/// The micro-batch is assumed to pass all stages without waits.
 fn add_micro_batch(stages: &mut [Stage], placement: &Placement, costs: &Costs, memory: &Memory, micro_batch: usize) {
     let last = stages.len() - 1;
     let cost = |stage| costs.stage(stage, micro_batch);

@@ -6,11 +6,11 @@ use crate::plan::{Action, Compute, Plan};
 /// gradient, if the backward is split), in bytes or any other unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StageMemory {
-    /// The bytes of device memory of the activations that a micro-batch's backward needs, which are in use from the
-    /// start of its forward.
+    /// The device memory, in bytes, that a micro-batch occupies on a stage from the start of its forward to its input
+    /// gradient or whole backward: the activations that the backward needs.
     pub forward: f64,
-    /// The bytes of device memory of the tensors that a micro-batch's weight gradient needs, which are in use from its
-    /// input gradient until the end of its weight gradient.
+    /// The device memory, in bytes, that a micro-batch occupies on a stage between its input gradient and the end of
+    /// its weight gradient: the tensors that the weight gradient needs.
     pub input_gradient: f64,
 }
 
@@ -79,8 +79,8 @@ impl Memory {
         Self { stages: vec![StageMemory::LIVE; stages], limit: f64::INFINITY }
     }
 
-    /// Returns these memory figures for the same model with every stage partitioned into `parts` equal stages, each of
-    /// which needs an equal share of the stage's memory. The limit of a worker stays the same.
+    /// Returns the description of the memory of the same model if every stage is partitioned into `parts` equal stages,
+    /// each of which needs an equal share of the original stage's memory. The limit of a worker stays the same.
     pub fn cut(&self, parts: usize) -> Self {
         let part = |stage: &StageMemory| StageMemory {
             forward: stage.forward / parts as f64,
@@ -92,12 +92,12 @@ impl Memory {
     /// Whether the memory in use on every worker of a plan stays within the memory limit.
     ///
     /// # Panics
-    /// Panics if the plan has more stages than this memory describes.
+    /// Panics if the plan has more stages than this description of the memory.
     pub fn suffices(&self, plan: &Plan) -> bool {
         plan.peak_memory(&self.stages).into_iter().all(|peak| self.allows(peak))
     }
 
-    /// Whether a worker may have the amount `used` of memory in use: at most the memory limit of a worker, with a small
+    /// Whether `used`, the amount of memory in use on a worker, stays within the memory limit of a worker, with a small
     /// tolerance for rounding errors.
     pub(crate) fn allows(&self, used: f64) -> bool {
         used <= self.limit * (1.0 + 1e-9)
@@ -106,8 +106,8 @@ impl Memory {
 
 impl Plan {
     /// Returns the peak memory in use on each worker that runs this plan. `stages` has the memory of one micro-batch on
-    /// each stage, and the result is in its unit. The peak does not depend on costs, because a worker's actions never
-    /// overlap.
+    /// each stage, and the result is in the same unit. The peak does not depend on costs, because a worker's actions
+    /// never overlap.
     ///
     /// # Panics
     /// Panics if a stage of the plan has no entry in `stages`.

@@ -59,8 +59,8 @@ fn any_plan() -> impl Strategy<Value = Plan> {
 }
 
 /// Runs a checked plan on simulated workers that make their transfers one after another, in the plan's global order of
-/// transfers. The closure `choices` decides which worker advances: it gets the number of workers that can, and returns
-/// the index of one of them.
+/// transfers. The closure `choices` decides which worker advances: it gets the number of workers that can advance, and
+/// returns the index of one of them.
 fn run_in_turns(checked: &Checked, mut choices: impl FnMut(usize) -> usize) {
     let rows: Vec<Vec<_>> =
         (0..checked.plan().workers()).map(|worker| checked.instructions(worker).collect()).collect();
@@ -152,9 +152,9 @@ proptest! {
         }
     }
 
-    /// Tests that the completion of a plan depends neither on costs nor on how transfers share communication streams
-    /// (queues of transfers), and that serialised transfers, which run one at a time on each stream, never shorten the
-    /// step.
+    /// Tests that every plan that passes the check completes, whatever the costs are and however transfers share
+    /// communication streams (queues of transfers). Also tests that serialised transfers, which run one at a time on
+    /// each stream, never shorten the step.
     #[test]
     fn completion_does_not_depend_on_costs(
         plan in any_plan(), capacity in 0..4_usize,
@@ -169,8 +169,8 @@ proptest! {
         }
     }
 
-    /// Tests plans that are changed so that they are wrong: a backward, whole or half, is dropped, doubled, or moved to
-    /// the front.
+    /// Tests that wrong plans are rejected. Each is made from a correct plan: one backward, whole or half, is dropped,
+    /// doubled, or moved to the front of its worker's list.
     #[test]
     fn mutated_plans_are_rejected(
         stages in 1..5_usize, micro_batches in 1..6_usize, schedule in 0..SCHEDULES.len(), pick: prop::sample::Index, kind in 0..3,

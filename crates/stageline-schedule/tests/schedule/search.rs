@@ -60,8 +60,8 @@ proptest! {
         prop_assert!(bound <= optimum(&costs, &memory) + 1e-9, "{bound}");
     }
 
-    /// Tests that the search finds a plan at least as good as the best plan of two stages and two micro-batches; the
-    /// search may also split stages into halves.
+    /// Tests that the step of the plan that the search finds is at most as long as that of the best plan of two stages
+    /// and two micro-batches. The search may also split stages into halves, so its step may be shorter.
     #[test]
     fn the_search_finds_the_optimum(costs in four_costs(), limit in 1..3_usize) {
         let (costs, memory) = (Costs::by_stage(costs[..2].to_vec()), Memory::live(2, limit));
@@ -108,8 +108,9 @@ proptest! {
     }
 }
 
-/// Tests a case in which a plan reaches the lower bound. If forward, input gradient and weight gradient take the same
-/// time, the last of P stages begins in ZB-H2 after P-1 forwards and never idles, so no step is shorter.
+/// Tests a case in which a plan reaches the lower bound on the length of a step. If forward, input gradient and weight
+/// gradient take the same time, the last of P stages in ZB-H2 begins after P-1 forwards and then never idles, so no
+/// plan has a shorter step.
 #[test]
 fn the_bound_is_reached() {
     for stages in 1..=6 {
@@ -119,8 +120,8 @@ fn the_bound_is_reached() {
     }
 }
 
-/// Tests the lower bound with memory for one live micro-batch: each micro-batch passes all stages forward and backward
-/// before the next begins.
+/// Tests the lower bound on the length of a step with memory for one live micro-batch: each micro-batch must pass all
+/// stages forward and backward before the next begins.
 #[test]
 fn the_bound_counts_delays_by_memory() {
     let costs = Costs::equal(3, StageCost::new(1.0, 2.0, 4.0).with_latency(0.5));
@@ -142,8 +143,8 @@ fn the_search_is_not_worse_than_the_zero_bubble_papers() {
     }
 }
 
-/// Tests the search with costs at which whole backwards are faster than their halves; memory for one micro-batch forces
-/// the micro-batches into sequence.
+/// Tests the search with costs at which a whole backward is faster than its two halves together: the plan that it finds
+/// uses whole backwards. The memory is enough for one micro-batch only, so the micro-batches run one after the other.
 #[test]
 fn the_search_uses_whole_backwards_if_they_are_faster() {
     let cost = |forward| StageCost { backward: 2.0, ..StageCost::new(forward, 2.0, 2.0) };
@@ -181,8 +182,9 @@ fn the_search_keeps_to_the_chunks_that_a_model_has() {
     assert!(chunked.checked.plan().stages() > 3, "{}", chunked.schedule);
 }
 
-/// Tests a search in which the costs of chunks (a worker's several stages) are not those of parts of one stage: two
-/// chunks on a worker take much longer, or the speed of the link that they need is not known.
+/// Tests that the search asks for the costs of each placement of stages on workers. Its plan has one stage per worker
+/// if several chunks (stages) on a worker take much longer than one stage with the same layers, or if their costs are
+/// not known.
 #[test]
 fn the_search_takes_the_costs_of_each_placement() {
     let of = |chunked: Option<f64>| {
@@ -205,8 +207,8 @@ fn the_search_takes_the_costs_of_each_placement() {
     assert!(matches!(best_placed(0, 6, 1..=4, |_| None).unwrap_err(), SearchError::Nothing { workers: 0, .. }));
 }
 
-/// Tests the search for a model with more stages on every worker than the search tries by itself, as one that is cut by
-/// hand may have: the plan keeps them all.
+/// Tests the search for a model with 6 stages on every worker, as a model that is cut by hand may have. By itself, the
+/// search does not try so many stages, but the plan that it finds here keeps all of them.
 #[test]
 fn the_search_keeps_the_stages_of_a_model_that_cannot_be_joined() {
     let of = |limit: f64| {

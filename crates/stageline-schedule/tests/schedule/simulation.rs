@@ -69,7 +69,7 @@ fn chunks_divide_the_bubble() {
 
 /// Tests the idle time of schedules with chunks in a V for P workers and M micro-batches, if forward, input gradient
 /// and weight gradient take the same time. ZB-V idles for 2(2P-1-M) forwards while M < 2P-1. From M = P+1 on, V-Half
-/// and V-Min idle for less than P/2M and 2P/3M of the work, as in arXiv:2405.15362.
+/// idles for less than P/2M of a worker's compute time, and V-Min for less than 2P/3M of it, as in arXiv:2405.15362.
 #[test]
 fn idle_time_in_a_v_is_as_documented() {
     for (workers, micro_batches) in (1..=10).flat_map(|workers| (1..=3 * workers).map(move |m| (workers, m))) {
@@ -195,8 +195,8 @@ fn transfers_within_a_worker_are_free() {
     assert_eq!(simulate(&check(plan, 1).unwrap(), &costs).step(), 8.0 + 4.0 * 10.0);
 }
 
-/// Tests the closed forms of a step's length: every one equals the simulated step, and invalid numbers of stages or
-/// micro-batches have none.
+/// Tests the closed forms of a step's length: each gives the length of the simulated step. For 0 stages or 0
+/// micro-batches there is no closed form.
 #[test]
 fn closed_forms_are_the_simulated_steps() {
     let mut held = vec![0; SCHEDULES.len()];
@@ -228,8 +228,8 @@ fn closed_forms_are_the_simulated_steps() {
     }
 }
 
-/// Tests the idle time of 1F1B with equal stages, where a forward takes the time F and a backward the time B: each
-/// later stage waits B-F less for the fill and as much more for the drain.
+/// Tests the idle time of 1F1B with equal stages, where a forward takes the time F and a backward the time B. From each
+/// stage to the next, the idle time for the fill falls by B-F, and that for the drain rises by B-F.
 #[test]
 fn idle_time_of_equal_stages_is_fill_and_drain() {
     let (plan, costs) = (checked(&OneFOneB, 4, 8), Costs::uniform(4, 1.0, 2.0));

@@ -34,7 +34,8 @@ enum Issue {
     InOrder,
 }
 
-/// The unchanging parts of a model of several GPUs with communication streams that run a plan.
+/// The parts of a model of several GPUs that stay the same while these GPUs run a plan: the plan, the instructions of
+/// each worker, the rule for issuing transfers, and the order of transfers on each communication stream.
 struct Machine {
     plan: Checked,
     issue: Issue,
@@ -46,7 +47,8 @@ struct Machine {
 /// The state of the modelled GPUs and of their host threads at one moment of a run.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct State {
-    /// The index of each modelled host thread in its list of instructions, and the progress of its current send.
+    /// The progress of each modelled host thread: the index of the current instruction in its list, and, if this is a
+    /// send, whether the send or the receive of the transfer is submitted already.
     hosts: Vec<(usize, Sending)>,
     /// The work that the modelled host threads have submitted to each GPU's compute stream and that the GPU has not
     /// done yet.
@@ -61,7 +63,8 @@ struct State {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Work {
     Action(Action),
-    /// A wait of a compute stream until the communication stream `stream` has finished `transfers` transfers.
+    /// Work of a modelled GPU: its compute stream waits until the communication stream `stream` has finished
+    /// `transfers` transfers.
     Settle {
         stream: usize,
         transfers: usize,
@@ -100,7 +103,8 @@ impl Machine {
         (from != to).then_some([from, to])
     }
 
-    /// Returns the number of messages that the sender, or the receiver, of a transfer's channel has handled so far.
+    /// Returns the number of messages that one end of a transfer's channel has handled so far in the model of GPUs: the
+    /// sender if `sends` is true, and otherwise the receiver.
     fn handled(&self, state: &State, transfer: Transfer, sends: bool) -> usize {
         let along = |other: &Transfer| (other.from, other.carried) == (transfer.from, transfer.carried);
         let worker = self.plan.placement().worker(if sends { transfer.from } else { transfer.to() });
@@ -157,8 +161,8 @@ impl Machine {
         Some(next)
     }
 
-    /// Runs all work of the modelled devices that is possible. Running all of it at once loses no interleaving, because
-    /// it never prevents other work.
+    /// Runs all work that the modelled devices can do now. No interleaving of the host threads is lost if all of it
+    /// runs at once, because the work of a device never prevents other work.
     fn run_devices(&self, state: &mut State) {
         loop {
             let transfer = state.streams.iter().filter_map(|stream| stream.front()).copied().find(|&transfer| {
@@ -198,7 +202,7 @@ impl Machine {
         }
     }
 
-    /// Whether the activation or gradient that a transfer sends is not yet computed in the model of GPUs.
+    /// Whether the activation or gradient that a transfer sends is still to be computed by the modelled GPUs.
     fn computing(&self, state: &State, Transfer { from, carried, micro_batch }: Transfer) -> bool {
         let makes = |action: &Action| {
             let made = match action.compute {
@@ -211,7 +215,8 @@ impl Machine {
         state.computes.iter().flatten().any(|work| matches!(work, Work::Action(action) if makes(action)))
     }
 
-    /// Whether all work of the modelled GPUs is finished, in a state in which no host thread can move.
+    /// Whether the modelled GPUs have finished all work in a state in which no host thread can move. If work is left,
+    /// the state is a deadlock.
     fn completed(&self, state: &State) -> bool {
         let hosts = state.hosts.iter().zip(&self.rows).all(|((at, _), row)| *at == row.len());
         hosts && state.streams.iter().all(VecDeque::is_empty) && state.computes.iter().all(VecDeque::is_empty)
@@ -245,8 +250,9 @@ impl Machine {
     }
 }
 
-/// Explores small models of GPUs in all interleavings of their host threads. Transfers that the host threads issue
-/// freely deadlock in some interleavings (except under GPipe), and transfers in the plan's order in none.
+/// Tests small models of GPUs in all interleavings of their host threads. Transfers that each host thread issues as
+/// soon as it reaches them deadlock in some interleavings (except under GPipe). Transfers in the plan's order, and
+/// transfers whose send and receive are submitted together, deadlock in none.
 #[test]
 fn unordered_transfers_deadlock_in_some_interleavings_and_ordered_ones_in_none() {
     for (schedule, stages, micro_batches) in [

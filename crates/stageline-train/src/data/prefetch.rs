@@ -33,8 +33,8 @@ pub struct Batches<In, Target> {
     /// batches.
     allowed: Sender<usize>,
     read: Receiver<(usize, Result<Batch<In, Target>>)>,
-    /// The batches that were read out of order, by the index of their step: the batch of an earlier step is still being
-    /// read.
+    /// The batches that are read, but cannot be returned yet because the batch of an earlier step is still being read.
+    /// Each is stored under the index of its step.
     early: BTreeMap<usize, Result<Batch<In, Target>>>,
     /// The range of steps whose batches the training has not taken from the reading threads yet.
     untaken: Range<usize>,
@@ -50,9 +50,10 @@ pub struct Batches<In, Target> {
 }
 
 impl<In: Payload, Target: Payload> Batches<In, Target> {
-    /// Starts `ahead` threads, which read the batches of the range `steps` with `samples` samples in each batch. At
-    /// most `ahead` batches are read, or being read, and not taken. The threads end when all batches are read, or when
-    /// the returned value is dropped. A wait for a batch also ends when `stop` becomes true.
+    /// Starts `ahead` threads, which read the batches of the range `steps` with `samples` samples in each batch. At any
+    /// time, at most `ahead` batches are being read, or are read and not yet taken by the training. The threads end
+    /// when all batches are read, or when the returned value is dropped. A wait for a batch also ends when `stop`
+    /// becomes true.
     ///
     /// # Errors
     /// Returns an error if the system does not start so many threads.
@@ -267,7 +268,7 @@ mod tests {
         }
     }
 
-    /// Tests that as many batches as the limit allows are read at the same time, and never more.
+    /// Tests the limit of reading ahead: as many batches as the limit allows are read at the same time, and never more.
     #[test]
     fn sixteen_batches_are_read_ahead_and_no_more() {
         let (asked, too_early) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -296,7 +297,8 @@ mod tests {
         }
     }
 
-    /// Tests that a signal ends the wait for a batch that hangs, and that nothing waits for the threads that hang.
+    /// Tests reading ahead from a source whose reads hang: the stop signal ends the wait for a batch, and nothing waits
+    /// for the threads that hang.
     #[test]
     fn the_stop_signal_ends_the_wait_for_a_batch_that_hangs() {
         let data = Arc::new(Hangs(Arc::default()));

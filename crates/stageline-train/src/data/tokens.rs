@@ -26,12 +26,13 @@ pub struct TokenSettings<'a> {
     /// The token that is appended to every document. Nothing is appended if it is `None` or larger than the size of the
     /// encoding's vocabulary.
     pub end_of_document: Option<u32>,
-    /// The size of the model's vocabulary; every token of the training data must be below it. The encoding may have more.
+    /// The size of the model's vocabulary; every token of the training data must be below it. The vocabulary of the
+    /// text's encoding may be larger.
     pub vocabulary: usize,
     /// The length, in tokens, of the longest input that the model takes.
     pub positions: usize,
-    /// The number of tokens of each sample of a text that are the model's input, from 1 to the length of the longest
-    /// input (`positions`). For a JSON file of rows this field has no effect, because the rows set the length.
+    /// The length of the model's input, in tokens, if the samples are windows of a text: from 1 to the length of the
+    /// longest input (`positions`). For a JSON file of rows this field has no effect, because the rows set the length.
     pub context: usize,
     /// The treatment of several documents in one sample of a text. A JSON file of rows has no documents, so they must be
     /// joined.
@@ -136,7 +137,7 @@ impl TokenWindows {
         Ok(Self { tokens, training, sampler, validation, context, documents: Documents::Joined })
     }
 
-    /// Sets the treatment of several documents in one window of the text; they are joined if unset.
+    /// Sets the treatment of several documents in one window of the text; by default they are joined.
     #[must_use]
     pub fn documents(self, documents: Documents) -> Self {
         Self { documents, ..self }
@@ -182,9 +183,9 @@ impl Data for TokenWindows {
     }
 }
 
-/// Training data for a language model: rows with equally many tokens, of which each is one sample. Training takes the
-/// rows in their order, and begins again with the first after the last. In a row, every token is the target of the
-/// tokens before it.
+/// Training data for a language model: rows of tokens, all of the same length. Each row is one sample. Training takes
+/// the rows in their order, and begins again with the first row after the last. In a row, every token is the target of
+/// the tokens before it.
 pub struct TokenRows {
     rows: Vec<Vec<u32>>,
 }

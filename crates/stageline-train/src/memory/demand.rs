@@ -29,9 +29,10 @@ fn least_flush_bytes(optimizer: OptimizerName, rollback: bool) -> u64 {
     }
 }
 
-/// Refuses a model whose parameters and optimizer states alone are too large for the memory of all devices together,
-/// and of the host if it keeps the states, before any parameter is initialised. `parameters` is the number of elements
-/// of the parameters, and `smaller` is advice for the user on how to make the model smaller.
+/// Refuses a model whose parameters and optimizer states alone are too large for the available memory, before any
+/// parameter is initialised. The available memory is that of all devices together, and also that of the host if the
+/// host keeps the optimizer states. `parameters` is the number of elements of the parameters, and `smaller` is advice
+/// for the user on how to make the model smaller.
 ///
 /// # Errors
 /// Returns an error that proposes other flags if the parameters are too large. A run with a stage on a device whose
@@ -198,7 +199,7 @@ pub struct Demand<'a> {
 impl Demand<'_> {
     /// Checks that the estimated memory of a training job fits into the memory of its devices. The error proposes only
     /// settings that this job can change: a resumed run, for example, cannot change its optimizer, and a model that is
-    /// cut by hand not its number of stages.
+    /// cut by hand cannot change its number of stages.
     fn check(&self, estimate: &MemoryEstimate) -> Result<(), Box<DoesNotFit>> {
         let (job, rows) = (self.job, self.job.training.micro_batch_size);
         let takes = |lever: &Lever| match lever {

@@ -6,8 +6,8 @@ use stageline::{DeviceMemory, DeviceName};
 use crate::kernels::gpus;
 use crate::settings::job::Running;
 
-/// Prints the GPUs of this host with whose memory the estimate of a training is not compared: those that report no size
-/// of their memory, unless the user gave a size with `--memory`. Prints nothing if there are none.
+/// Prints which GPUs of this host report no size of their memory, so that the memory estimate of the training is not
+/// compared with this size. Prints nothing if there are no such GPUs, or if the user gave a size with `--memory`.
 pub fn tell_of_unknown_sizes(running: &Running) {
     if running.memory.is_some() {
         return;
@@ -20,7 +20,9 @@ pub fn tell_of_unknown_sizes(running: &Running) {
     }
 }
 
-/// Returns the text about the GPU with the name `device` if the size `total` of its memory is unknown.
+/// Returns the message for a GPU whose memory size is unknown: the memory estimate of the training is not compared with
+/// this size. `device` is the name of the GPU, and `total` is the size of its memory in bytes. Returns `None` if the
+/// size is known.
 fn unknown_size(device: &str, total: Option<u64>) -> Option<String> {
     let text = || {
         format!(

@@ -27,9 +27,9 @@ pub struct Outputs {
     pub trace: Option<PathBuf>,
     pub tensorboard: Option<PathBuf>,
     pub report: Option<PathBuf>,
-    /// The step whose events the log and the HTML page show, counted from 0 at the start of the run. A shorter run
-    /// shows its last step instead. If workers wait for their devices only in some steps (synchronised steps), the
-    /// first synchronised step from that step on is shown.
+    /// The step whose events the log and the HTML page show, counted from 0 at the start of the run. If the run is
+    /// shorter, its last step is shown instead. If workers wait for their devices only in some steps (synchronised
+    /// steps), the next synchronised step is shown.
     pub draw_step: usize,
 }
 
@@ -51,8 +51,8 @@ pub struct Log {
     text: Vec<u8>,
     trace: Trace,
     board: Option<TensorBoard<BufWriter<File>>>,
-    /// The number of the step, counted from 0, whose events the log and the HTML page show, and with which the trace
-    /// begins.
+    /// The training step whose events the log and the HTML page show, and with which the trace begins. Steps are
+    /// counted from 0, over all runs of the training.
     drawn: usize,
     /// The interval, in steps, at which workers wait for their devices after every action (synchronised steps); 0 if
     /// they never do.
@@ -199,8 +199,8 @@ impl Log {
         self.close()
     }
 
-    /// Writes the trace file and the HTML page of a run if their paths are given. It is called after a complete run,
-    /// and after one that ended early.
+    /// Writes the trace file and the HTML page of a run if their paths are given. This method is called after a
+    /// complete run, and after one that ended early.
     pub fn close(&self) -> Result<()> {
         if let Some(path) = &self.outputs.trace {
             fs::write(path, self.trace.json()).with_context(|| unwritable(path))?;
@@ -228,8 +228,9 @@ impl Log {
     }
 }
 
-/// Returns the TensorBoard tags and values of the noise scales in a step's log record: of the model and of each stage,
-/// of the step alone and smoothed. Scales that are not known are left out.
+/// Returns the TensorBoard tags and values of the gradient noise scales in a step's log record. The model has two of
+/// these scales, and so has each stage: the scale of the step alone, and the smoothed scale over several steps. Scales
+/// that are not known are left out.
 fn noise_scales(noise: &Noise) -> Vec<(String, f64)> {
     let tagged = |name: &str, alone: Option<f64>, smoothed: Option<f64>| {
         [("of the step", alone), ("smoothed", smoothed)].map(|(kind, scale)| Some((format!("{name}/{kind}"), scale?)))

@@ -3,8 +3,9 @@
 use stageline::{GradientNoise, NoiseAverage};
 use stageline_report::record::{Noise, SignalAndNoise};
 
-/// The length of the running averages of the gradient noise, as a number of steps in which the noise is measured. Such
-/// an average is as steady as a mean of 9 estimates, the window of `RunLog::noise_scales`: (1 + 0.8) / (1 - 0.8) = 9.
+/// The length of the running averages of the gradient noise, as a number of steps in which the noise is measured. With
+/// this length, each estimate counts 0.8 times as much as the next one. The average is as steady as a mean of 9
+/// estimates, the window of `RunLog::noise_scales`, because (1 + 0.8) / (1 - 0.8) = 9.
 const AVERAGED: f64 = 5.0;
 
 /// The running averages of the gradient's squared norm and noise over the measured steps of a run, for the whole model
@@ -15,7 +16,7 @@ pub struct SmoothedNoise {
 }
 
 impl SmoothedNoise {
-    /// Makes the averages of a run that has not measured the noise yet.
+    /// Creates the running averages of the gradient noise for a run that has not measured the noise yet.
     pub fn new() -> Self {
         Self { total: NoiseAverage::over(AVERAGED), stages: Vec::new() }
     }

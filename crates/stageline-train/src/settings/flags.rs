@@ -14,8 +14,8 @@ use super::values::{
     WarmUp,
 };
 
-/// The default number of training steps. Unless `--schedule-steps` is given, the learning rate schedule is at least
-/// this long, too.
+/// The default number of training steps. It is also the least length, in steps, of the learning rate schedule if
+/// `--schedule-steps` is not given.
 const SHORTEST_SCHEDULE: usize = 400;
 
 /// The command-line flags that every training has, beside the flags of a program's own model and data.
@@ -41,8 +41,8 @@ pub struct TrainingFlags {
     /// accumulated
     #[arg(help_heading = "Training", long, default_value_t = 8)]
     pub micro_batches: usize,
-    /// Number of data-parallel copies of the pipeline (R). Each trains on M micro-batches of every batch, and their
-    /// gradients are added once a step
+    /// Number of data-parallel copies of the pipeline (R). Each copy trains on M micro-batches (--micro-batches) of
+    /// every batch, and the gradients of all copies are added once a step
     #[arg(help_heading = "Training", long, default_value_t = 1)]
     pub replicas: usize,
     /// Number of groups in which the gradients of micro-batches are added: first within each group, then the sums of
@@ -67,9 +67,9 @@ pub struct TrainingFlags {
     /// that a short run trains like the beginning of a longer one
     #[arg(help_heading = "Training", long, value_name = "STEPS")]
     pub schedule_steps: Option<usize>,
-    /// Batch size, in samples, for which the number of steps and the learning rate were chosen. If the batch size
-    /// differs, for example after a change of M, a warning tells the consequences. If unset, it is the batch size of the
-    /// first run
+    /// Batch size, in samples, for which the number of steps and the learning rate were chosen. If the batch size of
+    /// the run differs, for example after a change of the number of micro-batches, a warning tells the consequences. If
+    /// unset, it is the batch size of the first run
     #[arg(help_heading = "Training", long, value_name = "SAMPLES")]
     pub tuned_for: Option<usize>,
     /// Peak learning rate, which is reached at the end of the warm-up
@@ -100,11 +100,12 @@ pub struct TrainingFlags {
     /// Interval between evaluations of held-out samples, in steps; 0 evaluates only before and after the training
     #[arg(help_heading = "Measurement", long, default_value_t = 0)]
     pub validate_every: usize,
-    /// Interval, in steps, at which the log records the gradient and update norms of each parameter; 0 never does
+    /// Interval, in steps, at which the log records the gradient and update norms of each parameter; with 0 it never
+    /// records them
     #[arg(help_heading = "Measurement", long, default_value_t = 0)]
     pub health_every: usize,
-    /// Interval, in steps, at which the noise of the gradient is measured, from the gradients of the micro-batches;
-    /// `stageline advise` computes from it how large a batch pays off; 0 disables the measurement
+    /// Interval, in steps, at which the noise of the gradient is measured from the gradients of the micro-batches; 0
+    /// disables the measurement. From the noise, `stageline advise` computes how large a batch pays off
     #[arg(help_heading = "Measurement", long, default_value_t = 10)]
     pub noise_every: usize,
     /// Optimizer; the state of `adafactor` for a parameter matrix is little more than one row and one column, so it
@@ -112,11 +113,12 @@ pub struct TrainingFlags {
     /// parameters with AdamW
     #[arg(help_heading = "Training", long, default_value = "adamw")]
     pub optimizer: OptimizerName,
-    /// Activations that stages recompute in backwards instead of keeping them: `none`; those of attention (`selective`)
-    /// or of feed-forward parts (`feed-forward`); those of all blocks (`full`), of the first N blocks of a stage
-    /// (`first:N`), of every N-th block (`every:N`) or of some (`blocks:0,2,3`, counted in each stage); those of
-    /// segments of N blocks (`segments:N`) or of about sqrt(L) of L blocks (`sqrt`), of which only inputs of segments
-    /// are kept; or as few as make the training fit into the memory (`auto`)
+    /// Activations that stages recompute in backwards instead of keeping them. `none` recomputes nothing. `selective`
+    /// recomputes attention, and `feed-forward` the feed-forward parts. `full` recomputes all blocks, `first:N` the
+    /// first N blocks of a stage, `every:N` every N-th block, and `blocks:0,2,3` the blocks with these numbers, counted
+    /// from 0 in each stage. `segments:N` recomputes segments of N blocks and keeps only the inputs of segments; `sqrt`
+    /// does the same with segments of about sqrt(L) blocks, where L is the number of a stage's blocks. `auto`
+    /// recomputes as little as makes the training fit into the memory
     #[arg(help_heading = "Memory", long, default_value = "none")]
     pub recompute: RecomputeBy,
     /// Whether a stage that has finished its part of a step waits for the other stages (`together`) or begins the next
@@ -165,7 +167,7 @@ pub struct TrainingFlags {
     pub peak_tflops: Option<f64>,
     /// Device of all stages, such as `cpu`, `cuda:0` or `vulkan:0`, or a list of devices for consecutive workers, one
     /// replica after the other; `cuda:all` stands for all of CUDA. A device of another host has the name that
-    /// `stageline serve` prints there, such as `iroh:<id>/0` or `ws://gpu-2:4433/0`
+    /// `stageline serve` prints on that host, such as `iroh:<id>/0` or `ws://gpu-2:4433/0`
     #[arg(help_heading = "Devices", long, default_value = "cpu")]
     pub device: String,
     /// Reaction to an operation of a layer, such as attention, for which the device of its stage has no kernel: `refuse`
@@ -185,8 +187,8 @@ pub struct TrainingFlags {
     /// workers
     #[arg(help_heading = "Devices", long)]
     pub cores_per_stage: Option<usize>,
-    /// Trains for this number of steps only [100 if none is given], and verifies that the result is that of training
-    /// with full batches on one device, within tolerances
+    /// Trains for this number of steps only [100 if none is given], and verifies that the result equals that of
+    /// training with full batches on one device, within tolerances
     #[arg(help_heading = "Measurement", long, num_args = 0..=1, default_missing_value = "100")]
     pub verify: Option<usize>,
     /// Folder for checkpoints, which are written at the interval --every, at the end, after an error, and on the first
@@ -202,7 +204,7 @@ pub struct TrainingFlags {
     /// Resumes from a checkpoint, or from the latest one in a folder. `latest` looks in the folder of --checkpoint, and
     /// so does `auto`, which starts from the beginning if there is none. Without --checkpoint, new checkpoints go to
     /// the folder of the old one. Of the settings that are not given, those under `Training` and the program's own come
-    /// from the checkpoint. M may change, but not the number of samples in a batch
+    /// from the checkpoint. The number of micro-batches may change, but not the number of samples in a batch
     #[arg(help_heading = "Checkpoints", long, value_name = "FOLDER")]
     pub resume: Option<PathBuf>,
     /// Ends the training early, with a checkpoint, once this number of steps is done, counting those of resumed runs

@@ -297,8 +297,8 @@ fn devices(flags: &TrainingFlags) -> Result<Vec<Device>> {
     DeviceName::open_all(&names, token.as_ref()).context("--device")
 }
 
-/// Returns the relative speed of each device in the list `devices`: the number that `--speeds` gives, or a measured
-/// speed for `--speeds measured`, which is that of products in the type of the training's precision. The measured speed
+/// Returns the relative speed of each device in the list `devices`: the number that `--speeds` gives, or with `--speeds
+/// measured` the measured speed of matrix products in the number type of the training's precision. The measured speed
 /// of a device that is listed several times is divided among its entries.
 fn speeds(by: &SpeedsBy, devices: &[Device], precision: Precision) -> Result<Vec<f64>> {
     match by {

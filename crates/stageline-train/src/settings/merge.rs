@@ -109,8 +109,8 @@ fn with_value(flag: Arg) -> Arg {
     flag.require_equals(true).default_missing_value("true").default_value("false")
 }
 
-/// Removes flags that take a list from the arguments `all` if the arguments `later` set them again. A later list then
-/// replaces the earlier one, to which the parser clap would append it.
+/// Removes flags that take a list from the arguments `all` if the arguments `later` set the same flags again. The later
+/// list then replaces the earlier one; otherwise the parser clap would join the two lists.
 fn replace_lists(all: &mut Vec<OsString>, later: &[OsString], command: &Command) {
     let name = |argument: &OsString| {
         let text = argument.to_str()?.strip_prefix("--")?;

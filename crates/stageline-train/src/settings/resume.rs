@@ -77,10 +77,12 @@ pub fn command_line(command: &Command, arguments: &[OsString]) -> Result<Command
     Ok(CommandLine { matches, flags: now, settings, saved: Some(saved) })
 }
 
-/// Returns a line for each setting that a resumed run lacks or has with another value than its checkpoint. `before` has
-/// the settings of the checkpoint, and `now` those of the run. If `now` lacks the setting `checkpoint` (the folder for
-/// checkpoints), but the run writes checkpoints (`writes_checkpoints`), there is no line for it: the run then writes
-/// into the folder from which it resumes.
+/// Returns the lines that tell how the settings of a resumed run differ from those of its checkpoint: one line for each
+/// setting of the checkpoint that the run lacks or has with another value. `before` has the settings of the checkpoint,
+/// and `now` those of the run.
+///
+/// If `now` lacks the setting `checkpoint` (the folder for checkpoints), but the run writes checkpoints
+/// (`writes_checkpoints`), this setting gets no line: the run then writes into the folder from which it resumes.
 fn differences(before: &Settings, now: &Settings, writes_checkpoints: bool) -> Vec<String> {
     let line = |(name, before): (&String, &Value)| match now.0.get(name) {
         Some(now) if now == before => None,
@@ -92,7 +94,7 @@ fn differences(before: &Settings, now: &Settings, writes_checkpoints: bool) -> V
     before.0.iter().filter_map(line).collect()
 }
 
-/// Returns the names of the settings whose values are file paths, as the types of their flags tell.
+/// Returns the names of the settings that are file paths: those whose command-line flag has the type of a path.
 fn paths(command: &Command) -> Vec<String> {
     let takes_path = |flag: &&clap::Arg| flag.get_value_parser().type_id() == std::any::TypeId::of::<PathBuf>();
     command.get_arguments().filter(takes_path).map(|flag| flag.get_id().to_string()).collect()
@@ -103,8 +105,8 @@ pub(crate) fn shown(value: &Value) -> Printable<'static> {
     Printable::new(value.to_string())
 }
 
-/// Returns the value of a setting from a checkpoint as text that is safe to print. Values of the length that settings
-/// may have are printed in full; a longer value, which only a manipulated checkpoint has, is shortened.
+/// Returns the value of a setting from a checkpoint as text that is safe to print. A value up to the maximum length of
+/// settings is printed in full. A longer value, which only a manipulated checkpoint has, is shortened.
 fn whole(value: &Value) -> Printable<'static> {
     shown(value).at_most(LONGEST_VALUE)
 }
@@ -141,8 +143,8 @@ mod tests {
         Ok((Own::from_arg_matches(&matches)?, settings))
     }
 
-    /// Tests that a resumed run takes from its checkpoint the settings that decide the trained bits and those of the
-    /// program, and no others.
+    /// Tests that a resumed run takes two kinds of settings from its checkpoint, and no others: those that decide the
+    /// trained bits, and those of the program's own flags.
     #[test]
     fn a_resumed_run_inherits_what_decides_the_bits() {
         let command = TrainingFlags::augment_args(Own::command());
@@ -185,8 +187,9 @@ mod tests {
         );
     }
 
-    /// Tests the lines that a resumed run prints: one for every setting of its checkpoint that it lacks, also if the
-    /// setting has no default. Hostile names and values are escaped and cut.
+    /// Tests the lines that a resumed run prints about its settings. There is a line for every setting of its
+    /// checkpoint that the run lacks or has with another value, also if the setting has no default. Hostile names and
+    /// values are escaped and shortened.
     #[test]
     fn settings_that_are_not_taken_from_the_checkpoint_are_named() {
         let flags = "train --width 5 --memory 8 --cores-per-stage 1 --peak-tflops 2 --chunks 2 --device cuda:all \
