@@ -78,10 +78,9 @@ impl Log {
         synchronise_every: usize,
         gpus: Vec<Device>,
     ) -> Result<Self> {
-        let Range { start, end } = steps;
         let create = |path: &Path| File::create(path).map(BufWriter::new).with_context(|| unwritable(path));
         let (file, before) = match outputs.log.as_deref() {
-            Some(path) if start > 0 => reopen(path).with_context(|| unwritable(path))?,
+            Some(path) if steps.start > 0 => reopen(path).with_context(|| unwritable(path))?,
             path => (path.map(create).transpose()?, Vec::new()),
         };
         let board = match &outputs.tensorboard {
@@ -92,11 +91,7 @@ impl Log {
             }
             None => None,
         };
-        let last = end.saturating_sub(1);
-        let drawn = match synchronise_every {
-            0 => (start + outputs.draw_step).min(last),
-            every => (start + outputs.draw_step).next_multiple_of(every).min(last - last % every),
-        };
+        let drawn = drawn_step(steps, outputs.draw_step, synchronise_every);
         let (trace, noise) = (Trace::new(), SmoothedNoise::new());
         let text = before;
         let mut log = Self { outputs, file, text, trace, board, drawn, synchronise_every, noise, gpus };
@@ -242,6 +237,19 @@ fn noise_scales(noise: &Noise) -> Vec<(String, f64)> {
     tagged("noise scale", noise.scale, noise.smoothed_scale).into_iter().chain(of_stages).flatten().collect()
 }
 
+/// Returns the step whose events a run of `steps` shows, with the setting [`Outputs::draw_step`]. If workers wait for
+/// their devices in every `synchronise_every`-th step only (0: in none), this is such a step, unless the run has none.
+fn drawn_step(steps: Range<usize>, draw_step: usize, synchronise_every: usize) -> usize {
+    let last = steps.end.saturating_sub(1);
+    let asked = steps.start + draw_step;
+    let synchronised =
+        last.checked_rem(synchronise_every).map(|after| last - after).filter(|step| steps.contains(step));
+    match synchronised {
+        Some(last) => asked.next_multiple_of(synchronise_every).min(last),
+        None => asked.min(last),
+    }
+}
+
 /// Returns the error message for an output file of a run that cannot be written.
 fn unwritable(path: &Path) -> String {
     format!("cannot write {}; give a path in an existing folder that is writable", path.display())
@@ -261,4 +269,21 @@ fn reopen(path: &Path) -> Result<(Option<BufWriter<File>>, Vec<u8>)> {
 /// Returns the current time in seconds since the Unix epoch.
 fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_drawn_step_is_in_the_run_and_synchronised_if_a_step_is() {
+        assert_eq!(drawn_step(0..100, 7, 0), 7);
+        assert_eq!(drawn_step(0..5, 7, 0), 4);
+        assert_eq!(drawn_step(0..100, 7, 10), 10);
+        assert_eq!(drawn_step(0..100, 97, 10), 90);
+        assert_eq!(drawn_step(20..40, 7, 10), 30);
+        // A resumed run of few steps, none of which is synchronised.
+        assert_eq!(drawn_step(21..24, 0, 10), 21);
+        assert_eq!(drawn_step(21..24, 7, 10), 23);
+    }
 }
