@@ -103,10 +103,10 @@ impl Stage for Whole {
     }
 }
 
-/// The text of all warnings that this test process has logged, and of all messages about stages that run.
+/// The recorded log of this test process: the warnings, and the debug messages of the module `stageline::runner`.
 static WARNINGS: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
-/// A writer to which the test's log goes; it appends log lines to the text of all warnings of this test process.
+/// A writer that appends log lines to the recorded log of this test process.
 struct ToWarnings;
 
 impl io::Write for ToWarnings {
@@ -120,7 +120,8 @@ impl io::Write for ToWarnings {
     }
 }
 
-/// Begins to keep the warnings of all threads of this test process, and all messages about stages that run.
+/// Starts to record the log of all threads of this test process: the warnings, and the debug messages of the module
+/// `stageline::runner`.
 pub fn keep_warnings() {
     static FIRST: Once = Once::new();
     FIRST.call_once(|| {
@@ -130,15 +131,15 @@ pub fn keep_warnings() {
     });
 }
 
-/// Returns the text of all warnings, and of all messages about stages that run, that this test process has logged so
-/// far.
+/// Returns the recorded log of this test process so far: the warnings, and the debug messages of the module
+/// `stageline::runner`.
 pub fn warnings() -> String {
     String::from_utf8(WARNINGS.lock().unwrap().clone()).unwrap()
 }
 
-/// Tests split backwards: the first half leaves out the gradients of a layer's weights, and the second half computes
-/// them. The pipeline warns of parameters whose gradients the first half has computed, and counts them. These are the
-/// parameters of a layer of burn, whose backward cannot be split, but no parameters of a layer of Stageline.
+/// Tests split backwards: the first half leaves the gradients of a layer's weights to the second half. A layer of burn
+/// cannot split its backward, so the first half computes its weight gradients. The pipeline warns of such parameters
+/// only.
 #[test]
 fn weight_gradients_are_computed_in_the_second_halves_of_backwards() {
     keep_warnings();

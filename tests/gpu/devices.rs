@@ -138,8 +138,8 @@ fn the_start_of_a_run_tells_what_it_does_with_the_device() {
     assert!(compared.iter().all(|words| reserved.contains(words)), "{logged}");
 }
 
-/// Tests that the start of a run with two replicas of one stage, on the CPU and on a GPU, names the path of their gradient
-/// sums and no other path.
+/// Tests the first lines of a run with two replicas of one stage, on the CPU and on a GPU. They name the path of the
+/// gradient sums, and no other path.
 #[test]
 fn the_start_of_a_run_with_replicas_names_the_path_of_gradient_sums() {
     let device = gpu_name();

@@ -27,9 +27,9 @@ const PER_STEP: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     None,
-    /// The stage panics in a forward and in every later one; the value is the number of that forward.
+    /// A fault of a test's stage: it panics in every forward from the one with this number on.
     PanicsFrom(usize),
-    /// The stage's output for one micro-batch is infinite in every step; the value is the index of that micro-batch.
+    /// A fault of a test's stage: its output for the micro-batch with this index is infinite in every step.
     OverflowsAt(usize),
 }
 

@@ -68,7 +68,7 @@ fn stepped(mut pipeline: Pipeline<Tensor<2>, Tensor<2>, Target>) -> f64 {
 }
 
 /// Tests the warning that attention stores its scores, because its heads are too large for the device's kernels. The
-/// layer is named once: by `build` if the layer lists its operations, and otherwise in the first forward.
+/// warning names the layer once. `build` logs it if the layer lists its operations; otherwise the first forward does.
 #[test]
 fn attention_with_large_heads_is_named_with_its_layer() {
     keep_warnings();
@@ -92,7 +92,8 @@ fn attention_with_large_heads_is_named_with_its_layer() {
     }
 }
 
-/// Tests that attention which stores its scores is refused if all fallbacks are, and that smaller heads then are not.
+/// Tests that attention which stores its scores is refused if the settings refuse all fallbacks. Attention with smaller
+/// heads, which stores no scores, is accepted.
 #[test]
 fn attention_with_large_heads_is_refused_on_request() {
     let device = open("gpu").remove(0);
@@ -108,7 +109,7 @@ fn attention_with_large_heads_is_refused_on_request() {
     assert!(built(64).is_ok());
 }
 
-/// A layer for tests that computes GELU in f64, in which no kernel for GPUs computes.
+/// A layer for tests that computes GELU in f64, a type that Stageline's GPU kernels do not support.
 #[derive(Module, Debug)]
 struct InF64 {
     weight: Param<Tensor<2>>,
@@ -134,8 +135,8 @@ impl Stage for InF64 {
     }
 }
 
-/// Tests that `build` refuses GELU in f64 on a GPU, with the stage, the layer and the number of further operations, and
-/// that it only warns if fallbacks are permitted. A device without f64 is refused for its types.
+/// Tests that `build` refuses GELU in f64 on a GPU. The error names the stage, the layer and the number of further
+/// operations. If fallbacks are permitted, `build` only warns. A device without f64 is refused for its types.
 #[test]
 fn an_operation_without_a_kernel_is_refused_unless_fallbacks_are_permitted() {
     keep_warnings();

@@ -17,8 +17,8 @@ pub fn assert_near(found: f64, expected: f64) {
     assert!((found - expected).abs() < 1e-3, "{found} and {expected}");
 }
 
-/// Tests that a training run which is stopped on a GPU and resumed on the GPU and the CPU, with its optimizer states on
-/// the host, ends with the loss of a run that was not stopped.
+/// Tests a training run that is stopped on a GPU, and resumed on the GPU and the CPU with its optimizer states on the
+/// host. It ends with the loss of a run that was not stopped.
 #[test]
 fn a_resumed_run_ends_as_one_that_was_not_stopped() {
     let place = Place::new();

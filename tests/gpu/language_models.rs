@@ -45,7 +45,8 @@ fn tensor(value: impl Fn(usize, usize) -> usize) -> Tokens {
     Tokens::from_data(TensorData::new(values, [ROWS, LENGTH]), &Device::flex())
 }
 
-/// Returns a batch whose samples have a second document from the middle on.
+/// Returns a batch of token sequences. Each sequence consists of two documents, and the second document starts in the
+/// middle.
 fn batch(step: usize) -> Batch<Samples, Tokens> {
     let text = |row: usize, at: usize| (at * at + 7 * at + 5 * row + 13 * step) % VOCABULARY;
     let starts = SharedInput::new(tensor(|_, at| if at < LENGTH / 2 { 0 } else { LENGTH / 2 }));

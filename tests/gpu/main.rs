@@ -39,12 +39,12 @@ mod optimizer_state;
 #[cfg(all(unix, feature = "serve"))]
 mod served;
 
-/// The shape of a GPT whose number of layers is the largest number of stages in these tests.
+/// The shape of the GPT in most of these tests. With its embeddings and its head, it can be divided into up to six
+/// stages.
 const SHAPE: Shape = Shape { layers: 4, width: 64, context: 16 };
 /// The shape of a GPT with one block, for tests that make many steps.
 const SMALL: Shape = Shape { layers: 1, ..SHAPE };
-/// The number of samples in a batch. It is divisible by the number of micro-batches, which is twice the number of
-/// workers: 2, 4 or 6.
+/// The number of samples in each batch of the tests: 12, so that a batch can be divided into 2, 4 or 6 micro-batches.
 const SAMPLES: usize = 12;
 const STEPS: usize = 20;
 
@@ -165,9 +165,9 @@ fn verification_agrees_with_split_backwards_and_recomputation() {
     verify("gpu", ZbV, 4, Recompute::Full);
 }
 
-/// Asserts that the accounts of a synchronised step add up, that no cause of idle time is negative, and that the events
-/// of each worker follow each other within the step. Returns the largest share of a worker's step that has no known
-/// cause (`other`).
+/// Checks the times of each worker in a synchronised step. Busy and idle time must add up to the step time, no known
+/// cause of idle time may be negative, and events must follow each other. Returns the largest share of a worker's step
+/// time that has no known cause (`other`).
 fn checked_accounts(report: &StepReport) -> f64 {
     let took = report.step_time.as_secs_f64();
     for events in report.recording.events() {

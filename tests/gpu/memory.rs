@@ -12,8 +12,8 @@ use stageline_workspace::runs::Place;
 
 use crate::{Builder, SMALL, batch, batch_of, builder, gpu_name, open};
 
-/// The number of micro-batches in a step, each of two samples. The first of two stages has both micro-batches live at
-/// the same time.
+/// The number of micro-batches in a step of the memory tests, each of two samples. The first of two stages keeps the
+/// activations of both at the same time.
 const MICRO_BATCHES: usize = 2;
 
 /// The number of bytes by which the memory of a process may grow although nothing leaks, because allocators keep freed
@@ -40,9 +40,10 @@ fn of_process() -> u64 {
     1024 * kilobytes.unwrap_or(0)
 }
 
-/// Tests that the log has the memory of the GPU after every synchronised step, also if steps overlap, and that the
-/// report page draws this memory. The memory in use is at least that of the parameters and of AdamW's two moments, and
-/// at most the reserved memory. The reserved memory is at most the size of the GPU's memory, if that size is known.
+/// Tests the GPU's memory in the log and on the report page. The log has it after every synchronised step, also if
+/// steps overlap, and the page draws it. The memory in use is at least that of the parameters and of AdamW's two
+/// moments, and at most the reserved memory. The reserved memory is at most the size of the GPU's memory, if that size
+/// is known.
 #[test]
 fn the_log_and_the_page_have_the_memory_of_the_gpu() {
     let (place, device) = (Place::new(), gpu_name());
@@ -71,9 +72,9 @@ fn the_log_and_the_page_have_the_memory_of_the_gpu() {
     }
 }
 
-/// Tests that the memory estimate for a GPU is near the measured memory of training steps, with one stage or two stages
-/// on the GPU. The estimate has two numbers of AdamW's state for each trained number. The test has a process of its
-/// own, because tests that run beside it would use the same GPU.
+/// Tests that the memory estimate for a GPU is near the measured memory of training steps, with one or two stages on
+/// the GPU. The estimate of AdamW's states is about two numbers per parameter. The test has a process of its own,
+/// because tests that run beside it would use the same GPU.
 #[test]
 fn the_estimate_on_a_gpu_is_near_what_steps_use() {
     if ran_in_a_process_of_its_own() {
@@ -104,8 +105,8 @@ fn a_training_that_does_not_fit_on_the_gpu_is_refused_by_the_name_of_the_gpu() {
 }
 
 /// Trains for two rounds of `steps` steps each, and asserts that the memory after the second round is what it was after
-/// the first. Only the last step of each round is synchronised, so that in all others the host may run ahead of the
-/// GPU. `batch` returns the batch of a step.
+/// the first. Only the last step of each round is synchronised; in all other steps the host may run ahead of the GPU.
+/// `batch` returns the batch of a step.
 fn assert_memory_does_not_grow(builder: Builder, steps: usize, batch: impl Fn(usize) -> Batch<Bytes, Bytes>) {
     let device = open("gpu").remove(0);
     // Steps are counted from 0, and the synchronised ones are step 0 and every multiple of the interval.

@@ -31,15 +31,16 @@ fn pipeline(device: &Device, memory: OptimizerState, from: Option<Checkpoint>) -
 struct Found {
     /// The bits of the loss of every step.
     losses: Vec<u64>,
-    /// The bytes that the training has in use on the device after a step.
+    /// The device memory of the training in bytes: the smallest number in use after a step, minus the number before the
+    /// training.
     in_use: u64,
     estimate: MemoryEstimate,
     /// The checkpoint after half of the training's steps.
     middle: Checkpoint,
 }
 
-/// Copies the tensors of a checkpoint to new host memory. The original tensors are read lazily by burn, and their bytes
-/// keep memory on the device in use, which would change the memory that the test measures.
+/// Copies the tensors of a checkpoint to new host memory. burn reads the original tensors lazily, so their bytes keep
+/// device memory in use. That would change the memory that the test measures.
 fn copied(mut checkpoint: Checkpoint) -> Checkpoint {
     let Checkpoint { parameters, optimizer, .. } = &mut checkpoint;
     for tensor in parameters.values_mut().chain(optimizer.values_mut()) {

@@ -89,8 +89,8 @@ fn a_lent_gpu_trains_by_the_kernels_of_a_gpu() {
     }
 }
 
-/// Tests a lent GPU that is lost in a training, because the process that lends it is killed: the error names its host
-/// and its stage, and the training resumes on the CPU with the losses of a training on the CPU.
+/// Tests a training that loses a lent GPU, because the process that lends it is killed. The error names the GPU's host
+/// and stage. The training resumes on the CPU with the losses of a training on the CPU.
 #[test]
 fn training_resumes_on_the_cpu_after_a_lent_gpu_was_lost() {
     const KEEPING: &str = "--checkpoint @kept --every 1 --watchdog 5 --log @log";

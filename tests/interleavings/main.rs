@@ -37,7 +37,6 @@ type Scheduled = &'static (dyn Schedule + Sync);
 #[derive(Clone, Copy)]
 struct Shape {
     schedule: Scheduled,
-    /// P, the number of stages of the tested pipeline.
     stages: usize,
     /// M, the number of micro-batches of each replica in a step of the tested pipeline.
     micro_batches: usize,
@@ -45,11 +44,10 @@ struct Shape {
     capacity: usize,
     /// Whether transfers between stages of the tested pipeline are issued in the plan's global order, as between GPUs.
     ordered: bool,
-    /// R, the number of data-parallel replicas of the tested pipeline.
     replicas: usize,
 }
 
-/// Returns the shapes of the pipelines whose thread orders the tests explore.
+/// Returns the pipelines that the tests run in many thread orders: their schedule, size, channel capacity and replicas.
 fn shapes() -> Vec<Shape> {
     let mut shapes = Vec::new();
     let mut add = |schedule: Scheduled, stages, micro_batches, capacity, ordered| {
@@ -191,9 +189,8 @@ fn steps_evaluations_and_skips_give_the_same_bits_in_any_thread_order() {
     assert!(explored >= 500);
 }
 
-/// Returns four batches for overlapping steps, in which stages step before it is known whether the step counts. The
-/// gradients of one batch are clipped and those of another are not finite, so work on the following step is discarded
-/// twice.
+/// Returns four batches for tests of overlapping steps. The gradients of the second batch are clipped, and those of the
+/// third are not finite. After each of these two, the work on the next step is discarded.
 fn steps() -> impl Iterator<Item = Batch<Tensor<2>, Target>> {
     (0..4).map(|step| {
         let (input, (wanted, mask)) = Mlp::batch(ROWS, WIDTH, true, step);
@@ -205,8 +202,8 @@ fn steps() -> impl Iterator<Item = Batch<Tensor<2>, Target>> {
     })
 }
 
-/// The gradient clipping in the tests of overlapping steps. Of the four batches, only the second one has a global
-/// gradient norm above this limit.
+/// The gradient clipping in the tests of overlapping steps. Of the four batches of these tests, only the second has a
+/// global gradient norm above the limit.
 const CLIP: Clip = Clip::GlobalNorm(2.0);
 
 #[test]

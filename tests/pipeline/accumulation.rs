@@ -158,8 +158,8 @@ fn a_batch_size_other_than_tuned_for_is_warned_of_once() {
     assert!(said.contains("a step sees 12 samples, but its schedule was chosen for 6"), "{said}");
 }
 
-/// Tests that micro-batches which the caller has cut may differ in size, and that training on them gives the parameters
-/// of training on the whole batch.
+/// Tests batches that the caller has divided into micro-batches of different sizes. Training on them gives the
+/// parameters of training on the whole batch.
 #[test]
 fn uneven_micro_batches_cut_by_hand_train_like_the_whole_batch() {
     let model = Mlp::new(2, 8, 51);

@@ -174,8 +174,8 @@ fn frozen_stages_keep_their_bits_and_the_others_train() {
     }
 }
 
-/// Tests that a module that was initialised on a device without autodiff trains, because the pipeline moves it to one
-/// with autodiff.
+/// Tests that a module which was initialised on a device without autodiff can be trained. The pipeline moves the module
+/// to a device with autodiff.
 #[test]
 fn modules_of_a_device_without_autodiff_train() {
     let linear = |seed| seeded(&device(), seed, || LinearConfig::new(4, 4).init(&device()).into());

@@ -10,9 +10,9 @@ use stageline::schedule::{Schedule, ZbH1};
 
 use crate::programs::example;
 
-/// Tests the logged model FLOP utilisation against the formula: training on a token takes 3 times the FLOPs of a
-/// forward, which are 2 for each weight of a matrix, and 4 x context x width for the attention of a block (Chowdhery et
-/// al., 2022, arXiv:2204.02311, appendix B).
+/// Tests the logged model FLOP utilisation against the formula. Training on a token takes 3 times the FLOPs of a
+/// forward. A forward takes 2 FLOPs for each weight of a matrix, and 4 x context x width for the attention of a block
+/// (Chowdhery et al., 2022, arXiv:2204.02311, appendix B).
 #[test]
 fn model_flop_utilisation_matches_the_formula() {
     const PEAK_TFLOPS: f64 = 0.5;
@@ -163,7 +163,8 @@ fn an_own_model_trains_with_its_own_metric() {
 }
 
 /// Tests that R data-parallel replicas and R gradient groups (micro-batches whose gradients are summed separately) give
-/// the same hash of the parameters, also if a run with replicas is resumed with groups, or the other way round.
+/// the same hash of the parameters. This also holds if a run with replicas is resumed with groups, or the other way
+/// round.
 #[test]
 fn replicas_give_the_hash_of_as_many_gradient_groups() {
     let groups = logged("groups", "--stages 1 --micro-batches 4 --gradient-groups 2");
@@ -200,8 +201,8 @@ const CHARTS: &str = "Loss, Throughput, Learning rate, Gradient norm, Bubble, Id
     Memory in use during step 2, Noise scale, Noise scale of each stage, Noise of each stage, Update of each layer, \
     Update and gradient of each layer, Second moment of each layer, Sizes of gradient elements";
 
-/// Renders a page in the browser that the environment variable `STAGELINE_BROWSER` names, asserts that the browser's
-/// console is empty, and returns the resulting HTML. Returns `None` if the variable is unset.
+/// Renders a page in the browser that the environment variable `STAGELINE_BROWSER` names, and returns the resulting
+/// HTML. Asserts that the browser's console is empty. Returns `None` if the variable is unset.
 fn rendered(page: &Path) -> Option<String> {
     let browser = env::var_os("STAGELINE_BROWSER")?;
     let profile = tempfile::tempdir().unwrap();

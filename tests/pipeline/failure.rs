@@ -51,14 +51,13 @@ impl<S: Module> Faulty<S> {
         output.clone().sum().backward();
     }
 
-    /// Counts a forward of the stage, and returns the fault that the test plants in this forward. The tested schedules
-    /// run forwards in ascending micro-batch order.
+    /// Counts a forward of the stage, and returns the deliberate fault of this forward, if it has one. The tested
+    /// schedules run forwards in ascending micro-batch order.
     fn due(&self) -> Fault {
         let micro_batch = self.forwards.fetch_add(1, Ordering::Relaxed);
         if micro_batch == self.at { self.fault } else { Fault::None }
     }
 
-    /// Panics or returns an error if `due`, the fault planted in the current micro-batch, is a fault of the forward.
     fn fail(&self, due: Fault) -> Result<(), BoxError> {
         match due {
             Fault::PanicInForward => panic!("a fault for the test"),
@@ -116,8 +115,7 @@ pub fn quiet_workers() {
     });
 }
 
-/// The fault of each stage of the failure test's pipeline, with the number of the stage's forward in which the fault
-/// comes.
+/// The fault of each stage in a test of failures, and the number of the stage's forward that has the fault.
 type Faults = [(Fault, usize); STAGES];
 
 fn pipeline(faults: Faults, schedule: &'static (dyn Schedule + Sync)) -> Pipeline<Tensor<2>, Tensor<2>, Target> {
@@ -263,8 +261,8 @@ fn a_panic_in_an_optimizer_is_named_and_no_stage_has_stepped() {
     assert_eq!([bits(&modules.take::<Layer>(0).unwrap()), bits(&modules.take::<Error>(1).unwrap())], untouched);
 }
 
-/// A value that adds one to a counter when it is dropped. As a thread-local value it is dropped when its thread ends,
-/// so that a test can count the threads that have ended.
+/// A value that adds one to a counter when it is dropped. A thread-local value is dropped at the end of its thread, so
+/// a test can count the threads that have ended.
 struct Ending(Arc<AtomicUsize>);
 
 impl Drop for Ending {
@@ -328,7 +326,7 @@ fn threads_have_ended_when_a_failed_step_returns() {
     });
 }
 
-/// A last stage for tests of failures, whose loss wrongly returns one number per sample instead of their sum.
+/// A last stage for tests of errors. Its loss is one number per sample instead of their sum, which is an error.
 #[derive(Module, Debug)]
 struct Unsummed {
     error: Error,

@@ -39,8 +39,8 @@ fn operations_without_a_kernel_are_named_with_their_layers() {
     }
 }
 
-/// Tests that a training with `--fallbacks refuse` ends before its first step with an error that names the layer, the
-/// number of further operations, and the flag that permits them.
+/// Tests that a training with `--fallbacks refuse` ends before its first step. The error names the layer, the number of
+/// further operations, and the flag that permits them.
 #[test]
 fn a_training_can_refuse_operations_without_a_kernel() {
     let said = Place::new().refused("--stages 1 --steps 2 --precision bf16 --fallbacks refuse");
@@ -53,8 +53,8 @@ fn a_training_can_refuse_operations_without_a_kernel() {
     assert_eq!(said.matches("is computed by burn's own operations").count(), 1, "{said}");
 }
 
-/// Returns the builder of a GPT pipeline in bf16 on the CPU. Stage 0 has the embeddings as layer `0` and a block as
-/// `1.0`, stage 1 a block as `0.0` and the head as `1`.
+/// Returns the builder of a GPT pipeline in bf16 on the CPU. Stage 0 has the embeddings (layer `0`) and a block
+/// (`1.0`). Stage 1 has a block (`0.0`) and the head (`1`).
 fn in_bf16() -> PipelineBuilder<Bytes, Logits, Bytes> {
     let config = || StageConfig::new(Device::flex(), AdamWConfig::new().init(), 1e-3);
     let cut: Cut = "0,2".parse().unwrap();

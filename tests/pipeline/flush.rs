@@ -90,8 +90,8 @@ fn bits_of(pipeline: Pipeline<Tensor<2>, Tensor<2>, Target>) -> Vec<u32> {
 /// The only data-parallel replica of a pipeline without data parallelism: replica 0 of 1.
 const ONLY: Replica = Replica { index: 0, of: 1 };
 
-/// The planted faults of the test. Each has the input and the target of one micro-batch, the origin of NaN or infinity
-/// that the error must report, and the error's text.
+/// The deliberate faults of a test. Each entry has the input and the target of one micro-batch, the expected origin of
+/// the NaN or infinity, and the expected text of the error.
 const FAULTS: [(f32, f32, Culprit, &str); 4] = [
     (
         -1.0,

@@ -21,7 +21,7 @@ fn thread_called(name: &str, child: &Child) -> Pid {
 }
 
 /// Stops one thread of a child process for ever, as a driver call that never returns would. The thread is stopped while
-/// it waits for another thread, so that it holds no lock which other threads need.
+/// it waits for another thread. It then holds no lock that other threads need.
 fn freeze(thread: Pid, child: &Child) {
     ptrace::seize(thread, ptrace::Options::empty()).expect("a process may trace its children");
     loop {

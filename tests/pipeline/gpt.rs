@@ -16,8 +16,8 @@ use crate::model::{Bytes, Gpt, Layers, Logits, Shape, costs, gpt};
 const SHAPE: Shape = Shape { layers: 3, width: 32, context: 16 };
 const STEPS: usize = 2;
 
-/// The model shape and the settings of a training of the example `gpt`, which is run as a pipeline or as a loop without
-/// Stageline.
+/// The model shape and the settings of a training of the example `gpt`. The tests run it as a pipeline and as a loop
+/// without Stageline.
 #[derive(Clone, Copy)]
 struct Training {
     shape: Shape,
@@ -49,7 +49,7 @@ impl Training {
         (0..STEPS).map(move |step| Batch::new(self.text(step), self.text(step + 1)))
     }
 
-    /// Builds a pipeline for this training of the GPT with the given number of stages, schedule and recomputation.
+    /// Builds a pipeline of the GPT with the given number of stages, schedule and recomputation.
     fn pipeline(
         self,
         stages: usize,
@@ -77,8 +77,8 @@ impl Training {
         fingerprint(&self.row().join(pipeline.into_modules()).unwrap()).0
     }
 
-    /// Trains the GPT as a pipeline with overlapping steps (a step begins before all stages have finished the previous
-    /// one), and returns the hash of its parameters.
+    /// Trains the GPT as a pipeline with overlapping steps, and returns the hash of its parameters. A step begins
+    /// before all stages have finished the previous step.
     fn overlapped(self, mut pipeline: Pipeline<Bytes, Logits, Bytes>) -> String {
         pipeline.steps(self.batches()).for_each(|report| drop(report.unwrap()));
         fingerprint(&self.row().join(pipeline.into_modules()).unwrap()).0
@@ -152,9 +152,8 @@ fn recomputation_gives_the_same_bits() {
     }
 }
 
-/// Tests a GPT with several heads and with more positions than the attention kernel processes as one block. Training
-/// with chosen recomputation, and with steps that begin before the previous step has ended, gives the same bits as a
-/// loop without Stageline.
+/// Tests a GPT with several heads, and with more positions than the attention kernel processes as one block. Training
+/// gives the same bits as a loop without Stageline, also with recomputation and with overlapping steps.
 #[test]
 fn a_wider_and_longer_model_has_the_bits_of_a_plain_loop() {
     let shape = Shape { layers: 4, width: 192, context: 80 };

@@ -162,8 +162,9 @@ fn labelled(rows: usize) -> (Tensor<2>, Tensor<1, Int>) {
     (batch(rows, 3).0, Tensor::from_data(TensorData::new(labels, [rows]), &device()))
 }
 
-/// Tests that a metric is its sum over the unmasked targets divided by the number of these targets, in steps and in
-/// evaluations. The metrics are not added to the loss. The loss weight uses a constant of the stage, the padding id.
+/// Tests that a reported metric is a mean: its sum over the unmasked targets, divided by the number of these targets.
+/// This holds in steps and in evaluations. Metrics are not added to the loss. A target is masked if it is the padding
+/// id, which is a constant of the stage.
 #[test]
 fn metrics_are_means_over_the_targets_that_count() {
     let (input, target) = labelled(11);
@@ -208,7 +209,7 @@ fn outputs_that_cannot_be_concatenated_are_an_error_and_the_pipeline_goes_on() {
     pipeline.step(Batch::new(input, target)).unwrap();
 }
 
-/// A last stage for tests of errors: it declares one metric, but wrongly returns one number per row for it.
+/// A last stage for tests of errors. It declares one metric but returns one number per row for it, which is an error.
 #[derive(Module, Debug)]
 struct Misnamed {
     layer: Layer,
@@ -249,7 +250,8 @@ fn metrics_of_another_shape_are_named_at_their_forward() {
     assert!(error.contains("`metrics` returned shape [3] for the metrics size"), "{error}");
 }
 
-/// A last stage for tests of errors, whose loss weight (the divisor of the loss) wrongly depends on a parameter.
+/// A last stage for tests of errors. Its loss weight (the divisor of the loss) depends on a parameter, which is an
+/// error.
 #[derive(Module, Debug)]
 struct Weighed {
     layer: Layer,

@@ -67,8 +67,8 @@ fn a_stopped_run_resumes_to_the_same_bits_on_any_cut() {
     assert_eq!(hash(&other(0, 1)), hash(&other(1, 3)));
 }
 
-/// Tests that the learning rate stays at its lowest value after the end of its schedule, also if a run is resumed with
-/// more steps.
+/// Tests that the learning rate stays at its lowest value after the end of its schedule, also in a run that is resumed
+/// with more steps.
 #[test]
 fn the_learning_rate_never_rises_after_warm_up() {
     let place = Place::new();
@@ -240,8 +240,9 @@ fn a_resume_that_cannot_work_is_refused_with_its_cause_and_a_fix() {
     assert!(cause(place.refused("--checkpoint @file")).contains("@file"));
 }
 
-/// Tests that a resumed run takes its devices, its token file (the secret for devices of other hosts) and its plan from
-/// the command line only. The path of the text may come from the checkpoint, and is then printed.
+/// Tests that a resumed run takes its devices, its token file (the secret for devices of other hosts) and its plan only
+/// from the command line, and not from the checkpoint. The path of the text may come from the checkpoint, and is then
+/// printed.
 #[test]
 fn a_manipulated_checkpoint_chooses_no_device_and_no_token_file() {
     let place = Place::new();

@@ -67,8 +67,8 @@ fn on_page(page: &str) -> Vec<(&str, u64, f64)> {
 }
 
 /// Tests a training of two stages that measures the gradient noise at every second step. A smoothed noise scale is the
-/// average of all variances so far over the average of all squared norms so far. In both averages, the weight of an
-/// estimate is 0.8 times the weight of the next estimate.
+/// average variance so far over the average squared norm so far. Both averages are weighted: the weight of an estimate
+/// is 0.8 times the weight of the next estimate.
 #[test]
 fn the_log_tensorboard_and_the_page_have_the_same_noise_scales() {
     let place = Place::new();

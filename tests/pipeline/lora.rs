@@ -64,9 +64,9 @@ impl Stage for Block {
     }
 }
 
-/// The last stage of the adapter tests: a sequence of linear blocks, which the backward recomputes in segments (groups
-/// of consecutive blocks), a linear layer, and a loss that is half the squared difference to targets `[rows x length,
-/// width]`.
+/// The last stage of the adapter tests: a sequence of linear blocks, a linear layer and a loss. The backward recomputes
+/// the blocks in segments (groups of consecutive blocks). The loss is half the squared difference to targets `[rows x
+/// length, width]`.
 #[derive(Module, Debug)]
 struct Head {
     blocks: Vec<Linear>,
@@ -261,9 +261,9 @@ fn same_bits(found: &Model, expected: &Model, what: &str) {
     }
 }
 
-/// Asserts that a model with adapters trains to the same bits as in a loop without Stageline under every schedule and
-/// recomputation, for each given combination of a precision and a number of replicas. Returns the model that the loop
-/// trained in full precision.
+/// Asserts that a model with adapters trains to the same bits as in a loop without Stageline, under every schedule and
+/// recomputation. The tested settings are `combinations`: pairs of a precision and a number of replicas. Returns the
+/// model that the loop trained in full precision.
 fn check(model: &Model, what: &str, combinations: &[(Precision, usize)]) -> Model {
     let two = NonZero::new(2).expect("2 is not 0");
     let everything = [
@@ -290,8 +290,8 @@ fn check(model: &Model, what: &str, combinations: &[(Precision, usize)]) -> Mode
     train_plainly(model.clone(), Precision::Full, 1)
 }
 
-/// The combinations of a precision and a number of data-parallel replicas with which adapters (LoRA) on weights without
-/// quantization are tested.
+/// The settings for tests of adapters (LoRA) on weights without quantization: a precision, and a number of
+/// data-parallel replicas.
 const ALL: [(Precision, usize); 4] =
     [(Precision::Full, 1), (Precision::Bf16, 1), (Precision::Full, 2), (Precision::Bf16, 2)];
 
@@ -404,8 +404,8 @@ impl Reparameterization for Scaled {
     }
 }
 
-/// A reparameterizer for tests of fine-tuning, which multiplies every parameter with the given number of dimensions by
-/// a trained factor: 1 dimension for vectors, 2 for matrices.
+/// A reparameterizer for tests of fine-tuning. It multiplies every vector (value 1) or every matrix (value 2) of a
+/// model by a trained factor.
 struct Scale(usize);
 
 impl Reparameterizer for Scale {
@@ -421,8 +421,8 @@ impl Reparameterizer for Scale {
     }
 }
 
-/// Tests that a pipeline trains to the same bits as a loop without Stageline if every vector, or every matrix, of the
-/// model is multiplied by a trained factor (a reparameterisation), and the base parameters train as well.
+/// Tests reparameterisations that multiply every vector, or every matrix, of a model by a trained factor. The base
+/// parameters train as well. A pipeline trains to the same bits as a loop without Stageline.
 #[test]
 fn any_reparameterisation_trains_to_the_bits_of_a_plain_loop() {
     for dimensions in [1, 2] {
@@ -449,7 +449,7 @@ fn frozen_weights_keep_their_bits_and_the_rest_trains() {
     same_bits(&cut, &trained, "1f1b");
 }
 
-/// A reparameterisation for tests of fine-tuning, which uses a trained matrix in the place of a parameter.
+/// A reparameterisation for tests of fine-tuning, which replaces a parameter by a trained matrix.
 #[derive(Debug, Module)]
 struct Replaced {
     matrix: Param<Tensor<2>>,
@@ -464,7 +464,7 @@ impl Reparameterization for Replaced {
     }
 }
 
-/// A reparameterizer for tests of fine-tuning, which puts a trained matrix in the place of every matrix of a model.
+/// A reparameterizer for tests of fine-tuning. It replaces every matrix of a model by a trained matrix.
 struct Replace;
 
 impl Reparameterizer for Replace {
@@ -481,9 +481,8 @@ impl Reparameterizer for Replace {
     }
 }
 
-/// Tests a reparameterisation that uses a trained tensor in the place of a parameter: the tensor trains, and the
-/// parameter keeps its bits. The parameter's gradient must not be mistaken for that of the tensor, because both are
-/// leaves of the autodiff graph.
+/// Tests a reparameterisation that replaces a parameter by a trained tensor. The tensor trains, and the parameter keeps
+/// its bits. Both are leaves of the autodiff graph, but their gradients must not be confused.
 #[test]
 fn a_tensor_in_the_place_of_a_parameter_trains_instead_of_it() {
     let model = Model::new(false).adapted(|model| model.apply_reparameterization(Replace));

@@ -20,8 +20,8 @@ fn uniform(count: usize, seed: u64) -> Vec<f32> {
     (0..count as u64).map(|index| noise(seed, index)).collect()
 }
 
-/// A model for tests of the gradient noise whose only parameter is a point, and whose loss is half the squared distance
-/// from the point to each unmasked target.
+/// A model for tests of the gradient noise. Its only parameter is a point. Its loss is half the squared distance from
+/// the point to each unmasked target.
 #[derive(Module, Debug)]
 struct Point {
     at: Param<Tensor<1>>,
@@ -165,17 +165,16 @@ fn of_single_samples(checkpoint: Checkpoint, rows: usize, seed: u64) -> f64 {
 }
 
 /// Tests the estimated gradient noise of trained GPTs against the gradients of single samples. The training, the
-/// estimates and the single gradients use independent samples.
-///
-/// The allowed difference of 20% is about 4 standard errors. Most of the error comes from the estimated squared norm of
-/// the gradient. For n samples with normal gradients, the relative variance of this squared norm is 4 c N / n + 2 N^2 /
-/// (r n^2), with the last term times 8/7 for 8 micro-batches. Here N is the noise scale in samples, r = (tr C)^2 / tr
-/// C^2 is the effective rank of the gradient's covariance C, and c is the share of the variance along the gradient. The
-/// same GPT in PyTorch, trained in the same way from four seeds, has N = 9 to 17, r = 51 to 66 and c = 0.012 to 0.041.
-/// So the standard error is 2.5% to 4% for 1024 single samples, 2% to 3% for 64 steps of 32 samples, and at most 5% for
-/// their ratio.
+/// estimates and the single gradients use independent samples. The allowed difference of 20% is about 4 standard
+/// errors.
 #[test]
 fn the_noise_of_trained_gpts_is_that_of_the_gradients_of_other_single_samples() {
+    // Most of the error comes from the estimated squared norm of the gradient. For n samples with normal gradients, the
+    // relative variance of this squared norm is 4 c N / n + 2 N^2 / (r n^2), with the last term times 8/7 for 8
+    // micro-batches. Here N is the noise scale in samples, r = (tr C)^2 / tr C^2 is the effective rank of the
+    // gradient's covariance C, and c is the share of the variance along the gradient. The same GPT in PyTorch, trained
+    // in the same way from four seeds, has N = 9 to 17, r = 51 to 66 and c = 0.012 to 0.041. So the standard error is
+    // 2.5% to 4% for 1024 single samples, 2% to 3% for 64 steps of 32 samples, and at most 5% for their ratio.
     const ROWS: usize = 1024;
     const STEPS: u64 = 64;
     for seed in 1..=3 {
@@ -200,8 +199,8 @@ fn close(one: GradientNoise, other: GradientNoise) -> bool {
     near(one.squared_norm, other.squared_norm) && near(one.variance, other.variance)
 }
 
-/// Tests that the estimated gradient noise is the same with whole and with split backwards, recomputation,
-/// data-parallel replicas and a loss scale, and that the noise of all stages adds up to that of the model.
+/// Tests that the estimated gradient noise does not depend on split backwards, recomputation, data-parallel replicas or
+/// a loss scale. The noise of all stages adds up to that of the model.
 #[test]
 fn cuts_schedules_replicas_and_loss_scales_have_the_same_noise() {
     let (inputs, targets) = text(24, 7);

@@ -21,8 +21,8 @@ fn batches(rows: usize, width: usize, masked: bool, seed: u64) -> Vec<(Tensor<2>
     (0..3).map(|step| Mlp::batch(rows, width, masked, seed * 10 + step)).collect()
 }
 
-/// Trains a model as a pipeline with the stages and schedule of `cut`, and asserts that its parameters have the bits
-/// `plain`, which a training loop without Stageline gave.
+/// Trains a model as a pipeline with the stages and schedule of `cut`. Asserts that its parameters have the bits
+/// `plain` of a training loop without Stageline.
 fn same_bits(model: &Mlp, plain: &[u32], cut: &Cut, batches: &[(Tensor<2>, Target)], case: &str) {
     let trained = model.clone().train_cut(cut, batches).unwrap();
     assert!(trained.bits() == plain, "{case}: other bits than the plain loop");
@@ -85,8 +85,8 @@ fn several_chunks_a_worker_give_the_bits_of_the_plain_loop() {
     }
 }
 
-/// Tests the V-shaped schedules, with two chunks (stages) per worker, in which the second chunks run in reverse order
-/// of the workers and backwards are split: they give the same bits as a training loop without Stageline.
+/// Tests the V-shaped schedules, which have two chunks (stages) per worker: the second chunks are on the workers in
+/// reverse order. Backwards are split. The schedules give the same bits as a training loop without Stageline.
 #[test]
 fn v_schedules_give_the_bits_of_the_plain_loop() {
     let model = Mlp::new(5, 8, 8);
@@ -220,7 +220,7 @@ fn by_hand(csv: &str) -> &'static Plan {
     Box::leak(Box::new(Plan::from_csv(csv).unwrap()))
 }
 
-/// Tests that workers execute any valid plan: a plan written by hand, with two chunks (stages) on each of two workers,
+/// Tests that workers execute any valid plan. A plan written by hand, with two chunks (stages) on each of two workers,
 /// trains with the same bits as a training loop without Stageline.
 #[test]
 fn a_hand_written_plan_with_two_chunks_a_worker_gives_the_same_bits() {
@@ -233,8 +233,8 @@ fn a_hand_written_plan_with_two_chunks_a_worker_gives_the_same_bits() {
     same_bits(&model, &plain, &cut, &batches, "by hand");
 }
 
-/// Tests a plan that does not run backwards in the order of the micro-batches. Gradients are still summed in ascending
-/// micro-batch order, so the trained parameters have the same bits as those of a training loop without Stageline.
+/// Tests a plan whose backwards are not in the order of the micro-batches. Gradients are still summed in ascending
+/// micro-batch order. So the trained parameters have the same bits as those of a training loop without Stageline.
 #[test]
 fn backwards_out_of_order_give_the_same_bits() {
     let csv = "0F0,0F1,0F2,0B2,0B0,0B1\n1F0,1F1,1F2,1B2,1B0,1B1\n";

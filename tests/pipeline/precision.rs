@@ -99,8 +99,8 @@ fn lower_precisions_give_the_bits_of_the_plain_loop() {
     }
 }
 
-/// Tests that a loss scale which is a power of two changes no bit of training in f32, with or without clipping, because
-/// gradients are divided by the scale before their norm is taken.
+/// Tests that a loss scale which is a power of two changes no bit of training in f32, with or without clipping.
+/// Gradients are divided by the scale before their norm is taken.
 #[test]
 fn a_loss_scale_changes_no_bit_in_f32() {
     for clip in [None, Some(Clip::GlobalNorm(0.05)), Some(Clip::Value(0.01))] {
@@ -210,8 +210,8 @@ fn updates_too_small_for_bf16_move_the_master_weights() {
     assert!((moved - 1.01).abs() < 1e-5, "{moved}");
 }
 
-/// Tests that gradients which are too small for f16 become zeros without a loss scale, and that the default for f16, a
-/// dynamic loss scale, keeps them.
+/// Tests gradients that are too small for f16. Without a loss scale they become zeros. The default for f16, a dynamic
+/// loss scale, preserves them.
 #[test]
 fn gradients_in_f16_underflow_without_the_default_loss_scale() {
     let zeros = |scale: Option<LossScale>| {
@@ -314,7 +314,8 @@ fn a_nan_input_beside_an_overflow_is_left_to_the_policy() {
 
 #[test]
 fn a_loss_in_a_low_precision_is_refused() {
-    /// A last stage for tests of errors, whose loss is wrongly summed in the precision of its input.
+    /// A last stage for tests of errors. It sums the loss in the precision of its input instead of f32, which is an
+    /// error.
     #[derive(Module, Debug)]
     struct Careless {
         linear: Linear,

@@ -99,8 +99,8 @@ impl Stage for Sabotaged {
     }
 }
 
-/// Tests a panic in a recomputation, which is part of a backward: the step is rolled back, and a pipeline that is
-/// restored from the remaining state continues with the same bits as a pipeline without a panic.
+/// Tests a panic in a recomputation, which is part of a backward. The step is rolled back. A pipeline that is restored
+/// from the remaining state continues with the same bits as a pipeline without a panic.
 #[test]
 fn a_panic_in_a_recomputation_rolls_back_the_step() {
     let batch = |step| {
@@ -222,8 +222,8 @@ fn counted(recompute: Recompute) -> (Vec<u32>, Vec<usize>) {
     (bits(&modules), counters.iter().map(|count| count.load(Ordering::Relaxed)).collect())
 }
 
-/// Tests that recomputing segments (groups of consecutive blocks) or selected blocks changes no bit of the parameters,
-/// and that each such block is recomputed once for each of the six micro-batches.
+/// Tests recomputation of segments (groups of consecutive blocks) and of selected blocks. It changes no bit of the
+/// parameters. Each such block is recomputed once for each of the six micro-batches.
 #[test]
 fn segments_and_selected_blocks_are_recomputed_and_change_no_bit() {
     let (kept, none) = counted(Recompute::Nothing);

@@ -22,7 +22,7 @@ fn batch(rows: usize) -> Batch<Tensor<2>, Target> {
     Batch::new(input, target)
 }
 
-/// Returns the report of a pipeline's second step. In the second step the threads run and memory is allocated already.
+/// Returns the report of a pipeline's second step. By then the threads run and the memory is allocated.
 fn step(builder: PipelineBuilder<Tensor<2>, Tensor<2>, Target>) -> StepReport {
     let mut pipeline = builder.build().unwrap();
     pipeline.step(batch(8)).unwrap();
@@ -149,8 +149,8 @@ impl Payload for Moved {
     }
 }
 
-/// The first of three stages in tests of step recordings. If `slow` is 1, the stage's output takes long in its first
-/// move to another device; if it is 2, in its second move. If `slow` is 0, no move takes long.
+/// The first of three stages in tests of step recordings. The value `slow` chooses the slow move of the stage's output
+/// to another device: 1 for the first move, 2 for the second move, 0 for none.
 #[derive(Module, Debug)]
 struct Front {
     layer: Layer,

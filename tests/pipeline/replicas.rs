@@ -48,8 +48,8 @@ enum As {
     Groups,
 }
 
-/// Returns the builder with the batch divided into R x M micro-batches, by data-parallel replicas or by gradient groups
-/// (micro-batches whose gradients are summed separately), as `how` says.
+/// Returns the builder with the batch divided into R x M micro-batches. `how` chooses between R data-parallel replicas
+/// and R gradient groups (micro-batches whose gradients are summed separately).
 fn divided<In: stageline::Payload, Out: stageline::Payload, T: stageline::Payload>(
     builder: PipelineBuilder<In, Out, T>,
     (replicas, micro_batches): (usize, usize),
@@ -73,8 +73,8 @@ fn gradient_norm(report: &StepReport) -> f64 {
     }
 }
 
-/// Tests that R data-parallel replicas give the same bits as a loop without Stageline that sums gradients in R groups,
-/// with Adam, clipping by the global norm, and micro-batches of different loss weights.
+/// Tests that R data-parallel replicas give the same bits as a loop without Stageline that sums gradients in R groups.
+/// The training has Adam, clipping by the global norm, and micro-batches of different loss weights.
 #[test]
 fn replicas_give_the_bits_of_a_plain_loop_in_groups() {
     let model = Mlp::new(5, WIDTH, 3);
@@ -135,8 +135,8 @@ fn every_stage_is_reduced_once_and_after_its_last_micro_batch() {
     assert_eq!(third.events(), &report.recording.events()[2 * workers..]);
 }
 
-/// Tests that only the first data-parallel replica has optimizers and learning rates, so that checkpoints do not depend
-/// on the number of replicas.
+/// Tests that only the first data-parallel replica has optimizers and learning rates. Checkpoints therefore do not
+/// depend on the number of replicas.
 #[test]
 fn momentum_lives_in_the_first_replica_only() {
     let optimizer = || SgdConfig::new().with_momentum(Some(MomentumConfig::new())).init();
@@ -324,8 +324,8 @@ impl Stage for Wary {
     }
 }
 
-/// Returns the builder of a pipeline with two replicas of two stages and two micro-batches each, whose first stage
-/// fails on an input above 100.
+/// Returns the builder of a pipeline with two replicas of two stages. Each replica has two micro-batches in a step. The
+/// first stage fails on an input above 100.
 fn wary(panics: bool, optimizer: impl Into<ModuleOptimizer>) -> PipelineBuilder<Tensor<2>, Tensor<2>, Target> {
     quiet_workers();
     let Mlp { mut layers, error } = Mlp::new(1, WIDTH, 81);

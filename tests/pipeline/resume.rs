@@ -53,7 +53,7 @@ fn train(pipeline: &mut Pipeline<Tensor<2>, Tensor<2>, Target>, steps: std::ops:
     }
 }
 
-/// Restores a checkpoint into a pipeline with the given number of stages, micro-batches and schedule, trains `STEPS`
+/// Restores a checkpoint into a pipeline with the given number of stages, micro-batches and schedule. Trains `STEPS`
 /// more steps, and returns the bits of the model.
 fn resumed(
     from: &Checkpoint,
@@ -95,8 +95,8 @@ fn resume_on_another_cut_and_schedule_gives_the_same_bits() {
     }
 }
 
-/// Tests that Lion, and AdamW with Muon for the weights, train with the same bits for every partition into stages, also
-/// if the training resumes with another partition.
+/// Tests two optimizers: Lion, and AdamW with Muon for the weights. They train with the same bits for every partition
+/// into stages, also if the training resumes with another partition.
 #[test]
 fn lion_and_muon_give_the_same_bits_on_every_cut() {
     let lion = || LionConfig::new().init();
@@ -282,8 +282,8 @@ fn a_checkpoint_of_another_model_is_refused_with_the_differences() {
     assert!(matches!(refused(typed, builder(1, 2, 2))[..], [Difference::Kind { .. }]));
 }
 
-/// Tests a checkpoint of a pipeline for which the user set no `Names` (parameter names that do not depend on the
-/// partition into stages). It can be resumed with the same partition only, and the error message says to set `Names`.
+/// Tests a checkpoint of a pipeline without `Names` (parameter names that do not depend on the partition into stages).
+/// It can be resumed with the same partition only, and the error message says to set `Names`.
 #[test]
 fn a_checkpoint_without_names_on_another_cut_points_to_names() {
     let build = |stages| Mlp::new(LAYERS, WIDTH, 1).split(stages, &remembering()).micro_batches(2);
@@ -352,8 +352,8 @@ fn optimizer_states_of_another_name_type_or_shape_are_refused() {
     build(AdamWConfig::new().init()).restore(adam).build().unwrap();
 }
 
-/// Tests that checkpoints with impossible optimizer states are rejected: AdamW's step counts must be between 1 and the
-/// number of optimizer steps, and its second moments are means of squares, so they are not negative.
+/// Tests that checkpoints with impossible optimizer states are rejected. AdamW's step counts must be between 1 and the
+/// number of optimizer steps. Its second moments are means of squares, so they must not be negative.
 #[test]
 fn optimizer_states_with_impossible_values_are_refused() {
     let mut pipeline = builder(1, 2, 2).build().unwrap();
@@ -421,7 +421,7 @@ fn optimizer_states_that_contradict_each_other_are_refused() {
     }
 }
 
-/// A stage for tests that has a layer which the stage does not use, so this layer's parameters get no optimizer state.
+/// A stage for tests that does not use one of its layers, so this layer's parameters get no optimizer state.
 #[derive(burn::module::Module, Debug)]
 struct Spare {
     used: Layer,

@@ -168,8 +168,8 @@ impl LossStage for Four {
     }
 }
 
-/// Tests that the parameters and FLOPs of all layers are counted if the blocks have the same parameter shapes, but some
-/// blocks halve the number of columns.
+/// Tests the counted parameters and FLOPs of a model whose blocks have the same parameter shapes, although some blocks
+/// halve the number of columns. All layers must be counted.
 #[test]
 fn blocks_that_change_the_shape_are_counted() {
     let narrow = |halves, device: &Device| Narrow { scale: Param::from_tensor(Tensor::ones([1], device)), halves };

@@ -17,8 +17,8 @@ fn linear() -> Linear {
     LinearConfig::new(WIDTH, WIDTH).init(&device().autodiff()).into()
 }
 
-/// Tests that a pipeline of layers without seeds, which another thread builds at the same time, does not change a
-/// seeded layer. burn's CPU backend has one random number generator in a process, from which both draw.
+/// Tests that a seeded layer gets the same parameters while another thread builds a pipeline of layers without seeds.
+/// Both threads use burn's random number generator, of which the process has only one for the CPU.
 #[test]
 fn a_pipeline_without_seeds_does_not_change_a_seeded_layer() {
     let expected = bits(&seeded(&device(), 7, linear));

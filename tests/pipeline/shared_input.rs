@@ -88,8 +88,8 @@ fn trained(cut: &str, schedule: impl Schedule + 'static, precision: Precision) -
     fingerprint(&row().join(pipeline.into_modules()).unwrap()).0
 }
 
-/// Trains the model of the shared-input tests in a loop without Stageline, which slices the rows of each micro-batch
-/// from the shared input itself. Returns the hash of the parameters.
+/// Trains the model of the shared-input tests in a loop without Stageline, and returns the hash of the parameters. The
+/// loop itself divides the shared input into micro-batches.
 fn plain_loop() -> String {
     let mut model = row().init(&Device::flex());
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();

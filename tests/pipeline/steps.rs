@@ -42,7 +42,7 @@ fn falling() -> StageConfig {
     StageConfig::new(device(), AdamWConfig::new().init(), learning_rate)
 }
 
-/// Returns the parts of a training step's report that do not depend on time, so that two reports can be compared.
+/// Returns the parts of a training step's report that do not depend on time, for a comparison with another report.
 fn timeless(report: &StepReport) -> impl PartialEq + std::fmt::Debug {
     let learning_rates: Vec<_> = report.stages.iter().map(|stage| stage.learning_rate).collect();
     let health: Vec<_> = report.health.iter().map(|health| (health.stage, health.update_norm.to_bits())).collect();
@@ -50,8 +50,8 @@ fn timeless(report: &StepReport) -> impl PartialEq + std::fmt::Debug {
     (report.step, report.loss.to_bits(), report.loss_scale, learning_rates, health, update)
 }
 
-/// Trains a pipeline with and without overlapping steps, asserts that reports and final states are equal, and returns
-/// the effect of every step on the parameters (updated, or skipped).
+/// Trains a pipeline with and without overlapping steps. Asserts that reports and final states are equal. Returns for
+/// every step whether it updated the parameters or was skipped.
 fn both(case: &str, build: impl Fn() -> PipelineBuilder<Tensor<2>, Tensor<2>, Target>) -> Vec<Update> {
     let (mut together, mut ahead) = (build().build().unwrap(), build().build().unwrap());
     let expected: Vec<_> = (0..STEPS).map(|step| together.step(batch(step)).unwrap()).collect();
@@ -187,8 +187,8 @@ impl Optimizer for Waiting {
 
 const MICRO_BATCHES: usize = 3;
 
-/// Returns the builder of a pipeline with two stages. The first stage counts its forwards, and the optimizer of the
-/// second stage may wait until the first stage has run a given number of forwards.
+/// Returns the builder of a pipeline with two stages. The first stage counts its forwards. The optimizer of the second
+/// stage may wait until the first stage has run a given number of forwards.
 fn counted(
     forwards: &Arc<AtomicUsize>,
     fails_at: Option<usize>,
@@ -300,8 +300,8 @@ fn a_panicking_batch_and_a_forgotten_iterator_leave_whole_steps() {
 }
 
 /// Tests that a pipeline with tied stages ends although the caller has forgotten (`mem::forget`) its iterator over
-/// overlapping steps. At that moment the stage that owns the tied parameter has a NaN gradient and waits for the
-/// verdict, while the other stage has stepped its optimizer and waits for the owner's new value.
+/// overlapping steps. At that moment the stage that owns the tied parameter has a NaN gradient. The other stage has
+/// stepped its optimizer, and waits for the owner's new value.
 #[test]
 fn a_forgotten_iterator_with_tied_stages_does_not_block_the_end_of_the_pipeline() {
     let batches = || {

@@ -15,8 +15,8 @@ const MICRO_BATCHES: usize = 3;
 /// The factor of the second loss term in the total loss of the tests with two loss terms.
 const FACTOR: f64 = 0.3;
 
-/// A last stage for tests whose loss has two terms: half the squared error of some rows, and the squared size of the
-/// output of others.
+/// A last stage for tests whose loss has two terms: half the squared error of the output in some rows, and the squared
+/// size of the output in other rows.
 #[derive(Module, Debug)]
 struct Both {
     linear: Linear,
@@ -162,7 +162,7 @@ fn a_term_without_weight_counts_nothing() {
     assert_eq!(both.step(Batch::new(input, (wanted, none.clone(), none))).unwrap().update, Update::NoWeight);
 }
 
-/// A last stage for tests of errors: the number of terms of its loss wrongly depends on the targets.
+/// A last stage for tests of errors. The number of its loss terms depends on the targets, which is an error.
 #[derive(Module, Debug)]
 struct Fickle {
     linear: Linear,

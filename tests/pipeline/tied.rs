@@ -18,8 +18,8 @@ const WIDTH: usize = 6;
 const ROWS: usize = 10;
 const MAX_NORM: f64 = 0.3;
 
-/// The three layers of the model for tests of tied parameters; its first and last linear layer are the same parameter
-/// (`ends`).
+/// The linear layers of the model for tests of tied parameters. The first and the last layer are the same parameter,
+/// `ends`.
 struct Parts {
     ends: Linear,
     middle: Linear,
@@ -134,8 +134,8 @@ fn tied_parameters_train_as_in_one_graph() {
     }
 }
 
-/// Tests tied parameters together with dropout, clipping and a loss scale that changes at every step, in every
-/// precision, for every partition into stages, schedule and channel capacity.
+/// Tests that tied parameters train to the same bits for every partition into stages, schedule and channel capacity.
+/// They are combined with dropout, clipping and a loss scale that changes at every step, in every precision.
 #[test]
 fn tied_parameters_give_the_same_bits_with_other_features_combined() {
     let train = |precision, stages: usize, schedule: &'static (dyn Schedule + Sync), capacity: usize| {
@@ -235,8 +235,8 @@ fn a_layer_in_three_stages_trains_as_in_one_graph() {
     }
 }
 
-/// Tests a stage that uses a tied layer twice. Its gradients may be added in another order than in a loop without
-/// Stageline, so the trained parameters may differ from those of the loop, but in their last bits only.
+/// Tests a stage that uses a tied layer twice. Its gradients may be added in a different order than in a loop without
+/// Stageline. The trained parameters may therefore differ from those of the loop, but only in their last bits.
 #[test]
 fn a_stage_may_use_its_copy_twice() {
     let floats = |bits: Vec<u32>| bits.into_iter().map(f32::from_bits).collect::<Vec<_>>();

@@ -19,8 +19,8 @@ const WIDTH: usize = 4;
 /// The transfers between stages that were issued so far, in order, as the library's tracing events report them.
 static ISSUED: Mutex<Vec<Transfer>> = Mutex::new(Vec::new());
 
-/// The lock that each test with ordered transfers holds, because the events of transfers do not say to which pipeline
-/// they belong.
+/// The lock that tests with ordered transfers hold, so that only one of them runs at a time. The events of transfers do
+/// not name their pipeline.
 pub static ORDERED: Mutex<()> = Mutex::new(());
 
 /// A tracing subscriber that receives only the events of issued transfers between stages.

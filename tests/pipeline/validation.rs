@@ -44,8 +44,7 @@ fn a_plan_for_another_pipeline_is_refused() {
     assert!(message.contains("has 2 stages and 8 micro-batches"), "{message}");
 }
 
-/// A schedule for tests of errors, which generates a plan with another number of stages or micro-batches than it is
-/// asked for.
+/// A schedule for tests of errors. The number of stages and micro-batches in its plan is not that of the pipeline.
 struct Deaf;
 
 impl Schedule for Deaf {
@@ -80,8 +79,7 @@ fn a_plan_that_deadlocks_at_its_capacity_is_refused() {
     assert!(message.contains("raise the channel capacity to 1"), "{message}");
 }
 
-/// A last stage for tests of errors: the function that returns its loss weight panics unless a micro-batch has two
-/// rows.
+/// A last stage for tests of errors. Its function for the loss weight panics if a micro-batch does not have two rows.
 #[derive(Module, Debug)]
 struct Choosy {
     error: Error,

@@ -83,21 +83,22 @@ fn a_model_with_dropout_passes_verification() {
     assert!(verification.passes(), "{verification}");
 }
 
-/// A fault in the loss function of a model, which a verification must diagnose.
+/// A deliberate fault in the loss function of a test's model, which a verification must diagnose.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
-    /// The planted fault: the loss function returns a mean, and every micro-batch has the loss weight 1.
+    /// A deliberate fault of a test: the loss function returns a mean, and every micro-batch has the loss weight 1.
     MeanThatWeighsOne,
-    /// The planted fault: the loss function returns a mean, which the pipeline divides by the loss weight once more.
+    /// A deliberate fault of a test: the loss function returns a mean, which the pipeline divides by the loss weight
+    /// once more.
     MeanThatIsDivided,
-    /// The planted fault: the loss function returns a sum, and every micro-batch has the loss weight 1 instead of its
-    /// number of targets.
+    /// A deliberate fault of a test: the loss function returns a sum, and every micro-batch has the loss weight 1
+    /// instead of its number of targets.
     SumThatWeighsOne,
-    /// The planted fault: the loss of a row depends on the mean of the row's micro-batch.
+    /// A deliberate fault of a test: the loss of a row depends on the other rows of its micro-batch.
     Coupled,
 }
 
-/// A last stage for tests of verification, whose loss function has the fault at the index `FAULT` of the list
+/// A last stage for tests of verification. Its loss function has the deliberate fault at the index `FAULT` of the list
 /// [`FAULTS`].
 #[derive(Module, Debug)]
 struct Faulty<const FAULT: usize> {
@@ -143,8 +144,8 @@ fn with_loss(loss: impl LossStage<Input = Tensor<2>, Output = Tensor<2>, Target 
     chain.loss(loss, config()).micro_batches(MICRO_BATCHES)
 }
 
-/// A stage for tests of verification that detaches its output from the autodiff graph for the last micro-batch, so that
-/// neither this stage nor the stages before it get gradients of that micro-batch.
+/// A stage for tests of verification with a deliberate fault. In the last micro-batch it detaches its output from the
+/// autodiff graph. This stage and the stages before it then get no gradients of that micro-batch.
 #[derive(Module, Debug)]
 struct Drops {
     layer: Layer,
@@ -230,43 +231,46 @@ fn faults_of_a_model_are_diagnosed_by_name() {
     }
 }
 
-/// A mistake that is planted in a user's training loop, and that a verification must diagnose.
+/// A deliberate mistake in the training loop of a test, which a verification must diagnose.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Slip {
     Nothing,
     MeanOfMeans,
     NoDivision,
     DividedByM,
-    /// A mistake in a training loop: it divides the gradient of each micro-batch by the loss weight of the whole batch,
-    /// and clips each result by itself.
+    /// A deliberate mistake in a test's training loop: it clips the gradient of each micro-batch by itself, after a
+    /// division by the loss weight of the whole batch.
     ClipEach,
-    /// A mistake in a training loop: it clips the running sum of the gradients after every micro-batch, instead of the
-    /// whole sum once at the end.
+    /// A deliberate mistake in a test's training loop: it clips the running sum of the gradients after every
+    /// micro-batch, instead of the whole sum once at the end.
     ClipRunning,
-    /// A mistake in a training loop: it clips the mean gradient of each micro-batch, and averages the clipped
-    /// gradients.
+    /// A deliberate mistake in a test's training loop: it clips the mean gradient of each micro-batch, and averages the
+    /// clipped gradients.
     ClipMeans,
-    /// A mistake in a training loop: it clips the running mean of the gradients after every micro-batch.
+    /// A deliberate mistake in a test's training loop: it clips the running mean of the gradients after every
+    /// micro-batch.
     ClipRunningMeans,
-    /// A mistake in a training loop: it adds up the mean gradients of the micro-batches, and forgets to divide the sum
-    /// by the number of micro-batches.
+    /// A deliberate mistake in a test's training loop: it adds up the mean gradients of the micro-batches, and does not
+    /// divide the sum by the number of micro-batches.
     SumOfMeans,
     ClipEachLayer,
     ClipEachParameter,
     NoClip,
-    /// A mistake in a training loop: it leaves out the gradients of the last micro-batch in the first and second layer.
+    /// A deliberate mistake in a test's training loop: it leaves out the gradients of the last micro-batch in the first
+    /// and second layer.
     DropsLast,
-    /// A mistake in a training loop: it leaves out the gradients of the second micro-batch in the last layer.
+    /// A deliberate mistake in a test's training loop: it leaves out the gradients of the second micro-batch in the
+    /// last layer.
     DropsSecond,
-    /// A mistake in a training loop: it advances the learning rate schedule with every micro-batch, instead of once a
-    /// step.
+    /// A deliberate mistake in a test's training loop: it advances the learning rate schedule with every micro-batch,
+    /// instead of once a step.
     HastySchedule,
-    /// A mistake in a training loop: it flips the sign of one parameter's gradient.
+    /// A deliberate mistake in a test's training loop: it flips the sign of one parameter's gradient.
     Sign,
 }
 
-/// A user's training loop for tests of verification, written without Stageline: gradient accumulation with one planted
-/// mistake.
+/// A training loop for tests of verification, as a user may write it without Stageline. Its gradient accumulation has
+/// at most one deliberate mistake.
 struct Loop {
     model: Mlp,
     optimizer: ModuleOptimizer,
@@ -316,8 +320,8 @@ impl Loop {
         (sum, all, weight)
     }
 
-    /// Computes the gradients of a batch as the user's training loop does, with its planted mistake. Returns the loss
-    /// of the batch, the summed gradients, and the gradients that the optimizer gets.
+    /// Computes the gradients of a batch as the tested training loop does, with its deliberate mistake. Returns the
+    /// loss of the batch, the summed gradients, and the gradients that the optimizer gets.
     fn accumulate(&self, batch: MlpBatch) -> Result<(f64, All, All), BoxError> {
         let pieces = batch.into_micro_batches(MICRO_BATCHES)?;
         let parts: Vec<_> = pieces.into_iter().map(|(input, target)| self.part(input, target)).collect();
@@ -466,8 +470,8 @@ fn rounding_is_distinguished_from_faults() {
     assert_eq!(verification.cause, Some(Cause::Rounding), "{verification}");
 }
 
-/// Tests a verification whose reference training uses several micro-batches, because a full batch may not fit into
-/// memory: a correct training still passes, also without validation batches.
+/// Tests a verification whose reference training divides each batch into micro-batches, because a full batch may not
+/// fit into memory. A correct training passes, with and without validation batches.
 #[test]
 fn the_reference_may_use_several_micro_batches() {
     let verify = Verify::new().steps(2).reference_micro_batches(2);
@@ -524,8 +528,8 @@ fn gradients_are_those_of_a_step_and_reading_them_changes_nothing() {
     assert!(matches!(pipeline.gradients(masked), Err(StepError::Batch(_))));
 }
 
-/// Tests that gradients which `Pipeline::gradients` reports are divided by the loss scale, and that reporting them does
-/// not change the loss scale.
+/// Tests that `Pipeline::gradients` reports gradients that are divided by the loss scale. Reporting them does not
+/// change the loss scale.
 #[test]
 fn gradients_in_f16_are_reported_without_the_loss_scale() {
     let shown = |precision| {

@@ -17,8 +17,8 @@ use stageline::{
 use crate::mlp::{Error, Layer, Mlp, Target, config, device, pieces};
 use crate::verify::{MICRO_BATCHES, MlpBatch, MlpBuilder, ROWS, WIDTH, batch, held_out, model};
 
-/// A stage for tests of verification with a residual branch whose gradients are small. It may have a batch norm, or
-/// leave out the gradients of the last micro-batch.
+/// A stage for tests of verification with a residual branch whose gradients are small. The branch may have a batch
+/// norm, or a deliberate fault: it gets no gradients of the last micro-batch.
 #[derive(Module, Debug)]
 struct Weak {
     layer: Layer,
@@ -113,8 +113,8 @@ fn a_gradient_with_nan_fails_verification() {
     assert!(!verification.passes() && verification.worst().unwrap().relative.is_nan(), "{verification}");
 }
 
-/// A last stage for tests of verification whose loss has two terms. With `FAULT` = 1, the second term is wrongly a mean
-/// instead of a sum; with `FAULT` = 1 or 2, the second term's weight is wrongly always 1.
+/// A last stage for tests of verification, whose loss has two terms. The value `FAULT` chooses a deliberate fault. With
+/// 1, the second term is a mean instead of a sum. With 1 or 2, the weight of the second term is always 1.
 #[derive(Module, Debug)]
 struct Two<const FAULT: usize> {
     linear: Linear,
@@ -178,8 +178,8 @@ fn each_term_of_a_loss_is_verified() {
     assert!(verification.passes() && verification.validation.unwrap().reference > 0.0, "{verification}");
 }
 
-/// A layer for tests of verification that masks its input at random, with a random generator that all threads share, as
-/// burn's dropout does. The generator is the test's own, because other tests seed burn's generator.
+/// A layer for tests of verification that masks its output at random. Its random generator is shared by all threads, as
+/// that of burn's dropout is. It is the test's own, because other tests seed burn's generator.
 #[derive(Module, Debug)]
 struct Noisy {
     layer: Layer,
@@ -208,7 +208,8 @@ fn random_draws_are_distinguished_from_a_missing_seed() {
     assert_eq!(verification.cause, Some(Cause::DrawsRandomNumbers), "{verification}");
 }
 
-/// A last stage for tests of verification whose loss has a regulariser, which is wrongly added once per micro-batch.
+/// A last stage for tests of verification with a deliberate fault: the loss has a regulariser, which is added once per
+/// micro-batch instead of once per batch.
 #[derive(Module, Debug)]
 struct Regularised {
     error: Error,
@@ -248,8 +249,8 @@ fn a_regulariser_that_is_added_once_a_micro_batch_is_diagnosed() {
     assert!(verification.to_string().contains("once a micro-batch"), "{verification}");
 }
 
-/// Tests the verification of batches that the caller has cut into micro-batches. These micro-batches cannot be joined
-/// to a full batch, so the reference training must use as many micro-batches.
+/// Tests the verification of batches that the caller has divided into micro-batches. Such micro-batches cannot be
+/// joined to a full batch. The reference training must therefore use the same number of micro-batches.
 #[test]
 fn batches_cut_by_hand_need_a_reference_with_micro_batches() {
     let by_hand = |step| Batch::from_micro_batches(batch(step).into_micro_batches(MICRO_BATCHES).unwrap());

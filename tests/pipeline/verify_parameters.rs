@@ -97,8 +97,8 @@ fn the_report_names_the_policy_of_each_stage() {
     assert!(verification.to_string().contains(line), "{verification}");
 }
 
-/// A layer for tests of verification whose recomputation wrongly differs from its forward: a recomputation multiplies
-/// the output by a factor that changes with every call.
+/// A layer for tests of verification with a deliberate fault. In a recomputation, it multiplies its output by a factor
+/// that changes with every call; in a forward it does not.
 #[derive(Module, Debug)]
 struct Counting {
     layer: Layer,
@@ -138,8 +138,8 @@ fn a_layer_with_a_wrong_recomputation_is_named() {
     assert!(verified(build(Recompute::Nothing)).passes());
 }
 
-/// A layer for tests of verification with a wrong split backward: in the second half it adds 1 to the gradient of its
-/// bias. Its whole backward is right.
+/// A layer for tests of verification, whose split backward is deliberately wrong: its second half adds 1 to the
+/// gradient of the layer's bias. The whole backward is right.
 #[derive(Module, Debug)]
 struct Deferring {
     layer: Layer,
@@ -156,7 +156,7 @@ impl Stage for Deferring {
     }
 }
 
-/// Returns the given tensor with a planted mistake in its backward: if the backward is split into two halves, the
+/// Returns the given tensor with a deliberate mistake in its backward. If the backward is split into two halves, the
 /// second half adds a gradient of ones for the parameter `id`.
 fn with_wrong_second_half(tensor: Tensor<2>, id: ParamId) -> Tensor<2> {
     let tensor = tensor.try_into_primitive::<Autodiff<Flex>>().expect("a tensor in a graph on the CPU");
@@ -168,8 +168,8 @@ fn with_wrong_second_half(tensor: Tensor<2>, id: ParamId) -> Tensor<2> {
     Tensor::from_primitive::<Autodiff<Flex>>(wrong)
 }
 
-/// An operation of the autodiff graph with a planted mistake: it passes its gradient on, but adds a gradient of ones
-/// for a parameter in the second half of a backward that is split into two halves.
+/// An operation of the autodiff graph with a deliberate mistake for a test. It passes its gradient on unchanged. In the
+/// second half of a split backward, it also adds a gradient of ones for a parameter.
 #[derive(Debug)]
 struct WrongSecondHalf;
 
@@ -203,8 +203,8 @@ fn a_layer_with_a_wrong_split_backward_is_named() {
     assert!(verified(build).passes());
 }
 
-/// A layer for tests of verification that uses its weight three times: first in a plain matrix product, and then in two
-/// linear layers. A whole backward adds the gradient of the matrix product last, and a split backward adds it first, so
+/// A layer for tests of verification that uses its weight three times: in a plain matrix product, and then in two
+/// linear layers. A whole backward adds the gradient of the matrix product last, and a split backward adds it first. So
 /// the two sums of gradients may differ in their last bits.
 #[derive(Module, Debug)]
 struct ThreeUses {
@@ -221,8 +221,8 @@ impl Stage for ThreeUses {
     }
 }
 
-/// Tests that split backwards may round the sum of three gradients of a weight in another way than whole ones, on a
-/// plan that splits all backwards and on one that splits some.
+/// Tests that split backwards may round the sum of three gradients of a weight differently from whole backwards. One
+/// tested plan splits all backwards, and another plan splits only some.
 #[test]
 fn a_weight_with_three_uses_verifies_with_split_backwards() {
     let some = "0F0,0F1,0F2,0F3,0B0,0I1,0W1,0B2,0I3,0W3\n1F0,1F1,1F2,1F3,1I0,1W0,1B1,1I2,1W2,1I3,1W3\n\
@@ -244,7 +244,7 @@ fn a_weight_with_three_uses_verifies_with_split_backwards() {
     assert!(whole.passes() && whole.split_rounding.is_none(), "{whole}");
 }
 
-/// A layer for tests of verification whose output is slightly larger on one of the worker threads than on all others.
+/// A layer for tests of verification whose output depends on the thread: one worker thread multiplies it by 1.00001.
 /// The difference is below the tolerance for gradients.
 #[derive(Module, Debug)]
 struct OnItsThread {

@@ -12,15 +12,15 @@ use crate::mlp::{Error, Layer, Mlp, Target, config};
 
 const WIDTH: usize = 5;
 
-/// The mistake that a test plants in a model when the test divides the model into stages.
+/// A deliberate mistake that a test makes when it divides a model into stages.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Mistake {
     None,
-    /// A planted mistake: the stages leave out the skip connection around the model's second layer.
+    /// A deliberate mistake of a test: the divided model lacks the model's skip connection.
     Cut,
-    /// A planted mistake: the tensor that one stage sends to the next is rounded and scaled between the two stages.
+    /// A deliberate mistake of a test: a tensor is rounded and scaled on its way from one stage to the next.
     Payload,
-    /// A planted mistake: the recomputation in a stage's backward computes a different function from the stage's
+    /// A deliberate mistake of a test: the recomputation of a stage computes a different function from the stage's
     /// forward.
     Recomputation,
 }
@@ -143,8 +143,7 @@ fn against_uncut(mistake: Mistake) -> Verification {
     Verify::new().steps(3).pipeline_and_uncut(|| cut(mistake), uncut, batch, &[batch(90)]).unwrap()
 }
 
-/// Returns the cause that a verification must find for the planted mistake: a wrong recomputation in the last stage's
-/// layer.
+/// Returns the cause that a verification must report: a wrong recomputation in the layer of the last stage.
 fn wrong_recomputation() -> Cause {
     Cause::Recomputation { stage: 1, name: "stage1.layer.linear.bias".to_owned() }
 }
@@ -161,8 +160,8 @@ fn a_mistake_in_the_cut_the_payload_or_the_recomputation_is_found() {
     assert_eq!(found.cause, Some(wrong_recomputation()), "{found}");
 }
 
-/// Tests that a verification finds a wrong recomputation even without the undivided model, because the reference
-/// training keeps the activations that the pipeline recomputes.
+/// Tests that a verification without the undivided model finds a wrong recomputation. Its reference training keeps the
+/// activations that the pipeline recomputes.
 #[test]
 fn a_wrong_recomputation_is_found_without_the_uncut_model() {
     let verify = |mistake| Verify::new().steps(3).pipeline(|| cut(mistake), batch, &[]).unwrap();

@@ -28,7 +28,7 @@ struct Sleeper {
 #[derive(Debug, Default)]
 struct Sleep {
     fell_asleep: AtomicBool,
-    /// The flag that the test sets to let the hanging stage return, so that no thread remains.
+    /// The flag with which the test lets the hanging stage return at the end, so that no thread remains.
     awake: AtomicBool,
 }
 
@@ -51,7 +51,6 @@ impl Stage for Sleeper {
     }
 }
 
-/// A stage for tests of stalls that returns its input unchanged.
 #[derive(Module, Debug, Default)]
 struct Passes {}
 
@@ -64,8 +63,8 @@ impl Stage for Passes {
     }
 }
 
-/// A stage for tests of stalls that returns its input unchanged, and counts the inputs that contain a number above 100.
-/// The forward of the second such input waits until another stage hangs, and then fails.
+/// A stage for tests of stalls that returns its input unchanged. It counts the inputs with a number above 100. On the
+/// second such input, it waits until another stage hangs, and then returns an error.
 #[derive(Module, Debug, Default)]
 struct FailsLater {
     #[module(skip)]
@@ -143,8 +142,8 @@ fn a_stage_that_hangs_is_named_and_left_behind() {
     });
 }
 
-/// Tests the error of a stalled step in which a stage of one replica hangs, and replica 0 waits for that replica's
-/// gradient sums: the error names the stage that hangs and its replica.
+/// Tests the error of a stalled step with two replicas. A stage of replica 1 hangs, and replica 0 waits for the
+/// gradient sums of replica 1. The error names the hanging stage and its replica.
 #[test]
 fn a_stage_that_hangs_is_named_with_its_replica() {
     within_a_minute(|| {

@@ -183,7 +183,8 @@ fn the_flags_that_a_memory_error_suggests_make_the_run_fit() {
     assert!(said.lines().any(fits), "{said}");
 }
 
-/// The description of another processor's caches: a folder of files that replaces `/sys/devices/system/cpu` for a run.
+/// A simulated description of the processor's caches: a folder of files that replaces `/sys/devices/system/cpu` for a
+/// run.
 #[cfg(target_os = "linux")]
 struct Caches(tempfile::TempDir);
 
@@ -225,10 +226,9 @@ impl Caches {
     }
 }
 
-/// Tests the error message for too little memory, which suggests flags and says how much memory a run needs with them.
-/// That number is within 12% of the memory estimate of a run with these flags. This is tested with the caches of this
-/// machine, and with a simulated L2 cache of 2 MiB, because each kernel thread has a buffer for packed matrices as
-/// large as an L2 cache.
+/// Tests the error for too little memory, which suggests flags and says how much memory a run with them needs. That
+/// number is within 12% of the memory estimate of such a run. The test uses the caches of this machine, and a simulated
+/// L2 cache of 2 MiB: each kernel thread has a buffer as large as the L2 cache.
 #[cfg(target_os = "linux")]
 #[test]
 fn suggested_flags_need_the_memory_that_their_message_says() {
@@ -351,8 +351,8 @@ mod files {
         assert!(unprivileged(&place, "--steps 1").output().unwrap().status.success());
     }
 
-    /// Tests a run that ends because the disk is full, which a limit on the size of files (16 blocks of 512 or 1024
-    /// bytes) imitates. The resumed run ends with the same bits as an undisturbed run.
+    /// Tests a run that ends because the disk is full. A limit on the size of files (16 blocks of 512 or 1024 bytes)
+    /// imitates the full disk. The resumed run ends with the same bits as an undisturbed run.
     #[test]
     fn a_run_that_a_full_disk_ended_resumes_to_the_same_bits() {
         let place = Place::new();
@@ -406,8 +406,8 @@ mod files {
     }
 }
 
-/// Tests that a checkpoint with a NaN is rejected although its hashes and its seal are valid, and that the older
-/// checkpoint that the error names can be resumed.
+/// Tests that a checkpoint with a NaN is rejected although its hashes and its seal are valid. The error names an older
+/// checkpoint, which can be resumed.
 #[test]
 fn a_checkpoint_with_a_nan_is_refused_and_the_older_one_it_names_resumes() {
     let place = Place::new();

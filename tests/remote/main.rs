@@ -28,7 +28,7 @@ use crate::runs::{Place, hash, wait_for_lines};
 /// process.
 struct Server {
     process: Child,
-    /// The start of the names of the server's devices in the flag `--device`, before `/` and the index of a device.
+    /// The name of the server in the flag `--device`: the part of a device's name before `/` and the device's index.
     host: String,
 }
 
@@ -51,8 +51,8 @@ impl Drop for Server {
     }
 }
 
-/// Returns a command that runs `stageline serve` with the given flags, in which `@` at the start of a word stands for
-/// the test's folder.
+/// Returns a command that runs `stageline serve` with the given flags. An `@` at the start of a word stands for the
+/// test's folder.
 fn command(flags: &str, place: &Place) -> Command {
     let mut command = program("stageline");
     command.arg("serve").args(place.words(flags));
@@ -142,9 +142,9 @@ fn several_stages_and_replicas_on_a_host_match_a_local_run() {
     }
 }
 
-/// Tests what a training prints at its start about the devices of other hosts: the kernels by which they compute, the
-/// network paths of tensors and of the replicas' gradient sums, and the operations for which a device has no kernel. A
-/// CPU of another host has the same kernels as a local CPU, which compute every operation in f32.
+/// Tests the first lines of a training on a device of another host. They name the device's kernels, the network paths
+/// of tensors and of the replicas' gradient sums, and the operations without a kernel. A CPU of another host has the
+/// same kernels as a local CPU, which compute in f32.
 #[test]
 fn the_start_names_the_kernels_and_the_paths_of_other_hosts() {
     let place = place();
@@ -169,9 +169,9 @@ fn the_start_names_the_kernels_and_the_paths_of_other_hosts() {
     assert!(said("--stages 2 --precision bf16").contains(fell_back));
 }
 
-/// Tests that a training's log (its JSON-lines file) has the speed of each network link, and that steps 0 and 20 are
-/// synchronised (workers wait for their device after every action) by default. Without synchronised steps, measured
-/// times are only those of sending requests to hosts, and `stageline predict` warns of that.
+/// Tests that a training's log (its JSON-lines file) has the speed of each network link. By default, steps 0 and 20 are
+/// synchronised: workers wait for their device after every action. Without synchronised steps, measured times are only
+/// those of sending requests to hosts, and `stageline predict` warns of that.
 #[test]
 fn the_log_has_link_speeds_and_the_clock_of_each_step() {
     let place = place();
@@ -368,9 +368,8 @@ fn a_lost_host_of_another_replica_is_named_and_the_training_ends() {
     assert!(!output.status.success() && said.contains(&expected), "{way}: {said}");
 }
 
-/// Sends a signal such as SIGKILL to a server that runs a stage of a training. Asserts that the error names the
-/// server's host, and that the training resumes with this stage on another server, with the same bits as a training
-/// without servers.
+/// Sends a signal such as SIGKILL to a server that runs a stage of a training. The error must name the server's host.
+/// The training must resume with this stage on another server, with the same bits as a training without servers.
 fn resumes_elsewhere_after(signal: &str, (way, token): (&str, &str)) {
     let place = place();
     let servers = servers([way; 3], &place);

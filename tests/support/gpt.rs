@@ -53,7 +53,7 @@ impl Load {
     }
 
     /// Returns the builder of a pipeline of the GPT with one stage on each of the given devices, under the given
-    /// schedule, to which a bench adds settings of its own.
+    /// schedule. A bench adds settings of its own.
     pub fn builder(
         &self,
         devices: &[Device],

@@ -243,8 +243,8 @@ impl Mlp {
         Ok(self.train_cut_clipped(cut, batches)?.0)
     }
 
-    /// Trains the test model as a pipeline with the stages and settings of `cut`. Returns the model and the effect of
-    /// every step on the parameters (updated, with the gradient norm, or skipped).
+    /// Trains the test model as a pipeline with the stages and settings of `cut`. Returns the model and the outcome of
+    /// every step: updated, with the gradient norm, or skipped.
     ///
     /// # Errors
     /// Returns an error if the pipeline cannot be built.

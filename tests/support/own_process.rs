@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::{env, thread};
 
-/// The environment variable that marks the process of a single test, so that the test runs there instead of starting a
+/// The environment variable that marks the process of a single test. The test then runs in this process, and starts no
 /// further process.
 const OF_ITS_OWN: &str = "STAGELINE_TEST_OF_ITS_OWN";
 

@@ -28,8 +28,8 @@ impl Place {
         self.0.path().join(name)
     }
 
-    /// Returns a command that runs the GPT example with the given flags, in which `@` at the start of a word stands for
-    /// the test's folder.
+    /// Returns a command that runs the GPT example with the given flags. An `@` at the start of a word stands for the
+    /// test's folder.
     pub fn command(&self, flags: &str) -> Command {
         let mut command = example("gpt");
         command.env("RUST_BACKTRACE", "0");

@@ -20,7 +20,6 @@ pub fn side_by_side(rounds: usize, mut a: impl FnMut(), mut b: impl FnMut()) -> 
     Pairs((0..rounds).map(pair).collect())
 }
 
-/// Returns the duration of one call of the closure `run`.
 pub fn time(mut run: impl FnMut()) -> Duration {
     let start = Instant::now();
     run();
@@ -36,9 +35,9 @@ impl Pairs {
     /// Returns the median of the ratios a/b of the two closures' times, and the bounds of a 95% confidence interval of
     /// this median.
     ///
-    /// The bounds are two of the ratios. Their ranks follow from the number of ratios below the median, which has a
-    /// binomial distribution: n / 2 on average, with the standard deviation sqrt(n) / 2. This assumes independent pairs,
-    /// and nothing about the distribution of the times.
+    /// The bounds are two of the ratios. The number of ratios below the true median has a binomial distribution, with
+    /// the mean n / 2 and the standard deviation sqrt(n) / 2. The ranks of the bounds follow from it. The pairs must be
+    /// independent; the distribution of the times does not matter.
     pub fn median_ratio(&self) -> (f64, [f64; 2]) {
         let mut ratios: Vec<_> = self.0.iter().map(|(a, b)| a / b).collect();
         ratios.sort_by(f64::total_cmp);
@@ -61,8 +60,8 @@ impl Pairs {
     }
 }
 
-/// Displays the median of the ratios a/b of two closures' times with the range of the ratios, and the ratio of the
-/// shortest times, which other load on the machine disturbs least.
+/// Displays the median and the range of the ratios a/b of two closures' times, and the ratio of their shortest times.
+/// Other load on the machine disturbs the shortest times least.
 impl fmt::Display for Pairs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (least, middle, greatest) = self.ratios();

@@ -33,15 +33,15 @@ pub struct Flags {
     /// the worker; with --batch, the milliseconds for one sample
     #[arg(long, allow_negative_numbers = true, default_value_t = 5.0)]
     pub forward_ms: f64,
-    /// Milliseconds that a paced worker sleeps for the backwards of one micro-batch, half of them for input gradients;
-    /// with --batch, the milliseconds for one sample
+    /// Milliseconds that a paced worker sleeps in the backwards of one micro-batch; half of this time is for the input
+    /// gradients. With --batch, the milliseconds for one sample
     #[arg(long, allow_negative_numbers = true, default_value_t = 10.0)]
     pub backward_ms: f64,
-    /// Number of consecutive steps whose times must agree, so that the warm-up of a measured pipeline ends
+    /// Number of consecutive steps whose times must agree before the warm-up of a measured pipeline ends
     #[arg(long, default_value_t = 3, value_name = "STEPS")]
     pub warm_up_steps: usize,
-    /// Largest percentage by which the longest of the last --warm-up-steps steps may take longer than the shortest, so
-    /// that the warm-up ends
+    /// Largest spread of step times, in percent, with which a warm-up ends. The spread says how much longer the longest
+    /// of the last --warm-up-steps steps takes than the shortest
     #[arg(long, allow_negative_numbers = true, default_value_t = 10.0, value_name = "PERCENT")]
     pub warm_up_within: f64,
     /// Largest number of steps in the warm-up of a measured pipeline [default: 100 on GPUs, which tune kernels; 10
@@ -157,8 +157,7 @@ impl Flags {
         Ok(cases)
     }
 
-    /// Returns the criterion that ends the warm-up steps before the measured steps of a case, which is a combination of
-    /// schedule, P and M.
+    /// Returns the criterion that ends the warm-up before the measured steps of a case.
     pub fn warm_up(&self) -> WarmUp {
         let most = self.warm_up_most.unwrap_or(if self.kind == Kind::Cuda { 100 } else { 10 });
         WarmUp { agreeing: self.warm_up_steps, within: self.warm_up_within / 100.0, most }
@@ -200,10 +199,11 @@ impl Flags {
         Costs::equal(case.stages(), cost)
     }
 
-    /// Opens the devices named in the bubble bench's flags; the stages take the devices in turn.
+    /// Opens the devices of the bubble bench: those of the flag `--device` for stages on GPUs, and otherwise the CPU.
+    /// The stages take the devices in turn.
     ///
     /// # Errors
-    /// Returns an error if a name in `--device` is no device, or the device cannot be opened.
+    /// Returns an error if `--device` has an invalid name, or if a device cannot be opened.
     pub fn devices(&self) -> Result<Vec<burn::tensor::Device>> {
         let names = if self.kind == Kind::Cuda { DeviceName::parse_list(&self.device)? } else { vec![DeviceName::Cpu] };
         Ok(names.into_iter().map(DeviceName::open).collect::<Result<_, _>>()?)

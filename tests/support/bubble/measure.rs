@@ -15,13 +15,14 @@ use crate::model::{Shape, costs, gpt};
 use crate::paced::Paced;
 use crate::side_by_side::median;
 
-/// The number of step reports from the end of the warm-up that are placed before the reports of the measured steps.
-/// Predictions leave out the first two steps of a log as a warm-up, so they leave out these and no measured step.
+/// The number of warm-up reports before the reports of the measured steps. Predictions leave out the first two steps of
+/// a log, so they leave out these reports and no measured step.
 const KEPT: usize = 2;
 
-/// Measures the given cases of the bubble bench and returns one [`Point`] (the measured figures) for each, or the
-/// reason why a case is left out. Cases with the same number of workers P take turns, step by step, so that a drift of
-/// the machine affects all of them. On a GPU each case runs alone, because together they might not fit its memory.
+/// Measures the given cases of the bubble bench. Returns for each case a [`Point`] (the measured figures), or the
+/// reason why the case is left out. Cases with the same number of workers P take turns, step by step. A drift of the
+/// machine then affects all of them. On a GPU each case runs alone, because the cases together might not fit its
+/// memory.
 pub fn measure(flags: &Flags, cases: &[Case]) -> Vec<Result<Point>> {
     let together = |a: &Case, b: &Case| flags.kind != Kind::Cuda && a.workers == b.workers;
     cases.chunk_by(together).flat_map(|group| of_group(flags, group)).collect()
@@ -62,9 +63,9 @@ pub struct Measurement {
     /// action, which makes steps slower, so its step times are not used. `None` on a CPU.
     synchronised: Option<Box<dyn Steps>>,
     step_times: Vec<f64>,
-    /// The reports of the steps whose bubble is measured. The reports of the last two steps of the warm-up come first.
+    /// The reports of the steps whose bubble is measured, after the reports of the last two warm-up steps.
     pub reports: Vec<StepReport>,
-    /// The number of step reports of the warm-up, which come before the reports of the measured steps.
+    /// The number of warm-up reports at the start of `reports`.
     kept: usize,
     warmed_up: WarmedUp,
 }

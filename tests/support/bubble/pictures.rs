@@ -163,9 +163,8 @@ fn charts(flags: &Flags, points: &[Point]) -> [(&'static str, Chart); 5] {
     ]
 }
 
-/// Returns the word in a chart's legend for a line of the given style: measured, simulated, predicted or in theory. In
-/// a chart with `lines` = 2 lines for each schedule, a dashed line is the prediction; in any other chart it is the
-/// simulation.
+/// Returns the word for a line's style in the legend of a chart: measured, simulated, predicted or in theory. A dashed
+/// line is the prediction if the chart has two lines (`lines`) for each schedule, and otherwise the simulation.
 fn legend(line: Line, lines: usize) -> &'static str {
     match (line, lines) {
         (Line::Solid, _) => "measured",
@@ -189,8 +188,8 @@ fn idle<'a>(title: &'a str, y: &'a str, points: &[Point]) -> StackedBars<'a> {
     StackedBars { title, x: "micro-batches, M", y, categories, parts }
 }
 
-/// Returns the label of a chart's axis that shows bubbles (idle shares of the stage time), with the clock by which all
-/// points of the bench were measured.
+/// Returns the label of the vertical axis in charts of bubbles (idle shares of the stage time). The label names the
+/// clock by which the bubbles were measured.
 fn share(points: &[Point]) -> String {
     let clock = points.first().map_or("host clock", |point| &point.clock);
     format!("share of the total stage time, {clock}")

@@ -47,9 +47,11 @@ pub struct Point {
     pub throughput_predicted: Option<f64>,
     /// The number of steps in the warm-up of the measured case.
     pub warm_up_steps: usize,
-    /// The share by which the longest of the last steps of the warm-up took longer than the shortest.
+    /// The spread of the step times at the end of the warm-up: how much longer the longest of the last steps took than
+    /// the shortest, as a share of the shortest.
     pub warm_up_spread: f64,
-    /// Whether the times of the last steps of the warm-up agreed; false if it made its largest number of steps instead.
+    /// Whether the times of the last warm-up steps agreed; false if the warm-up ended because of its largest number of
+    /// steps.
     pub warm_up_settled: bool,
     /// The largest number of live micro-batches (forward done, backward not) that a worker had, over all its chunks
     /// (stages).

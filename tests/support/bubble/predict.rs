@@ -19,9 +19,9 @@ const MOST_CHUNKS: usize = 2;
 /// Returns the predicted step time of each case of the bubble bench in seconds. An entry is `None` if steps overlap, or
 /// if the plan of the case cannot be predicted.
 ///
-/// The prediction is made from the measured steps of a reference case: the first schedule with the middle one of the
-/// given numbers of micro-batches M. If the batch size is fixed, the size of a micro-batch depends on M. There are then
-/// two reference cases: the first schedule with the smallest M and with the largest M.
+/// The prediction uses the measured steps of a reference case: the first schedule, with the middle one of the given
+/// values of M (the number of micro-batches). If the batch size is fixed, the size of a micro-batch depends on M. There
+/// are then two reference cases: the first schedule with the smallest M and with the largest M.
 pub fn predict(flags: &Flags, measured: &[&Measurement]) -> Vec<Option<f64>> {
     let of_first = |run: &&&Measurement| run.case.schedule.name() == measured[0].case.schedule.name();
     let references: Vec<_> = measured.iter().filter(of_first).collect();
@@ -48,8 +48,8 @@ pub fn predict(flags: &Flags, measured: &[&Measurement]) -> Vec<Option<f64>> {
     measured.iter().map(|run| step(&run.case).ok()).collect()
 }
 
-/// Returns the costs of the model's layers, computed from the measured steps of a case of the bubble bench as they
-/// would be computed from the log (JSON-lines file) of a training.
+/// Computes the costs of the model's layers from the measured steps of a case of the bubble bench, in the same way as
+/// from the log (JSON-lines file) of a training.
 fn of_run(flags: &Flags, run: &Measurement) -> Result<Measured> {
     let last = run.reports.last().context("the case made no step")?;
     let plan = last.recording.plan().plan();
@@ -83,8 +83,8 @@ fn of_run(flags: &Flags, run: &Measurement) -> Result<Measured> {
 }
 
 /// Returns the layers of the measured model, each with its stage in the given case. Stages that sleep instead of
-/// computing are divided into equal layers, as many as the stages of the schedule with the most chunks (stages) per
-/// worker.
+/// computing have equal layers. The number of these layers is that of workers times the most chunks (stages) per worker
+/// of any schedule.
 fn layers(flags: &Flags, case: &Case) -> Result<Vec<Layer>> {
     if flags.kind == Kind::Paced {
         let count = case.workers * MOST_CHUNKS;

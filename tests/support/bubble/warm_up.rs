@@ -1,8 +1,8 @@
 //! The warm-up of a measured case: steps are repeated until the times of the last ones agree ([`WarmUp`]), because the
 //! first steps on a GPU compile and tune kernels.
 
-/// The criterion that ends a warm-up: the times of the last steps agree, or the warm-up has as many steps as it may
-/// have.
+/// The criterion that ends a warm-up: the times of the last steps agree, or the warm-up has reached its largest number
+/// of steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WarmUp {
     /// The number of consecutive steps whose times must agree to end a warm-up; at least 2.
@@ -16,11 +16,12 @@ pub struct WarmUp {
 /// The result of a warm-up: its number of steps, and whether the times of its last steps agreed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WarmedUp {
-    /// The number of steps that the warm-up made.
     pub steps: usize,
-    /// The share by which the longest of the last steps of the warm-up took longer than the shortest.
+    /// The spread of the step times at the end of the warm-up: how much longer the longest of the last steps took than
+    /// the shortest, as a share of the shortest.
     pub spread: f64,
-    /// Whether the times of the last steps of the warm-up agreed; false if it made its largest number of steps instead.
+    /// Whether the times of the last warm-up steps agreed; false if the warm-up ended because of its largest number of
+    /// steps.
     pub settled: bool,
 }
 

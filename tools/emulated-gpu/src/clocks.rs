@@ -35,8 +35,8 @@ impl Clock {
 /// The kind of operation that accesses emulated device memory: a kernel, a copy, a send or a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// A launch of a kernel accesses device memory. The field is the number of the kernel, which the emulation assigned
-    /// when the program loaded the kernel.
+    /// A launch of a kernel. The value is the number of the kernel, which the emulation assigned when the program
+    /// loaded it.
     Kernel(usize),
     Copy,
     Send,
@@ -92,8 +92,8 @@ pub struct RaceDetector {
     pub races: Vec<String>,
 }
 
-/// The largest number of recent accesses that the race detector keeps with their lengths in bytes. They are accesses by
-/// copies and transfers, because the lengths of accesses by kernels are unknown.
+/// The largest number of accesses by copies and transfers that the race detector keeps. Accesses by kernels are not
+/// counted, because their lengths in bytes are unknown.
 const EXTENTS: usize = 512;
 
 impl RaceDetector {

@@ -20,8 +20,8 @@ const OUT_OF_MEMORY: Result = 2;
 const INVALID_DEVICE: Result = 101;
 const INVALID_HANDLE: Result = 400;
 
-/// The four bytes, 2.0 in f32, with which the emulation fills the target of a copy from a device to the host if it does
-/// not store the contents of device memory.
+/// The four bytes that fill the target of a copy from a device to the host, if the emulation does not store the
+/// contents of device memory. They are 2.0 in f32.
 const READ: [u8; 4] = 2.0_f32.to_le_bytes();
 
 /// The time, in ms, that each kernel launch adds to the clock of an emulated device. All kernels take equally long, so
@@ -278,15 +278,15 @@ impl Rows {
         Self { from, from_pitch: bytes, to, to_pitch: bytes, width: bytes, height: 1 }
     }
 
-    /// Returns the number of bytes from the start of the first copied row to the end of the last one, if the starts of
-    /// two rows are `pitch` bytes apart.
+    /// Returns the number of bytes from the start of the first copied row to the end of the last row. The starts of
+    /// consecutive rows are `pitch` bytes apart.
     fn extent(&self, pitch: usize) -> u64 {
         (pitch * self.height.saturating_sub(1) + self.width) as u64
     }
 
-    /// Returns the function that copies the rows once the stream reaches the copy; `None` if the emulation stores no
-    /// contents of device memory. As in CUDA, a source in host memory that is not pinned is read already during the
-    /// call that queues the copy.
+    /// Returns the function that copies the rows when the stream executes the copy. Returns `None` if the emulation
+    /// does not store the contents of device memory. As in CUDA, a source in host memory that is not pinned is read
+    /// earlier, by the call that queues the copy.
     fn effect(self, state: &State) -> Option<Effect> {
         if !driver().settings.computes {
             return None;
@@ -328,8 +328,8 @@ fn copied(rows: Rows, to_device: bool, stream: u64) -> Result {
     })
 }
 
-/// Fills the target of a copy from a device to the host with a fixed value, if the emulation does not store the
-/// contents of device memory (the setting `computes` is off).
+/// Fills the target of a copy from a device to the host with a fixed value if the setting `computes` is off. The
+/// emulation then does not store the contents of device memory.
 unsafe fn fill(host: *mut c_void, bytes: usize) {
     if driver().settings.computes {
         return;
@@ -450,8 +450,8 @@ pub unsafe extern "C" fn cuFuncSetAttribute(_function: usize, _attribute: c_uint
     SUCCESS
 }
 
-/// Returns the function that runs a launched kernel on the CPU once its stream reaches the launch. The kernel may
-/// access the memory that is allocated on its device when the program calls the launch, and no other.
+/// Returns the function that runs a kernel on the CPU when its stream executes the launch. The kernel may access only
+/// memory that is allocated on its device at the time of the launch call.
 unsafe fn running(
     program: &Arc<std::result::Result<Program, String>>,
     mut launch: Launch,

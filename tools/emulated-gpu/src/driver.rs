@@ -43,8 +43,8 @@ pub struct State {
     /// The address and length of each block of pinned host memory, which devices may read after the call that queues a
     /// copy.
     pub pinned: Vec<(u64, u64)>,
-    /// The address at which the last allocation of emulated device memory ends. It is only used if the emulation runs
-    /// no kernels, because allocations are then addresses without memory, in ascending order.
+    /// The end address of the last allocation of emulated device memory. It is used only if the emulation runs no
+    /// kernels: the addresses of allocations then ascend, and have no memory behind them.
     pub address: u64,
     /// The kernels that the program has loaded. The kernel with the number n, counted from 1, is at index n - 1.
     pub functions: Vec<Function>,
@@ -68,10 +68,10 @@ impl State {
 /// A kernel that the program has loaded, with its decoded program and its buffers.
 pub struct Function {
     pub name: String,
-    /// The kernel's decoded program, or the reason why the kernel cannot run; `None` if kernels are not run.
+    /// The kernel's decoded program, or the reason why the kernel cannot run; `None` if the emulation runs no kernels.
     pub program: Option<Arc<Result<Program, String>>>,
-    /// For each parameter of the kernel, whether the kernel writes to the buffer to which the parameter points; `None`
-    /// for a parameter that is no buffer.
+    /// For each parameter of the kernel, whether the kernel writes to the parameter's buffer; `None` for a parameter
+    /// that is no buffer.
     pub buffers: Vec<Option<bool>>,
 }
 
@@ -117,8 +117,8 @@ impl Driver {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks the state of the emulated driver, calls the function `change` with it, and wakes the host threads that
-    /// wait for a change of the state.
+    /// Calls the function `change` with the locked state of the emulated driver. Then wakes the host threads that wait
+    /// for a change of the state.
     pub fn with<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.locked();
         let result = change(&mut state);
@@ -150,8 +150,7 @@ impl Driver {
         state.error_of(device).unwrap_or(0)
     }
 
-    /// Blocks a host thread until the condition `done` holds. CUDA and NCCL calls of other host threads make this
-    /// condition true.
+    /// Blocks a host thread until CUDA or NCCL calls of other host threads make the condition `done` true.
     pub fn wait_for_hosts(&self, call: &str, done: impl Fn(&State) -> bool) {
         drop(self.wait(self.locked(), call, done));
     }

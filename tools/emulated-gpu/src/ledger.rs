@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex};
 /// The ledger of the emulation: the counts of the program's CUDA and NCCL calls, over all devices and streams.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    /// The number of calls that wait for a CUDA stream or event, whether or not its work was finished already, by the
-    /// name of the host thread that made the call.
+    /// The number of calls that wait for a CUDA stream or event, by the name of the calling host thread. Calls whose
+    /// work was already finished are counted as well.
     pub waits: BTreeMap<String, u64>,
-    /// The number of calls that waited for a CUDA stream or event whose work was not finished yet, so that the host
-    /// thread was blocked.
+    /// The number of calls that blocked their host thread, because the work of the awaited CUDA stream or event was not
+    /// finished yet.
     pub held_up: u64,
     /// The number of copies from the host to emulated devices, and the total number of bytes of these copies.
     pub to_device: [u64; 2],
@@ -21,9 +21,8 @@ pub struct Ledger {
     pub launches: BTreeMap<(String, i32), u64>,
     /// The number of launches of all kernels on all emulated devices together.
     pub launched: u64,
-    /// The bytes that each kernel has accessed in device memory, if the emulation runs kernels. Every launch counts
-    /// each sector of 32 bytes once, however often the launch reads or writes the sector, as a device with an unlimited
-    /// cache would.
+    /// The bytes of device memory that each kernel has accessed, if the emulation runs kernels. Each launch counts
+    /// every sector of 32 bytes once, as a device with an unlimited cache would.
     pub accessed: Arc<Mutex<BTreeMap<String, u64>>>,
     /// The list of all kernel launches in order, if the emulation's settings ask for this list.
     pub order: Vec<String>,

@@ -13,8 +13,8 @@ pub type StreamId = u64;
 /// The number of a CUDA event of the emulation, counted from 1.
 pub type EventId = u64;
 
-/// The function that applies an operation of a CUDA stream to the contents of device memory, or returns the reason why
-/// the operation failed.
+/// The function that applies an operation of a CUDA stream to the contents of device memory. It returns the reason if
+/// the operation fails.
 pub type Effect = Box<dyn FnOnce() -> Result<(), String> + Send>;
 
 /// An operation in the queue of a CUDA stream: the launch of a kernel, a copy, the record of an event, a wait for an
@@ -27,18 +27,18 @@ pub enum Work {
     /// A copy of memory, with its accesses to device memory. A copy adds nothing to the emulated time between two CUDA
     /// events.
     Copy(Vec<Access>),
-    /// The record of a CUDA event in the stream: the event is done once the stream reaches this operation. The two
-    /// values are the number of the event and the number of this record, because an event can be recorded several
+    /// The record of a CUDA event, which is a marker in a stream: the event is done once the stream reaches the marker.
+    /// The values are the number of the event and the number of the record, because an event can be recorded several
     /// times.
     Record(EventId, u64),
-    /// A wait of the stream for a CUDA event: until the stream of the event has reached a certain record of the event.
-    /// The two values are the number of the event and the number of that record.
+    /// A wait of a CUDA stream for an event: until a certain record of the event (a marker in a stream) is reached. The
+    /// values are the number of the event and the number of the record.
     Wait(EventId, u64),
-    /// A send of the tensor at an address in memory. It completes together with the receive that has the same ranks,
-    /// communicator and size.
+    /// An NCCL send that reads a tensor at an address in device memory. It completes together with the matching
+    /// receive, which has the same ranks, communicator and size.
     Send(Ends, u64),
-    /// A receive to an address in memory. It completes together with the send that has the same ranks, communicator and
-    /// size.
+    /// An NCCL receive that writes to an address in device memory. It completes together with the matching send, which
+    /// has the same ranks, communicator and size.
     Receive(Ends, u64),
 }
 
@@ -165,8 +165,7 @@ impl Machine {
         }
     }
 
-    /// Makes a CUDA stream wait until the stream of an event has reached the last queued record of that event (its
-    /// marker in the stream).
+    /// Makes a CUDA stream wait for an event: until the event's last queued record (a marker in a stream) is reached.
     pub fn wait(&mut self, stream: StreamId, event: EventId) {
         if let Some(found) = self.events.get(&event) {
             let wait = Work::Wait(event, found.queued);
@@ -234,8 +233,8 @@ impl Machine {
         }
     }
 
-    /// Executes a transfer between two devices if its send and its receive are both at the heads of their streams, and
-    /// joins the vector clocks of the two streams.
+    /// Executes a transfer between two devices if its send and its receive are both at the heads of their streams. The
+    /// vector clocks of the two streams are then joined.
     fn meet(&mut self, stream: StreamId, is_other: impl Fn(&Work) -> bool) -> bool {
         let Some(peer) = self.streams.keys().copied().find(|id| self.head(*id).is_some_and(&is_other)) else {
             return false;

@@ -16,11 +16,11 @@ pub struct Settings {
     pub version: i32,
     /// The result that the emulated driver returns from `cuInit`: 0 for success, or the number of a CUDA error.
     pub init: i32,
-    /// The number of the kernel launch that the emulation lets fail, counted from 1, and the number of the CUDA error
-    /// that this launch returns; `None` if no launch fails.
+    /// The kernel launch that the emulation lets fail: the number of the launch, counted from 1, and the number of its
+    /// CUDA error. `None` if no launch fails.
     pub fault: Option<(u64, i32)>,
-    /// Whether an NCCL send blocks its host thread until the peer has called the matching receive, and a receive until
-    /// the peer has called the matching send. The name of this setting is `meeting`.
+    /// The setting `meeting`: whether NCCL calls wait for their peer. If so, a send blocks its host thread until the
+    /// peer calls the matching receive, and the other way round.
     pub hosts_wait_for_peers: bool,
     /// The time without progress after which a waiting host thread counts as deadlocked. The value of the setting is in
     /// seconds.

@@ -190,8 +190,8 @@ fn fused(a: f64, b: f64, c: f64) -> f64 {
     })
 }
 
-/// Returns the bits of the f32 number `a * b + c`, rounded only once and toward negative infinity, given the bits of
-/// three f32 numbers.
+/// Computes `a * b + c` in f32, rounded only once and toward negative infinity. The arguments and the result are the
+/// bits of f32 numbers.
 fn fma_down(bits: [u64; 3]) -> u64 {
     let [a, b, c] = bits.map(|bits| f64::from(f32::from_bits(bits as u32)));
     let sum = fused(a, b, c);

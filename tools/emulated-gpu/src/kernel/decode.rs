@@ -202,8 +202,8 @@ impl Names {
         })
     }
 
-    /// Returns the register of a PTX instruction's output; `Some(None)` if the output is the placeholder `_`, which
-    /// means that the output is discarded.
+    /// Returns the register of a PTX instruction's output; `Some(None)` if the output is discarded, which PTX writes as
+    /// `_`.
     fn target(&self, text: &str) -> Option<Option<Register>> {
         if text == "_" { Some(None) } else { self.register(text).map(Some) }
     }
@@ -224,8 +224,8 @@ impl Names {
     }
 
     /// Translates the PTX instruction `cvta`, which converts an address in global, shared or local memory to a generic
-    /// address, or back. The generic address of shared or local memory is its address plus the start of the range of
-    /// generic addresses that is reserved for this kind of memory.
+    /// address, or back. Shared and local memory each have a range of generic addresses. Their generic address is the
+    /// address plus the start of this range.
     fn convert_address(&mut self, parts: &[&str], to: &str, from: &str) -> Option<Operation> {
         let window = match space(parts) {
             Space::Global => 0,

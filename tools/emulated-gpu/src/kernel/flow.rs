@@ -4,11 +4,11 @@
 /// The successors of an instruction in a kernel: the instructions at which a thread can continue after it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Next {
-    /// Whether a thread can continue after this instruction at the one that follows it in the kernel.
+    /// Whether a thread can continue with the next instruction of the kernel.
     pub on: bool,
     /// The index of the instruction to which this instruction can branch; `None` if this instruction is no branch.
     pub to: Option<usize>,
-    /// Whether the instruction can end the thread. The end of the kernel is then one of its successors.
+    /// Whether the instruction can end the thread. If so, the end of the kernel is one of the instruction's successors.
     pub ends: bool,
 }
 

@@ -17,7 +17,7 @@ pub struct Fragment {
     pub rows: usize,
     pub columns: usize,
     pub of: Type,
-    /// The place in the warp's registers of each element of the matrix, row by row.
+    /// The place of each matrix element in the warp's registers, row by row.
     pub places: Vec<Place>,
 }
 

@@ -12,13 +12,13 @@ pub type Register = usize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Initial {
     Number(u64),
-    /// The start value of a register is the index of the thread in its block, along one axis (x, y or z).
+    /// The start value of a register: the index of the thread in its block, along one axis (x, y or z).
     Thread(usize),
-    /// The start value of a register is the size of a block in threads, along one axis (x, y or z).
+    /// The start value of a register: the size of a block in threads, along one axis (x, y or z).
     Threads(usize),
-    /// The start value of a register is the index of the block in the grid of the launch, along one axis (x, y or z).
+    /// The start value of a register: the index of the block in the grid of the launch, along one axis (x, y or z).
     Block(usize),
-    /// The start value of a register is the size of the launch's grid in blocks, along one axis (x, y or z).
+    /// The start value of a register: the size of the launch's grid in blocks, along one axis (x, y or z).
     Blocks(usize),
     Lane,
     Warp,
@@ -31,7 +31,7 @@ pub enum Space {
     Global,
     Shared,
     Local,
-    /// The address of a kernel's access may lie in any kind of memory; the value of the address determines which.
+    /// Generic memory: the value of an address determines in which kind of memory the address lies.
     Generic,
 }
 
@@ -45,10 +45,10 @@ pub struct Address {
 /// The layout of a matrix that an instruction loads from memory or stores there.
 #[derive(Clone, Copy, Debug)]
 pub enum Rows {
-    /// The layout in which the rows of the matrix lie equally far apart in memory, or the columns if the second value
-    /// is true. The first value is the register with this distance, as a number of elements.
+    /// A layout in which the rows of the matrix lie equally far apart in memory. If the second value is true, the
+    /// columns do instead. The first value is the register with the distance, as a number of elements.
     Strided(Register, bool),
-    /// The layout in which each lane of the warp gives the address of one row of the matrix.
+    /// A layout with a separate address for each row of the matrix. Each lane of the warp gives the address of one row.
     ByLane,
 }
 
@@ -77,8 +77,8 @@ pub enum Operation {
         to: Register,
         from: [Register; 3],
     },
-    /// The operation splits the value of a register into parts of `bits` bits, from the lowest on, and writes them to
-    /// registers.
+    /// The split of a register's value into parts of `bits` bits each, from the lowest bits on. The parts are written
+    /// to registers.
     Split {
         from: Register,
         to: Vec<Option<Register>>,
@@ -99,8 +99,7 @@ pub enum Operation {
         from: Vec<Register>,
         at: Address,
     },
-    /// The operation reads a value in memory and replaces it atomically by a function of that value and of a register's
-    /// value.
+    /// An atomic update of a value in memory. The new value is a function of the old value and of a register's value.
     Atomic {
         of: Type,
         function: Function,
@@ -132,18 +131,19 @@ pub enum Operation {
     /// A barrier within a warp: the operation waits until all lanes that a mask names have reached it. The value is the
     /// register with the mask.
     Together(Register),
-    /// The operation (such as a memory fence) has no effect in the emulation, because warps run one after another.
+    /// An operation without effect in the emulation, such as a memory fence. Warps run one after another, so they need
+    /// no fence.
     Nothing,
 }
 
 /// A decoded instruction of a kernel, with the guard that says in which lanes it runs.
 pub struct Step {
-    /// The guard of the instruction: the predicate register that decides in which lanes the instruction runs, and true
-    /// if the predicate is negated. `None` runs it in all lanes.
+    /// The guard of the instruction: a predicate register, and true if the predicate is negated. The instruction runs
+    /// only in the lanes whose guard holds; `None` runs it in all lanes.
     pub guard: Option<(Register, bool)>,
     pub operation: Operation,
-    /// The index of the instruction at which the lanes of a warp reconverge after a branch in this instruction has
-    /// separated them.
+    /// The index of the instruction at which the lanes of a warp reconverge, if a branch in this instruction separates
+    /// them.
     pub reconverges: usize,
     /// The text of the instruction in PTX, which error messages quote.
     pub text: String,

@@ -135,8 +135,9 @@ $end:";
     assert_eq!(found, expected);
 }
 
-/// Tests that lanes which a branch has separated reconverge before a shuffle. In each of four rounds of a loop, all
-/// lanes sum the values of four lanes by shuffles; lane 0 then takes another branch than the others, and adds 1.
+/// Tests that the lanes of a warp reconverge before a shuffle after a branch has separated them. A loop has four
+/// rounds. In each round, all lanes sum the values of four lanes by shuffles. Then lane 0 alone takes a branch that
+/// adds 1.
 #[test]
 fn separated_lanes_reconverge_before_a_shuffle() {
     let body = "
@@ -340,8 +341,8 @@ $end:
     assert_eq!(after(&kernel(body), 1, 40, &[0.0; 40]).unwrap(), (0..40).map(f64::from).collect::<Vec<_>>());
 }
 
-/// Tests that `ldmatrix` and `stmatrix` use the same layout of a matrix in registers: the kernel loads two 8 x 8
-/// matrices transposed with `ldmatrix`, and stores them with `stmatrix`.
+/// Tests that the PTX instructions `ldmatrix` and `stmatrix` use the same register layout. The kernel loads two 8 x 8
+/// matrices with `ldmatrix`, which transposes them, and stores them with `stmatrix`.
 #[test]
 fn ldmatrix_and_stmatrix_use_the_same_layout() {
     let body = "

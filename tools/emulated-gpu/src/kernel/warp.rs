@@ -18,7 +18,7 @@ pub struct Block<'a> {
 struct Group {
     at: usize,
     lanes: u32,
-    /// The index of the instruction at which this group ends. Its lanes then continue in the group below it on the
+    /// The index of the instruction at which this group of lanes ends. The lanes then continue in the next group on the
     /// stack.
     until: usize,
 }
@@ -201,8 +201,9 @@ impl Warp {
         Ok(())
     }
 
-    /// Returns an error if a lane that a mask names has neither reached the current instruction nor ended. `mask` is
-    /// the register with the mask, and `lanes` has a bit for each lane that is at the instruction.
+    /// Checks that all lanes in a mask have reached the current instruction or have ended, and returns an error
+    /// otherwise. `mask` is the register with the mask. `lanes` has a bit for each lane that has reached the
+    /// instruction.
     fn all_here(&self, mask: Register, lanes: u32) -> Result<(), String> {
         let named = each(lanes).fold(0, |named, lane| named | self.registers[mask][lane] as u32) & self.live();
         if named & !lanes == 0 {
@@ -212,9 +213,9 @@ impl Warp {
         }
     }
 
-    /// Returns the value that each lane gets from a lane of the warp by the PTX instruction `shfl.sync`. As the ISA
-    /// specifies, bits 0 to 4 of the operand `clamp` limit the lanes from which a value may come, and bits 8 to 12 are
-    /// a mask that divides the warp into segments.
+    /// Returns the value that each lane gets from a lane of the warp by the PTX instruction `shfl.sync`. The operand
+    /// `clamp` has two fields. Bits 0 to 4 limit the lanes from which a value may come. Bits 8 to 12 are a mask that
+    /// divides the warp into segments.
     fn shuffled(&self, how: Shuffle, [from, by, clamp]: [Register; 3], lanes: u32) -> Result<Lanes, String> {
         let mut values = [0; 32];
         for lane in each(lanes) {
@@ -351,7 +352,7 @@ impl Warp {
         Ok((0..rows * columns).map(|at| address(at / columns, at % columns)).collect())
     }
 
-    /// Returns a pointer to each element of a matrix in memory, and the place of the element in registers.
+    /// Returns pointers to the elements of a matrix in memory, each with the element's place in registers.
     fn elements(&mut self, tile: &Tile, lanes: u32, block: &mut Block<'_>) -> Result<Vec<(*mut u8, Place)>, String> {
         whole(lanes)?;
         let bytes = tile.fragment.of.bits() as usize / 8;

@@ -3,8 +3,8 @@
 /// A PTX instruction, with its guard, name and operands as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instruction<'a> {
-    /// The guard of the PTX instruction, which decides for each thread whether it runs the instruction: the name of a
-    /// predicate register, and true if the predicate is negated.
+    /// The guard of the PTX instruction: the name of a predicate register, and true if the predicate is negated. A
+    /// thread runs the instruction only if its guard holds.
     pub guard: Option<(&'a str, bool)>,
     /// The name of the PTX instruction with its modifiers, such as `add.rn.f32`.
     pub name: &'a str,
