@@ -36,7 +36,7 @@ struct Flags {
     /// Type of queries, keys and values: full (f32), bf16 or f16
     #[arg(long, default_value = "full")]
     precision: Precision,
-    /// Number of timed runs of the attention, after one that is not timed
+    /// Number of timed runs of the attention, after one run to warm up
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Flag without effect, which is accepted because `cargo bench` passes it to every bench

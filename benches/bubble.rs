@@ -16,7 +16,7 @@ use stageline_workspace::bubble::{files, flags, measure, point};
 use crate::flags::Flags;
 use crate::point::Point;
 
-/// The global allocator of the bench, which counts allocated bytes for the peak memory of each worker.
+/// The allocator of the bench. It counts allocated bytes, for the peak memory of each worker.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 

@@ -20,7 +20,7 @@ use crate::gpt::{LEARNING_RATE, Load};
 use crate::model::{Bytes, Layers, Shape, gpt};
 use crate::side_by_side::{median, side_by_side, time};
 
-/// The global allocator of the bench, which counts allocated bytes as in a training, so that times include the cost of
+/// The allocator of the bench. It counts allocated bytes as in a training, so the measured times include the cost of
 /// counting.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
@@ -69,8 +69,8 @@ fn overhead(flags: &Flags) {
     }
 }
 
-/// The baseline of the bench: a training loop with gradient accumulation that uses burn without Stageline. The bench
-/// compares the time of a pipeline with the time of this loop.
+/// The baseline of the bench: a training loop that accumulates gradients with burn alone, without Stageline. The time
+/// of a pipeline is compared with the time of this loop.
 struct Plain {
     model: Option<Layers>,
     optimizer: ModuleOptimizer,
@@ -101,8 +101,8 @@ impl Plain {
     }
 }
 
-/// A stage that computes next to nothing, so that a step takes only the pipeline's overhead: it multiplies its input by
-/// its only parameter.
+/// A stage with next to no computation: it multiplies its input by its only parameter. A step then takes only the
+/// pipeline's overhead.
 #[derive(Module, Debug)]
 struct Tiny {
     scale: Param<Tensor<1>>,
@@ -166,8 +166,8 @@ fn dispatch() {
     }
 }
 
-/// Returns the time per action (a forward or a backward of one micro-batch) in microseconds: the median time of a call
-/// of `step`, which makes a training step, divided by 2 x `micro_batches`.
+/// Returns the time per action in microseconds. An action is a forward or a backward of one micro-batch. The result is
+/// the median time of a training step (a call of `step`), divided by 2 x `micro_batches`.
 fn action_time(micro_batches: usize, mut step: impl FnMut()) -> f64 {
     let steps = 3000 / micro_batches;
     let seconds = median((0..steps).map(|_| time(&mut step).as_secs_f64()));

@@ -22,7 +22,7 @@ use crate::gpt::Load;
 use crate::model::Shape;
 use crate::side_by_side::side_by_side;
 
-/// The global allocator of the bench, which counts allocated bytes as in a training, so that times include the cost of
+/// The allocator of the bench. It counts allocated bytes as in a training, so the measured times include the cost of
 /// counting.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();

@@ -83,8 +83,7 @@ fn main() {
 }
 
 /// Times steps of P independent pipelines of one stage that run at the same time, and of one that runs alone. The ratio
-/// shows how much busy cores slow each other down through shared caches, memory and clock rates, without any
-/// pipelining.
+/// shows how much busy cores slow each other down through shared caches, memory and clock rates.
 fn crowding(load: &Load, flags: &Flags) -> Pairs {
     let mut pipelines: Vec<_> = (0..flags.stages).map(|_| load.pipeline(1)).collect();
     let mut alone = load.pipeline(1);

@@ -22,7 +22,7 @@ use crate::gpt::Load;
 use crate::model::{Bytes, Logits, Shape};
 use crate::servers::{Servers, Transport};
 
-/// The global allocator of the bench, which counts allocated bytes as in a training, so that times include the cost of
+/// The allocator of the bench. It counts allocated bytes as in a training, so the measured times include the cost of
 /// counting.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
@@ -41,9 +41,8 @@ struct Flags {
     part: Option<Part>,
 }
 
-/// The subcommands with which this bench starts its own program in new processes: as a server, or to measure one row of
-/// the table. Each row needs a new process, because burn keeps connections to servers, and their threads, as long as a
-/// process runs.
+/// The subcommands with which this bench starts its own program again: as a server, or to measure one row of the table.
+/// Each row has a process of its own, because burn keeps connections to servers as long as a process runs.
 #[derive(Clone, Copy, Subcommand)]
 enum Part {
     /// Serves one CPU device of this host to the bench, as a server process
@@ -125,8 +124,8 @@ fn drive(place: Place, width: usize, stages: usize, seconds: f64) {
     println!(" {:>10.1} {:>16.1}", 1e6 * cpu / actions, 100.0 * idle / idle_for);
 }
 
-/// Runs a closure. Returns its duration in seconds, and the CPU time of this process meanwhile in seconds, which is NaN
-/// on systems that do not report it.
+/// Runs a closure. Returns its duration, and the CPU time that this process used meanwhile, both in seconds. The CPU
+/// time is NaN on systems other than Linux.
 fn used(run: impl FnOnce()) -> (f64, f64) {
     let (start, before) = (Instant::now(), cpu_seconds());
     run();

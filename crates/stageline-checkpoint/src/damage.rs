@@ -6,8 +6,7 @@ use safetensors::Dtype;
 
 use crate::printable::{Printable, number};
 
-/// The length in bytes to which an error cuts the text that says why a checkpoint file is malformed. The text may be a
-/// parser's message, which may quote the file.
+/// The most bytes of the reason why a checkpoint file is malformed, such as a parser's message. A longer reason is cut.
 const MOST_REASON: usize = 300;
 
 /// The reason why a file of a checkpoint is refused when the checkpoint is read, such as a wrong length or hash.
@@ -106,8 +105,8 @@ pub enum Damage {
         /// The name of the checkpoint file in which the tensor belongs, according to the tensor's name.
         expected: String,
     },
-    /// The size of a checkpoint's tensor according to its type and shape in the manifest, or the total size of the
-    /// tensors in its file, overflows or is not a whole number of bytes.
+    /// The manifest states an impossible type and shape for a tensor of the checkpoint. Either the tensor's size is not
+    /// a whole number of bytes, or this size or the total size of its file's tensors overflows.
     #[error(
         "gives the tensor `{}` the type {dtype} and the shape {}, whose size overflows or is not a whole number of bytes",
         Printable::new(tensor),

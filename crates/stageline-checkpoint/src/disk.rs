@@ -22,9 +22,8 @@ pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
 }
 
-/// Looks for an obstacle to creating a folder at `path`: a file, or another thing that is not a folder, at `path` or in
-/// place of one of its parent folders. Returns the path of the obstacle and its kind, such as "a file"; `None` if there
-/// is none.
+/// Looks for an obstacle to creating a folder at `path`: something other than a folder at `path` or at one of its
+/// parents. Returns the path and the kind of the obstacle, such as "a file"; `None` if there is none.
 pub(crate) fn in_the_way(path: &Path) -> Option<(PathBuf, &'static str)> {
     let path: PathBuf = path.components().collect(); // drops a slash at the end, which would ask for a folder
     let part = path.ancestors().find(|part| fs::symlink_metadata(part).is_ok())?;

@@ -8,13 +8,13 @@ use safetensors::Dtype;
 use crate::damage::Damage;
 use crate::printable::{Printable, number};
 
-/// The length in bytes to which a path is cut in an error message about a checkpoint, if the message has only this
-/// path.
+/// The most bytes of a path in an error message about a checkpoint, if the message has one path. A longer path is cut.
 const MOST_PATH: usize = 600;
-/// The length in bytes to which each path is cut in an error message about a checkpoint, if the message has two paths.
+/// The most bytes of each path in an error message about a checkpoint, if the message has two paths. A longer path is
+/// cut.
 const MOST_OF_TWO: usize = 300;
-/// The length in bytes to which an error message about a checkpoint cuts a text from elsewhere, such as the message of
-/// a parser or of a panic.
+/// The most bytes of a quoted reason, such as a parser's message, in an error message about a checkpoint. A longer
+/// reason is cut.
 const MOST_REASON: usize = 500;
 
 /// The reason why a checkpoint cannot be read or written.

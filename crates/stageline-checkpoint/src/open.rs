@@ -16,8 +16,8 @@ pub fn open_at_once(path: &Path) -> io::Result<File> {
     without_waiting(OpenOptions::new().read(true)).open(path)
 }
 
-/// Changes `options` (on Unix only) so that opening a file does not wait, not even for a process at the other end of a
-/// named pipe, and so that no terminal becomes the controlling terminal of this process.
+/// Sets `options` (on Unix only) so that opening a file never waits, for example for a process at the other end of a
+/// named pipe. No terminal becomes the controlling terminal of this process either.
 pub(crate) fn without_waiting(options: &mut OpenOptions) -> &mut OpenOptions {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::custom_flags(options, libc::O_NONBLOCK | libc::O_NOCTTY);

@@ -20,15 +20,14 @@ pub(crate) struct Chosen {
 }
 
 impl Chosen {
-    /// Returns the schedule with the name `name`; if `chunks` is given, with this number of chunks (stages) on each
-    /// worker.
+    /// Returns the schedule with the name `name`. If `chunks` is given, each worker has this number of chunks (stages).
     pub(crate) fn named(name: &str, chunks: Option<usize>) -> Result<Self> {
         Ok(Self { schedule: shape::schedule(name, chunks)?, name: name.to_owned(), cut: Cut::OfTheRun })
     }
 
-    /// Returns the schedule of the logged run. A known schedule gets `chunks` chunks on each worker, or as many as in
-    /// the run if `chunks` is `None`. If the run's plan was searched or read from a file, the result is this plan
-    /// itself, which exists only for its own numbers of workers, chunks and micro-batches.
+    /// Returns the schedule of the logged run, with `chunks` chunks on each worker, or as many as in the run if
+    /// `chunks` is `None`. If the run's plan was searched or read from a file, returns this plan. Another number of
+    /// chunks is then an error, because no schedule generates the plan for it.
     pub(crate) fn of_run(log: &RunLog, chunks: Option<usize>) -> Result<Self> {
         let (name, own) = (&log.run.schedule, log.plan.chunks());
         if has_generator(log) {
@@ -43,9 +42,9 @@ impl Chosen {
         Ok(Self { schedule: Box::new(log.plan.clone()), name: name.clone(), cut: Cut::OfTheRun })
     }
 
-    /// Returns the chosen schedule unchanged, or an error if it cannot be used for `workers` workers and
-    /// `micro_batches` micro-batches. The error occurs if no schedule generates the plan of the logged run, and this
-    /// plan has other numbers of workers or micro-batches.
+    /// Returns this schedule unchanged, after a check that it has a plan for `workers` workers and `micro_batches`
+    /// micro-batches. A plan that no schedule generates exists only for the numbers of the logged run. Other numbers
+    /// are then an error.
     pub(crate) fn checked(self, log: &RunLog, workers: usize, micro_batches: usize) -> Result<Self> {
         let own = (log.plan.workers(), log.plan.micro_batches());
         ensure!(
@@ -58,8 +57,8 @@ impl Chosen {
         Ok(self)
     }
 
-    /// Returns the plan with the shortest step for the given numbers of workers and micro-batches by the measured
-    /// costs, with the partition of the layers for which the plan was searched.
+    /// Searches for the plan with the shortest step by the measured costs, and returns it with the partition of the
+    /// layers for which it was searched. `chunks` must be `None`, because the search chooses the number of chunks.
     pub(crate) fn searched(
         measured: &Measured,
         workers: usize,
@@ -76,8 +75,8 @@ impl Chosen {
     }
 }
 
-/// Whether the schedule of the logged run is a known schedule, which can generate plans for other numbers of workers
-/// and micro-batches. False if the run's plan was searched or read from a file.
+/// Whether a known schedule generated the plan of the logged run, so that it can generate plans for other numbers of
+/// workers and micro-batches. False if the plan was searched or read from a file.
 pub(crate) fn has_generator(log: &RunLog) -> bool {
     schedule_named(&log.run.schedule).is_ok()
 }

@@ -8,8 +8,8 @@ use clap::Args;
 use stageline_schedule::{Costs, Memory, StageCost, StageMemory, Transfers};
 
 /// The flags for the costs of stages. Each cost is a comma-separated list: one entry for all stages, one for each of P
-/// stages, or one for each of P x V chunks. A schedule with V chunks per worker cuts every stage into V chunks. Times
-/// of a whole stage are divided evenly among its chunks; latencies, bytes and bandwidths are not divided.
+/// stages, or one for each of P x V chunks (the V parts of every stage). Times of a whole stage are divided evenly
+/// among its chunks. Latencies, bytes and bandwidths are not divided.
 #[derive(Args)]
 pub(crate) struct CostFlags {
     /// Time of a stage's forward of one micro-batch, in ms; a comma-separated list gives each stage its own
@@ -43,8 +43,8 @@ pub(crate) struct CostFlags {
 }
 
 /// The flags for the memory of stages, in bytes. The memory of a micro-batch is a comma-separated list: one entry for
-/// all stages, one for each of P stages, or one for each of P x V chunks. A schedule with V chunks per worker cuts
-/// every stage into V chunks, and the memory of a whole stage is divided evenly among its chunks.
+/// all stages, one for each of P stages, or one for each of P x V chunks (the V parts of every stage). The memory of a
+/// whole stage is divided evenly among its chunks.
 #[derive(Args)]
 pub(crate) struct MemoryFlags {
     /// Bytes of activations that a stage keeps for one micro-batch, from its forward to its backward
@@ -84,9 +84,9 @@ impl CostFlags {
         !self.transfer.is_empty() || !self.bytes.is_empty()
     }
 
-    /// Returns `costs`, the costs of `workers` x `chunks` stages in ms, with the times of transfers from the flags
-    /// --transfer, --bytes and --bandwidth. If none of these flags is set, the times of transfers in `costs` stay. In
-    /// both cases --serialised decides whether the transfers of a worker overlap.
+    /// Returns `costs`, which are in ms, with the times of transfers from the flags --transfer, --bytes and
+    /// --bandwidth. If none of these flags is set, the times of transfers stay the same. In both cases --serialised
+    /// decides whether the transfers of a worker overlap.
     pub(crate) fn with_transfers(&self, costs: Costs, workers: usize, chunks: usize) -> anyhow::Result<Costs> {
         let transfers = if self.serialised { Transfers::Serialised } else { Transfers::Asynchronous };
         let costs = costs.with_transfers(transfers);
@@ -134,10 +134,11 @@ impl MemoryFlags {
     }
 }
 
-/// Returns the values of a cost flag for each of `workers` x `chunks` stages. The flag's `list` has one entry for all
-/// stages, one for each worker, or one for each stage. In the first two cases each entry is divided by `share`. `share`
-/// is the number of chunks if an entry is the total of all stages of a worker, and 1 if an entry is the value of a
-/// single stage. A list of another length is an error.
+/// Returns the value of a cost flag for each of `workers` x `chunks` stages. The flag's `list` has one entry for all
+/// stages, one for each worker, or one for each stage. Another length is an error.
+///
+/// An entry for all stages or for a worker is divided by `share`. That is the number of chunks if the entry is the
+/// total of a worker's stages, and 1 if it is the value of a single stage.
 fn spread(flag: &str, list: &[f64], workers: usize, chunks: usize, share: f64) -> anyhow::Result<Vec<f64>> {
     let stages = workers * chunks;
     let lengths = BTreeSet::from([1, workers, stages]);
@@ -158,8 +159,8 @@ fn spread(flag: &str, list: &[f64], workers: usize, chunks: usize, share: f64) -
 /// The largest time or size that a command-line flag for costs accepts, so that sums of many such numbers stay exact.
 const MOST: f64 = 1e15;
 
-/// Parses the value of a command-line flag for a bandwidth in GB/s: a number from 10^-15, so that dividing by it does
-/// not overflow, to 10^15.
+/// Parses the value of a command-line flag for a bandwidth in GB/s: a number from 10^-15 to 10^15. A division by a
+/// smaller number could overflow.
 pub(crate) fn rate(text: &str) -> Result<f64, String> {
     let number = amount(text)?;
     if number >= 1.0 / MOST { Ok(number) } else { Err(format!("must be at least {:e}", 1.0 / MOST)) }

@@ -70,7 +70,7 @@ impl<'a> MeasuredSearch<'a> {
         Ok(best_placed(self.workers, micro_batches, least..=most, |placement| self.stages(placement).ok())?)
     }
 
-    /// Returns the costs, in ms, and the memory of each stage, for stages on the workers that `placement` gives.
+    /// Returns the costs in ms and the memory of each stage, for the given placement of stages on workers.
     fn stages(&self, placement: &Placement) -> Result<(Costs, Memory)> {
         let (workers, chunks) = (self.workers, placement.stages() / self.workers);
         let costs = self.measured.costs(placement, &self.measured.balanced(placement.stages())?)?.times(MS);
@@ -92,7 +92,7 @@ pub(crate) fn starts(cut: &[Range<usize>]) -> Vec<usize> {
     cut.iter().map(|range| range.start).collect()
 }
 
-/// Returns the flag `--cut` of a training for a partition of the layers of the run's model, with a space before it.
+/// Returns the flag `--cut` of a training for the partition `cut` of the run's layers, with a space before the flag.
 /// Returns an empty text for a model that is cut by hand, because its training refuses the flag.
 pub(crate) fn cut_flag(log: &RunLog, cut: &[Range<usize>]) -> String {
     if log.run.cut_by_hand {

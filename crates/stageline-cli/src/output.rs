@@ -6,13 +6,13 @@ use std::path::Path;
 use anyhow::{Context, ensure};
 use stageline_schedule::Timeline;
 
-/// The largest number of bars in an SVG picture of a timeline, because viewers do not open larger pictures. Each
-/// forward, backward or half of a backward is one bar.
+/// The largest number of bars in an SVG picture of a timeline, because viewers do not open larger pictures. A bar is a
+/// forward, a backward or half of a backward.
 const MOST_BARS: usize = 200_000;
 
-/// Returns the time in ms that one column of characters stands for when a timeline is printed as text. It is the
-/// duration of the shortest forward, backward or half of a backward, but at least a 400th of the step time, so that
-/// lines stay readable.
+/// Returns the time in ms of one column of characters in a timeline that is printed as text. It is the duration of the
+/// shortest forward, backward or half of a backward. It is at least a 400th of the step time, so that lines stay
+/// readable.
 pub(crate) fn grid_slot(timeline: &Timeline) -> f64 {
     const MOST_COLUMNS: f64 = 400.0;
     let lengths = timeline.rows().iter().flatten().map(|span| span.end - span.start).filter(|length| *length > 0.0);

@@ -29,13 +29,13 @@ pub(crate) struct Report {
     #[serde(flatten)]
     found: Option<Found>,
     step_ms: f64,
-    /// The longest time from a worker's first forward or backward to its last in the simulated step, in ms.
+    /// The longest span of a worker in the simulated step, in ms. A span is the time from a worker's first forward or
+    /// backward to its last.
     span_ms: f64,
     /// The bubble of the simulated step: the idle share of the total stage time (workers x step time), from 0 to 1.
     bubble_total: f64,
-    /// The bubble by span (arXiv:2401.10241), from 0 to 1: 1 - c / s, where c is the compute time of the busiest
-    /// worker, and s is the longest span of a worker. A span is the time from a worker's first forward or backward to
-    /// its last.
+    /// The bubble by span (arXiv:2401.10241), from 0 to 1: 1 - c / s. Here c is the compute time of the busiest worker,
+    /// and s is the longest span of a worker. A span is the time from a worker's first forward or backward to its last.
     bubble_span: f64,
     /// A lower bound on the step time, in ms, of any plan with the same costs, memory limit and placement of stages on
     /// workers.
@@ -55,31 +55,32 @@ struct Found {
     schedule: &'static str,
     /// The least capacity of a channel between two stages, in micro-batches, with which the found plan completes.
     capacity: usize,
-    /// The flags for a training with the plan that the search found and the partition of the layers for which it was
-    /// searched; `None` if the costs of the search are not from the log of a run.
+    /// The flags for a training with the found plan and its partition of the layers; `None` if the costs of the search
+    /// are not from the log of a run.
     #[serde(flatten)]
     training: Option<TrainingFlags>,
 }
 
-/// The command-line flags with which a training runs the plan that a search found, except `--schedule`, which takes the
-/// file of the plan.
+/// The command-line flags for a training with the plan that a search found. The flag `--schedule` is not among them: it
+/// takes the file of the plan.
 #[derive(Serialize)]
 struct TrainingFlags {
     stages: usize,
     micro_batches: usize,
-    /// The index, counted from 0, of the model's layer with which each stage begins; `None` for a model that is cut by
-    /// hand, whose training refuses `--cut`.
+    /// The index, counted from 0, of the first layer of each stage. `None` for a model that is cut by hand, because its
+    /// training refuses `--cut`.
     #[serde(skip_serializing_if = "Option::is_none")]
     cut: Option<Vec<usize>>,
 }
 
-/// The information about the partition of the model's layers into the stages of a plan that a search found.
+/// The partition of the model's layers into the stages of a plan that a search found, as far as it is known.
 pub(crate) enum FoundCut {
     /// The partition of the layers is not known, because the costs of the search are not from the log of a run.
     Unknown,
     /// The found plan has the stages into which the user has cut the model of the logged run by hand.
     ByHand,
-    /// The index, counted from 0, of the model's layer with which each stage of the plan begins.
+    /// The partition of the layers is known: the index, counted from 0, of the first layer of each stage of the found
+    /// plan.
     Starts(Vec<usize>),
 }
 
@@ -121,9 +122,9 @@ impl Report {
         }
     }
 
-    /// Adds the results of a search to the report of a simulated step: the name of the found plan's schedule, the least
-    /// capacity of channels between stages (in micro-batches), and the flags for a training with this plan. `cut` is
-    /// the partition of the model's layers for these flags.
+    /// Adds the results of a search to the report of a simulated step. They are the name of the found plan's schedule,
+    /// the least capacity of channels between stages in micro-batches, and the flags for a training. `cut` is the
+    /// partition of the layers for these flags.
     pub(crate) fn found(self, schedule: &'static str, checked: &Checked, cut: FoundCut) -> Self {
         let (plan, capacity) = (checked.plan(), checked.least_capacity());
         let flags = |cut| TrainingFlags { stages: plan.workers(), micro_batches: plan.micro_batches(), cut };

@@ -49,7 +49,8 @@ pub(crate) struct PredictFlags {
     json: bool,
 }
 
-/// The flags for a network link between any two workers of a prediction, which replaces the measured links of the run.
+/// The flags for a network link that connects any two workers in a prediction. This link replaces the links that the
+/// run measured.
 #[derive(Args)]
 pub(crate) struct LinkFlags {
     /// Latency of the network link between any two workers, in ms
@@ -65,8 +66,8 @@ impl LinkFlags {
         Some(Link { latency: 1e-3 * self.latency, bandwidth: 1e9 * self.bandwidth? })
     }
 
-    /// Returns the measured costs of a run for predictions. If --bandwidth is set, the network link of --bandwidth and
-    /// --latency connects any two workers. Otherwise workers keep the links of the run.
+    /// Returns the costs for a prediction, from the measured costs of a run. If --bandwidth is set, the network link of
+    /// --bandwidth and --latency connects any two workers. Otherwise workers keep the links of the run.
     pub(crate) fn apply(&self, measured: Measured) -> Result<Measured> {
         match self.link() {
             Some(link) => Ok(measured.over(link)?),
@@ -93,8 +94,8 @@ struct Predicted<'a> {
     schedule: &'a str,
     stages: usize,
     micro_batches: usize,
-    /// The number of stages into which the user has cut the model of the run by hand, if the predicted plan has fewer
-    /// and so joins some of them; otherwise `None`.
+    /// The number of stages of a model that the user has cut by hand, if the predicted plan joins them into fewer
+    /// stages; otherwise `None`.
     joined_stages: Option<usize>,
     step_seconds: f64,
     bubble: f64,
@@ -105,10 +106,10 @@ struct Predicted<'a> {
     /// The names of the layers of each stage in the predicted plan.
     layers: Vec<Vec<&'a str>>,
     /// The relative error of the step time that is simulated for the logged run itself, with its own plan: |simulated /
-    /// measured - 1|. If the run has no network links, the prediction is corrected by this error.
+    /// measured - 1|. If the run has no network links, predictions are corrected for this error.
     own_step_error: f64,
-    /// The error, without sign, of the bubble (the idle share of workers x step time) that is predicted for the logged
-    /// run itself: |predicted - measured|.
+    /// The absolute error of the bubble that is predicted for the logged run itself: |predicted - measured|. A bubble
+    /// is the idle share of workers x step time.
     own_bubble_error: f64,
 }
 
@@ -176,16 +177,15 @@ fn text(predicted: &Predicted) -> String {
     )
 }
 
-/// Returns the number of stages into which the user has cut the model of the logged run by hand, if the partition `cut`
-/// joins them into fewer stages; otherwise `None`.
+/// Returns the number of stages of a model that the user has cut by hand, if the partition `cut` joins them into fewer
+/// stages; otherwise `None`.
 fn joined(log: &RunLog, cut: &[Range<usize>]) -> Option<usize> {
     let own = log.run.layers.len();
     (log.run.cut_by_hand && cut.len() < own).then_some(own)
 }
 
-/// The errors of predictions for the logged run itself, whose step time and bubble (the idle share of workers x step
-/// time) were measured. The error of the step time is relative, |simulated / measured - 1|, and that of the bubble is
-/// |predicted - measured|.
+/// The errors of a prediction for the logged run itself: the relative error of the step time, |simulated / measured -
+/// 1|, and the absolute error of the bubble, |predicted - measured|. A bubble is the idle share of workers x step time.
 struct OwnError {
     step: f64,
     bubble: f64,

@@ -58,8 +58,8 @@ pub(crate) fn schedule(name: &str, chunks: Option<usize>) -> anyhow::Result<Box<
     }
 }
 
-/// Returns an error if a plan with `stages` stages and `micro_batches` micro-batches would exceed the limit of 100
-/// million pairs of stage and micro-batch, because it would need too much memory.
+/// Returns an error if a plan with `stages` stages and `micro_batches` micro-batches would need too much memory. The
+/// limit is 100 million pairs of stage and micro-batch.
 pub(crate) fn not_too_large(stages: usize, micro_batches: usize) -> anyhow::Result<()> {
     ensure!(
         stages.max(1).saturating_mul(micro_batches.max(1)) <= MOST_PAIRS,

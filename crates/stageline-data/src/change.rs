@@ -4,18 +4,18 @@ use std::fmt;
 use std::fs::Metadata;
 use std::time::SystemTime;
 
-/// The kind of change that a file underwent while its corpus was open.
+/// The kind of change that a text file underwent while a corpus or a tokenisation used it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Change {
-    /// A corpus file's length changed while the corpus was open; the field is the new length in bytes.
+    /// A change of a text file: it has another length. The value is the new length in bytes.
     Length(u64),
-    /// A change of a corpus file: the file was written to while the corpus was open, without a change of its length.
-    /// Either its modification time differs, or a read reached the end of the file too early.
+    /// A change of a text file: it was written to, but has its old length. Either its modification time differs, or it
+    /// was shorter for a moment while it was read.
     Written,
-    /// A corpus file was replaced by something other than a regular file, such as a folder.
+    /// A change of a text file: something other than a regular file, such as a folder, has taken its place.
     NoFile,
-    /// A corpus file was deleted or moved away while the corpus was open.
+    /// A change of a text file: it was deleted or moved away.
     Gone,
 }
 
@@ -30,13 +30,11 @@ impl fmt::Display for Change {
     }
 }
 
-/// The length and modification time of a corpus file, by which a later change of the file is detected.
+/// The length and modification time of a text file, by which a later change of the file is detected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stamp {
-    /// The length of a corpus file in bytes, as recorded when the corpus was opened.
     pub(crate) length: u64,
-    /// The modification time of a corpus file, as recorded when the corpus was opened; `None` if the file system keeps
-    /// none.
+    /// The modification time of a text file; `None` if the file system keeps none.
     pub(crate) modified: Option<SystemTime>,
 }
 
@@ -45,8 +43,8 @@ impl Stamp {
         Self { length: metadata.len(), modified: metadata.modified().ok() }
     }
 
-    /// Compares the current `metadata` of a file with the recorded length and modification time. Returns the kind of
-    /// change, or `None` if the file has not changed.
+    /// Compares the current `metadata` of a text file with its recorded length and modification time. Returns the kind
+    /// of change, or `None` if the file has not changed.
     pub(crate) fn change(&self, metadata: &Metadata) -> Option<Change> {
         let now = Self::new(metadata);
         if !metadata.is_file() {

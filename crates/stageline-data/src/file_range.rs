@@ -16,12 +16,10 @@ pub(crate) struct FileRange {
     pub(crate) path: PathBuf,
     /// The range of the file's bytes that the corpus uses, counted from the start of the file; never empty.
     pub(crate) bytes: Range<u64>,
-    /// The length and modification time that the corpus file had when the corpus was opened.
     pub(crate) stamp: Stamp,
 }
 
 impl FileRange {
-    /// Returns the number of bytes in a range of a corpus file.
     pub(crate) fn len(&self) -> u64 {
         self.bytes.end - self.bytes.start
     }

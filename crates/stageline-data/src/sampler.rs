@@ -39,8 +39,8 @@ impl Sampler {
         Ok(Self { text_len, window, seed })
     }
 
-    /// Returns the offsets in the text, in bytes or (for a token file) in tokens, of the `count` windows of training
-    /// step `step`.
+    /// Returns the offsets in the text of the `count` windows of training step `step`. They are in bytes, or in tokens
+    /// for a token file.
     ///
     /// The offsets are uniform over `0..=text_len - window`, and drawn with replacement. A larger `count` only adds
     /// windows at the end: `offsets(step, 8)[..4]` is `offsets(step, 4)`.
@@ -51,8 +51,8 @@ impl Sampler {
         (0..count).map(|_| scale(rng.next_u64(), starts)).collect()
     }
 
-    /// Returns the offsets in the text, in bytes or (for a token file) in tokens, of `count` windows that are spread
-    /// evenly over the text, in ascending order and without overlap.
+    /// Returns the offsets in the text of `count` windows that are spread evenly over the text, in ascending order and
+    /// without overlap. They are in bytes, or in tokens for a token file.
     ///
     /// If the text has no room for `count` windows, the method returns as many as fit, `text_len / window` rounded
     /// down. The windows are the same for every seed, so that validation losses can be compared.

@@ -44,7 +44,7 @@ impl Text {
         self.len == 0
     }
 
-    /// Returns the number of files whose bytes a corpus's text joins.
+    /// Returns the number of files that make up a corpus's text.
     pub fn files(&self) -> usize {
         self.ranges.len()
     }
@@ -128,8 +128,8 @@ mod tests {
     use super::*;
     use crate::change::Stamp;
 
-    /// Creates a temporary folder with one file for each element of `pieces`, none of which may be empty. Returns the
-    /// folder, and the text to test: the contents of these files, joined.
+    /// Creates a temporary folder with a file for each element of `pieces`, which must not be empty. Returns the folder
+    /// and the text that joins the files.
     fn text(pieces: &[&[u8]]) -> (tempfile::TempDir, Text) {
         let root = tempfile::tempdir().unwrap();
         let range = |(i, bytes): (usize, &&[u8])| {

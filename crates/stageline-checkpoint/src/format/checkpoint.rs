@@ -44,8 +44,8 @@ pub struct Progress {
     pub loss_scale: Option<LossScale>,
 }
 
-/// The state of a dynamic loss scale: the factor by which mixed-precision training multiplies the loss, and which it
-/// lowers after an overflow of the gradients and raises after many steps without one.
+/// The state of a dynamic loss scale, a factor by which mixed-precision training multiplies the loss. The training
+/// lowers the factor after an overflow of the gradients, and raises it after many steps without an overflow.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LossScale {
@@ -56,8 +56,8 @@ pub struct LossScale {
     pub good_steps: u64,
 }
 
-/// The reason why a training cannot resume from the step counts and the loss scale of a checkpoint: one of these
-/// numbers is out of its range.
+/// The error that a step count or the loss scale of a checkpoint is out of its range, so that no training can resume
+/// from the checkpoint.
 pub(crate) enum InvalidProgress {
     Steps { steps: u64, most: u64 },
     OptimizerSteps { optimizer_steps: u64, steps: u64 },
@@ -79,8 +79,6 @@ impl Progress {
     }
 }
 
-/// Converts the error that a step count or the loss scale is out of its range to a [`Damage`], which is returned when a
-/// checkpoint is read.
 impl From<InvalidProgress> for Damage {
     fn from(invalid: InvalidProgress) -> Self {
         match invalid {
@@ -93,8 +91,6 @@ impl From<InvalidProgress> for Damage {
     }
 }
 
-/// Converts the error that a step count or the loss scale is out of its range to a [`CheckpointError`], which is
-/// returned when a checkpoint is saved.
 impl From<InvalidProgress> for CheckpointError {
     fn from(invalid: InvalidProgress) -> Self {
         match invalid {

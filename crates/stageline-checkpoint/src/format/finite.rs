@@ -25,8 +25,8 @@ fn first<const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> f64) -> Option
     elements.iter().enumerate().map(|(i, &element)| (i, value(element))).find(|(_, value)| !value.is_finite())
 }
 
-/// Converts the bits of a half-precision float (F16) to f64, only for the search for infinities and NaNs: every finite
-/// value becomes 0.
+/// Converts the bits of a half-precision float (F16) to f64 for the search for infinities and NaNs. Every finite value
+/// becomes 0.
 fn f16(bits: u16) -> f64 {
     match (bits & 0x7C00 == 0x7C00, bits & 0x03FF, bits >> 15) {
         (false, ..) => 0.0,

@@ -11,7 +11,6 @@ use crate::disk;
 pub(crate) struct CheckpointName {
     /// The sequence number of a checkpoint among those of its folder; the first checkpoint has 1.
     pub(crate) sequence: u64,
-    /// The number of training steps that were completed when the checkpoint was made.
     pub(crate) steps: u64,
 }
 
@@ -35,8 +34,8 @@ impl CheckpointName {
 pub(crate) struct Found {
     pub(crate) name: CheckpointName,
     pub(crate) path: PathBuf,
-    /// Whether the thing that has a checkpoint's name is a folder. False for a file, and for a link even if its target
-    /// is a folder.
+    /// Whether the thing with a checkpoint's name is a folder. False for a file and for any link, even a link to a
+    /// folder.
     pub(crate) is_folder: bool,
 }
 

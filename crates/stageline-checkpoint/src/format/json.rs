@@ -13,8 +13,8 @@ use serde_json::{Map, Value, json};
 
 use crate::printable::Printable;
 
-/// The key of the JSON object `{"$f64": "<float>"}`, which replaces a float in a manifest's map `run` (the values that
-/// the caller stores, such as configuration) if a JSON number would lose bits of the float.
+/// The key of a JSON object that stands for a float, `{"$f64": "<float>"}`. Such an object replaces a float in a
+/// manifest's map `run` (the values that the caller stores) if a JSON number would lose bits of the float.
 const MARK: &str = "$f64";
 
 /// Whether the JSON parser reads the float `value` back exactly, after it was written as a JSON number.
@@ -80,8 +80,8 @@ pub(crate) mod exact_values {
     }
 }
 
-/// Replaces every float in a JSON value that the parser would not read back exactly by `{"$f64": "<float>"}`. If an
-/// object already has this form, its key gets one more `$`, so that decoding can tell the two apart.
+/// Replaces a float in a JSON value by `{"$f64": "<float>"}` if the parser would not read the float back exactly. An
+/// object that already has this form gets one more `$` in front of its key, so that decoding can tell the two apart.
 fn encode(value: &Value) -> Value {
     match value {
         Value::Number(number) if number.is_f64() => match number.as_f64() {
@@ -118,8 +118,8 @@ fn decode(value: Value) -> Value {
     }
 }
 
-/// Returns the only key of a JSON object if this key is `$f64`, or `$f64` with further `$` in front, such as `$$f64`.
-/// Such an object stands for a float or could be taken for one (see [`encode`]). Returns `None` for any other object.
+/// Returns the only key of a JSON object if it is `$f64`, alone or with more `$` in front, as in `$$f64`. Returns
+/// `None` for any other object. An object with such a key stands for a float, or looks as if it did (see [`encode`]).
 fn marked(fields: &Map<String, Value>) -> Option<&str> {
     let key = fields.keys().next().filter(|_| fields.len() == 1)?;
     (key.ends_with(MARK) && key.trim_start_matches('$') == &MARK[1..]).then_some(key)

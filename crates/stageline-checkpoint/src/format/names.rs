@@ -8,23 +8,20 @@ pub(crate) const LOCK: &str = ".lock";
 pub(crate) const WRITING: &str = ".writing-";
 /// The beginning of the name that a checkpoint's folder gets while its files are being removed.
 pub(crate) const REMOVING: &str = ".removing-";
-/// The name of the manifest file in a checkpoint's folder.
 pub(crate) const MANIFEST: &str = "manifest.json";
 /// The name of the index file in a checkpoint's folder, which Hugging Face's tools read.
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
-/// The name of the subfolder of a checkpoint that contains the optimizer state.
 pub(crate) const OPTIMIZER: &str = "optimizer";
 /// The key that the safetensors format reserves for a file's metadata, so that no tensor may have this name.
 pub(crate) const RESERVED: &str = "__metadata__";
 
-/// The largest length, in bytes, of a layer group's encoded name in a file name; a longer one is cut. A layer group is
-/// a prefix of tensor names, such as `blocks.3`, whose tensors share a file.
+/// The most bytes of a layer group's encoded name in a file name; a longer name is cut. A layer group is a prefix of
+/// tensor names, such as `blocks.3`. Its tensors share a file.
 const MOST_BYTES: usize = 150;
-/// The number of bytes to which a layer group's encoded name is cut in a file name if it is too long; a hash of the
-/// group follows them. A layer group is a prefix of tensor names, such as `blocks.3`, whose tensors share a file.
+/// The number of bytes that stay of a layer group's encoded name, such as `blocks.3`, if it is too long for a file
+/// name. A hash of the group's name follows them.
 const KEPT_BYTES: usize = 100;
 
-/// Returns the name of the checkpoint file that contains the parameter `name`.
 pub(crate) fn parameter_file(name: &str) -> String {
     format!("{}.safetensors", encoded(group(name)))
 }

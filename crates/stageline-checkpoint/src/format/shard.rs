@@ -85,9 +85,9 @@ pub(crate) fn read(
 }
 
 /// Splits the contents of a tensor file into its parsed header and the bytes of its tensors. Returns an error if the
-/// header is invalid, or if more or fewer bytes follow it than it describes.
+/// header is invalid, or describes more or fewer bytes than follow it.
 ///
-/// `SafeTensors::deserialize` is no alternative: its sums overflow on hostile offsets and lengths.
+/// `SafeTensors::deserialize` is not used, because its sums overflow on hostile offsets and lengths.
 fn split(contents: &Bytes) -> Result<(Metadata, Bytes), Damage> {
     let length = contents.first_chunk().map(|&length| u64::from_le_bytes(length));
     let length = length.ok_or_else(|| Damage::malformed("it is too short for a header"))?;

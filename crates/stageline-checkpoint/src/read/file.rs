@@ -67,8 +67,8 @@ mod tests {
 
     use super::*;
 
-    /// Tests that opening a pipe without a writer, or a device, is an error, and that the opening does not wait and
-    /// reads nothing. Either may take the place of a file after the file's size was read.
+    /// Tests that a pipe or a device is refused when it is opened, without waiting and without reading from it. Either
+    /// may take the place of a file after the file's size was read.
     #[test]
     fn a_pipe_or_a_device_is_refused_when_it_is_opened() {
         let folder = tempfile::tempdir().unwrap();

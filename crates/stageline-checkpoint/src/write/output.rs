@@ -39,9 +39,8 @@ impl Output {
         Ok(())
     }
 
-    /// Hands all buffered bytes of a checkpoint file to the operating system, so that they are in the file even if the
-    /// process is killed at the next [`WritePoint`](crate::WritePoint) (a moment of a save at which tests simulate a
-    /// crash).
+    /// Hands all buffered bytes of a checkpoint file to the operating system. They are then in the file even if a test
+    /// kills the process at the next [`WritePoint`](crate::WritePoint).
     pub(crate) fn flush(&mut self) -> Result<(), CheckpointError> {
         self.file.flush().map_err(CheckpointError::write("write", &self.path))
     }

@@ -13,16 +13,15 @@ use crate::format::tensor::{Tensor, byte_len};
 /// tensors.
 pub(crate) struct Plan<'a> {
     pub(crate) checkpoint: &'a Checkpoint,
-    /// The tensors of the checkpoint to write: for the name of each file, the names and the values of the tensors to
-    /// write into it.
+    /// The names and the values of the tensors to write into each file of the checkpoint, by the name of the file.
     pub(crate) files: BTreeMap<String, Vec<(&'a str, &'a Tensor)>>,
     pub(crate) parameters: BTreeMap<String, TensorEntry>,
     pub(crate) optimizer: BTreeMap<String, TensorEntry>,
 }
 
 impl<'a> Plan<'a> {
-    /// Validates a checkpoint and assigns its tensors to files; an error if a training could not resume from the
-    /// checkpoint.
+    /// Validates a checkpoint and assigns its tensors to files. Returns an error if a training could not resume from
+    /// the checkpoint.
     pub(crate) fn new(checkpoint: &'a Checkpoint) -> Result<Self, CheckpointError> {
         checkpoint.progress.validate()?;
         let mut files = BTreeMap::new();

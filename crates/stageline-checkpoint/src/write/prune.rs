@@ -10,12 +10,12 @@ use crate::format::folder;
 use crate::format::names::REMOVING;
 use crate::write::write_point::WritePoint;
 
-/// Removes the oldest checkpoints in the folder `dir`, so that only the `keep` latest remain. Just before each
-/// operation that changes what a crash would leave on disk, calls `at`, by which tests simulate a crash at that point.
-/// Errors name the new checkpoint, `published`.
+/// Removes the oldest checkpoints in the folder `dir`, so that only the `keep` latest remain. Errors name the new
+/// checkpoint, `published`.
 ///
 /// Each old checkpoint is renamed first, and the rename is synced, so that a half-removed checkpoint never has a
-/// checkpoint's name.
+/// checkpoint's name. Calls `at` just before each operation that changes what a crash would leave on disk, so that
+/// tests can simulate a crash there.
 pub(crate) fn prune(
     dir: &Path,
     keep: NonZero<usize>,

@@ -33,7 +33,7 @@ impl Store {
     ///
     /// # Errors
     /// - [`CheckpointError::InUse`] if another store has the lock.
-    /// - [`CheckpointError::InTheWay`] if the path, or a part of it, is a file or something else that is no folder.
+    /// - [`CheckpointError::InTheWay`] if the path, or a part of it, is something other than a folder, such as a file.
     /// - [`CheckpointError::Write`] if the folder cannot be written.
     pub fn open(dir: &Path, keep: NonZero<usize>) -> Result<Self, CheckpointError> {
         let dir = disk::or_here(dir);

@@ -48,8 +48,8 @@ pub enum WritePoint {
     /// A point in saving a checkpoint: the save is about to undo the rename of the new checkpoint, because the new name
     /// could not be made durable.
     UndoRename,
-    /// The save of a checkpoint has undone the rename of the new checkpoint, and is about to make this durable by
-    /// syncing the folder of checkpoints. After that, it removes the checkpoint's temporary folder.
+    /// A point in saving a checkpoint: the rename of the new checkpoint is undone, and the save is about to make this
+    /// durable by syncing the folder of checkpoints. The checkpoint's temporary folder is removed after that.
     SyncUndo,
     /// A point in saving a checkpoint: the save is about to rename an old checkpoint to a temporary name. The old
     /// checkpoint's files are removed after that.
@@ -67,7 +67,7 @@ pub enum WritePoint {
         /// from 0, beginning with the oldest.
         old: usize,
     },
-    /// The end of saving a checkpoint: all files are written, the checkpoint has its final name, and the old
-    /// checkpoints to remove are gone. The save is about to return.
+    /// The last point in saving a checkpoint: the save is about to return. All files are written, the checkpoint has
+    /// its final name, and the old checkpoints to remove are gone.
     Done,
 }

@@ -10,7 +10,7 @@ use crate::error::CheckpointError;
 use crate::format::checkpoint::Checkpoint;
 use crate::write::store::Store;
 
-/// The result of a checkpoint's save in the background: the path of the saved checkpoint, or the error of the save.
+/// The result of a save in the background: the path of the new checkpoint, or the error of the save.
 type Written = Result<PathBuf, CheckpointError>;
 
 /// Saves checkpoints on a background thread, one at a time, while the training continues.
@@ -19,17 +19,16 @@ type Written = Result<PathBuf, CheckpointError>;
 /// it.
 #[derive(Debug)]
 pub struct Writer {
-    /// The channel that sends checkpoints to the background thread that saves them; `None` after it was closed, which
-    /// ends the thread.
+    /// The channel to the background thread that saves checkpoints. `None` after the channel was closed, which ends the
+    /// thread.
     checkpoints: Option<Sender<Checkpoint>>,
-    /// The channel on which the background thread returns the result of each save: the path of the saved checkpoint, or
-    /// an error.
+    /// The channel from the background thread that saves checkpoints. It returns the result of each save.
     written: Receiver<Written>,
     /// The background thread that saves checkpoints; `None` after the writer has joined it.
     thread: Option<JoinHandle<()>>,
-    /// Whether a save of a checkpoint was started and its result has not yet been received from the background thread.
+    /// Whether a save of a checkpoint was started, and its result was not received from the background thread yet.
     pending: bool,
-    /// The message with which the background thread that saves checkpoints panicked; `None` if it did not panic.
+    /// The panic message of the background thread that saves checkpoints; `None` if the thread did not panic.
     panicked: Option<String>,
 }
 

@@ -11,8 +11,8 @@ use stageline_checkpoint::{CheckpointError, Store, WritePoint};
 
 use crate::{rules, toy};
 
-/// A temporary folder for tests with a checkpoint of step 1, and a store (a locked folder of checkpoints) that keeps
-/// one checkpoint.
+/// A test's folder of checkpoints, with a checkpoint of step 1. The store, which writes the checkpoints, keeps the
+/// latest one only.
 struct Folder {
     root: tempfile::TempDir,
     dir: PathBuf,
@@ -28,9 +28,11 @@ impl Folder {
         Self { root, dir, store }
     }
 
-    /// Saves a checkpoint of step 2, and lists the points that the save reports, each just before an operation such as
-    /// a rename. The folder of checkpoints is moved away at the points for which `away` is true, and moved back at all
-    /// others. Returns the result of the save and the list of its points.
+    /// Saves a checkpoint of step 2. Returns the result and the points that the save reported, such as the point just
+    /// before a rename.
+    ///
+    /// To make operations fail, the folder of checkpoints is moved away at the points for which `away` is true. At all
+    /// other points it is in its place.
     fn save(&mut self, away: impl Fn(WritePoint) -> bool) -> (Result<PathBuf, CheckpointError>, Vec<WritePoint>) {
         let (dir, aside) = (&self.dir, self.root.path().join("aside"));
         let (mut points, mut is_away) = (Vec::new(), false);

@@ -11,8 +11,8 @@ use stageline_checkpoint::{CheckpointError, Store};
 
 use crate::toy;
 
-/// Whether the damaged checkpoint `checkpoint` is refused with an error that names its damaged file `file` and the
-/// older checkpoint in the same folder.
+/// Whether a damaged checkpoint is refused with an error that names the damaged file `file` and the older checkpoint in
+/// the same folder.
 fn refused(checkpoint: &Path, file: &str) -> bool {
     match toy::read(checkpoint) {
         Err(CheckpointError::Damaged { path, older, .. }) => {
@@ -22,8 +22,8 @@ fn refused(checkpoint: &Path, file: &str) -> bool {
     }
 }
 
-/// Replaces each file of a checkpoint by damaged contents, which the closure `damaged` makes from the original ones.
-/// Returns the number of attempts to open the checkpoint and the number of refusals.
+/// Damages each file of a checkpoint in turn. The closure `damaged` makes several damaged contents from the original
+/// ones. Returns the number of attempts to open the checkpoint and the number of refusals.
 fn try_all(damaged: impl Fn(&[u8]) -> Vec<Vec<u8>>) -> (usize, usize) {
     let (_dir, checkpoint) = toy::two();
     let (mut tried, mut count) = (0, 0);
@@ -124,8 +124,7 @@ fn make_pipe(path: &Path) {
     assert!(Command::new("mkfifo").arg(path).status().unwrap().success(), "{}", path.display());
 }
 
-/// Tests that a named pipe in place of the lock file is refused: opening a store does not wait for a reader of the
-/// pipe, and the error names the lock file's path.
+/// Tests that a named pipe in place of the lock file is refused without waiting for a process at its other end.
 #[test]
 fn a_pipe_in_place_of_the_lock_is_refused() {
     let dir = tempfile::tempdir().unwrap();

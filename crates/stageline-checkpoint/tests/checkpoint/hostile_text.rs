@@ -11,14 +11,13 @@ use crate::rules::texts;
 use crate::target::{Target, pretty, shard};
 use crate::{rules, toy};
 
-/// Asserts that a changed checkpoint is refused with an error that names one of its files. `toy::read` checks that the
-/// message is safe to print.
+/// Asserts that a changed checkpoint is refused with an error that names `file`, one of its files. `toy::read` checks
+/// that the message is safe to print.
 fn refused(target: &Target, file: &str, place: &str) {
     let damage = target.damage(file);
     assert!(!damage.starts_with("unexpected: "), "{place}: {damage:.2000}");
 }
 
-/// Returns the entry of a checkpoint's manifest for an empty tensor (of shape `[0]`) in the file `head.safetensors`.
 fn empty() -> Value {
     json!({"file": "head.safetensors", "dtype": "U8", "shape": [0]})
 }

@@ -15,16 +15,14 @@ const POINT: &str = "STAGELINE_TEST_POINT";
 const OCCURRENCE: &str = "STAGELINE_TEST_OCCURRENCE";
 const SIGKILL: i32 = 9;
 /// The number of checkpoint writers that a test kills at each point of a save, such as the point just before a rename.
-/// The first writer is killed when it reaches the point for the first time, the second writer when it reaches the point
-/// for the second time, and so on.
+/// Writer n is killed when it reaches the point for the n-th time.
 const OCCURRENCES: usize = 5;
-/// The total number of checkpoint writers that two tests kill. One test kills several writers at every point of a save.
-/// The other test kills writers at random times, until both together have killed this number.
+/// The number of checkpoint writers that two tests kill in total. One test kills writers at every point of a save, the
+/// other at random times.
 const KILLS: usize = 200;
 
-/// Writes checkpoints until its process is killed, and prints the step of each checkpoint after it is published. The
-/// steps continue after that of the latest checkpoint in the folder. This test does nothing by itself: other tests
-/// start it in a new process.
+/// Writes checkpoints until its process is killed, and prints the step of each published checkpoint. The steps continue
+/// after the latest checkpoint in the folder. This test does nothing by itself: other tests start it in a new process.
 #[test]
 #[ignore = "is started by other tests"]
 fn child_writer() {
@@ -54,8 +52,8 @@ fn kill_self() -> ! {
     }
 }
 
-/// Starts a process that writes checkpoints and kills itself at a point of a save. `occurrence` says at which
-/// occurrence of the point, counted from 1; with 0 the process never kills itself.
+/// Starts a process that writes checkpoints. The process kills itself when it reaches the point `point` of a save for
+/// the `occurrence`-th time; with 0 it never does.
 fn start(dir: &Path, point: &str, occurrence: usize) -> Child {
     Command::new(env::current_exe().unwrap())
         .args(["--exact", "kills::child_writer", "--ignored", "--nocapture"])
@@ -67,10 +65,10 @@ fn start(dir: &Path, point: &str, occurrence: usize) -> Child {
         .unwrap()
 }
 
-/// Reads the output of a process that publishes checkpoints, until the process ends. Returns the step of the last
-/// published checkpoint; `None` if there is none.
+/// Waits until a process that writes checkpoints has ended. Returns the step of the last checkpoint that it published;
+/// `None` if it published none.
 ///
-/// `kill_after` says when to kill the process: after this number of published checkpoints, and then a pause of this
+/// `kill_after` says when this function kills the process: after a number of published checkpoints, and then after a
 /// number of iterations of an empty loop. With `None`, the process kills itself.
 fn watch(mut child: Child, kill_after: Option<(usize, u64)>) -> Option<u64> {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -89,9 +87,8 @@ fn watch(mut child: Child, kill_after: Option<(usize, u64)>) -> Option<u64> {
     last
 }
 
-/// Asserts that a killed writer left complete checkpoints only, and returns the step of the latest checkpoint.
-///
-/// `least` is the step of the last checkpoint that is known to be published.
+/// Asserts that a killed writer left complete checkpoints only, and that the latest has at least the step `least`.
+/// Returns the step of the latest checkpoint.
 fn check(dir: &Path, least: u64) -> u64 {
     let mut checkpoints: Vec<_> = toy::names(dir).into_iter().filter(|name| name.contains("-step-")).collect();
     checkpoints.retain(|name| !name.starts_with('.'));
@@ -115,8 +112,8 @@ fn check_pruned(dir: &Path, latest: u64) {
     assert!(names[2].ends_with(&format!("-step-{}", latest + 1)), "{names:?}");
 }
 
-/// Returns the names of all points at which a save can be killed, for a save that also removes an old checkpoint. Each
-/// point is just before an operation of the save, and has the name of this operation.
+/// Returns the points of a save at which tests kill the writer: the `Debug` form of each [`WritePoint`]. The save also
+/// removes an old checkpoint.
 fn points() -> Vec<String> {
     let dir = toy::quick_folder();
     let mut store = toy::store(dir.path(), 2);

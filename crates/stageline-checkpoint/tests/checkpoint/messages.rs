@@ -94,8 +94,8 @@ fn damage_by_the_machine_is_reported_with_its_cause() {
     );
 }
 
-/// Returns the message with which a store of checkpoints refuses to write a checkpoint that the closure `change` has
-/// made invalid.
+/// Returns the message of the error with which a store refuses to save a checkpoint. The closure `change` makes the
+/// checkpoint invalid.
 fn save_message(change: impl FnOnce(&mut Checkpoint)) -> String {
     let dir = tempfile::tempdir().unwrap();
     let mut checkpoint = toy::checkpoint(1);

@@ -11,8 +11,6 @@ use crate::toy;
 /// and the expected start of the error message.
 type WrongValue = (&'static str, Value, String);
 
-/// Returns invalid values that a test writes into a checkpoint's manifest: names of files to which no tensor belongs,
-/// and the name of a file that the manifest already lists.
 fn files() -> Vec<WrongValue> {
     let names = [
         "/etc/passwd",
@@ -29,8 +27,7 @@ fn files() -> Vec<WrongValue> {
     names.into_iter().map(foreign).chain([twice]).collect()
 }
 
-/// Returns invalid values that a test writes into a checkpoint's manifest: files in which a tensor does not belong, and
-/// a file that the manifest does not list.
+/// Returns test cases of manifests to refuse: a tensor in a wrong file, or in a file that the manifest does not list.
 fn places() -> Vec<WrongValue> {
     let elsewhere = |name| {
         let message = format!("places the tensor `head.w` in `{name}`; it belongs in `head.safetensors`");
@@ -42,7 +39,6 @@ fn places() -> Vec<WrongValue> {
     names.into_iter().map(elsewhere).chain([("/parameters/tail.w", tail, message)]).collect()
 }
 
-/// Returns invalid values that a test writes into a checkpoint's manifest: impossible sizes of files and tensors.
 fn sizes() -> Vec<WrongValue> {
     let huge = json!(u64::MAX);
     let index = "model.safetensors.index.json";
@@ -69,8 +65,8 @@ fn sizes() -> Vec<WrongValue> {
     ]
 }
 
-/// Returns invalid values that a test writes into a checkpoint's manifest: malformed hashes, unknown fields, wrong
-/// types, a reserved name and an unknown version.
+/// Returns test cases of manifests to refuse: malformed hashes, unknown fields, wrong types, a reserved name and an
+/// unknown version.
 fn forms() -> Vec<WrongValue> {
     let reserved = json!({"file": "__metadata__.safetensors", "dtype": "U8", "shape": []});
     let wrong_values = [
@@ -90,8 +86,6 @@ fn forms() -> Vec<WrongValue> {
     wrong_values.into_iter().map(|(place, value, message)| (place, value, format!("is malformed: {message}"))).collect()
 }
 
-/// Returns invalid values that a test writes into a checkpoint's manifest: loss scales that are not positive finite
-/// numbers.
 fn scales() -> Vec<WrongValue> {
     let scale = |(value, shown)| {
         let message = format!("has the loss scale {shown}, which is not a positive number");
@@ -100,8 +94,6 @@ fn scales() -> Vec<WrongValue> {
     [(json!("NaN"), "NaN"), (json!("inf"), "inf"), (json!(0), "0"), (json!(-1.5), "-1.5")].map(scale).into()
 }
 
-/// Returns invalid values that a test writes into a checkpoint's manifest: impossible step counts. The unchanged
-/// manifest states 20 steps and 10 optimizer steps.
 fn steps() -> Vec<WrongValue> {
     let most = 1u64 << 53;
     let steps = |steps: u64| {

@@ -24,8 +24,8 @@ pub fn texts() -> Vec<String> {
     short.into_iter().map(str::to_owned).chain(long).collect()
 }
 
-/// Asserts that the texts of an error about a checkpoint, of its damage and of all its causes, as `Display` and as
-/// `Debug`, are safe on a terminal and have at most [`CheckpointError::MOST_BYTES`] bytes.
+/// Asserts that an error about a checkpoint, its damage and all its causes are safe to print on a terminal. Each text,
+/// as `Display` and as `Debug`, has at most [`CheckpointError::MOST_BYTES`] bytes.
 pub fn check(error: &CheckpointError) {
     check_text(&format!("{error:#?}"));
     if let CheckpointError::Damaged { damage, .. } = error {

@@ -30,7 +30,7 @@ impl Target {
         fs::write(self.path.join("manifest.json"), text).unwrap();
     }
 
-    /// Writes `contents` into a file of a test's checkpoint, and the size and hash of the contents into the manifest.
+    /// Writes `contents` into a file of a test's checkpoint. The manifest gets the size and the hash of the contents.
     pub fn put(&mut self, name: &str, contents: &[u8]) {
         fs::write(self.path.join(name), contents).unwrap();
         let files = self.manifest["files"].as_array_mut().unwrap();
@@ -39,9 +39,8 @@ impl Target {
         self.seal(&pretty(&self.manifest));
     }
 
-    /// Opens a checkpoint that a test has changed so that it must be refused. Returns the part of the error message
-    /// that says what is wrong with `file`. The result begins with `unexpected` if the message has another form, or if
-    /// the checkpoint is accepted.
+    /// Opens a checkpoint that a test has damaged. Returns the part of the error message that says what is wrong with
+    /// `file`. If the message has another form, or there is no error, the result begins with `unexpected`.
     pub fn damage(&self, file: &str) -> String {
         let message = toy::read(&self.path).err().map(|error| error.to_string()).unwrap_or_default();
         let start = format!("{} ", self.path.join(file).display());

@@ -48,7 +48,6 @@ pub fn owned<const N: usize>(tensors: [(&str, Tensor); N]) -> BTreeMap<String, T
     tensors.into_iter().map(|(name, tensor)| (name.to_owned(), tensor)).collect()
 }
 
-/// Opens a store (a locked folder into which checkpoints are saved) in `dir` that keeps the `keep` latest checkpoints.
 pub fn store(dir: &Path, keep: usize) -> Store {
     Store::open(dir, NonZero::new(keep).unwrap()).unwrap()
 }
@@ -58,7 +57,6 @@ pub fn read(path: &Path) -> Result<Checkpoint, CheckpointError> {
     Saved::open(path).and_then(|saved| saved.read()).inspect_err(rules::check)
 }
 
-/// Returns the sorted names of the entries in a folder, for a test to compare.
 pub fn names(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).unwrap();
     let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -66,14 +64,13 @@ pub fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// Returns the names of all files of a checkpoint.
 pub fn files(checkpoint: &Path) -> Vec<String> {
     let manifest = Saved::open(checkpoint).unwrap().manifest().clone();
     manifest.files.into_iter().map(|file| file.name).chain(["manifest.json".to_owned()]).collect()
 }
 
-/// Creates a folder in memory, or on disk if `/dev/shm` does not exist. Tests with thousands of damaged files or
-/// hundreds of killed writers use it, because the disk makes no difference to them.
+/// Creates a temporary folder in memory, or on disk if `/dev/shm` does not exist. Tests that damage thousands of files
+/// or kill hundreds of writers are faster in memory.
 pub fn quick_folder() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }

@@ -18,12 +18,12 @@ use crate::measured_search::cut_flag;
 /// the limits for the recommended training.
 pub(super) struct Accumulation<'a> {
     pub(super) log: &'a RunLog,
-    /// The name of the schedule with which other settings are compared: the one that the user gives to
-    /// `stageline advise`, or else that of the logged run.
+    /// The name of the schedule of the compared trainings: the one that the user gives to `stageline advise`, or else
+    /// that of the logged run.
     pub(super) schedule: &'a str,
     pub(super) chunks: usize,
-    /// The measured costs of a second run of the logged model, with micro-batches of another size. Trainings with
-    /// larger micro-batches are predicted from the costs of both runs, and not predicted if this is `None`.
+    /// The costs measured in a second run of the same model, with micro-batches of another size. If this is `None`, no
+    /// training with larger micro-batches is predicted.
     pub(super) other_size: Option<&'a Measured>,
     /// The memory of each worker in bytes, into which the training that `stageline advise` recommends must fit.
     pub(super) memory: Option<f64>,
@@ -41,13 +41,14 @@ pub(super) struct Answer {
 }
 
 impl Accumulation<'_> {
-    /// Answers how many micro-batches (M) a step should have. The answer has a table of predicted trainings with 1 to
-    /// 256 micro-batches, a table of predicted trainings with one other change (such as another schedule), and the
-    /// recommended settings with their reason. `target` has the schedule, the number of workers and the partition of
-    /// the layers before the change.
+    /// Answers how many micro-batches (M) a step should have.
     ///
-    /// If the log has no gradient noise, or its loss rises, the answer has only the first table, without the time that
-    /// each training needs to reach the loss of the run. In place of a recommendation it gives the reason.
+    /// The answer has two tables of predicted trainings: with 1 to 256 micro-batches, and with one other change, such
+    /// as another schedule. The recommended settings follow with their reason. `target` is the training without a
+    /// change: its schedule, number of workers and partition of the layers.
+    ///
+    /// If the log has no gradient noise, or its loss rises, the answer has only the first table, without the times to
+    /// the loss of the run. It then gives the reason in place of a recommendation.
     pub(super) fn answer(&self, measured: &Measured, target: Target) -> Result<Answer> {
         match (self.log.noise_scales(), self.log.rising_loss()) {
             (Ok(noise), None) => self.by_noise(measured, target, &noise),
@@ -130,9 +131,9 @@ impl Accumulation<'_> {
         format!("recommendation: {settings}\nreason: it is {reason}.\nas flags of a training: {flags}{cut}\n{missing}")
     }
 
-    /// Returns the value of `--schedule` with which a training gets the schedule of the compared trainings. For a known
-    /// schedule this is its name. For a plan that no schedule generates, it is the value of `--schedule` in the log of
-    /// the run, such as the path of a plan file; `None` if the log does not have this value.
+    /// Returns the value of `--schedule` for a training with the schedule of the compared trainings: the schedule's
+    /// name. For a plan that no schedule generates, returns the value of `--schedule` in the log of the run, such as
+    /// the path of a plan file; `None` if the log has no such value.
     fn schedule_flag(&self) -> Option<String> {
         if schedule_named(self.schedule).is_ok() {
             return Some(self.schedule.to_owned());
@@ -145,8 +146,8 @@ impl Accumulation<'_> {
         self.log.run.configuration.get(name)
     }
 
-    /// Returns a line of text that advises to tune the learning rate again, if the recommended batch is larger or
-    /// smaller than that of the run. The text is empty if both have the same size, or if nothing is recommended.
+    /// Returns a line of advice to tune the learning rate again, if the recommended batch is larger or smaller than
+    /// that of the run. Returns an empty text if both have the same size, or if nothing is recommended.
     fn learning_rate(&self, recommendation: Option<&Recommendation>) -> String {
         let times = |recommendation: &Recommendation| Some(recommendation.training.batch / self.log.weight()?);
         let Some(times) = recommendation.and_then(times).filter(|times| (times - 1.0).abs() > 1e-9) else {
@@ -180,8 +181,8 @@ impl Accumulation<'_> {
     }
 }
 
-/// Returns a text about the changed settings, such as other schedules, for which no training is predicted: one line for
-/// each reason, with the names of the settings.
+/// Returns a line of text for each reason why changed settings, such as another schedule, have no predicted training.
+/// The line names all settings with this reason.
 fn left_out(alternatives: &Alternatives) -> String {
     let mut by_reason: Vec<(String, Vec<String>)> = Vec::new();
     for (change, reason) in &alternatives.left_out {
@@ -250,9 +251,9 @@ fn without_memory(trainings: &[PredictedTraining]) -> &'static str {
     }
 }
 
-/// Returns a line of text about the host's memory that a run needed for batches and for optimizer states on the host;
-/// empty if the log has none. The memory column of the tables and the limit `--memory` do not count this memory,
-/// because both are about the device of a single worker.
+/// Returns a line of text about the host's memory that a run needed for batches and optimizer states; empty if the log
+/// has none. The tables and the limit `--memory` do not count this memory, because they are about the devices of
+/// workers.
 fn beside_workers(run: &Run) -> String {
     // The numbers in a log are not trusted, so their sum may be too large for 64 bits.
     let states: u128 = run.memory.iter().map(|worker| u128::from(worker.optimizer_on_host)).sum();
@@ -276,7 +277,7 @@ fn quoted(text: &str) -> String {
     }
 }
 
-/// Returns a duration as text in seconds, minutes or hours, whichever gives a number that is easy to read.
+/// Returns a duration as text in seconds, minutes or hours.
 fn duration(seconds: f64) -> String {
     match seconds {
         ..120.0 => format!("{seconds:.1} s"),

@@ -7,15 +7,16 @@ use stageline_report::{Crossing, HostCut, Link, Measured, Prediction, Target};
 use super::Asked;
 use crate::shape;
 
-/// The increase of the bubble above which `stageline advise` calls a network link too slow, as a share of the total
-/// stage time (workers x step time).
+/// The largest increase of the bubble by transfers over network links that `stageline advise` calls fast enough. It is
+/// a share of the total stage time (workers x step time).
 const TOO_SLOW: f64 = 0.02;
 
 impl Asked<'_> {
-    /// Returns a text with a table of the network links between stages; the text is empty if the plan uses no link. The
-    /// row of each link shows the bubble that is predicted if only transfers over this link take time. The last two
-    /// rows show the bubbles with all links and with no links. After the table, a line follows for each of the
-    /// schedules eager-1f1b, zb-h1 and zb-h2 whose predicted bubble over these links is smaller than that of the plan.
+    /// Returns a table, as text, of the network links between stages; empty if the plan uses no link.
+    ///
+    /// The row of a link shows the bubble that is predicted if only transfers over this link take time. The last two
+    /// rows show the bubbles with all links and with no links. A line follows for each of the schedules eager-1f1b,
+    /// zb-h1 and zb-h2 that has a smaller bubble over these links than the plan.
     pub(super) fn links(&self, measured: &Measured, target: &Target) -> Result<String> {
         let crossings = measured.crossings(target)?;
         if crossings.is_empty() {
@@ -45,8 +46,9 @@ impl Asked<'_> {
         Ok(text + &self.tolerant_schedules(measured, target, with.bubble)?)
     }
 
-    /// Returns a line for each of the schedules eager-1f1b, zb-h1 and zb-h2 whose predicted bubble is smaller than
-    /// `bubble`, the bubble of the plan `target`. All are predicted with the network links in `measured`.
+    /// Returns a line of text for each of the schedules eager-1f1b, zb-h1 and zb-h2 whose predicted bubble is smaller
+    /// than `bubble`. The predictions have the workers, the micro-batches and the partition of the layers of `target`,
+    /// and the network links in `measured`.
     fn tolerant_schedules(&self, measured: &Measured, target: &Target, bubble: f64) -> Result<String> {
         let mut text = String::new();
         for name in ["eager-1f1b", "zb-h1", "zb-h2"].into_iter().filter(|name| *name != self.name) {
@@ -65,9 +67,9 @@ impl Asked<'_> {
         Ok(text)
     }
 
-    /// Returns a text table with a row for each of the partitions `cuts` of the layers over hosts: the layers after
-    /// which the model is split between hosts, the bytes sent over these splits, the time of the slowest worker, the
-    /// step time and the bubble.
+    /// Returns a table, as text, with a row for each partition of the layers over hosts in `cuts`. A row has the layers
+    /// after which the model is split between hosts, and the bytes sent over these splits. The time of the slowest
+    /// worker, the step time and the bubble follow.
     pub(super) fn host_cuts(&self, measured: &Measured, cuts: &[HostCut]) -> String {
         let end = |stage: &usize| self.log.run.layers[measured.cut()[*stage].end - 1].name.as_str();
         let places: Vec<_> = cuts.iter().map(|cut| cut.behind.iter().map(end).collect::<Vec<_>>().join(", ")).collect();
@@ -97,9 +99,9 @@ impl Asked<'_> {
     }
 }
 
-/// Returns a text that shows the predicted bubble with transfers over the network links (`with`) and says whether the
-/// links are fast enough. They are too slow if `with` exceeds `without`, the bubble with free transfers, by more than
-/// 2% of the total stage time (workers x step time).
+/// Returns the predicted bubble as text, and whether the network links are fast enough. `with` is the bubble with
+/// transfers over the links, and `without` is the bubble with free transfers. Links are too slow if the difference is
+/// more than 2% of the total stage time (workers x step time).
 fn verdict(without: f64, with: f64) -> String {
     let (percent, more) = (100.0 * with, with - without);
     if more > TOO_SLOW {
@@ -109,8 +111,8 @@ fn verdict(without: f64, with: f64) -> String {
     }
 }
 
-/// Returns the largest predicted number of live micro-batches (those whose activations are kept for backwards) on any
-/// worker.
+/// Returns the largest predicted number of live micro-batches on any worker. A micro-batch is live while its
+/// activations are kept for its backward.
 pub(super) fn most_live(prediction: &Prediction) -> usize {
     prediction.peak_live.iter().max().copied().unwrap_or(0)
 }

@@ -24,8 +24,8 @@ use crate::run::{LinkFlags, layers, read};
 
 /// Recommends a number of micro-batches, or another change, and a partition of the layers, from the log of a run.
 ///
-/// Prints how long trainings with M = 1 to 256 take to reach the loss of the run, as estimated from its gradient noise,
-/// and compares other schedules, other numbers of workers and larger micro-batches. It also prints the smallest number
+/// Prints how long trainings with M = 1 to 256 take to reach the loss of the run, as estimated from its gradient noise.
+/// Other schedules, other numbers of workers and larger micro-batches are compared. It also prints the smallest number
 /// of micro-batches M whose bubble is at most --bubble, whether the network links between workers are fast enough, the
 /// partition of the layers, and the main cause of idle time. At the end it recommends the fastest training with the
 /// reason and the flags for it. With --hosts, it compares the partitions over several hosts. If a program cuts its
@@ -45,7 +45,7 @@ pub(crate) struct Flags {
     /// Largest acceptable bubble of the recommended run, as a share of the total stage time (workers x step time)
     #[arg(long, default_value_t = 0.1)]
     bubble: f64,
-    /// Largest number of micro-batches M to try
+    /// Largest number of micro-batches M to try for --bubble
     #[arg(long, default_value_t = 512)]
     most: usize,
     /// Number of workers on each host, separated by commas, such as `4,4`. Compares partitions of the layers over these
@@ -87,8 +87,8 @@ impl Flags {
         }
     }
 
-    /// Checks that the recommended run has as many stages as the logged one if the user has cut its model by hand,
-    /// because such a model cannot have other stages. `chunks` is the number of stages of each worker.
+    /// Checks that the recommended run has as many stages as the logged one, if the user has cut the model by hand.
+    /// Such a model cannot have other stages. `chunks` is the number of stages of each worker.
     fn check_stages(&self, log: &RunLog, chunks: usize) -> Result<()> {
         let own = log.plan.stages();
         let workers = match &self.hosts[..] {
@@ -125,8 +125,8 @@ struct Asked<'a> {
     log: &'a RunLog,
     schedule: &'a dyn Schedule,
     name: &'a str,
-    /// The measured costs of a second run of the same model, with micro-batches of another size, from which trainings
-    /// with larger micro-batches are predicted; `None` if the user gives no such log.
+    /// The costs measured in a second run of the same model, with micro-batches of another size; `None` if the user
+    /// gives no such log. Trainings with larger micro-batches are predicted from them.
     other_size: Option<Measured>,
 }
 
@@ -135,9 +135,8 @@ impl Asked<'_> {
         Target { workers, micro_batches: self.log.plan.micro_batches(), schedule: self.schedule, cut }
     }
 
-    /// Returns the text that `stageline advise` prints without --hosts. The text shows a partition of the layers into
-    /// the stages of the recommended training: the one whose stages have the most even measured times of a forward and
-    /// backward.
+    /// Returns the text that `stageline advise` prints without --hosts. It shows the most even partition of the layers
+    /// into stages, by the measured times of a forward and backward.
     fn any_cut(&self, measured: Measured) -> Result<String> {
         let measured = self.flags.link.apply(measured)?;
         let workers = self.flags.stages.unwrap_or(self.log.plan.workers());
@@ -159,9 +158,9 @@ impl Asked<'_> {
         Ok(text + &self.ending(&answer, &cut))
     }
 
-    /// Returns the text that `stageline advise` prints with --hosts. The text shows the partition of the layers with
-    /// the shortest predicted step. Only partitions whose boundaries between hosts are stage boundaries of the logged
-    /// run are compared.
+    /// Returns the text that `stageline advise` prints with --hosts. It shows the partition of the layers over these
+    /// hosts that has the shortest predicted step. The model is split between hosts only at stage boundaries of the
+    /// logged run.
     fn cut_between_hosts(&self, measured: Measured) -> Result<String> {
         let hosts = Hosts::new(self.flags.hosts.clone())?;
         let link = self.flags.link.link().or(measured.slowest_link());
@@ -180,8 +179,8 @@ impl Asked<'_> {
     }
 
     /// Returns the end of the text that `stageline advise` prints: the layers of each stage in the partition `cut`, the
-    /// main cause of idle time, and the recommendation. If nothing is recommended, the flags of the partition are the
-    /// last line.
+    /// main cause of idle time, and the recommendation. If nothing is recommended, the last line has the flags of the
+    /// partition.
     fn ending(&self, answer: &Answer, cut: &[Range<usize>]) -> String {
         let mut text = String::new();
         for (stage, names) in layers(self.log, cut).into_iter().enumerate() {
@@ -239,9 +238,8 @@ impl Asked<'_> {
     }
 }
 
-/// Returns the name of a cause of workers' idle time, with a remedy for it in brackets. `by_hand` says whether the
-/// model's program cuts the model into stages by hand; no flag changes the stages of such a model, so the remedy is
-/// then another one.
+/// Returns the name of a cause of idle time, with a remedy in brackets. `by_hand` is true for a model that its program
+/// cuts into stages by hand. The remedy is then another one, because no flag changes the stages of such a model.
 fn advice(cause: Cause, by_hand: bool) -> &'static str {
     match cause {
         Cause::Pipeline if by_hand => "filling and draining the pipeline (use a larger M)",

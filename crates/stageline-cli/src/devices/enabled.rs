@@ -95,8 +95,7 @@ mod tests {
         assert!(found.contains("none found") && found.contains("`mesa-vulkan-drivers`"), "{found}");
     }
 
-    /// Tests the text about an interface to GPUs, such as CUDA: a missing library, a broken library and a failed search
-    /// have different lines.
+    /// Tests that a missing library, a broken library and a failed search for GPUs are reported in different words.
     #[test]
     fn a_broken_library_is_told_from_no_gpus() {
         let api = GpuApi::Wgpu;

@@ -31,8 +31,8 @@ pub(crate) struct Flags {
     /// Accepts any training without a secret, and listens for trainings on this host only
     #[arg(long, conflicts_with = "token_file")]
     allow_anyone: bool,
-    /// File of the server's secret key, created if it does not exist; the id of the server stays the same as long as
-    /// the file does [default: stageline-server-PORT.key]
+    /// File of the server's secret key, created if it does not exist; the server has the same id as long as it has the
+    /// same key [default: stageline-server-PORT.key]
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
     /// Relay servers that connect iroh through firewalls: `public` for the public relays and lookup service of n0, the

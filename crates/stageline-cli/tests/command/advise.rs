@@ -9,9 +9,9 @@ fn row(advice: &str, name: &str) -> Vec<f64> {
     row.split_whitespace().filter_map(|column| column.trim_end_matches('%').parse().ok()).collect()
 }
 
-/// Tests the table of `stageline advise` for a run with a gradient noise scale of 40 tokens. With M micro-batches, a
-/// batch has B = 10 M tokens. The number of steps to the loss of the run is proportional to 1 + 40 / B, and a step
-/// takes (M + 1) x 3 s.
+/// Tests the table of `stageline advise` for a run with a gradient noise scale of 40 tokens. A batch of M micro-batches
+/// has B = 10 M tokens. A training needs a number of steps proportional to 1 + 40 / B to reach the loss of the run.
+/// Each step takes (M + 1) x 3 s.
 #[test]
 fn the_table_has_the_time_to_the_loss_of_the_run() {
     let folder = tempfile::tempdir().unwrap();
@@ -61,9 +61,8 @@ fn one_recommendation_has_its_reason() {
     assert!(reason.contains(" faster to the same loss than 1f1b with M = 1, because its bubble is "), "{reason}");
 }
 
-/// Tests that the recommended flags can be copied into the command line of a training: the flags are on one line
-/// without other text, and advice that has no flag is on another line. In the two logs of the test, micro-batches of 20
-/// tokens take as long as micro-batches of 10 tokens, so larger micro-batches are recommended.
+/// Tests that the flags of a recommendation are on one line without other text, so that a user can copy them. Advice
+/// that has no flag is on another line.
 #[test]
 fn recommended_flags_can_be_copied() {
     let folder = tempfile::tempdir().unwrap();
@@ -88,9 +87,8 @@ fn recommended_flags_can_be_copied() {
     assert!(advice.contains("also make micro-batches 4 times as large\n"), "{advice}");
 }
 
-/// Tests the advice about the learning rate for a batch of another size: the recommended M of 256 micro-batches has 128
-/// times the tokens of the run's batch with M = 2. Under Adam, the learning rate grows with the square root of the
-/// batch size (Malladi et al., 2022, arXiv:2205.10287).
+/// Tests the advice about the learning rate if the recommended batch has 128 times the tokens of the run's batch. Under
+/// Adam, the learning rate grows with the square root of the batch size (Malladi et al., 2022, arXiv:2205.10287).
 #[test]
 fn another_batch_needs_another_learning_rate() {
     let folder = tempfile::tempdir().unwrap();
@@ -114,9 +112,8 @@ fn another_batch_needs_another_learning_rate() {
     }
 }
 
-/// Tests that the printed advice has only one line of flags, at its end, as a part of the recommendation. The links
-/// between the workers are slow, so one worker with both layers is recommended, and the stages printed before the
-/// recommendation are those of this partition.
+/// Tests that the advice has only one line of flags, which is a part of the recommendation at the end. The links
+/// between workers are slow, so the recommendation is one worker with both layers.
 #[test]
 fn the_recommendation_has_the_only_flags() {
     let folder = tempfile::tempdir().unwrap();
@@ -133,8 +130,8 @@ fn the_recommendation_has_the_only_flags() {
     assert!(before.contains("\nstage 0: front, back\n") && !before.contains("\nstage 1: "), "{advice}");
 }
 
-/// Tests the advice for a run whose loss rises from 2 to 11 in ten steps. `stageline advise` compares the times that
-/// settings take to the loss of the run, and a rising loss is no goal, so no number of micro-batches is recommended.
+/// Tests that no number of micro-batches is recommended for a run whose loss rises from 2 to 11. The advice compares
+/// how soon trainings reach the loss of the run, which is no goal if the loss rises.
 #[test]
 fn a_run_whose_loss_rises_gets_no_recommendation() {
     let folder = tempfile::tempdir().unwrap();
@@ -215,8 +212,8 @@ fn with_hosts_the_best_partition_has_the_table_too() {
     );
 }
 
-/// Tests the advice and the plans for a model that the user has cut into stages by hand. A training of such a model
-/// refuses other stages and the flag `--cut`, so no command may propose them.
+/// Tests the advice and the plans for a model that the user has cut into stages by hand. No command may propose other
+/// stages or the flag `--cut`, because a training of such a model refuses them.
 #[test]
 fn a_model_that_is_cut_by_hand_keeps_its_stages_and_gets_no_cut() {
     let folder = tempfile::tempdir().unwrap();
@@ -253,8 +250,8 @@ fn a_model_that_is_cut_by_hand_keeps_its_stages_and_gets_no_cut() {
     assert_eq!((found["stages"].as_u64(), found["step_ms"].as_f64()), (Some(1), Some(8.0 * 6.0 * 3e3)));
 }
 
-/// Tests that `stageline advise` prints how much of the host's memory batches and optimizer states take, because its
-/// tables do not count this memory. In the test, two workers keep optimizer states on the host.
+/// Tests that `stageline advise` prints the host's memory for batches and optimizer states, because its tables do not
+/// count this memory. In the test, two workers keep optimizer states on the host.
 #[test]
 fn memory_of_the_host_that_no_table_counts_is_printed() {
     let folder = tempfile::tempdir().unwrap();

@@ -52,8 +52,6 @@ fn predict_advise_and_page_read_the_log_of_a_run() {
     assert!(refused.contains("2 layers cannot be cut into 3 stages"), "{refused}");
 }
 
-/// Tests a search for a plan with the costs in the log of a run, whose stages take a second for a forward and two for a
-/// backward.
 #[test]
 fn the_search_takes_the_costs_and_the_layers_of_a_log() {
     let folder = tempfile::tempdir().unwrap();
@@ -88,9 +86,8 @@ fn the_search_takes_the_costs_and_the_layers_of_a_log() {
     assert!(by_flags.get("cut").is_none() && by_flags.get("stages").is_none());
 }
 
-/// Tests the step time of the plan that a search finds for four workers and one micro-batch. The step time is the sum
-/// of two parts: 9 s of computation (the forwards and input gradients of four stages, and the weight gradient of the
-/// first stage), and the transfers over the network links in both directions.
+/// Tests that a search takes the times of transfers from the log, or from the flags if they are set. A step of four
+/// workers and one micro-batch takes 9 s of computation, and the transfers in both directions.
 #[test]
 fn the_search_takes_the_links_of_a_log_unless_flags_replace_them() {
     let folder = tempfile::tempdir().unwrap();
@@ -137,9 +134,9 @@ fn the_search_takes_the_links_of_a_log_unless_flags_replace_them() {
     );
 }
 
-/// Tests predictions from the log of a run whose plan was searched or read from a file. Such a plan cannot be generated
-/// for other numbers of workers and micro-batches, so only a prediction for the numbers of the run is possible, unless
-/// the flags name a schedule.
+/// Tests predictions from the log of a run whose plan was searched or read from a file. No schedule generates such a
+/// plan for other numbers of workers and micro-batches. A prediction for other numbers is therefore refused, unless the
+/// flags name a schedule.
 #[test]
 fn a_logged_plan_without_a_generator_predicts_its_own_numbers() {
     let folder = tempfile::tempdir().unwrap();
@@ -175,9 +172,8 @@ fn a_logged_plan_without_a_generator_predicts_its_own_numbers() {
     assert!(refused.contains("stageline search --from"), "{refused}");
 }
 
-/// Tests predictions for a model that the user has cut into four stages by hand. A prediction for fewer stages, which
-/// joins stages of the model, is printed as a what-if. A prediction for five stages, which would divide a stage, is
-/// refused.
+/// Tests predictions for a model that the user has cut into four stages by hand. A prediction for two stages joins
+/// these stages, and is printed as a what-if. A prediction for five stages would divide a stage, and is refused.
 #[test]
 fn joined_stages_of_a_model_that_is_cut_by_hand_are_a_what_if() {
     let folder = tempfile::tempdir().unwrap();

@@ -11,14 +11,13 @@ pub const LOG: &str = r#"{"stageline":"0.1.0","schedule":"1f1b","plan":"0F0,0F1,
 {"final":true}
 "#;
 
-/// Makes the log of a made-up run with four equal stages and two micro-batches, as [`log_of_equal`] does.
 pub fn log_of_four(links: &str) -> String {
     log_of_equal(4, links)
 }
 
-/// Makes the log of a made-up run with `workers` equal stages, one for each worker, and two micro-batches. `links` has
-/// the network links of the workers, as JSON. The forward of a micro-batch takes a second in each stage. Between
-/// stages, a micro-batch sends 4 GB after the first stage, 1 GB after the second, 4 GB after the third, and so on.
+/// Makes the log of a made-up run with `workers` workers of one stage each and two micro-batches. The forward of a
+/// micro-batch takes a second in every stage. `links` has the network links of the workers, as JSON. Stages send 4 GB
+/// and 1 GB in turn for each micro-batch.
 pub fn log_of_equal(workers: usize, links: &str) -> String {
     let plan = text(&format!("plan --stages {workers} --micro-batches 2 --csv")).replace('\n', "\\n");
     let each = |entry: &dyn Fn(usize) -> String| (0..workers).map(entry).collect::<Vec<_>>().join(",");
@@ -55,18 +54,17 @@ pub fn noisy(scale: u32) -> String {
     [lines[0], "\n"].into_iter().map(str::to_owned).chain(steps).collect()
 }
 
-/// Returns a copy of `log`, the log of a made-up run, as if the plan of this run had been searched or read from a file:
-/// `plan` takes the place of the schedule's name.
+/// Returns the log of a made-up run as if its plan had been searched or read from a file: the name of its schedule
+/// becomes `plan`.
 pub fn searched(log: &str) -> String {
     log.replace(r#""schedule":"1f1b""#, r#""schedule":"plan""#)
 }
 
-/// Returns a copy of `log`, the log of a made-up run, as if the user had cut the model of this run into stages by hand.
+/// Returns the log of a made-up run as if the user had cut its model into stages by hand.
 pub fn by_hand(log: &str) -> String {
     log.replace(r#""tokens_per_micro_batch""#, r#""cut_by_hand":true,"tokens_per_micro_batch""#)
 }
 
-/// Writes the log of a made-up run to a file in `folder`, and returns the path of the file.
 pub fn write(folder: &Path, name: &str, text: &str) -> String {
     let path = folder.join(name);
     fs::write(&path, text).unwrap();

@@ -29,8 +29,8 @@ fn a_plan_is_drawn_as_svg() {
     assert!(svg.starts_with("<svg ") && svg.contains("<title>7W7</title>"), "{svg}");
 }
 
-/// Compares the bubbles that `stageline simulate` prints with those of the Zero Bubble paper (arXiv:2401.10241) for 8
-/// workers and 24 micro-batches.
+/// Tests that simulated bubbles are those of the Zero Bubble paper (arXiv:2401.10241), for 8 workers and 24
+/// micro-batches.
 #[test]
 fn simulated_bubbles_are_those_of_the_zero_bubble_paper() {
     for (schedule, bubble) in [("1f1b", 0.2431), ("zb-h1", 0.1585), ("zb-h2", 0.1083)] {

@@ -7,11 +7,11 @@
 /// training and validation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Draws {
-    /// The uniform random 64-bit number of a file that decides its place in the sample: files are sampled in ascending
-    /// order of this number.
+    /// The random 64-bit number of a corpus file, by which files are sampled in ascending order. It is uniformly
+    /// distributed.
     pub(crate) rank: u64,
-    /// The uniform random number in `[0, 1)` of a file that decides between training and validation: the file is held
-    /// out for validation if this number is below the validation fraction.
+    /// The random number of a corpus file, uniform in `[0, 1)`. The file is held out for validation if this number is
+    /// below the validation fraction.
     pub(crate) share: f64,
 }
 

@@ -20,10 +20,10 @@ pub(crate) struct SampledFile {
     pub(crate) share: f64,
 }
 
-/// Returns the sampled files of a corpus: the non-empty ones of `files` in random order (ascending `Draws::rank`),
-/// until `max_files` or `max_bytes` of the options is reached. The last file may be cut to fit `max_bytes`.
+/// Samples the non-empty files among `files`, in ascending order of their random numbers `Draws::rank`, until
+/// `max_files` or `max_bytes` of the options is reached. The last file may be cut to fit `max_bytes`.
 ///
-/// The rank of a file is a random number, so the files within the limits are an unbiased sample of all files.
+/// The order is random, so the result is an unbiased sample of all files.
 ///
 /// # Errors
 /// Returns [`CorpusError::Io`] if the length of a file cannot be read.
@@ -59,8 +59,8 @@ mod tests {
 
     use super::*;
 
-    /// Creates a temporary folder for the tests to sample files from, with `files` files of 10 bytes each and one empty
-    /// file. Returns the folder and the paths of all files in it.
+    /// Creates a temporary folder with `files` files of 10 bytes each and one empty file. Returns the folder and the
+    /// paths of all files in it.
     fn folder(files: usize) -> (tempfile::TempDir, Vec<PathBuf>) {
         let root = tempfile::tempdir().unwrap();
         let mut paths = vec![root.path().join("empty")];

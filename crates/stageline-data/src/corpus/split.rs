@@ -22,8 +22,8 @@ pub(crate) fn split(mut files: Vec<SampledFile>, fraction: f64) -> Split {
     }
 }
 
-/// Splits a single file: its end, the share `fraction` of its bytes, is held out for validation. If the file has two
-/// bytes or more and `fraction` is above 0, neither the training part nor the validation part is empty.
+/// Splits a single file into training and validation. The share `fraction` of its bytes, at its end, is held out for
+/// validation. Neither part is empty if the file has two bytes or more and `fraction` is above 0.
 fn split_bytes(whole: FileRange, fraction: f64) -> Split {
     let bytes = whole.bytes.clone();
     let most = whole.len() - 1; // a range is never empty
@@ -37,8 +37,8 @@ fn split_bytes(whole: FileRange, fraction: f64) -> Split {
 }
 
 /// Splits two or more files: a file is held out for validation if its random number `share` is below `fraction`. If no
-/// file is left for training, or none for validation with a `fraction` above 0, the file whose `share` is nearest to
-/// `fraction` moves there.
+/// file is left for training, the file whose `share` is nearest to `fraction` moves there. The same holds for
+/// validation if `fraction` is above 0.
 fn split_files(files: Vec<SampledFile>, fraction: f64) -> Split {
     let (mut validation, mut train): (Vec<_>, Vec<_>) = files.into_iter().partition(|file| file.share < fraction);
     // With few files, training or validation may get no file by chance. The file whose `share` is nearest to `fraction`
@@ -52,8 +52,8 @@ fn split_files(files: Vec<SampledFile>, fraction: f64) -> Split {
     Split { train: ranges(train), validation: ranges(validation) }
 }
 
-/// Removes and returns the file in the list `side` whose random number `share` is nearest to `fraction`; `None` if the
-/// list is empty. The list has either the files for training or those for validation.
+/// Removes and returns the file in `side` whose random number `share` is nearest to `fraction`; `None` if the list is
+/// empty. `side` has the files for training, or those for validation.
 fn remove_nearest(side: &mut Vec<SampledFile>, fraction: f64) -> Option<SampledFile> {
     let distance = |i: &usize| (side[*i].share - fraction).abs();
     let nearest = (0..side.len()).min_by(|a, b| distance(a).total_cmp(&distance(b)))?;
@@ -69,9 +69,8 @@ mod tests {
         SampledFile { range: FileRange { path: name.into(), bytes: 0..length, stamp: Stamp::default() }, share }
     }
 
-    /// Splits test files with the names `0`, `1` and so on, and returns two lists of names: the files for training, and
-    /// those for validation. `shares` has a number in `[0, 1)` for each file, in place of its random number; a file is
-    /// for validation if its number is below `fraction`.
+    /// Splits test files, and returns the names of those for training and of those for validation. The files have the
+    /// names `0`, `1` and so on, and the random numbers in `shares`.
     fn names(shares: &[f64], fraction: f64) -> (Vec<String>, Vec<String>) {
         let files = shares.iter().enumerate().map(|(i, &share)| file(&i.to_string(), 9, share));
         let sides = split(files.collect(), fraction);

@@ -10,9 +10,9 @@ use crate::tokens::format::{HASH, VERSION};
 use crate::tokens::options::TokenOptions;
 use crate::tokens::source::Source;
 
-/// Returns the key of the token file for a source (the text files to tokenise), by which a later call finds that file
-/// again. The key is a SHA-256 of the format version, the encoding, the options that change the tokens, and the
-/// source's path with the name, length and modification time of each file.
+/// Returns the key of a token file, by which a later call for the same source (the text files to tokenise) finds the
+/// file. The key is a SHA-256 of the format version, the encoding, the options that change the tokens, the path of the
+/// source, and the name, length and modification time of each of its files.
 ///
 /// Each string is hashed after its length in bytes, and numbers are little-endian.
 pub(crate) fn cache_key(source: &Source, encoding: &dyn Encode, options: &TokenOptions) -> [u8; HASH] {
@@ -40,8 +40,8 @@ pub(crate) fn cache_key(source: &Source, encoding: &dyn Encode, options: &TokenO
     hash.finalize().into()
 }
 
-/// Returns the nanoseconds from the start of 1970 (UTC) to `time`, negative for an earlier time; the smallest `i128` if
-/// `time` is `None`.
+/// Returns a time as nanoseconds since the start of 1970 (UTC), negative for an earlier time. `None` gives the smallest
+/// `i128`.
 fn nanoseconds(time: Option<SystemTime>) -> i128 {
     let after = |time: SystemTime| match time.duration_since(UNIX_EPOCH) {
         Ok(after) => after.as_nanos() as i128,

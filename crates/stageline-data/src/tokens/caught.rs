@@ -7,7 +7,7 @@ use std::sync::Once;
 use std::thread;
 
 thread_local! {
-    /// Whether this thread is in a call of the tokenizer library, so that a panic becomes an error and is not printed.
+    /// True while this thread is in a call of the tokenizer library. A panic is then an error and is not printed.
     static IS_CAUGHT: Cell<bool> = const { Cell::new(false) };
 }
 

@@ -3,13 +3,13 @@
 use crate::tokens::encode::Encode;
 use crate::tokens::error::TokenError;
 
-/// The number of tokens after which text is returned even if its last character is still incomplete. A character has at
-/// most four bytes. The limit is larger, because some encodings also show the bytes before a character as U+FFFD until
-/// the character is complete.
+/// The number of waiting tokens at which their text is returned anyway. Tokens wait until the last character of their
+/// text is complete. A character has at most four bytes, but the limit is larger: some encodings also decode the bytes
+/// before an incomplete character as U+FFFD.
 const MOST_WAITING: usize = 16;
 
-/// The number of tokens at the end of a prompt that are decoded together with the first generated tokens, because the
-/// text of a token may depend on the tokens before it.
+/// The number of tokens at the end of a prompt that are decoded together with the first generated tokens. The text of a
+/// token may depend on the tokens before it.
 const CONTEXT: usize = 8;
 
 /// Decodes tokens that arrive one at a time, such as those that a model generates. A character may consist of several
@@ -17,20 +17,18 @@ const CONTEXT: usize = 8;
 /// text before it.
 pub struct Continued<'a> {
     encoding: &'a dyn Encode,
-    /// The last tokens of a generated text, which the next call decodes together. The text of the first `returned` of
-    /// them has been returned to the caller; they are decoded again because the text of a token may depend on the
-    /// tokens before it. The text of the other tokens ends with an incomplete character.
+    /// The last tokens of a generated text, which the next call decodes together. The caller has the text of the first
+    /// `returned` of them. The text of the others ends with an incomplete character.
     window: Vec<u32>,
-    /// The number of tokens at the beginning of `window` (the last tokens of the text) whose text has been returned
-    /// completely.
+    /// The number of tokens at the beginning of `window` (the last tokens of the text) of which the caller has the
+    /// whole text.
     returned: usize,
-    /// The part of the decoded text of `window` (the last tokens) that has been returned to the caller already. The
-    /// text of `window` begins with this part.
+    /// The beginning of the decoded text of `window` (the last tokens) that the caller has already.
     shown: String,
 }
 
 impl<'a> Continued<'a> {
-    /// Makes a decoder of the tokens that follow the tokens of a prompt. The text of the prompt is not returned again.
+    /// Makes a decoder for the tokens that follow a prompt. The text of the prompt itself is not returned.
     ///
     /// # Errors
     /// Returns [`TokenError`] if the encoding cannot decode the prompt.
@@ -40,7 +38,7 @@ impl<'a> Continued<'a> {
         Ok(Self { encoding, returned: window.len(), shown: encoding.decode(&window)?, window })
     }
 
-    /// Adds a generated token, and returns the new text that can be shown after this token; an empty text if the last
+    /// Adds a generated token, and returns the new text that is complete with this token. The text is empty if its last
     /// character is still incomplete. A token outside the vocabulary gives U+FFFD.
     ///
     /// # Errors
@@ -66,8 +64,8 @@ impl<'a> Continued<'a> {
         Ok(complete.to_owned())
     }
 
-    /// Returns the text that was held back because its last character is incomplete, with U+FFFD for bytes that cannot
-    /// be decoded; empty if there is none. The caller calls this function after the last token.
+    /// Returns the text that still waits for the rest of its last character; empty if there is none. Bytes that cannot
+    /// be decoded become U+FFFD. The caller calls this function after the last token.
     ///
     /// # Errors
     /// Returns [`TokenError`] if the encoding cannot decode the tokens.
@@ -77,9 +75,8 @@ impl<'a> Continued<'a> {
         Ok(text)
     }
 
-    /// Decodes the last tokens of a generated text, and returns the part of their text that has not been returned to
-    /// the caller yet. The boolean is false if the decoded text no longer begins with the part that was returned
-    /// earlier.
+    /// Decodes the tokens in `window` (the last tokens), and returns the part of their text that the caller does not
+    /// have yet. The boolean is false if the decoded text no longer begins with the text that the caller has.
     fn waiting(&self) -> Result<(String, bool), TokenError> {
         let text = self.encoding.decode(&self.window)?;
         match text.strip_prefix(&self.shown) {
@@ -89,8 +86,8 @@ impl<'a> Continued<'a> {
         }
     }
 
-    /// Marks the text of all tokens in `window` (the last tokens) as returned to the caller. Removes the tokens whose
-    /// text had been returned earlier.
+    /// Records that the caller has the text of all tokens in `window` (the last tokens). Removes the tokens of which
+    /// the caller had the text before.
     fn end_window(&mut self) -> Result<(), TokenError> {
         if self.window.len() > self.returned {
             self.window.drain(..self.returned);

@@ -23,8 +23,7 @@ pub enum TokenError {
     /// that does not exist.
     #[error("{} is a link to a file that does not exist; restore that file, or remove the link", shown(path))]
     DanglingLink {
-        /// The path of a symbolic link whose target does not exist, although text, tokens or a tokenizer were to be
-        /// read there.
+        /// The path of a symbolic link whose target does not exist. Text, tokens or a tokenizer were to be read there.
         path: PathBuf,
     },
     /// A path leads to something of the wrong kind, such as a pipe, where a source (text files to tokenise), a token
@@ -61,7 +60,7 @@ pub enum TokenError {
     /// A token file cannot be written.
     #[error("cannot write {}; free space there, or choose another folder for token files", shown(path))]
     Write {
-        /// The path of the file of token ids, or of its folder, that cannot be written.
+        /// The path of the token file, or of its folder, that cannot be written.
         path: PathBuf,
         /// The error of the operating system when a token file was written.
         source: io::Error,

@@ -39,18 +39,16 @@ pub(crate) struct Header {
     pub(crate) tokens: u64,
     pub(crate) documents: u64,
     pub(crate) key: [u8; HASH],
-    /// The SHA-256 of a token file's tokens and of the end positions of its documents, as the bytes that they have in
-    /// the file.
+    /// The SHA-256 of the bytes of a token file that hold the tokens and the end positions of the documents.
     pub(crate) contents: [u8; HASH],
 }
 
-/// The offsets, in bytes, of the two parts of a token file after the tokens (the end positions of the documents and the
+/// The offsets in bytes at which two parts of a token file begin (the end positions of the documents, and the
 /// checksum), and the length of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) ends: u64,
     pub(crate) checksum: u64,
-    /// The length of the whole token file in bytes.
     pub(crate) length: u64,
 }
 

@@ -57,8 +57,8 @@ impl TokenOptions {
     }
 }
 
-/// Returns the default folder of token files: below `cache`, the value of `XDG_CACHE_HOME`, if it is an absolute path,
-/// or else below the home folder; `None` if that is not an absolute path either.
+/// Returns the default folder of token files. It is below `cache`, the value of `XDG_CACHE_HOME`, or else below the
+/// home folder. A path that is not absolute is ignored; `None` if neither path is left.
 fn default_folder(cache: Option<OsString>, home: Option<PathBuf>) -> Option<PathBuf> {
     let cache = cache.map(PathBuf::from).filter(|cache| cache.is_absolute());
     let home = home.filter(|home| home.is_absolute());

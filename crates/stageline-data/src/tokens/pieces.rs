@@ -11,10 +11,9 @@ const MOST: usize = 1 << 19;
 
 /// Reads a document as consecutive pieces of limited length, which a tokenizer encodes one at a time.
 ///
-/// A piece before the last ends after a line feed if it has one, preferably a line feed between two visible characters,
-/// where the common byte-level tokenizers split a text anyway. Without a line feed, the piece ends after a whole
-/// character. A tokenizer sees one piece at a time, so the tokens next to a cut may differ from those of the uncut
-/// document.
+/// A piece before the last ends after a line feed if it has one, or else after a whole character. A line feed between
+/// two visible characters is preferred, because the common byte-level tokenizers split a text there anyway. The tokens
+/// next to a cut may still differ from those of the uncut document.
 pub(crate) struct Pieces<R> {
     reader: R,
     most: usize,
@@ -46,9 +45,8 @@ impl<R: Read> Pieces<R> {
     }
 }
 
-/// Returns the length in bytes of the next piece of a document. `bytes` has the part of the document that has been read
-/// but not yet divided into pieces, and the piece is the beginning of `bytes`. It ends after a line feed if possible,
-/// or else after a whole character.
+/// Returns the length in bytes of the next piece of a document, which is the beginning of `bytes`. The piece ends after
+/// a line feed if possible, or else after a whole character.
 fn cut(bytes: &[u8]) -> usize {
     let between_visible = |&[before, line_feed, after]: &[u8; 3]| {
         line_feed == b'\n' && !before.is_ascii_whitespace() && !after.is_ascii_whitespace()

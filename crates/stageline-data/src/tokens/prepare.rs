@@ -23,7 +23,7 @@ use crate::tokens::write::TokenWriter;
 ///   `.git`) and folders named `target` are skipped.
 ///
 /// Every document has the encoding's special tokens for its start and end ([`Encode::special_tokens`]), and then
-/// [`TokenOptions::end_of_document`], unless its last special token is the same.
+/// [`TokenOptions::end_of_document`], unless that token is already the last special token.
 ///
 /// Empty documents are left out. A document of more than 512 KiB is encoded in pieces of at most this size, which end
 /// after a line feed if possible. Before and after a cut, a tokenizer may give other tokens than for the uncut

@@ -23,7 +23,6 @@ pub(crate) struct SourceFile {
     /// The path of a file to tokenise, relative to the source folder and with `/` between its parts; empty if the
     /// source is this single file.
     pub(crate) name: String,
-    /// The length and modification time that a file had when the files to tokenise were listed.
     pub(crate) stamp: Stamp,
 }
 
@@ -68,8 +67,6 @@ impl SourceFile {
         self.check(fs::metadata(&self.path).map_err(TokenError::io(&self.path)))
     }
 
-    /// Checks that a file to tokenise still has the length and modification time that it had when the files were
-    /// listed. `metadata` has its current metadata, or the error of reading them.
     fn check(&self, metadata: Result<Metadata, TokenError>) -> Result<(), TokenError> {
         let change = match metadata {
             Ok(metadata) => self.stamp.change(&metadata),
